@@ -5,6 +5,7 @@
 --   sentinel_worker     the refund agent: its ledger; nothing of the authority's
 --   sentinel_orders     order review: reviews, deliveries, effects in the shop; nothing of the authority's
 --   sentinel_console    operators: approvals, halts, keys; reads what it shows; executes nothing
+--   sentinel_exporter   the sender of events: reads them, keeps how far each receiver is
 --   board_reader        the public board: four views, nothing else
 --
 -- Run after each migration, as often as you like. `sentinel migrate` does it. A login of yours becomes a program by
@@ -14,7 +15,7 @@ do $$
 declare
   wanted text;
 begin
-  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'board_reader'] loop
+  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'sentinel_exporter', 'board_reader'] loop
     if not exists (select from pg_roles where rolname = wanted) then
       begin
         execute format('create role %I nologin', wanted);
@@ -26,11 +27,12 @@ end $$;
 
 revoke all on schema sentinel, refunds, orders from public;
 revoke all on all tables in schema sentinel, refunds, orders from public, sentinel_authority, sentinel_worker, sentinel_orders,
-  sentinel_console, board_reader;
+  sentinel_console, sentinel_exporter, board_reader;
 revoke execute on all functions in schema sentinel, refunds, orders from public;
 
 -- every program checks that the schema is the one it was written for
-grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_orders, sentinel_console, board_reader;
+grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_orders, sentinel_console, sentinel_exporter,
+  board_reader;
 
 -- authority ---------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to sentinel_authority;
@@ -39,14 +41,13 @@ revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.
   sentinel.known_devices from sentinel_authority;
 revoke select on sentinel.operators from sentinel_authority;
 grant select (tenant_id, operator_id, email, role, active, changed_by_another_at, changed_by) on sentinel.operators to sentinel_authority;
-grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, sentinel.reservations, sentinel.approvals,
+grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, sentinel.approvals,
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
-  in_doubt_reason, principal_id, holds, total_holds, act_until) on sentinel.operation_states to sentinel_authority;
+  in_doubt_reason, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_buckets, limit_overrides, reservation) on sentinel.operation_states to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage to sentinel_authority;
-grant update (state, settled_at) on sentinel.reservations to sentinel_authority;
 -- An authority can let an approval run out; only the console can decide one.
 grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
 grant update (position) on sentinel.feed_heads to sentinel_authority;
@@ -57,7 +58,7 @@ grant insert, update (operations, amount_minor), delete on sentinel.velocity to 
 grant insert (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key) on sentinel.halts to sentinel_authority;
 grant execute on all functions in schema sentinel to sentinel_authority;
 revoke execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
-  sentinel.count_anew from sentinel_authority;
+  sentinel.reset_velocity from sentinel_authority;
 
 -- worker ------------------------------------------------------------------------------------------------------------
 grant usage on schema refunds to sentinel_worker;
@@ -73,7 +74,7 @@ grant update on refunds.workers, refunds.approval_cursors to sentinel_worker;
 grant update (claimed_by, lease_until, finished_at, result) on refunds.process_requests to sentinel_worker;
 grant execute on all functions in schema refunds to sentinel_worker;
 -- Runs with its owner's rights; who may execute it could hang it on a table of its own and write any trail.
-revoke execute on function refunds.write_ledger_events, refunds.keep_order_budgets, refunds.open_order_budgets, refunds.keep_order_paid
+revoke execute on function refunds.write_ledger_events, refunds.update_order_budgets, refunds.open_order_budgets, refunds.update_order_paid
   from sentinel_worker;
 
 -- worker: the refund workflow's facts and trails
@@ -106,16 +107,15 @@ grant update (lifted_at, lifted_by) on sentinel.halts to sentinel_console;
 grant update (finished_at, result) on refunds.process_requests to sentinel_console;
 -- Resolving moves an operation's state and its held budget, never a permit or a decision to ALLOW (the functions' text).
 -- "Not executed" is a person's word: no program that answers starts can say it or take it back.
-grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason, not_executed_at)
+grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason, not_executed_at, reservation)
   on sentinel.operation_states to sentinel_console;
 grant update (held_minor, captured_minor, override_held_minor, override_captured_minor) on sentinel.usage to sentinel_console;
-grant update (state, settled_at) on sentinel.reservations to sentinel_console;
 grant update (succeeded, password_right), delete on sentinel.sign_in_attempts to sentinel_console;
 grant update (only_row) on sentinel.sign_in_gate to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
-  sentinel.put_halt, sentinel.is_alone, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text,
-  sentinel.utc_text, sentinel.expire_approval, sentinel.settle_budget, sentinel.settle_budgets, sentinel.halt_lock, sentinel.halt_over,
-  sentinel.is_requester, sentinel.voices_for to sentinel_console;
+  sentinel.insert_halt, sentinel.holds_halt_lock, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text,
+  sentinel.utc_text, sentinel.expire_approval, sentinel.settle_usage, sentinel.halt_lock, sentinel.halt_over,
+  sentinel.is_requester, sentinel.counted_votes to sentinel_console;
 -- The locks that its own work needs, and no other.
 revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;
 revoke execute on function sentinel.take_operators_lock, sentinel.take_tenants_lock, sentinel.take_held_locks, sentinel.take_halt_lock
@@ -126,7 +126,7 @@ grant execute on function refunds.default_tenant to sentinel_console;
 
 -- Who lifts a halt lets counting begin anew.
 grant delete on sentinel.velocity to sentinel_console;
-grant execute on function sentinel.count_anew to sentinel_console;
+grant execute on function sentinel.reset_velocity to sentinel_console;
 
 -- Figures for its first page: the console takes them, and throws away what no drawing reaches back to.
 grant insert, delete on sentinel.gauge_samples to sentinel_console;
@@ -151,12 +151,12 @@ grant update (permit_for_person) on sentinel.operation_states to sentinel_author
 
 -- switches ------------------------------------------------------------------------------------------------------------
 -- Only operators turn on and record launch-gate reports. An authority may turn off, and says which policies it decides by.
-revoke execute on function sentinel.flip_switch, sentinel.record_gate_report from sentinel_authority;
+revoke execute on function sentinel.turn_switch_on, sentinel.record_gate_report from sentinel_authority;
 grant insert, delete, update (policy_digest, since) on sentinel.policies_in_force to sentinel_authority;
 grant insert, update (is_on, canary_percent, changed_at, changed_by, reason, proven_after) on sentinel.switches to sentinel_authority, sentinel_console;
 grant insert on sentinel.gate_reports to sentinel_console;
-grant execute on function sentinel.flip_switch, sentinel.turn_switch_off, sentinel.record_gate_report, sentinel.gate_refusal,
-  sentinel.gate_report_lasts to sentinel_console;
+grant execute on function sentinel.turn_switch_on, sentinel.turn_switch_off, sentinel.record_gate_report, sentinel.gate_refusal,
+  sentinel.gate_report_max_age to sentinel_console;
 
 -- effects in outside systems --------------------------------------------------------------------------------------------
 -- A worker records what it is about to do and what became of it; what an effect is, nobody can change or take away.
@@ -181,7 +181,7 @@ grant select on refunds.settlement_findings to sentinel_console;
 -- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's word, it cannot change.
 grant usage on schema orders, refunds to sentinel_orders;
 grant select on refunds.defaults to sentinel_orders;
-grant execute on function refunds.tenant_label, refunds.keep_settlement_event to sentinel_orders;
+grant execute on function refunds.tenant_label, refunds.record_settlement_event to sentinel_orders;
 grant select on all tables in schema orders to sentinel_orders;
 grant insert on orders.reviews, orders.deliveries, orders.effects, orders.approval_cursors, orders.alerts,
   orders.simulated_shop to sentinel_orders;
@@ -199,13 +199,13 @@ revoke execute on function orders.write_events, orders.write_first_events from s
 -- order review: analysts ------------------------------------------------------------------------------------------------
 -- The console sees where orders stand and what was noticed, no customer and no start id; all it can change is by one function.
 revoke execute on function orders.resolve_review, orders.file_refund, orders.resolve_returned, orders.refund_refusal,
-  orders.keep_word, orders.want_hold, orders.end_fulfilment, orders.refund_is_live from sentinel_orders;
+  orders.record_analyst_decision, orders.request_hold, orders.abandon_fulfilment, orders.refund_is_live from sentinel_orders;
 grant usage on schema orders to sentinel_console;
 grant select (tenant_id, review_id, source, order_id, amount_minor, currency, status, lane, last_event, attempts, next_attempt_at,
   last_error, band, signals, model, score_ms, operation_id, decision_event_id, decision, reason_code, proof_id, approval_id,
   decided_at, due_at, resolution, resolved_by, resolution_reason, resolved_at, received_at, updated_at)
   on orders.reviews to sentinel_console;
-grant select on orders.transitions, orders.events, orders.effects, orders.alerts, orders.words, orders.refunds to sentinel_console;
+grant select on orders.transitions, orders.events, orders.effects, orders.alerts, orders.analyst_decisions, orders.refunds to sentinel_console;
 -- For the invariants; what was answered or told in words is not among it.
 grant select (tenant_id, source, order_id, review_id, response_status, is_final, recorded_at, expires_at) on orders.deliveries
   to sentinel_console;
@@ -217,12 +217,19 @@ grant update (last_signed_in_at) on sentinel.operators to sentinel_console;
 grant insert, delete, update (secret, last_step, created_at, confirmed_at) on sentinel.second_factors to sentinel_console;
 revoke execute on function sentinel.operators_lock, sentinel.add_operator, sentinel.change_operator, sentinel.has_second_administrator,
   sentinel.add_key, sentinel.rotate_key, sentinel.revoke_key, sentinel.make_change, sentinel.make_approved_change, sentinel.request_change,
-  sentinel.change_waits from sentinel_authority;
-grant execute on function sentinel.request_change, sentinel.make_approved_change, sentinel.change_waits,
+  sentinel.is_change_pending from sentinel_authority;
+grant execute on function sentinel.request_change, sentinel.make_approved_change, sentinel.is_change_pending,
   sentinel.is_protected_change, sentinel.is_collectable, sentinel.makes_secret to sentinel_console;
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states, sentinel.part_of, sentinel.first_part_of to sentinel_console;
+
+-- requests of the Agent Approval Protocol ----------------------------------------------------------------------------------
+-- The authority keeps what a client submitted and what it did with it; people see the agent's own words beside what is asked.
+grant insert on sentinel.aap_requests to sentinel_authority;
+grant update (operation_id, cancelled_at, consume_key, consumed_at, decided_at, expires_at, outcome, outcome_note, reported_at)
+  on sentinel.aap_requests to sentinel_authority;
+grant select (tenant_id, operation_id, reasoning, created_at) on sentinel.aap_requests to sentinel_console;
 
 -- keys: when each was last used ------------------------------------------------------------------------------------------
 -- The one thing of a key that an authority writes.
@@ -236,6 +243,26 @@ grant insert, delete, update (last_signed_in_at) on sentinel.known_devices to se
 revoke select on sentinel.public_id_secret, sentinel.public_ids, sentinel.public_id_marks from sentinel_authority;
 grant insert on sentinel.public_ids, sentinel.public_id_marks to sentinel_console;
 grant update (position) on sentinel.public_id_marks to sentinel_console;
+
+-- the sender of events -----------------------------------------------------------------------------------------------------
+-- It reads what it sends: events, and of an approval what its card asks; no request, no evidence, nothing that people wrote.
+grant usage on schema sentinel to sentinel_exporter;
+grant select on sentinel.tenants, sentinel.feed, sentinel.feed_heads, sentinel.events, sentinel.event_endpoints, sentinel.dead_letters
+  to sentinel_exporter;
+grant select (tenant_id, approval_id, operation_id, agent_id, action, amount_minor, currency, digest, reasons, required_role, required_people,
+  created_at, expires_at) on sentinel.approvals to sentinel_exporter;
+grant select (tenant_id, operation_id, not_executed_at) on sentinel.operation_states to sentinel_exporter;
+grant select (policy_digest, policy_id) on sentinel.policies to sentinel_exporter;
+grant update (position, global_position, epoch, lease_until, attempts, first_failed_at, next_attempt_at, last_error, delivered_at,
+  disabled_at, disabled_reason) on sentinel.event_endpoints to sentinel_exporter;
+grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error),
+  update (attempts, last_error, resend_asked_at, lease_until, delivered_at) on sentinel.dead_letters to sentinel_exporter;
+grant execute on function sentinel.open_endpoint to sentinel_exporter;
+-- Who asks for another try of a dead letter; where events go is changed by request_change alone.
+grant update (resend_asked_at, resend_asked_by) on sentinel.dead_letters to sentinel_console;
+grant execute on function sentinel.feed_head to sentinel_console;
+revoke execute on function sentinel.add_endpoint, sentinel.change_endpoint, sentinel.open_endpoint from sentinel_authority;
+
 -- what the server itself gives to everybody ------------------------------------------------------------------------------
 -- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves
 -- nothing lying in large objects or temporary tables, and opens no more connections than its program needs.
@@ -252,14 +279,14 @@ begin
   end loop;
 end $$;
 
--- A program's own pools and something for commands beside it, in all less than the embedded server's 200: whichever role was
+-- A program's own pools and something for commands beside it, in all less than the embedded server's 208: whichever role was
 -- taken over leaves the others theirs, on a server with 100 too. Set once: `alter role ... connection limit` of yours stays. A login of yours needs its own.
 do $$
 declare
   wanted record;
 begin
   for wanted in select * from (values ('sentinel_authority', 96), ('sentinel_console', 24), ('sentinel_worker', 24),
-                                      ('sentinel_orders', 40), ('board_reader', 12)) as w (role, connections)
+                                      ('sentinel_orders', 40), ('board_reader', 12), ('sentinel_exporter', 8)) as w (role, connections)
                 where exists (select from pg_roles where rolname = w.role and rolconnlimit = -1) loop
     begin
       execute format('alter role %I connection limit %s', wanted.role, wanted.connections);
@@ -275,7 +302,7 @@ declare
   program text;
   wanted record;
 begin
-  foreach program in array array['sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'board_reader'] loop
+  foreach program in array array['sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'sentinel_exporter', 'board_reader'] loop
     for wanted in
       select * from (values ('statement_timeout', '5s'), ('lock_timeout', '2s'), ('idle_in_transaction_session_timeout', '10s'),
                             ('default_transaction_isolation', 'read committed'), ('timezone', 'UTC')) as w (name, meant)

@@ -9,7 +9,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ops_console import identity, meta, metrics, pages
 from ops_console import redirects as elsewhere
-from ops_console.api import approvals, halts, orders, public_ids, refunds, session, switches
+from ops_console.api import approvals, halts, orders, public_ids, refunds, session, switches, webhooks
 from ops_console.audience import Audience
 from ops_console.board import routes as board_routes
 from ops_console.board import stream
@@ -46,7 +46,7 @@ def create_app(
     if audience.is_operators:
         identity.install(app, context)
         api = Blueprint("api", __name__, url_prefix="/ops/api")
-        for part in (session, approvals, halts, switches, refunds, orders, public_ids):
+        for part in (session, approvals, halts, switches, refunds, orders, public_ids, webhooks):
             part.routes(api, context)
         app.register_blueprint(api)
         app.register_blueprint(pages.blueprint(context))

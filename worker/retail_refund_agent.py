@@ -150,10 +150,11 @@ def _loop(
     with contextlib.ExitStack() as stack:
         if settings.health_port:
             # A web server's modules, only where one is wanted: a single run starts several times faster without them.
-            from worker.refunds.health import create_app, readiness_of, serving
+            from sentinel.platform.serving.health import create_app, serving
+            from worker.refunds.health import readiness_of
 
-            app = create_app(readiness_of(ledger, key), metrics.exposition)
-            stack.enter_context(serving(app, settings.health_host, settings.health_port))
+            app = create_app("worker.refunds.health", readiness_of(ledger, key), metrics.exposition)
+            stack.enter_context(serving(app, settings.health_host, settings.health_port, "WORKER_HEALTH_PORT"))
         stack.enter_context(_ends_on_signal(agent))
         agent.run_loop(limit)
     return 0

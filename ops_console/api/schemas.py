@@ -69,6 +69,12 @@ class SetHaltSchema(StrictSchema):
     reason = Text(most=2000, least=1, required=True)
 
 
+class ResendSchema(StrictSchema):
+    """One dead letter of a receiver; without an event, all of them."""
+
+    event_id = Identifier(most=36)
+
+
 class LiftHaltSchema(StrictSchema):
     """Why a halt is lifted."""
 

@@ -22,6 +22,7 @@ from ops_console.pages import (
     policies,
     shell,
     sign_in,
+    webhooks,
 )
 from sentinel.core.errors import SentinelError, Unauthenticated
 from sentinel.platform.http.problems import http_response, problem_response
@@ -39,6 +40,7 @@ def blueprint(context: Context) -> Blueprint:
         in_doubt,
         events,
         keys,
+        webhooks,
         overview,
         approval_batch,
         approvals,

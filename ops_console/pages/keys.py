@@ -28,7 +28,7 @@ from sentinel.authority.keys import (
     revoke_key,
     rotate_key,
 )
-from sentinel.authority.protected_changes import WaitsForAdministrator, change_waits
+from sentinel.authority.protected_changes import WaitsForAdministrator, is_change_pending
 from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load
 from sentinel.store.ids import new_id, uuid_or_none
@@ -112,7 +112,7 @@ def _page(context: Context, refused: shell.Refused | None = None, about: str = "
     known = list_keys(context.pool, tenant_id)
     return shell.page(
         context, "keys.html", title="Keys", refused=refused, about=about,
-        waits=change_waits(context.pool, tenant_id, actor().operator_id),
+        waits=is_change_pending(context.pool, tenant_id, actor().operator_id),
         given=request.form, chosen=request.form.getlist("scopes") if refused and not about else DEFAULT_SCOPES,
         usable=[row for row in reversed(known) if row.usable], over=[row for row in reversed(known) if not row.usable],
         scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=str(new_id()), overlap_hours=OVERLAP_SECONDS // 3600,

@@ -29,7 +29,7 @@ from sentinel.authority.protected_changes import (
     RESET_SECOND_FACTOR,
     SET_ROLE,
     WaitsForAdministrator,
-    change_waits,
+    is_change_pending,
 )
 from sentinel.core.errors import InvalidInput, NotFound, SentinelError
 from sentinel.platform.http.bodies import load
@@ -185,7 +185,7 @@ def _person(context: Context, operator_id: str) -> PersonRow:
 
 def _waits(context: Context) -> bool:
     """Whether what gives somebody power waits for a second administrator."""
-    return change_waits(context.pool, actor().tenant_id, actor().operator_id)
+    return is_change_pending(context.pool, actor().tenant_id, actor().operator_id)
 
 
 def _password(context: Context) -> dict[str, str]:

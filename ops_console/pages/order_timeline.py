@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ops_console.pages.ledger_timeline import Moment, Way, evidence
 from ops_console.read_models.events import EventRow
-from ops_console.read_models.order_views import AlertRow, EffectRow, OrderRow, OrderVoteRow
+from ops_console.read_models.order_views import AlertRow, AnalystDecisionRow, EffectRow, OrderRow
 from ops_console.read_models.order_views import EventRow as LaneEventRow
 
 _TITLES = {
@@ -29,12 +29,12 @@ _DECISIONS = {
 
 def timeline(
     order: OrderRow, changes: list[LaneEventRow], effects: list[EffectRow], alerts: list[AlertRow], events: list[EventRow],
-    said: list[OrderVoteRow],
+    said: list[AnalystDecisionRow],
 ) -> list[Moment]:  # fmt: skip
     """Everything that happened to an order, oldest first."""
     found = [
         Moment(order.received_at, "webhook", "Received", facts=(("from", order.source),)),
-        *_changes(changes), *evidence(events), *_words(order, said), *_shop(effects), *_alerts(alerts),
+        *_changes(changes), *evidence(events), *_decisions(order, said), *_shop(effects), *_alerts(alerts),
     ]  # fmt: skip
     return sorted(found, key=lambda moment: moment.at)
 
@@ -58,13 +58,19 @@ def _changes(changes: list[LaneEventRow]) -> Iterator[Moment]:
         yield Moment(one.occurred_at, "review", _TITLES.get(one.event, one.event.replace("_", " ").capitalize()), one.to_status, facts=facts)  # fmt: skip
 
 
-def _words(order: OrderRow, said: list[OrderVoteRow]) -> Iterator[Moment]:
-    for one in said:
+def _decisions(order: OrderRow, decided: list[AnalystDecisionRow]) -> Iterator[Moment]:
+    for one in decided:
         yield Moment(
-            one.said_at, "analyst", _DECISIONS.get(one.word, one.word), None, None, (("by", one.said_by),), one.reason
+            one.decided_at,
+            "analyst",
+            _DECISIONS.get(one.decision, one.decision),
+            None,
+            None,
+            (("by", one.decided_by),),
+            one.reason,
         )
-    if not said and order.resolved_at is not None and order.resolution is not None:
-        # Said before every word was kept.
+    if not decided and order.resolved_at is not None and order.resolution is not None:
+        # Decided before every decision was kept.
         by = (("by", order.resolved_by),) if order.resolved_by else ()
         yield Moment(order.resolved_at, "analyst", _DECISIONS.get(order.resolution, order.resolution), None, None, by, order.resolution_reason)  # fmt: skip
 

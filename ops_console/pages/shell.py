@@ -39,7 +39,7 @@ MENU = (
     ("overview", "Overview", "viewer"), ("approvals", "Approvals", "viewer"), ("ledger", "Ledger", "viewer"),
     ("orders", "Orders", "viewer"), ("policies", "Policies", "viewer"), ("halts", "Halts", "viewer"),
     ("in_doubt", "In doubt", "viewer"), ("events", "Events", "viewer"), ("keys", "Keys", "admin"),
-    ("operators", "Operators", "admin"),
+    ("webhooks", "Webhooks", "admin"), ("operators", "Operators", "admin"),
 )  # fmt: skip
 View = TypeVar("View", bound=Callable[..., Response])
 Again = Callable[..., Response]

@@ -72,14 +72,14 @@ class EffectRow:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderVoteRow:
-    """What a person said of an order, and where it stood then."""
+class AnalystDecisionRow:
+    """What a person decided about an order, and where it stood then."""
 
-    word: str
+    decision: str
     from_status: str
-    said_by: str
+    decided_by: str
     reason: str
-    said_at: datetime
+    decided_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ select kind, state, tries, tried_at, shop_reference, last_error, reported_at fro
 where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by created_at, kind
 """
 WORDS = """
-select word, from_status, said_by, reason, said_at from orders.words
-where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by word_id
+select decision, from_status, decided_by, reason, decided_at from orders.analyst_decisions
+where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by decision_id
 """
 EVENTS = """
 select event, from_lane, from_status, to_lane, to_status, occurred_at from orders.events
@@ -197,9 +197,9 @@ def effects_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[E
     return all_rows(pool, EffectRow, EFFECTS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
-def order_votes(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[OrderVoteRow]:
+def order_votes(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[AnalystDecisionRow]:
     """Everything that people said of it, in order."""
-    return all_rows(pool, OrderVoteRow, WORDS, {"tenant_id": tenant_id, "review_id": review_id})
+    return all_rows(pool, AnalystDecisionRow, WORDS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
 def events_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EventRow]:

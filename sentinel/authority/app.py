@@ -12,8 +12,21 @@ import orjson
 from flask import Blueprint, Flask
 from flask.json.provider import JSONProvider
 
-from sentinel.authority.api import approvals, check, guard, heartbeat, key, meta, switches
+from sentinel.authority.api import (
+    aap,
+    aap_wire,
+    access_requests,
+    approvals,
+    authzen,
+    check,
+    guard,
+    heartbeat,
+    key,
+    meta,
+    switches,
+)
 from sentinel.authority.api.approval_stream import BACKLOG, ApprovalFeed, StreamSlots, approvals_stream
+from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.api.calls import handlers_of
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.identity import Identity
@@ -23,7 +36,7 @@ from sentinel.authority.engine import Authority
 from sentinel.authority.settings import Settings
 from sentinel.core.permit import PermitSigner
 from sentinel.platform.http import problems
-from sentinel.platform.http.asgi import Edge, by_path
+from sentinel.platform.http.asgi import Edge, by_path, first_of
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.openapi import answered_on_the_loop
 from sentinel.platform.http.rate_limit import SharedRateLimit
@@ -34,6 +47,7 @@ from sentinel.store.batch_commit import BatchCommitter
 from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.loop_connections import LoopConnections
+from sentinel.tools.table_file import tool_table_file
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
 """Both answer identically; the released client tries the second first (`docs/CONTRACT.md` §1)."""
@@ -82,17 +96,24 @@ def create_app(
         authority=authority,
         identity=Identity(authority.pool, limit, uses=authority.key_uses),
         switches=SwitchFile(authority.policies.directory),
+        tools=tool_table_file(authority.policies.directory),
         threads=ThreadPoolExecutor(settings.threads, thread_name_prefix="calls"),
     )
     posts = {**handlers_of(context, {**guard.calls(context), **check.calls(context)}), **check.handlers(context)}
+    calls = AuthorityCalls(context)
+    requests = None
+    if settings.authzen_access_requests:
+        requests = access_requests.AccessRequests(context, behind_tls=settings.behind_tls)
+    own = authzen.Evaluations(context, calls, requests).handlers()
     places = StreamSlots(settings.max_streams, settings.max_streams_per_tenant, settings.max_streams_per_key)
     feed = ApprovalFeed(partial(_decided_since, authority.pool), places, stopping)
     stream = approvals_stream(context.identity, feed)
     return Edge(
-        _flask_app(context),
+        _flask_app(context, settings),
         threads=settings.threads,
-        posts=by_path({prefix + path: handler for prefix in PREFIXES for path, handler in posts.items()}),
+        posts=by_path({prefix + path: handler for prefix in PREFIXES for path, handler in posts.items()} | own),
         streams=by_path({f"{prefix}/approvals/stream": stream for prefix in PREFIXES}),
+        others=first_of([one.find for one in (aap.AapRoutes(context, calls, feed), requests) if one is not None]),
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls),
     )
@@ -104,7 +125,7 @@ def _decided_since(
     return decided_since(pool, tenant_id, since, BACKLOG, principal_id=principal_id)
 
 
-def _flask_app(context: Context) -> Flask:
+def _flask_app(context: Context, settings: Settings) -> Flask:
     app = Flask("sentinel.api", static_folder=None)
     app.json = _OrjsonProvider(app)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
@@ -118,6 +139,13 @@ def _flask_app(context: Context) -> Flask:
         for part in (approvals, heartbeat, key, switches):
             part.routes(blueprint, context)
         app.register_blueprint(blueprint)
+    # Protocols of others have their own addresses.
+    root = Blueprint("protocols", __name__)
+    authzen.routes(root, behind_tls=settings.behind_tls, has_access_requests=settings.authzen_access_requests)
+    if settings.authzen_access_requests:
+        access_requests.routes(root)
+    aap_wire.routes(root)
+    app.register_blueprint(root)
     meta.routes(app, context)
     problems.register(app)
     return app

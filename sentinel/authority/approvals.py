@@ -106,7 +106,7 @@ class VoteResult:
 
 # Votes on the approval that this one follows count where they fit.
 APPROVALS_GIVEN = """
-case when a.follows is not null then (select count(*) from sentinel.voices_for(a, a.required_role))
+case when a.follows is not null then (select count(*) from sentinel.counted_votes(a, a.required_role))
      else (select count(*) from sentinel.approval_votes v
            where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve') end::integer
   as approvals_given
@@ -126,6 +126,11 @@ a.handled_reference, a.follows,
 """).fill(approvals_given=APPROVALS_GIVEN)
 FIND_APPROVAL = SqlTemplate("""
 select {columns} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
+""").fill(columns=COLUMNS)
+FIND_APPROVAL_OF = SqlTemplate("""
+select {columns} from sentinel.operation_states s
+join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
+where s.tenant_id = %(tenant_id)s and s.operation_id = %(operation_id)s
 """).fill(columns=COLUMNS)
 # With ties: rows decided in one instant stay together, so that a reader who asks on from the last one loses none.
 DECIDED_SINCE = """
@@ -150,7 +155,7 @@ with recursive chain as (
   join sentinel.approvals b on b.tenant_id = %(tenant_id)s and b.approval_id = c.follows)
 select o.email as operator, v.verdict, v.reason, v.via, v.voted_at, b.approval_id, b.required_role, b.required_people,
   v.verdict = 'approve' and asked.reasons <@ b.reasons and exists (
-    select from sentinel.voices_for(asked, asked.required_role) fits where fits.operator_id = v.operator_id) as counts
+    select from sentinel.counted_votes(asked, asked.required_role) fits where fits.operator_id = v.operator_id) as counts
 from sentinel.approvals asked
 cross join chain c
 join sentinel.approvals b on b.tenant_id = asked.tenant_id and b.approval_id = c.approval_id and b.approval_id <> asked.approval_id
@@ -167,6 +172,11 @@ select result, approvals_given, people_required from sentinel.resolve_approval(%
 def find_approval(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> ApprovalRow | None:
     """The tenant's approval of that id, or None."""
     return one_row(pool, ApprovalRow, FIND_APPROVAL, {"tenant_id": tenant_id, "approval_id": approval_id})
+
+
+def find_approval_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> ApprovalRow | None:
+    """The approval that was asked last for an operation of the tenant, or None."""
+    return one_row(pool, ApprovalRow, FIND_APPROVAL_OF, {"tenant_id": tenant_id, "operation_id": operation_id})
 
 
 def votes(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> list[Vote]:

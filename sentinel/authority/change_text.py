@@ -1,4 +1,4 @@
-"""A change of people or keys, as it was asked, in one sentence for who has to approve it."""
+"""A change of people, keys or webhooks, as it was asked, in one sentence for who has to approve it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ def change_text(request: str) -> str:
     action, params = asked["action"], asked["params"]
     if action.startswith("key."):
         return _of_key(action, params)
+    if action.startswith("webhook."):
+        return _of_webhook(action, params)
     email = params["email"]
     return {
         "operator.create": f"Make operator {email} {_ROLES.get(params.get('role'), '')}",
@@ -24,6 +26,13 @@ def change_text(request: str) -> str:
         "operator.reset_password": f"Reset the password of operator {email}",
         "operator.reset_second_factor": f"Take the second factor of operator {email} away",
     }[action]
+
+
+def _of_webhook(action: str, params: Mapping[str, Any]) -> str:
+    if action == "webhook.enable":
+        return f"Send events to {params['url']} again"
+    types = ", ".join(params["event_types"]) or "every type"
+    return f"Send events ({types}) to {params['url']}"
 
 
 def _of_key(action: str, params: Mapping[str, Any]) -> str:

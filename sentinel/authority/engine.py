@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from sentinel.authority.decisions import Peeked, Receipt, Recorded, Row
+from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.key_uses import KeyUses
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import ReloadablePolicies
@@ -34,10 +35,10 @@ class Authority:
     pool: Pool
     connections: LoopConnections
     """On which an event loop commits; closed with the pool."""
-    decisions: BatchCommitter[Row, Recorded]
+    decisions: BatchCommitter[GuardRow, Recorded]
     starts: BatchCommitter[Row, Receipt]
     reports: BatchCommitter[Row, Receipt]
-    checks: BatchCommitter[Row, Peeked]
+    checks: BatchCommitter[GuardRow, Peeked]
     policies: ReloadablePolicies
     permits: PermitSigner
     clock: DatabaseClock

@@ -19,7 +19,7 @@ from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, scalar
 
 MAX_AGE_DAYS = 7
-"""How old a passing report may be; `sentinel.gate_report_lasts()` is what counts, a test holds the two equal."""
+"""How old a passing report may be; `sentinel.gate_report_max_age()` is what counts, a test holds the two equal."""
 
 REFUSALS = {
     "policy_not_in_force": "no running authority has loaded the policy that covers it",

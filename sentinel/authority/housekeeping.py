@@ -15,14 +15,14 @@ from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import call_with_retry
 
-RUN_HOUSEKEEPING = "select permits_expired, approvals_expired, fell_in_doubt from sentinel.keep_house(%s, %s)"
+RUN_HOUSEKEEPING = "select permits_expired, approvals_expired, fell_in_doubt from sentinel.run_housekeeping(%s, %s)"
 RELEASE_EXPIRED_PERMITS = "select sentinel.release_run_out(%s)"
 MARK_KEYS_AT_PERMIT_LIMIT = "select sentinel.mark_crowded_keys(%s, %s)"
 SEQUENCE_EVENTS = "select sentinel.sequence_events(%s)"
 
 _BATCH_SIZE = 100
 _PERMIT_BATCH_SIZE = 200
-"""As `sentinel.keep_house` has it: so few that a guard which waits for one of their budgets does not notice."""
+"""As `sentinel.run_housekeeping` has it: so few that a guard which waits for one of their budgets does not notice."""
 PERMIT_LIMIT_MARK_SECONDS = 5
 """How long the mark lasts unless renewed: the housekeeper looks each second."""
 

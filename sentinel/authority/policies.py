@@ -14,6 +14,7 @@ from typing import Any
 from sentinel.authority.engine import Authority
 from sentinel.core.canonical import canonical_json
 from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, call_with_retry, scalar
 
 OPERATIONS_LOOKED_AT = 500
@@ -66,10 +67,17 @@ REMEMBER_POLICY = """
 insert into sentinel.policies (policy_digest, policy_id, policy_version, canonical)
 values (%s, %s, %s, %s) on conflict (policy_digest) do nothing
 """
+# Policies are everybody's: what changes them is told in the feed of the nil tenant.
 PUT_IN_FORCE = """
-insert into sentinel.policies_in_force as p (policy_id, policy_digest) select * from unnest(%(ids)s::text[], %(digests)s::text[])
-on conflict (policy_id) do update set policy_digest = excluded.policy_digest, since = clock_timestamp()
-where p.policy_digest <> excluded.policy_digest
+with put as (
+  insert into sentinel.policies_in_force as p (policy_id, policy_digest) select * from unnest(%(ids)s::text[], %(digests)s::text[])
+  on conflict (policy_id) do update set policy_digest = excluded.policy_digest, since = clock_timestamp()
+  where p.policy_digest <> excluded.policy_digest returning p.policy_id, p.policy_digest
+)
+select sentinel.append_event('00000000-0000-0000-0000-000000000000', n.event_id, 'policy_in_force', null, null, clock_timestamp(),
+  jsonb_build_object('policy_id', p.policy_id, 'policy_digest', p.policy_digest, 'policy_version', k.policy_version))
+from put as p join sentinel.policies k using (policy_digest)
+join unnest(%(ids)s::text[], %(event_ids)s::uuid[]) as n (policy_id, event_id) on n.policy_id = p.policy_id
 """
 IN_FORCE = """
 select f.policy_id, f.policy_digest, f.since, p.canonical,
@@ -88,10 +96,9 @@ with windows as materialized (
   from unnest(%(prefixes)s::text[], %(windows)s::text[], %(seconds)s::integer[], %(buckets)s::integer[], %(zones)s::text[],
               %(parts)s::integer[]) as l (prefix, "window", window_seconds, bucket_seconds, zone, currency_part)
 ), lately as materialized (
-  select r.limit_keys from (
+  select s.limit_keys from (
     select operation_id from sentinel.operations where tenant_id = %(tenant_id)s order by operation_id desc limit %(looked)s) as o
   join sentinel.operation_states s on s.tenant_id = %(tenant_id)s and s.operation_id = o.operation_id
-  join sentinel.reservations r on r.tenant_id = %(tenant_id)s and r.permit_id = s.permit_id
 ), keys as materialized (
   select distinct w.prefix, w.currency_part, w.since, k.limit_key, substr(k.limit_key, length(w.prefix) + 1) as subject
   from lately cross join lateral unnest(limit_keys) as k (limit_key) join windows w on w.prefix = split_part(k.limit_key, '|', 1) || '|'
@@ -114,13 +121,21 @@ select not exists (select from unnest(%(digests)s::text[]) as asked (digest)
                    where not exists (select from sentinel.policies p where p.policy_digest = asked.digest))
 """
 POLICY_TEXT = "select canonical from sentinel.policies where policy_digest = %(policy_digest)s"
-TAKE_OUT_OF_FORCE = "delete from sentinel.policies_in_force where policy_id <> all (%(ids)s::text[])"
+TAKE_OUT_OF_FORCE = """
+with out as (delete from sentinel.policies_in_force where policy_id <> all (%(ids)s::text[]) returning policy_id, policy_digest)
+select sentinel.append_event('00000000-0000-0000-0000-000000000000', %(event_id)s, 'policies_withdrawn', null, null, clock_timestamp(),
+  jsonb_build_object('policy_ids', (select jsonb_agg(policy_id order by policy_id) from out)))
+where exists (select from out)
+"""
 
 
 def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]]) -> None:
     """Keep (digest, id, version, canonical text) of each policy, and that these decide now. Raises `EngineUnavailable`."""
     known = sorted(policies, key=lambda policy: policy[1])
-    in_force = {"ids": [policy[1] for policy in known], "digests": [policy[0] for policy in known]}
+    in_force = {
+        "ids": [policy[1] for policy in known], "digests": [policy[0] for policy in known],
+        "event_ids": [new_id() for _ in known], "event_id": new_id(),
+    }  # fmt: skip
 
     def call(connection: Any) -> None:
         for policy in known:
@@ -172,6 +187,6 @@ def declare_policies(authority: Authority) -> None:
     ])  # fmt: skip
 
 
-def are_declared(authority: Authority) -> bool:
+def are_policies_declared(authority: Authority) -> bool:
     """Whether the database knows every loaded policy: before that, launch gates and proof packs miss it. Raises `EngineUnavailable`."""
     return are_known(authority.pool, [one.digest for one in authority.policies.library.policies])

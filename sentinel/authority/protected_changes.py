@@ -1,4 +1,4 @@
-"""Changes of who may do what: people, their roles and passwords, and keys. Every page and command goes through `request_change`.
+"""Changes of who may do what: people, their roles and passwords, keys, and who is sent events. Every page and command goes through `request_change`.
 
 What gives somebody power waits for a second administrator once the tenant has two: an approval in the one queue. The password
 or key that comes of it is made when the asker collects it. The rules are the database's
@@ -28,6 +28,8 @@ CREATE_OPERATOR, SET_ROLE, DEACTIVATE, REACTIVATE = (
 RESET_PASSWORD, RESET_SECOND_FACTOR = "operator.reset_password", "operator.reset_second_factor"
 END_SESSIONS, CONFIRM = "operator.end_sessions", "operator.confirm"
 ISSUE_KEY, ROTATE_KEY, REVOKE_KEY = "key.issue", "key.rotate", "key.revoke"
+ADD_WEBHOOK, ENABLE_WEBHOOK = "webhook.add", "webhook.enable"
+DISABLE_WEBHOOK, ROTATE_WEBHOOK = "webhook.disable", "webhook.rotate"
 LASTS_SECONDS = 3 * 86400
 """How long a second administrator has: over a weekend."""
 
@@ -56,6 +58,8 @@ REFUSALS: dict[str, SentinelError] = {
     "repeated": Conflict("this operator was added before"),
     "changed": Conflict("this operator has another role by now; look again"),
     "made_before": Conflict("a key of that id was made before"),
+    "endpoint_known": Conflict("a webhook of that id was added before"),
+    "same": Conflict("it is so already"),
     "over": Conflict("the key is revoked or expired; make a new one"),
 }
 
@@ -92,7 +96,7 @@ select c.request, a.action, c.asked_by, c.outcome,
 from sentinel.protected_changes c join sentinel.approvals a using (tenant_id, approval_id)
 where c.tenant_id = %(tenant_id)s and c.approval_id = %(approval_id)s
 """
-CHANGE_WAITS = "select sentinel.change_waits(%(tenant_id)s, %(by_id)s)"
+CHANGE_WAITS = "select sentinel.is_change_pending(%(tenant_id)s, %(by_id)s)"
 
 
 def request_change(
@@ -175,7 +179,7 @@ def find_change(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> Pro
     return one_row(pool, ProtectedChange, FIND_CHANGE, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
-def change_waits(pool: Pool, tenant_id: uuid.UUID, by_id: uuid.UUID | None) -> bool:
+def is_change_pending(pool: Pool, tenant_id: uuid.UUID, by_id: uuid.UUID | None) -> bool:
     """Whether what this operator asks that gives somebody power would wait now."""
     return bool(scalar(pool, CHANGE_WAITS, {"tenant_id": tenant_id, "by_id": by_id}))
 

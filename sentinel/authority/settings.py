@@ -47,7 +47,11 @@ class Settings:
     port: int = setting("SENTINEL_PORT", "Port of the authority.", 7860)
     health_host: str = setting("SENTINEL_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
     health_port: int = setting("SENTINEL_HEALTH_PORT", HEALTH_HELP, 0)
-    processes: int = setting("SENTINEL_PROCESSES", "Server processes.", 2)
+    processes: int = setting(
+        "SENTINEL_PROCESSES",
+        "Server processes. One fills a core, and commits in the largest batches; more for more than two cores, or so that one may die unnoticed.",
+        1,
+    )
     threads: int = setting("SENTINEL_THREADS", "Threads per process, for what is not a decision.", 24)
     max_connections: int = setting(
         "SENTINEL_MAX_CONNECTIONS",
@@ -90,6 +94,11 @@ class Settings:
     )
     rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
     behind_tls: bool = setting("SENTINEL_BEHIND_TLS", BEHIND_TLS, False)
+    authzen_access_requests: bool = setting(
+        "SENTINEL_AUTHZEN_ACCESS_REQUESTS",
+        "Serve the access request and approval profile (draft 1) of AuthZEN beside its evaluations.",
+        False,
+    )
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
     debug: bool = setting("SENTINEL_DEBUG", "Refused: a debugger in an authority runs code for strangers.", False)
 
@@ -118,6 +127,7 @@ def load_settings(**overrides: Any) -> Settings:
         ),
         "debug": env.bool(_FIELDS["debug"], default.debug),
         "behind_tls": env.bool(_FIELDS["behind_tls"], default.behind_tls),
+        "authzen_access_requests": env.bool(_FIELDS["authzen_access_requests"], default.authzen_access_requests),
     }
     for name in (
         "processes",

@@ -63,7 +63,7 @@ select 'halt', scope, true, 0, target, level, '{}' from sentinel.halts
 where lifted_at is null and tenant_id = any(%(owners)s)
 """
 TURN_ON = """
-select sentinel.flip_switch(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(first_percent)s, %(who)s, %(reason)s, %(event_id)s)
+select sentinel.turn_switch_on(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(first_percent)s, %(who)s, %(reason)s, %(event_id)s)
 """
 TURN_OFF = """
 select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s, %(went_wrong)s)

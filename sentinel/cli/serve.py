@@ -17,7 +17,7 @@ import click
 @click.command()
 @click.option("--host", help="Address to listen on.  [SENTINEL_HOST, default 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on.  [SENTINEL_PORT, default 7860]")
-@click.option("--processes", type=click.IntRange(1, 64), help="Server processes.  [SENTINEL_PROCESSES, default 2]")
+@click.option("--processes", type=click.IntRange(1, 64), help="Server processes.  [SENTINEL_PROCESSES, default 1]")
 @click.option(
     "--graceful-seconds",
     type=click.IntRange(0, 300),

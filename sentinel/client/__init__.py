@@ -10,10 +10,9 @@ from sentinel.client.answers import (
     ApprovalDecision,
     ApprovalView,
     CheckAnswer,
-    GuardAnswer,
+    Headroom,
     KeyHolder,
     ReportReceipt,
-    StartReceipt,
 )
 from sentinel.client.client import Client
 from sentinel.client.errors import (
@@ -27,6 +26,7 @@ from sentinel.client.errors import (
     Rejected,
     Unreachable,
 )
+from sentinel.client.guard_answer import GuardAnswer, StartReceipt
 from sentinel.client.guarded import AsyncGuarded, Guarded, guarded
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
 from sentinel.client.switches import HaltInForce, Switches, SwitchState
@@ -51,6 +51,7 @@ __all__ = [
     "GuardQuestion",
     "Guarded",
     "HaltInForce",
+    "Headroom",
     "KeyConflict",
     "KeyHolder",
     "NoAnswerKind",

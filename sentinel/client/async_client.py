@@ -11,6 +11,7 @@ from sentinel.client import answers, calls
 from sentinel.client.async_transport import AsyncTransport
 from sentinel.client.calls import PREFIX, ClientCall
 from sentinel.client.errors import ApprovalPending, Unreachable
+from sentinel.client.guard_answer import GuardAnswer, StartReceipt
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ class AsyncClient:
         self._timeout_seconds = timeout_seconds
         self._retries = retries
 
-    async def guard(self, **question: Unpack[GuardQuestion]) -> answers.GuardAnswer:
+    async def guard(self, **question: Unpack[GuardQuestion]) -> GuardAnswer:
         """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`."""
         return await self._run(calls.guard_call(question, self._agent(question.get("agent_id"))))
 
     async def start(
-        self, answer: answers.GuardAnswer, start_id: str | uuid.UUID, *, act_within_seconds: int | None = None
-    ) -> answers.StartReceipt:
+        self, answer: GuardAnswer, start_id: str | uuid.UUID, *, act_within_seconds: int | None = None
+    ) -> StartReceipt:
         """Redeem the answer's permit just before the side effect. The same `start_id` gets the same receipt."""
         return await self._run(calls.start_call(answer, start_id, act_within_seconds))
 
@@ -60,6 +61,10 @@ class AsyncClient:
         """What would be decided now; reserves nothing and permits nothing."""
         return await self._run(calls.check_call(question, self._agent(question.get("agent_id"))))
 
+    async def headroom(self, **question: Unpack[CheckQuestion]) -> list[answers.Headroom]:
+        """What is left of each limit that the action would be counted in; reserves nothing."""
+        return await self._run(calls.headroom_call(question, self._agent(question.get("agent_id"))))
+
     async def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
         """One approval of this agent."""
         return await self._run(calls.approval_call(approval_id))
@@ -67,6 +72,10 @@ class AsyncClient:
     async def heartbeat(self, agent_id: str | None = None) -> str:
         """OK, PAUSE or KILL."""
         return await self._run(calls.heartbeat_call(self._agent(agent_id)))
+
+    async def key(self) -> answers.KeyHolder:
+        """Whose key this client has."""
+        return await self._run(calls.key_call())
 
     async def wait_for_approval(
         self, approval_id: str | uuid.UUID, *, timeout_seconds: float, poll_seconds: float = 2.0

@@ -17,6 +17,7 @@ from sentinel.client import answers
 from sentinel.client.endpoint import RawResponse
 from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable
 from sentinel.client.fields import malformed
+from sentinel.client.guard_answer import GuardAnswer, StartReceipt, guard_answer, start_receipt
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, question_body
 
 try:  # orjson is several times faster; the standard library does the same
@@ -56,7 +57,7 @@ class ClientCall(Generic[Parsed]):
         return self.parse(raw, _content(raw))
 
 
-def guard_call(question: GuardQuestion, agent_id: str) -> ClientCall[answers.GuardAnswer]:
+def guard_call(question: GuardQuestion, agent_id: str) -> ClientCall[GuardAnswer]:
     """`action/guard`."""
     body = guard_body(question, agent_id)
     return ClientCall(
@@ -65,11 +66,11 @@ def guard_call(question: GuardQuestion, agent_id: str) -> ClientCall[answers.Gua
 
 
 def start_call(
-    answer: answers.GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None
-) -> ClientCall[answers.StartReceipt]:
+    answer: GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None
+) -> ClientCall[StartReceipt]:
     """`action/guard/start`."""
     body = start_body(answer, start_id, act_within_seconds)
-    return ClientCall("POST", "/action/guard/start", body, lambda _, found: answers.start_receipt(found))
+    return ClientCall("POST", "/action/guard/start", body, lambda _, found: start_receipt(found))
 
 
 def report_call(outcome: Outcome, agent_id: str) -> ClientCall[answers.ReportReceipt]:
@@ -84,6 +85,13 @@ def check_call(question: CheckQuestion, agent_id: str) -> ClientCall[answers.Che
     return ClientCall("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
 
 
+def headroom_call(question: CheckQuestion, agent_id: str) -> ClientCall[list[answers.Headroom]]:
+    """`action/headroom`."""
+    return ClientCall(
+        "POST", "/action/headroom", question_body(question, agent_id), lambda _, found: answers.headrooms(found)
+    )
+
+
 def approval_call(approval_id: str | uuid.UUID) -> ClientCall[answers.ApprovalView]:
     """`approval/{id}`."""
     path = f"/approval/{quote(str(approval_id), safe='')}"
@@ -94,6 +102,11 @@ def heartbeat_call(agent_id: str) -> ClientCall[str]:
     """`heartbeat`."""
     path = "/heartbeat?" + urlencode({"agent_id": agent_id})
     return ClientCall("GET", path, None, lambda _, found: answers.heartbeat_status(found))
+
+
+def key_call() -> ClientCall[answers.KeyHolder]:
+    """`key`."""
+    return ClientCall("GET", "/key", None, lambda _, found: answers.key_holder(found))
 
 
 def chosen_agent(given: str | None, default: str | None) -> str:
@@ -160,9 +173,9 @@ def raise_for_status(status: int, problem: Mapping[str, Any] | None, *, wait: fl
     raise _rejection(status, problem)
 
 
-def read_guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed: bool) -> answers.GuardAnswer:
+def read_guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed: bool) -> GuardAnswer:
     """A 200 of a guard about `body`. Raises `Unreachable`."""
-    answer = answers.guard_answer(
+    answer = guard_answer(
         found,
         action=body["action"],
         agent_id=body["agent_id"],
@@ -176,9 +189,7 @@ def read_guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, repl
     return answer
 
 
-def start_body(
-    answer: answers.GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None
-) -> dict[str, Any]:
+def start_body(answer: GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None) -> dict[str, Any]:
     """The request of a start."""
     return {
         "idempotency_key": answer.idempotency_key,

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from sentinel.client import answers, calls
 from sentinel.client.calls import PREFIX, ClientCall
 from sentinel.client.errors import ApprovalPending, Rejected, Unreachable
+from sentinel.client.guard_answer import GuardAnswer, StartReceipt, start_receipt
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, question_body
 from sentinel.client.switches import Switches, switched_off, switches_answer
 from sentinel.client.transport import Transport
@@ -53,7 +54,7 @@ class Client:
         self._timeout_seconds = timeout_seconds
         self._retries = retries
 
-    def guard(self, **question: Unpack[GuardQuestion]) -> answers.GuardAnswer:
+    def guard(self, **question: Unpack[GuardQuestion]) -> GuardAnswer:
         """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`.
 
         With a `start_id` the question starts what it permits: then `answer.start` is the go-ahead, and a `duplicate` one
@@ -61,14 +62,14 @@ class Client:
         """
         return self._run(calls.guard_call(question, self._agent(question.get("agent_id"))))
 
-    def guard_many(self, questions: Sequence[GuardQuestion]) -> list[answers.GuardAnswer | Unreachable | Rejected]:
+    def guard_many(self, questions: Sequence[GuardQuestion]) -> list[GuardAnswer | Unreachable | Rejected]:
         """`guard` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
         bodies = [guard_body(question, self._agent(question.get("agent_id"))) for question in questions]
         return self._call_many("/action/guard", bodies, calls.read_guard_answer)
 
     def start(
-        self, answer: answers.GuardAnswer, start_id: str | uuid.UUID, *, act_within_seconds: int | None = None
-    ) -> answers.StartReceipt:
+        self, answer: GuardAnswer, start_id: str | uuid.UUID, *, act_within_seconds: int | None = None
+    ) -> StartReceipt:
         """Redeem the answer's permit just before the side effect. The same `start_id` gets the same receipt.
 
         Act within `act_within_seconds` of calling this (None: the authority's own time) or start again: after it a person may
@@ -78,13 +79,13 @@ class Client:
         return self._run(calls.start_call(answer, start_id, act_within_seconds))
 
     def start_many(
-        self, permits: Sequence[tuple[answers.GuardAnswer, str | uuid.UUID]], *, act_within_seconds: int | None = None
-    ) -> list[answers.StartReceipt | Unreachable | Rejected]:
+        self, permits: Sequence[tuple[GuardAnswer, str | uuid.UUID]], *, act_within_seconds: int | None = None
+    ) -> list[StartReceipt | Unreachable | Rejected]:
         """`start` for up to 64 permits in one call: per permit the receipt or its error."""
         return self._call_many(
             "/action/guard/start",
             [calls.start_body(answer, start_id, act_within_seconds) for answer, start_id in permits],
-            lambda _body, found, **_: answers.start_receipt(found),
+            lambda _body, found, **_: start_receipt(found),
         )
 
     def report(self, **outcome: Unpack[Outcome]) -> answers.ReportReceipt:
@@ -104,6 +105,10 @@ class Client:
         """`check` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
         bodies = [question_body(question, self._agent(question.get("agent_id"))) for question in questions]
         return self._call_many("/action/check", bodies, lambda _body, found, **_: answers.check_answer(found))
+
+    def headroom(self, **question: Unpack[CheckQuestion]) -> list[answers.Headroom]:
+        """What is left of each limit that the action would be counted in; reserves nothing."""
+        return self._run(calls.headroom_call(question, self._agent(question.get("agent_id"))))
 
     def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
         """One approval of this agent."""
@@ -143,7 +148,7 @@ class Client:
 
     def key(self) -> answers.KeyHolder:
         """Whose key this client has."""
-        return self._run(ClientCall("GET", "/key", None, lambda _, found: answers.key_holder(found)))
+        return self._run(calls.key_call())
 
     def switches(self) -> Switches:
         """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""

@@ -61,6 +61,14 @@ def flag(body: Mapping[str, Any], name: str) -> bool:
     return found
 
 
+def optional_count(body: Mapping[str, Any], name: str) -> int | None:
+    """An integer from 0 on, or None where it is absent or null."""
+    found = body.get(name)
+    if found is not None and (type(found) is not int or found < 0):
+        malformed(f"{name} is not a count")
+    return found
+
+
 def moment(body: Mapping[str, Any], name: str) -> datetime:
     """A time with its zone."""
     found = text(body, name)

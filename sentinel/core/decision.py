@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -167,6 +168,28 @@ def no_matching_policy() -> Decision:
     """The answer where no policy covers the action: DENY."""
     finding = Finding("no_matching_policy", Verdict.DENY, "no_matching_policy")
     return Decision(Verdict.DENY, "no_matching_policy", ("no_matching_policy",), (finding,))
+
+
+class CombinedFindings(NamedTuple):
+    """Findings, and what they come to together; the fields are those of a `Decision`."""
+
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    reason_code: str
+    reasons: tuple[str, ...]
+    approvable: bool
+    asks_person: bool
+
+
+@lru_cache(maxsize=4096)
+def combine(findings: tuple[Finding, ...]) -> CombinedFindings:
+    """What the findings on one request come to: most requests have the same few."""
+    return CombinedFindings(
+        findings,
+        *strictest(findings),
+        approvable=all(finding.approvable for finding in findings),
+        asks_person=any(finding.asks_person for finding in findings),
+    )
 
 
 def strictest(findings: tuple[Finding, ...]) -> tuple[Verdict, str, tuple[str, ...]]:

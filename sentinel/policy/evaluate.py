@@ -18,7 +18,7 @@ from sentinel.core.decision import (
     Finding,
     ReservationRequest,
     Verdict,
-    strictest,
+    combine,
 )
 from sentinel.policy.compile import CompiledBreaker, CompiledLimit, CompiledPolicy, CompiledRule
 from sentinel.policy.facts import WORKER_REQUESTER, FactSet, Requester, extract_facts, identifier
@@ -58,19 +58,19 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     if Verdict.DENY not in [finding.verdict for finding in findings]:
         asks, unasked = _reservation_requests(policy, facts, known)
         breakers, uncounted = _breaker_checks(policy, facts)
-        findings += unasked + uncounted
-    verdict, reason_code, reasons = strictest(tuple(findings))
-    denied = verdict is Verdict.DENY
+        findings += [*unasked, *uncounted]
+    combined = combine(tuple(findings))
+    denied = combined.verdict is Verdict.DENY
     return Decision(
-        verdict,
-        reason_code,
-        reasons,
-        tuple(findings),
+        combined.verdict,
+        combined.reason_code,
+        combined.reasons,
+        combined.findings,
         limits=() if denied else asks,
         breakers=() if denied else breakers,
         approval=None if denied else _terms(policy, facts),
-        approvable=all(finding.approvable for finding in findings),
-        asks_person=any(finding.asks_person for finding in findings),
+        approvable=combined.approvable,
+        asks_person=combined.asks_person,
         once_key=None if denied else _once_key(policy, facts),
         policy_id=policy.policy.policy_id,
         policy_version=policy.policy.version,
@@ -134,31 +134,43 @@ def _breaker(compiled: CompiledBreaker, target: str, currency: str) -> BreakerCh
 
 def _reservation_requests(
     policy: CompiledPolicy, facts: FactSet, known: Mapping[str, Any]
-) -> tuple[tuple[ReservationRequest, ...], list[Finding]]:
-    asks, unasked = [], []
+) -> tuple[tuple[ReservationRequest, ...], tuple[Finding, ...]]:
     subjects = {per: _subject(per, facts) for per in policy.subjects}
-    answers = policy.limit_conditions.answers(known)
+    applying, unasked = _applying_limits(policy, tuple(policy.limit_conditions.answers(known)), facts.currency)
+    zone = policy.policy.zone
+    return tuple([
+        (_total if limit.is_total else _ask)(limit, zone, subjects[limit.limit.per], cap) for limit, cap in applying
+    ]), unasked  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _applying_limits(
+    policy: CompiledPolicy, answers: tuple[bool | None, ...], currency: str | None
+) -> tuple[tuple[tuple[CompiledLimit, int], ...], tuple[Finding, ...]]:
+    """The limits that apply, each with its cap in minor units, and the findings of those without a cap in this currency.
+
+    `answers` are those of the policy's `limit_conditions`.
+    """
+    applying, unasked = [], []
     for compiled in policy.limits:
         # Only an answered "no" removes a limit; one whose condition has no answer applies.
         if compiled.condition is not None and answers[compiled.condition] is False:
             continue
-        cap = None if facts.currency is None else compiled.limit.cap.get(facts.currency)
+        cap = None if currency is None else compiled.limit.cap.get(currency)
         if cap is None:
             unasked.append(compiled.failed)
         else:
-            ask = _total if compiled.is_total else _ask
-            asks.append(ask(compiled, policy.policy.zone, subjects[compiled.limit.per], cap))
-    return tuple(asks), unasked
+            applying.append((compiled, cap))
+    return tuple(applying), tuple(unasked)
 
 
 def _subject(per: tuple[str, ...], facts: FactSet) -> str:
     """The owner of a budget: its parts in the order of `per`. No part can contain the "|" that stands between them."""
-    return "|".join([_part(name, facts) or UNKNOWN for name in per])
+    parts = [facts.who[name] if name in SUBJECTS else _vouched(name, facts) for name in per]
+    return "|".join([part or UNKNOWN for part in parts])
 
 
-def _part(name: str, facts: FactSet) -> str | None:
-    if name in SUBJECTS:
-        return facts.who[name]
+def _vouched(name: str, facts: FactSet) -> str | None:
     return None if name in facts.claimed else identifier(facts.variables.get(name))
 
 

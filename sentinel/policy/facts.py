@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from sentinel.core.canonical import MAX_SAFE_INTEGER
@@ -76,8 +77,14 @@ def extract_facts(
             fact.name for fact in policy.facts
             if fact.name in policy.worker_facts and fact.name != AMOUNT and carries(request, fact.paths)
         )  # fmt: skip
-    for fact, name, present, read in _plan(policy):
-        raw = _first(request, fact.paths)
+    parents, plan = _plan(policy)
+    within = [_mapping_at(request, parent) for parent in parents]
+    for fact, name, present, read, places in plan:
+        raw = None
+        for parent, key in places:
+            raw = within[parent].get(key)
+            if raw is not None:
+                break
         if present is not None:
             # Present means that the request has a value there, even a malformed one.
             found.variables[present] = raw is not None
@@ -143,18 +150,40 @@ def check_once(policy: CompiledPolicy, request: Mapping[str, Any]) -> None:
         check_identifier(value, ".".join(once.path), MAX_IDENTIFIER)
 
 
+_Read = Callable[[Any, Fact], Any]
+
+
 @lru_cache(maxsize=256)
-def _plan(policy: CompiledPolicy) -> tuple[tuple[Fact, str, str | None, Callable[[Any, Fact], Any] | None], ...]:
-    """Each fact, its variable, the one that says whether it is present if a condition asks, and its reader; None for money."""
-    return tuple(
+def _plan(
+    policy: CompiledPolicy,
+) -> tuple[tuple[FactPath, ...], tuple[tuple[Fact, str, str | None, _Read | None, tuple[tuple[int, str], ...]], ...]]:
+    """The paths of the objects that facts are members of; and each fact, its variable, the one that says whether it is present
+    if a condition asks, its reader, None for money, and where it may be: an object by its place, and the member's name."""
+    parents: dict[FactPath, int] = {}
+    plan = tuple(
         (
             fact,
             variable_name(fact),
             f"present.{fact.name}" if fact.name in policy.presence else None,
             _READERS.get(fact.type),
+            tuple((parents.setdefault(path[:-1], len(parents)), path[-1]) for path in fact.paths),
         )
         for fact in policy.facts
     )
+    return tuple(parents), plan
+
+
+def _mapping_at(request: Mapping[str, Any], path: FactPath) -> Mapping[str, Any]:
+    """The object at a path; an empty one where there is none."""
+    found: Any = request
+    for key in path:
+        found = found.get(key)
+        if not isinstance(found, _MAPPINGS):
+            return _NOTHING
+    return found  # type: ignore[no-any-return]
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def _take_money(found: FactSet, fact: Fact, name: str, raw: Any) -> None:

@@ -15,6 +15,7 @@ import structlog
 
 from sentinel.core.errors import NotFound
 from sentinel.policy.errors import PolicyError, nearest
+from sentinel.policy.reloaded_file import ReloadedFile
 from sentinel.policy.source import Node, Source, Table, read_source
 
 FILE_NAME = "switches.yaml"
@@ -57,31 +58,20 @@ class SwitchFile:
     """`switches.yaml` of a folder, read again whenever it changed. Safe for threads; one file look-up per `declared_switches`."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / FILE_NAME
-        self._read: tuple[object, DeclaredSwitches] = (None, DeclaredSwitches())
+        self._file = ReloadedFile(directory / FILE_NAME, _load_and_log)
+        self.path = self._file.path
 
     @property
     def declared(self) -> DeclaredSwitches:
         """The file's switches now. An unusable file gives none, and one log line per change."""
-        stamp = self._stamp()
-        known, declared_switches = self._read
-        if known != stamp:
-            declared_switches = self._load()
-            self._read = (stamp, declared_switches)
-        return declared_switches
+        return self._file.current
 
-    def _stamp(self) -> object:
-        try:
-            found = self.path.stat()
-        except OSError as error:
-            return (error.errno,)
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
 
-    def _load(self) -> DeclaredSwitches:
-        declared_switches = load_declared_switches(self.path.parent)
-        if declared_switches.fault is not None:
-            log.error("switches_file_unusable", fault=declared_switches.fault)
-        return declared_switches
+def _load_and_log(path: Path) -> DeclaredSwitches:
+    declared_switches = load_declared_switches(path.parent)
+    if declared_switches.fault is not None:
+        log.error("switches_file_unusable", fault=declared_switches.fault)
+    return declared_switches
 
 
 def load_declared_switches(directory: Path) -> DeclaredSwitches:

@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sentinel.core.errors import EngineUnavailable
 
 AUTHORITY, WORKER, CONSOLE, BOARD = "sentinel_authority", "sentinel_worker", "sentinel_console", "board_reader"
-ORDERS = "sentinel_orders"
+ORDERS, EXPORTER = "sentinel_orders", "sentinel_exporter"
 OWNER = "sentinel_owner"
 
 POOLER = "SENTINEL_DATABASE_POOLER"

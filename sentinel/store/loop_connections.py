@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -162,7 +163,8 @@ class LoopConnection:
         """The server did not answer within its deadline."""
         self._connection, self._pg, self._on_close = connection, connection.pgconn, on_close
         self._loop = asyncio.get_running_loop()
-        self._socket = self._pg.socket
+        # A number of its own for the same socket: libpq closes its one by itself, and another connection may get that number.
+        self._socket = os.dup(self._pg.socket)
         self._answer: asyncio.Future[pq.abc.PGresult] | None = None
         self._types: dict[str, list[TypeNumbers]] = {}
         self._prepares = not behind_pooler()
@@ -176,23 +178,35 @@ class LoopConnection:
             types = await self._introduce(statement)
         parameters = with_element_types(statement.encode(rows, milliseconds), types)
         formats = [BINARY] * len(parameters)
-        if self._prepares:
-            self._pg.send_query_prepared(statement.name.encode(), parameters, formats, BINARY)
-        else:
-            self._pg.send_query_params(statement.sql, parameters, [oid for oid, _ in types], formats, BINARY)
+        with self._closed_if_broken():
+            if self._prepares:
+                self._pg.send_query_prepared(statement.name.encode(), parameters, formats, BINARY)
+            else:
+                self._pg.send_query_params(statement.sql, parameters, [oid for oid, _ in types], formats, BINARY)
         return statement.decode(await self._answered())
+
+    @contextlib.contextmanager
+    def _closed_if_broken(self) -> Iterator[None]:
+        """Closes it where libpq cannot send: nothing would be read from it any more that could tell."""
+        try:
+            yield
+        except psycopg.Error as error:
+            self.close(error)
+            raise
 
     async def _introduce(self, statement: BatchStatement[Any, Any]) -> list[TypeNumbers]:
         """Resolve the types of a statement that is new to this connection, and prepare it where that is done."""
         types = [known_type(name) or await self._look_up_type(name) for name in statement.types]
         if self._prepares:
-            self._pg.send_prepare(statement.name.encode(), statement.sql, [oid for oid, _ in types])
+            with self._closed_if_broken():
+                self._pg.send_prepare(statement.name.encode(), statement.sql, [oid for oid, _ in types])
             await self._answered()
         self._types[statement.name] = types
         return types
 
     async def _look_up_type(self, name: str) -> TypeNumbers:
-        self._pg.send_query_params(TYPE_NUMBERS, [name.encode()])
+        with self._closed_if_broken():
+            self._pg.send_query_params(TYPE_NUMBERS, [name.encode()])
         return found_type(await self._answered())
 
     async def _answered(self) -> pq.abc.PGresult:
@@ -249,6 +263,7 @@ class LoopConnection:
         if not self._loop.is_closed():
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
+        os.close(self._socket)
         self._pg.finish()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error or psycopg.OperationalError("the connection was lost"))

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.decision import Decision, no_matching_policy
-from sentinel.core.operation import build_operation
 from sentinel.policy.evaluate import decide
 from sentinel.policy.facts import WORKER_REQUESTER, extract_facts
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.source import Node, Source, plain, read_source
 from sentinel.tools.mapping import ToolCall, ToolRefused, ToolTable
+from sentinel.tools.operations import operation_of
 from sentinel.tools.parse import FILE_NAME, read_tool_table
 
 CASES_FILE_NAME = "tool_cases.yaml"
@@ -83,11 +83,7 @@ def read_tool_cases(path: Path) -> tuple[ToolCase, ...]:
 def policy_decision(call: ToolCall, library: PolicyLibrary) -> Decision:
     """What the policies say to a guarded call of a worker's key, limits not counted. Raises `InvalidInput`."""
     assert call.question is not None
-    question = call.question
-    operation = build_operation(
-        idempotency_key=question["idempotency_key"], agent_id=_AGENT, action=question["action"], params=question["params"],
-        resource=question.get("resource"), risk_class=question.get("risk_class"),
-    )  # fmt: skip
+    operation = operation_of(call.question, _AGENT)
     compiled = library.find(operation.action)
     if compiled is None:
         return no_matching_policy()

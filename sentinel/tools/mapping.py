@@ -14,6 +14,7 @@ from sentinel.client.errors import ActionDenied
 from sentinel.client.questions import GuardQuestion
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, money_out, parse_money
+from sentinel.core.strict_json import strict_json
 from sentinel.tools.model import CALL_DIGEST, ActionMapping, Amount, Argument, Expression, ToolMapping
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
@@ -75,18 +76,8 @@ class ToolTable:
 
 def parse_arguments(text: str) -> dict[str, Any]:
     """Arguments as JSON text, e.g. from a model. Raises `ToolRefused`: not one object, a key twice, NaN."""
-
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(found)
-        if len(made) != len(found):
-            raise ValueError("a key is there twice")
-        return made
-
-    def no_constant(name: str) -> None:
-        raise ValueError(f"{name} is not JSON")
-
     try:
-        read = json.loads(text or "{}", object_pairs_hook=pairs, parse_constant=no_constant, parse_float=Decimal)
+        read = strict_json(text or "{}")
     except (ValueError, RecursionError) as error:
         raise ToolRefused("malformed_argument", f"the arguments are not JSON: {error}") from None
     if not isinstance(read, dict):

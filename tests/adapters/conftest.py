@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -38,8 +39,12 @@ ADAPTERS = {
     "openai_agents": "openai_agents",
     "pydantic_ai": "pydantic_ai",
     "claude_agent_sdk": "claude_agent_sdk",
+    "aap_langgraph": "langchain",
+    "aap_openai_agents": "openai_agents",
+    "aap_pydantic_ai": "pydantic_ai",
+    "mcp_proxy": "mcp_proxy",
 }
-"""Adapter → the framework whose environment it needs; None: this one."""
+"""Adapter → the framework whose environment it needs; None: this one. `aap_`: not ours, a client of the Agent Approval Protocol."""
 DRIVERS = {"trusting": "tests.mutants.trusting_adapter"}
 """Drivers that are not `drive_<adapter>`."""
 
@@ -78,6 +83,7 @@ class Agent:
     agent_id: str = field(default_factory=lambda: f"agent-{uuid.uuid4().hex[:8]}")
     process: subprocess.Popen[str] | None = None
     number: int = 0
+    instance: str | None = None
 
     def refund(self, amount: int = 5000, **over: Any) -> dict[str, Any]:
         """A call of `create_refund` for this payment under a new call id."""
@@ -159,6 +165,8 @@ def place(
         connection.execute(f"create database {names[0]} template {migrated_template} strategy file_copy".encode())
         connection.execute(f"create database {names[1]}".encode())
     policies = roomy_policies(tmp_path_factory.mktemp("policies"))
+    # Clients of other protocols have the authority map their tools, by the same table.
+    shutil.copy(Path(__file__).with_name("tools.yaml"), policies)
     fixtures = make_fixtures(at(pg_server.admin_url, names[0]), policies=policies)
     with listening(fixtures.app) as url:
         yield Place(fixtures, url, at(pg_server.admin_url, names[1]))

@@ -58,6 +58,15 @@ def tools_of(shop: Shop) -> list[Any]:
 class LangChain(Driver):
     """One agent per command."""
 
+    def middleware(self, guard: ToolGuard, command: dict[str, Any]) -> list[Any]:
+        """What stands between the agent and its tools."""
+        return [SentinelMiddleware(guard)]
+
+    def waiting_for(self, value: dict[str, Any]) -> str:
+        """What an interrupt waits for, by its id."""
+        assert value["type"] == "tool_approval"
+        return str(value["sentinel"]["approval_id"])
+
     def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
         calls = [{"name": one["tool"], "args": one["args"], "id": one["id"]} for one in command["calls"]]
         said = [AIMessage(content="", tool_calls=calls), AIMessage(content="ready")]
@@ -68,7 +77,7 @@ class LangChain(Driver):
 
     def _run(self, guard: ToolGuard, command: dict[str, Any], said: list[AIMessage], given: Any) -> Turn:
         config = {"configurable": {"thread_id": command["thread"]}}
-        middleware = [SentinelMiddleware(guard)]
+        middleware = self.middleware(guard, command)
 
         def agent(checkpointer: Any) -> Any:
             return create_agent(
@@ -94,7 +103,7 @@ class LangChain(Driver):
                 return await made.ainvoke(to_send(await made.aget_state(config)), config)
 
         if command["form"] == "async":
-            return _turn(asyncio.run(run_async()))
+            return self._turn(asyncio.run(run_async()))
         with ExitStack() as stack:
             checkpointer: Any = MEMORY
             if command.get("database"):
@@ -103,14 +112,11 @@ class LangChain(Driver):
                 checkpointer = stack.enter_context(PostgresSaver.from_conn_string(command["database"]))
                 checkpointer.setup()
             made = agent(checkpointer)
-            return _turn(made.invoke(to_send(made.get_state(config)), config))
+            return self._turn(made.invoke(to_send(made.get_state(config)), config))
 
-
-def _turn(state: Any) -> Turn:
-    messages = [str(one.content) for one in state["messages"] if isinstance(one, ToolMessage)]
-    waiting = [one.value["sentinel"]["approval_id"] for one in state.get("__interrupt__", ())]
-    assert all(one.value["type"] == "tool_approval" for one in state.get("__interrupt__", ()))
-    return Turn(messages, waiting)
+    def _turn(self, state: Any) -> Turn:
+        messages = [str(one.content) for one in state["messages"] if isinstance(one, ToolMessage)]
+        return Turn(messages, [self.waiting_for(one.value) for one in state.get("__interrupt__", ())])
 
 
 if __name__ == "__main__":

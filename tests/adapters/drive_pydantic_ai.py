@@ -39,6 +39,14 @@ def tools_of(shop: Shop) -> list[Any]:
 class PydanticAI(Driver):
     """One agent per command."""
 
+    def capability(self, guard: ToolGuard, command: dict[str, Any]) -> Any:
+        """What stands between the agent and its tools."""
+        return SentinelCapability(guard)
+
+    def waiting_for(self, metadata: dict[str, Any]) -> str:
+        """What a deferred call waits for, by its id."""
+        return str(metadata["sentinel"]["approval_id"])
+
     def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
         calls = [ToolCallPart(one["tool"], one["args"], tool_call_id=one["id"]) for one in command["calls"]]
         return asyncio.run(self._run(guard, command, calls, {"user_prompt": "go"}))
@@ -59,10 +67,10 @@ class PydanticAI(Driver):
             return next(said, ModelResponse(parts=[TextPart("ready")]))
 
         agent = Agent(
-            FunctionModel(model), tools=tools_of(self.shop), capabilities=[SentinelCapability(guard)],
+            FunctionModel(model), tools=tools_of(self.shop), capabilities=[self.capability(guard, command)],
             output_type=[str, DeferredToolRequests],
         )  # fmt: skip
-        result = await agent.run(**given)
+        result = await agent.run(**given, conversation_id=command["thread"])
         output = result.output
         deferred = output if isinstance(output, DeferredToolRequests) else DeferredToolRequests()
         approvals = [
@@ -71,7 +79,7 @@ class PydanticAI(Driver):
         ]
         history = ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json")
         self._file(command).write_text(json.dumps({"history": history, "approvals": approvals}))
-        waiting = [deferred.metadata[one.tool_call_id]["sentinel"]["approval_id"] for one in deferred.approvals]
+        waiting = [self.waiting_for(deferred.metadata[one.tool_call_id]) for one in deferred.approvals]
         return Turn(_outputs(result.new_messages()), waiting)
 
     def _file(self, command: dict[str, Any]) -> Path:

@@ -173,7 +173,7 @@ def running_authority(
             [sys.executable, "-m", module, "serve", "--port", str(port), "--graceful-seconds", "1"], stdout=log, stderr=log,
             env={**os.environ, "SENTINEL_DATABASE_URL": server.url(user=AUTHORITY), "SENTINEL_SECRET_KEYS": SECRET,
                  "SENTINEL_POLICIES_DIR": str(policies), "SENTINEL_PERMIT_SECONDS": "3600", "SENTINEL_OPEN_PERMITS_PER_KEY": "1000000",
-                 "SENTINEL_RATE_PER_SECOND": "1000000", "SENTINEL_RATE_BURST": "1000000", "SENTINEL_PROCESSES": "2"},
+                 "SENTINEL_RATE_PER_SECOND": "1000000", "SENTINEL_RATE_BURST": "1000000", "SENTINEL_PROCESSES": "1"},
         )  # fmt: skip
     try:
         _wait(process, f"http://127.0.0.1:{port}/readyz")
@@ -200,7 +200,7 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 @contextlib.contextmanager
 def running_bench() -> Iterator[Bench]:
     """An own PostgreSQL, migrated, with one tenant, and an authority; nothing of it is left behind."""
-    base = Path(tempfile.gettempdir()) / f"sentinel-bench-{os.getpid()}"
+    base = Path(tempfile.mkdtemp(prefix="sentinel-bench-"))
     embedded = Embedded(base, own=True, settings=SETTINGS)
     server = embedded.start()
     try:

@@ -352,7 +352,7 @@ def test_mutant_that_looks_and_then_takes_is_caught(
 ) -> None:
     """The same day at the same shop where nothing dies, but whether there is room is only looked at, early."""
     for fence in ("s.amount_minor <= s.room", "s.upto <= s.room"):
-        cut(shop, "refunds.room_in_budgets", fence, "true")
+        cut(shop, "refunds.changes_within_budget", fence, "true")
     without_constraint(shop, "refunds.order_budgets", "order_budget_not_exceeded")
     _, sums = fire(shop, victim, policies, tmp_path, seconds=6, kills=False)
     assert overpaid(sums)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import facts_table
+from tests.support import answer_table, facts_table
 from tests.support.settings_table import programs, render
 
 REPO = Path(__file__).resolve().parents[2]
@@ -91,6 +91,10 @@ def test_the_table_of_settings_is_the_one_the_code_makes() -> None:
 
 def test_the_table_of_risk_facts_is_the_one_the_code_makes() -> None:
     assert (REPO / "docs" / "risk-facts.md").read_text() == facts_table.render(), "run `make docs`"
+
+
+def test_the_table_of_the_guards_answer_is_the_one_the_code_makes() -> None:
+    assert (REPO / "docs" / "guard-answer.md").read_text() == answer_table.render(), "run `make docs`"
 
 
 def test_every_setting_is_named_and_explained_once_per_program() -> None:

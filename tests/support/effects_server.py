@@ -48,7 +48,7 @@ class EffectsServer(RecordingServer):
             return problem(404)(asked)
         self.do(asked)
         if asked.method == "DELETE":
-            return asked.raw(b"HTTP/1.1 204 X\r\n\r\n")
+            return asked.answer(204, b"")
         return asked.answer(201 if asked.method == "POST" else 200, self.yes(key))
 
     @staticmethod

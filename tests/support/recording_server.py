@@ -1,4 +1,4 @@
-"""A system behind HTTP on loopback that records what it really did, with faults on request."""
+"""A system behind HTTP, on loopback or in the process, that records what it really did, with faults on request."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+from tests.support.canned_answers import CannedServer
 from tests.support.scripted_server import Asked, Script, ScriptedServer
 
 
@@ -30,8 +31,7 @@ class RecordingServer:
         self.bodies: list[dict[str, Any]] = []
         self.faults: deque[tuple[str, bool, Script]] = deque()
         self.forever: tuple[str, bool, Script] | None = None
-        self.http = ScriptedServer()
-        self.http.script = self._answer
+        self.http: ScriptedServer | CannedServer = CannedServer()
         self.lock = threading.Lock()
 
     @property
@@ -42,8 +42,20 @@ class RecordingServer:
     @contextmanager
     def running(self) -> Iterator[Self]:
         """Listens inside."""
-        with self.http.running():
+        with self._answering(ScriptedServer()):
             yield self
+
+    @contextmanager
+    def canned(self) -> Iterator[Self]:
+        """Answers in the process inside, without a socket: for tests of what its answers mean."""
+        with self._answering(CannedServer()):
+            yield self
+
+    @contextmanager
+    def _answering(self, http: ScriptedServer | CannedServer) -> Iterator[None]:
+        self.http, http.script = http, self._answer
+        with http.running():
+            yield
 
     def do(self, asked: Asked) -> None:
         """What it is asked for; a slow one does it when its caller has given up."""

@@ -14,6 +14,7 @@ import yaml
 
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.settings import Settings
+from sentinel.export.settings import ExportSettings
 from sentinel.platform.resources import policies_dir
 from worker.orders.settings import OrderReviewSettings
 from worker.refunds.settings import WorkerSettings
@@ -30,6 +31,7 @@ def programs() -> list[tuple[str, type[Any]]]:
     return [
         ("Authority", Settings), ("Refund worker", WorkerSettings), ("Order intake", OrderReviewSettings),
         ("Console and public board", ConsoleSettings),
+        ("Sender of events", ExportSettings),
     ]  # fmt: skip
 
 
@@ -59,7 +61,7 @@ _LOGINS = """
 ## Logins of the database
 
 Each program acts as one role, and its login may become no other: `sentinel_authority`, `sentinel_worker`, `sentinel_orders`,
-`sentinel_console`, `board_reader`. Either let the role itself log in (`alter role sentinel_worker login password '…'`), or make a
+`sentinel_console`, `sentinel_exporter`, `board_reader`. Either let the role itself log in (`alter role sentinel_worker login password '…'`), or make a
 login of yours and grant it that role alone. At its start and in `/readyz` a program asks its own connection who it is, what
 it may become and how long it waits, and refuses another one by name: a superuser's, one that makes roles, a member of
 `sentinel_owner`. `sentinel migrate` alone connects as an administrator.
@@ -68,10 +70,11 @@ A role opens no more connections than its program needs. `sentinel migrate` sets
 
 | Role | Connections | For |
 |---|---|---|
-| `sentinel_authority` | 96 | `SENTINEL_PROCESSES` × `SENTINEL_POOL_SIZE`, 24 as shipped, for each authority |
+| `sentinel_authority` | 96 | `SENTINEL_PROCESSES` × `SENTINEL_POOL_SIZE`, 12 as shipped, for each authority |
 | `sentinel_worker` | 24 | `WORKER_LANES` + 3, 5 as shipped, for each worker; commands |
 | `sentinel_orders` | 40 | `SENTINEL_ORDERS_PROCESSES` × `SENTINEL_ORDERS_POOL_SIZE`, 16 as shipped |
 | `sentinel_console` | 24 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_CONSOLE_POOL_SIZE`, 8 as shipped, the same for a ledger elsewhere; commands |
+| `sentinel_exporter` | 8 | `SENTINEL_EXPORT_THREADS` + 1, 5 as shipped, for each sender of events; commands |
 | `board_reader` | 12 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_BOARD_POOL_SIZE`, 4 as shipped |
 
 More: `alter role sentinel_authority connection limit 160`. A login of yours needs a limit of its own. A program whose pools
@@ -111,8 +114,9 @@ process at a time: each drains what it has in hand, and what waits for one that 
 | Session cookies | there is none to replace | A cookie is a random word whose hash the database keeps; signing out ends it |
 | Database passwords | no: a login has one | PostgreSQL keeps one password per login, but any login that was granted a program's role is that program. 1. `create role authority_b login password '…' in role sentinel_authority` (likewise for the other roles). 2. Put it into the program's database address and restart. 3. When `pg_stat_activity` shows nobody under the old login, `drop role` it |
 | Secrets of the embedded database | no | Stop what runs on it, delete the login's file in `postgres/passwords` of the data folder, start again: a new one is made |
-| Keys of outside systems: `WORKER_PLATFORM_KEY`, `WORKER_PRICE_DIFFERENCE_KEY`, `WORKER_TICKET_KEY`, `SENTINEL_SHOP_KEY`, `SENTINEL_CRITIC_API_KEY`, `SENTINEL_ORDERS_MODEL_API_KEY`, `WORKER_RECOGNISER_API_KEY`, `SMTP_PASSWORD` | here no; the overlap is the other system's | 1. Have a second key made there. 2. Put it in here and restart. 3. Have the first one ended there. Where a system allows one key only, calls between the two steps get no answer that counts: they are repeated, nothing is given up for them |
-| `SLACK_WEBHOOK_URL` | no | Make the new address, put it in, restart the intake, remove the old one. An alert that found nobody waits and is sent again |
+| Keys of outside systems: `WORKER_PLATFORM_KEY`, `WORKER_PRICE_DIFFERENCE_KEY`, `WORKER_TICKET_KEY`, `SENTINEL_SHOP_KEY`, `SENTINEL_CRITIC_API_KEY`, `SENTINEL_ORDERS_MODEL_API_KEY`, `WORKER_RECOGNISER_API_KEY`, `SENTINEL_EXPORT_DECISION_LOG_TOKEN`, `SMTP_PASSWORD` | here no; the overlap is the other system's | 1. Have a second key made there. 2. Put it in here and restart. 3. Have the first one ended there. Where a system allows one key only, calls between the two steps get no answer that counts: they are repeated, nothing is given up for them |
+| `SENTINEL_EXPORT_SECRETS` (signing secrets of webhooks) | yes, newest first | 1. Put the new one first at the sender and restart it: messages are signed by both. 2. Give each receiver the secret that `sentinel webhooks secret` prints now. 3. Drop the old one. One webhook alone: `sentinel webhooks rotate WEBHOOK_ID` |
+| `SLACK_WEBHOOK_URL`, `SENTINEL_EXPORT_SLACK_WEBHOOK_URL` | no | Make the new address, put it in, restart the intake or the sender, remove the old one. An alert or notice that found nobody waits and is sent again |
 """
 
 

@@ -31,6 +31,7 @@ IMPORTED = (
     "sentinel.cli.serve",
     "sentinel.authority.app",
     "ops_console.app",
+    "sentinel.export.build",
 )
 _REQUEST_BYTES = 1 << 20
 

@@ -19,14 +19,14 @@ import pytest
 
 from sentinel.client import Client
 from sentinel.core.money import Money
+from sentinel.platform.outbound.client import FailureKind
+from sentinel.platform.outbound.client import NoResponse as NoReading
 from tests.support.ledger_fixtures import LedgerFixtures, new_row, worker_settings
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
 from worker.images.proof import ProofImage, proof_image
 from worker.images.recogniser import Recognised, Unrecognised
-from worker.outbound.client import FailureKind
-from worker.outbound.client import NoResponse as NoReading
 from worker.refunds import build
 from worker.refunds.agent import Agent
 from worker.refunds.rows import LedgerRow, OrderFacts

@@ -14,6 +14,7 @@ from sentinel.client import GuardAnswer, HaltInForce, Rejected, StartReceipt, Sw
 from sentinel.client.answers import CheckAnswer
 from sentinel.client.errors import NoAnswerKind
 from sentinel.core.money import Money
+from sentinel.platform.outbound.client import FailureKind, NoResponse
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import SwitchFile
 from tests.support.workflow_fixtures import Spy
@@ -22,7 +23,6 @@ from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
 from worker.images.recogniser import Recognised, Unrecognised
-from worker.outbound.client import FailureKind, NoResponse
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import Confirmation
 from worker.refunds.rows import Change, Execution, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease

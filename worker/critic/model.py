@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.core.money import Money, money_out
+from sentinel.platform.outbound.client import FailureKind, NoResponse, Response
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
-from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, shown, strict_load
-from worker.outbound.client import FailureKind, NoResponse, Response
+from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, strict_load
+from worker.outbound.effects import one_line
 
 MAX_TEXT = 4000
 DETAILS = ("ok", "amount", "scenario", "instructions", "encoded_text", "repeated_text", "other")
@@ -111,4 +112,4 @@ def _opinion(content: str) -> Opinion:
         raise BadCompletion("schema")
     if approved != (detail == "ok"):
         raise BadCompletion("contradiction")
-    return Opinion(CriticCode.OK if approved else CriticCode.REJECTED, "model", detail, shown(reason, MAX_REASON))
+    return Opinion(CriticCode.OK if approved else CriticCode.REJECTED, "model", detail, one_line(reason, MAX_REASON))

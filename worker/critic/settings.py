@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from sentinel.platform.outbound.client import is_http_url
 from worker.images.select import InvalidRecogniser, parse_recogniser
-from worker.outbound.client import is_http_url
 
 _LONGEST_SECONDS = 60
 

@@ -10,9 +10,9 @@ import base64
 import json
 
 from sentinel.core.errors import InvalidInput
+from sentinel.platform.outbound.client import FailureKind, NoResponse, Readiness, Response, exchange
 from worker.images.proof import ProofImage
 from worker.images.recogniser import Recognised, Unrecognised, plain_decimal, read_label
-from worker.outbound.client import FailureKind, NoResponse, Readiness, Response, post_json
 
 MAX_ANSWER_BYTES = 64 << 10
 
@@ -39,8 +39,13 @@ class HttpRecogniser:
             "sha256": image.sha256, "media_type": image.media_type,
             "content_base64": base64.b64encode(image.content).decode("ascii"),
         }  # fmt: skip
-        found = post_json(
-            self._url, body, headers=self._headers, deadline_seconds=self._timeout_seconds, max_bytes=MAX_ANSWER_BYTES
+        found = exchange(
+            "POST",
+            self._url,
+            json=body,
+            headers=self._headers,
+            deadline_seconds=self._timeout_seconds,
+            max_bytes=MAX_ANSWER_BYTES,
         )
         return found if isinstance(found, NoResponse) else _read(found)
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, get_args
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, parse_money
+from sentinel.platform.outbound.client import NoResponse
 from worker.images.proof import ProofImage
-from worker.outbound.client import NoResponse
 
 MAX_TEXT = 4000
 MAX_TRACKING_NUMBER = 64

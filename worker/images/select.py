@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sentinel.platform.outbound.client import is_http_url
 from worker.images.http_recogniser import HttpRecogniser
 from worker.images.labelled import LabelFileRecogniser
 from worker.images.recogniser import NoRecogniser, Recogniser
-from worker.outbound.client import is_http_url
 
 
 class InvalidRecogniser(Exception):

@@ -101,7 +101,7 @@ class Background:
         self._processor.hold(due.work, Attempts(max(1, due.tries), due.seconds_ago))
 
     def _follow(self) -> int:
-        return self._store.follow_refunds(_AT_ONCE)
+        return self._store.track_filed_refunds(_AT_ONCE)
 
     def _each(self, do: Callable[[T], None], found: list[T]) -> int:
         if not found:

@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http.bodies import read_object
+from sentinel.platform.outbound.client import NoResponse, Response
+from sentinel.platform.outbound.public_addresses import MAX_BYTES, NotAllowed, PublicHttpClient
 from worker.orders.mapping import MAX_COUNT, FieldMap, at_path
 from worker.orders.order import Order, Signal
-from worker.outbound.client import NoResponse, Response
-from worker.outbound.public_addresses import MAX_BYTES, NotAllowed, PublicHttpClient
 
 PLACEHOLDERS = ("order_id", "account_ref")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -33,6 +33,18 @@ class Lookup:
     fields: FieldMap
     key: str = field(default="", repr=False)
     timeout_seconds: float = 1.0
+
+
+def lookup_url_fault(url: str) -> str | None:
+    """What is wrong with the address of a look-up; its placeholders may stand behind the host only."""
+    unknown = [name for name in PLACEHOLDER.findall(url) if name not in PLACEHOLDERS]
+    if unknown:
+        return f"unknown placeholder {{{unknown[0]}}}; known: {', '.join(PLACEHOLDERS)}"
+    host_ends = url.find("/", len("https://"))
+    if "{" in url[: host_ends if host_ends > 0 else len(url)]:
+        return "a placeholder may not choose the host"
+    fault = PublicHttpClient().fault(PLACEHOLDER.sub("x", url))
+    return None if fault is None else f"may not be called ({fault}): https, a public name and port 443 or 8443"
 
 
 @dataclass(frozen=True, slots=True)

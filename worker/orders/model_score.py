@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.core.money import money_out
+from sentinel.platform.outbound.client import FailureKind, NoResponse, Response
 from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Order, Score, Signal
-from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, shown, strict_load
-from worker.outbound.client import FailureKind, NoResponse, Response
+from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, strict_load
+from worker.outbound.effects import one_line
 
 MAX_REPAIRS = 2
 MAX_ITEMS, MAX_TEXT = 50, 200
@@ -152,7 +153,7 @@ def _opinion(found: Any) -> _Opinion:
     band, words = found["band"], found["signals"]
     if not isinstance(band, str) or band not in BANDS or not isinstance(words, str) or len(words) > MAX_SIGNAL_CHARS:
         raise BadCompletion("schema")
-    return _Opinion(Band(band), shown(words, MAX_SIGNAL_CHARS))
+    return _Opinion(Band(band), one_line(words, MAX_SIGNAL_CHARS))
 
 
 def _joined(rules: Score, opinion: _Opinion) -> Score:

@@ -47,7 +47,7 @@ class OrderResponse:
     replayed: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As the store records it (`orders.answered`)."""
+        """As the store records it (`orders.delivery_response`)."""
         return {
             "response_status": self.status, "response_body": self.body.decode(), "is_final": self.is_final,
             "keep_seconds": KEEP_SECONDS,

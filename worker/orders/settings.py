@@ -13,11 +13,11 @@ from typing import Any
 from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
+from sentinel.platform.outbound.client import is_http_url
+from sentinel.platform.outbound.public_addresses import public_client
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
-from worker.outbound.client import is_http_url
-from worker.outbound.public_addresses import public_client
 
 
 @dataclass(frozen=True, slots=True)

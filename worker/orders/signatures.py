@@ -9,6 +9,7 @@ sender.
 from __future__ import annotations
 
 import base64
+import binascii
 import hmac
 import re
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from sentinel.platform.outbound.standard_webhooks import ID, SIGNATURES, TIME, signature, signed_headers
+
 TOLERANCE = timedelta(minutes=5)
-_ID, _TIME, _SIGNATURES = "webhook-id", "webhook-timestamp", "webhook-signature"
 
 
 class Scheme(StrEnum):
@@ -85,9 +87,7 @@ class Signing:
         if self.scheme is not Scheme.STANDARD:
             write = _hex if self.scheme is Scheme.HEX else _base64
             return {self.header: self.prefix + write(_mac(key, body))}
-        seconds = str(int(now.timestamp()))
-        signature = _base64(_mac(key, f"{delivery_id}.{seconds}.".encode() + body))
-        return {_ID: delivery_id, _TIME: seconds, _SIGNATURES: f"v1,{signature}"}
+        return signed_headers([key], delivery_id, int(now.timestamp()), body)
 
 
 # Signatures are compared in the one form they are written in: two texts that decode to the same bytes are not both right.
@@ -102,7 +102,7 @@ _LIST = re.compile(r"v[0-9]{1,3}[a-z]?,[A-Za-z0-9+/=_-]{1,200}(?: v[0-9]{1,3}[a-
 def _verify_standard(
     keys: list[bytes], headers: Mapping[str, str], body: bytes, now: datetime
 ) -> Verified | Unverified:
-    delivery_id, seconds, signatures = (_one(headers, name) for name in (_ID, _TIME, _SIGNATURES))
+    delivery_id, seconds, signatures = (_one(headers, name) for name in (ID, TIME, SIGNATURES))
     if delivery_id is None or seconds is None or signatures is None:
         return Unverified("header")
     if not (_DELIVERY_ID.fullmatch(delivery_id) and _SECONDS.fullmatch(seconds) and _LIST.fullmatch(signatures)):
@@ -110,8 +110,7 @@ def _verify_standard(
     if abs(now.timestamp() - int(seconds)) > TOLERANCE.total_seconds():
         return Unverified("stale")
     said = [text for version, _, text in (entry.partition(",") for entry in signatures.split(" ")) if version == "v1"]
-    signed = f"{delivery_id}.{seconds}.".encode() + body
-    good = _any_equal(said, [_base64(_mac(key, signed)) for key in keys])
+    good = _any_equal(said, [signature(key, delivery_id, int(seconds), body) for key in keys])
     return Verified(delivery_id) if good else Unverified("mismatch")
 
 
@@ -141,3 +140,11 @@ def _hex(mac: bytes) -> str:
 
 def _base64(mac: bytes) -> str:
     return base64.b64encode(mac).decode()
+
+
+def standard_key(text: str) -> bytes | None:
+    """The secret of Standard Webhooks in `whsec_…` text, or None for what is none."""
+    try:
+        return base64.b64decode(text.removeprefix("whsec_"), validate=True)
+    except (binascii.Error, ValueError):
+        return None

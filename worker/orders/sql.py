@@ -11,7 +11,7 @@ REFUSE_STARTS = "select orders.refuse_starts(%b)"
 PUT_OFF_REVIEWS = "select orders.put_off_reviews(%b)"
 SETTLE_FULFILMENTS = "select orders.settle_fulfilments(%b)"
 SHIP_SCORED = "select orders.ship_scored(%b)"
-LOOK_AT_DELIVERIES = "select * from orders.look_at_deliveries(%b)"
+LOOK_AT_DELIVERIES = "select * from orders.delivery_states(%b)"
 TAKE_SCORED = "select * from orders.take_scored(%b)"
 SETTLE_HOLDS = "select orders.settle_holds(%b)"
 RECORD_DELIVERIES = "select orders.record_deliveries(%b)"
@@ -27,8 +27,8 @@ select coalesce((select c.since - interval '2 seconds' from orders.approval_curs
 from orders.reviews r where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED' and r.next_attempt_at < 'infinity'
 having count(*) > 0
 """
-FOLLOW_REFUNDS = "select orders.follow_refunds(%(tenant_id)s, %(limit)s, %(events)s::uuid[])"
-WAKE_REVIEWS = "select orders.wake_reviews(%(tenant_id)s, %(approval_ids)s::uuid[])"
+FOLLOW_REFUNDS = "select orders.track_filed_refunds(%(tenant_id)s, %(limit)s, %(events)s::uuid[])"
+WAKE_REVIEWS = "select orders.make_reviews_due(%(tenant_id)s, %(approval_ids)s::uuid[])"
 MOVE_CURSOR = """
 insert into orders.approval_cursors (tenant_id, since) values (%(tenant_id)s, %(since)s)
 on conflict (tenant_id) do update set since = greatest(orders.approval_cursors.since, excluded.since)

@@ -200,7 +200,7 @@ class OrderStore:
         """Remember that decisions up to `since` have been learnt."""
         self.rows(sql.MOVE_CURSOR, scalar_row, since=since)
 
-    def follow_refunds(self, limit: int) -> int:
+    def track_filed_refunds(self, limit: int) -> int:
         """Pass people's decisions to the refunds they filed, and bring back the orders whose refund was not paid."""
         events = [str(one) for one in sorted(new_id() for _ in range(2 * limit))]
         return int(self.rows(sql.FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
@@ -246,16 +246,6 @@ class OrderStore:
                 return cursor.fetchall() if cursor.description else []
 
         return call_with_retry(self.pool, call)
-
-
-def default_tenant(pool: Pool) -> uuid.UUID | None:
-    """The tenant that orders belong to when nothing says otherwise. Raises `EngineUnavailable`."""
-
-    def call(connection: psycopg.Connection[Any]) -> uuid.UUID | None:
-        row = connection.execute(sql.DEFAULT_TENANT).fetchone()
-        return row[0] if row else None
-
-    return call_with_retry(pool, call)
 
 
 def _look(row: Sequence[Any], order: Order) -> DeliveryLook:

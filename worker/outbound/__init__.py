@@ -1,1 +1,1 @@
-"""Everything that leaves the worker for a server that is not ours: one bounded HTTP client and what answers mean."""
+"""What answers of servers that are not ours mean to the worker: effects and chat completions."""

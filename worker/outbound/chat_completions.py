@@ -6,12 +6,11 @@ of the answer itself is in the error.
 
 from __future__ import annotations
 
-import json
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from worker.outbound.client import NoResponse, Response, post_json
+from sentinel.core.strict_json import strict_json
+from sentinel.platform.outbound.client import NoResponse, Response, exchange
 
 MAX_ANSWER_BYTES = 64 << 10
 
@@ -33,8 +32,13 @@ class ChatEndpoint:
 
     def ask(self, body: Mapping[str, Any], *, deadline_seconds: float) -> Response | NoResponse:
         """One try, one deadline. Never raises."""
-        return post_json(
-            self._url, body, headers=self._headers, deadline_seconds=deadline_seconds, max_bytes=MAX_ANSWER_BYTES
+        return exchange(
+            "POST",
+            self._url,
+            json=body,
+            headers=self._headers,
+            deadline_seconds=deadline_seconds,
+            max_bytes=MAX_ANSWER_BYTES,
         )
 
 
@@ -64,18 +68,11 @@ def content_of(answer: Response) -> str:
 
 
 def strict_load(text: str | bytes) -> Any:
-    """Strict JSON: no name twice, no NaN. Raises `BadCompletion`."""
+    """Strict JSON. Raises `BadCompletion`."""
     try:
-        whole = text.decode("utf-8") if isinstance(text, bytes) else text
-        return json.loads(whole, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        return strict_json(text)
     except (ValueError, RecursionError):
         raise BadCompletion("json") from None
-
-
-def shown(text: str, longest: int) -> str:
-    """A model's text for people: at most `longest` characters, on one line, nothing invisible in them."""
-    kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in text[:longest])
-    return " ".join(kept.split())
 
 
 def _content(body: Any) -> str:
@@ -95,14 +92,3 @@ def _content(body: Any) -> str:
     if not isinstance(content, str):
         raise BadCompletion("content")
     return content
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise BadCompletion("json")
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from worker.outbound import client
+from sentinel.platform.outbound import client
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 MAX_BYTES = 64 << 10
@@ -128,15 +128,14 @@ class EffectClient:
 
     def call(self, method: str, path: str, key: uuid.UUID | None = None, body: object = None) -> Reply | NoAnswer:
         """One request to `url` + `path`; `key` is the idempotency key, a `body` is sent as JSON."""
-        data = None if body is None else orjson.dumps(body)
         headers = self.headers | ({} if key is None else {"Idempotency-Key": str(key)})
-        headers |= {} if data is None else {"Content-Type": JSON}
         found = client.exchange(
-            method, self.url + path, data, headers=headers, deadline_seconds=self._timeout_seconds, max_bytes=MAX_BYTES
-        )
+            method, self.url + path, json=body, headers=headers, deadline_seconds=self._timeout_seconds, max_bytes=MAX_BYTES
+        )  # fmt: skip
         return Reply.of(found)
 
 
 def one_line(text: object, most: int = 200) -> str:
     """Untrusted text as one printable line of at most `most` characters."""
-    return "".join(c if c.isprintable() else " " for c in str(text)[: 2 * most]).strip()[:most]
+    kept = "".join(c if c.isprintable() else " " for c in str(text)[: 2 * most])
+    return " ".join(kept.split())[:most]

@@ -6,17 +6,16 @@ scenario or mode is a misspelling and is refused; a known one without a route go
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
+from sentinel.core.strict_json import strict_json
 from sentinel.platform.http.bodies import check_unicode
 from sentinel.policy.errors import nearest
 from worker.refunds.risk_facts import MAX_COUNT, RISK_FACTS
@@ -159,7 +158,7 @@ def _decode(text: str) -> Any:
     """Strict JSON: no duplicate keys, no NaN, fractions as `Decimal`. Raises `ValueError`."""
     if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(text) > _MAX_DEPTH:
         raise ValueError(f"nested deeper than {_MAX_DEPTH}")
-    return json.loads(text, object_pairs_hook=_unique, parse_float=Decimal, parse_constant=_no_constant)
+    return strict_json(text)
 
 
 def _depth(text: str) -> int:
@@ -169,17 +168,6 @@ def _depth(text: str) -> int:
         now += (character in "[{") - (character in "]}")
         deepest = max(deepest, now)
     return deepest
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice in an object")
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _name(found: Any) -> str | None:

@@ -136,7 +136,7 @@ returning e.ledger_entry_id, e.start_id
 # whose order another one has taken, or has no room for them (`schema/refunds/budgets.sql`). ALLOWED begins its time to act,
 # before the start is asked. What the authority is to be told of it comes into the outbox with it, or not at all.
 APPLY_CHANGES = """
-with room as materialized (select r.ledger_entry_id, r.fits from refunds.room_in_budgets(%(tenant_id)s, %(changes)s) r),
+with room as materialized (select r.ledger_entry_id, r.fits from refunds.changes_within_budget(%(tenant_id)s, %(changes)s) r),
 taken as (
   insert into refunds.orders_taken (tenant_id, channel, source, order_ref, ledger_entry_id)
   select e.tenant_id, e.channel, e.source, e.order_ref, e.ledger_entry_id
@@ -209,7 +209,7 @@ select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.budget_part = 'in_doubt' and e.guard_request is not null
   and e.reason_code is distinct from 'not_executed' order by e.updated_at limit 200
 """).fill(row_columns=ROW_COLUMNS)
-SETTLE_DOUBTS = "select refunds.settle_doubts(%(tenant_id)s, %(words)s)"
+SETTLE_DOUBTS = "select refunds.resolve_budget_doubts(%(tenant_id)s, %(words)s)"
 
 # The outcome is not known here: let go without a word, so that the row is taken again and asks again.
 RELEASE_LEASES = """

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 
 from sentinel.core.money import money_out
-from worker.outbound.client import Readiness
+from sentinel.platform.outbound.client import Readiness
 from worker.outbound.effects import EffectClient, EffectResult, NoAnswer, Refused, Reply, Settled, Verdict, one_line
 from worker.refunds.rows import LedgerRow
 

@@ -6,7 +6,7 @@ import importlib.util
 import re
 from typing import Protocol
 
-from worker.outbound.client import is_http_url
+from sentinel.platform.outbound.client import is_http_url
 
 _STRIPE_KEY = re.compile(r"(rk_(live|test)|sk_test)_[A-Za-z0-9_]{1,200}", re.ASCII)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from sentinel.core.money import DIGITS
-from worker.outbound import client as outbound
+from sentinel.platform.outbound import client as outbound
 from worker.outbound.effects import NoAnswer, Refused, one_line
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ KINDS = frozenset({"refund.created", "refund.updated", "refund.failed", "charge.
 EVERY_SECONDS, AT_ONCE = 5.0, 50
 _EVENT = re.compile(r"evt_[A-Za-z0-9_]{1,120}", re.ASCII)
 
-_KEEP = "select refunds.keep_settlement_event(%(tenant_id)s, 'stripe', %(event_id)s, %(kind)s, %(payment_ref)s)"
+_KEEP = "select refunds.record_settlement_event(%(tenant_id)s, 'stripe', %(event_id)s, %(kind)s, %(payment_ref)s)"
 
 DOCUMENTATION = Documentation(
     "An event of Stripe, signed by it",

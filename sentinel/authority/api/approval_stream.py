@@ -118,6 +118,23 @@ class ApprovalFeed:
         finally:
             gone.cancel()
 
+    async def wait_for(
+        self, caller: Caller, approval_id: uuid.UUID, seconds: float, *, is_open: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Return once the caller's approval is decided, after `seconds`, or when this process drains.
+
+        `is_open` looks whether it still is; it is asked once, when nothing that is decided from then on can be missed.
+        """
+        until = asyncio.get_running_loop().time() + seconds
+        with self.places.taken(caller), self._listening((caller.tenant_id, caller.principal_id)) as (queue, is_reading):
+            await is_reading.wait()
+            if not await is_open():
+                return
+            while (left := until - asyncio.get_running_loop().time()) > 0 and not self._stopping():
+                with contextlib.suppress(TimeoutError):
+                    if (await asyncio.wait_for(queue.get(), min(left, POLL_SECONDS))).request_id == approval_id:
+                        return
+
     async def _events(
         self, owner: Whose, last_seen: datetime | None, gone: asyncio.Future[None]
     ) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""What the handlers are handed: the authority, who calls, the declared switches, and threads to wait in."""
+"""What the handlers are handed: the authority, who calls, the declared switches, the mapped tools, and threads to wait in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.engine import Authority
+from sentinel.policy.reloaded_file import ReloadedFile
 from sentinel.policy.switches import SwitchFile
+from sentinel.tools.mapping import ToolTable
 
 T = TypeVar("T")
 
@@ -23,6 +25,7 @@ class Context:
     authority: Authority
     identity: Identity
     switches: SwitchFile
+    tools: ReloadedFile[ToolTable]
     threads: ThreadPoolExecutor
 
     async def in_thread(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:

@@ -79,6 +79,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
         "resource": recorded.resource,
         "risk_class": recorded.risk_class,
         "latency_ms": latency,
+        "decided_at": rfc3339(recorded.decided_at),
         "proof_pack": orjson.Fragment(f'{pack[:-1]},"hash":"{recorded.pack_hash}"}}'),
     }
     if recorded.permit_id is not None and recorded.permit_expires_at is not None:
@@ -103,7 +104,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
 def calls(context: Context) -> dict[str, Call]:
     """Guard, start and report by path under a prefix."""
     authority = context.authority
-    tally = _Tally(context)
+    tally = DecisionTally(context)
 
     def prepare_guard(caller: Caller, body: GuardBody, began: float) -> tuple[GuardRow, Any]:
         operation = to_operation(body, body.idempotency_key)
@@ -149,11 +150,7 @@ def calls(context: Context) -> dict[str, Call]:
         return row, body.outcome
 
     def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
-        receipt = raise_if_report_refused(recorded)
-        if receipt.result == "contradiction":
-            log.error("contradiction", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
-        log.info("report", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
-        return report_receipt(receipt)
+        return report_receipt(accepted_report(recorded, prepared, request_id))
 
     return {
         "/action/guard": Call("guard", GUARD, prepare_guard, authority.decisions, render_guard),
@@ -169,6 +166,15 @@ def _same(caller: Caller, body: GuardBody | StartBody | ReportBody) -> None:
 
 def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate: bool | None) -> dict[str, Any]:
     return {"started": True, "start_event_id": event_id, "start_hash": event_hash, "duplicate": bool(duplicate)}
+
+
+def accepted_report(recorded: Receipt, outcome: str, request_id: str) -> Receipt:
+    """A report that counts, logged. Raises its refusals."""
+    receipt = raise_if_report_refused(recorded)
+    if receipt.result == "contradiction":
+        log.error("contradiction", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
+    log.info("report", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
+    return receipt
 
 
 def report_receipt(receipt: Receipt) -> Answer:
@@ -213,7 +219,7 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
     return metrics.DECISIONS.labels(action, decision, reason_code)
 
 
-class _Tally:
+class DecisionTally:
     """Counts decisions and logs them: what one commit answered is counted and written together."""
 
     def __init__(self, context: Context) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from marshmallow import Schema, fields
 from marshmallow.validate import Length, OneOf, Range
 
-from sentinel.platform.http.bodies import Identifier, JsonObject, StrictSchema, Text, ToldText
+from sentinel.client.fields import optional_count, optional_moment
+from sentinel.client.guard_answer import MEMBERS, Member
+from sentinel.platform.http.bodies import ErrorText, Identifier, JsonObject, StrictSchema, Text
 
 MONEY = {
     "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
@@ -77,7 +81,7 @@ class ReportRequestSchema(_Bound):
 
     idempotency_key = Identifier(most=255, required=True)
     outcome = fields.String(required=True, validate=OneOf(["success", "error"]))
-    error = ToldText(most=4000)
+    error = ErrorText(most=4000)
     result = fields.Raw(metadata={"description": "Any JSON without fractions; kept as a digest only."})
     resource = Identifier(most=255)
     risk_class = Identifier(most=64)
@@ -147,39 +151,20 @@ class StartReceiptSchema(Schema):
     duplicate = fields.Boolean(required=True)
 
 
-class GuardAnswerSchema(Schema):
-    """The committed decision; optional members are left out, never null."""
+def _answer_field(name: str, member: Member) -> fields.Field[Any]:
+    """A member of the guard's answer, as the OpenAPI document says it."""
+    told: dict[str, Any] = {"required": member.required, "metadata": {"description": member.description}}
+    if name in ("proof_pack", "start"):
+        return fields.Nested(ProofPackSchema if name == "proof_pack" else StartReceiptSchema, **told)
+    if member.read in (optional_count, optional_moment):
+        return (fields.Integer if member.read is optional_count else fields.AwareDateTime)(**told)
+    return fields.String(validate=OneOf(member.values) if member.values else None, **told)
 
-    decision = fields.String(required=True, validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
-    status = fields.String(
-        required=True,
-        validate=OneOf(["allowed", "pending", "approved", "expired", "denied", "already_started", "completed"]),
-    )
-    reason_code = fields.String(required=True)
-    reason = fields.String(required=True)
-    operation_id = fields.String(required=True)
-    decision_event_id = fields.String(required=True)
-    policy_id = fields.String(required=True)
-    policy_version = fields.String(required=True)
-    policy_label = fields.String(required=True)
-    resource = fields.String(required=True)
-    risk_class = fields.String(required=True)
-    latency_ms = fields.Integer(required=True)
-    proof_pack = fields.Nested(ProofPackSchema, required=True)
-    permit_token = fields.String()
-    permit_expires_at = fields.String()
-    approval_id = fields.String()
-    expires_at = fields.String()
-    approver = fields.String()
-    approved_at = fields.String()
-    outcome = fields.String()
-    resolution = fields.String(
-        validate=OneOf(["not_executed"]),
-        metadata={"description": "A person said that it was not executed: it is never started again under this key."},
-    )
-    start = fields.Nested(
-        StartReceiptSchema, metadata={"description": "With `start_id`: the start under it, if it is recorded."}
-    )
+
+GuardAnswerSchema = Schema.from_dict(
+    {name: _answer_field(name, member) for name, member in MEMBERS.items()}, name="GuardAnswerSchema"
+)
+"""The committed decision; made from where the members are declared, `sentinel/client/guard_answer.py`."""
 
 
 class ReportReceiptSchema(Schema):
@@ -205,6 +190,22 @@ class CheckAnswerSchema(Schema):
     reason_code = fields.String(required=True)
     policy_id = fields.String(required=True)
     latency_ms = fields.Integer(required=True)
+
+
+class LimitLeftSchema(Schema):
+    """One limit, and what is left of it for whom the action is counted to."""
+
+    limit = fields.String(required=True)
+    reason_code = fields.String(required=True)
+    fits = fields.Boolean(required=True)
+    cap = fields.Nested(AmountSchema, required=True)
+    left = fields.Nested(AmountSchema, required=True)
+
+
+class HeadroomSchema(Schema):
+    """What is left of the limits that an action would be counted in."""
+
+    limits = fields.List(fields.Nested(LimitLeftSchema), required=True)
 
 
 class ApprovalSchema(Schema):

@@ -59,8 +59,8 @@ log = structlog.get_logger("sentinel.http")
 class Edge:
     """The app that a process serves, and that tests ask: an ASGI app around a Flask app.
 
-    `posts` finds the handler of a POST route by its path, `streams` the one of a stream; everything else is the Flask app's, in
-    `threads` threads. `health_port` is that of the address for supervisors, 0 where there is none. `headers` are those of what the
+    `posts` finds the handler of a POST route by its path, `streams` the one of a stream, `others` one by method and path;
+    everything else is the Flask app's, in `threads` threads. `health_port` is that of the address for supervisors, 0 where there is none. `headers` are those of what the
     event loop or the server itself answers; streams and the Flask app set their own.
     """
 
@@ -71,6 +71,7 @@ class Edge:
         threads: int,
         posts: Callable[[str], Handler | None] = lambda path: None,
         streams: Callable[[str], StreamHandler | None] = lambda path: None,
+        others: Callable[[str, str], Handler | None] = lambda method, path: None,
         health_port: int = 0,
         https_only: HttpsOnly,
         headers: Mapping[str, str] = MappingProxyType({}),
@@ -82,7 +83,9 @@ class Edge:
         self._posts = posts
         self._health_port = health_port
         self._https_only = https_only
-        self._app = ByListener(HotRoutes(Documents(flask, threads), posts, streams, headers), health_port, headers)
+        self._app = ByListener(
+            HotRoutes(Documents(flask, threads), posts, streams, headers, others), health_port, headers
+        )
 
     def hot_routes(self, port: int) -> Callable[[bytes], QuickHandler | None]:
         """Finds the handler of a POST by its target on the listener of this port, where it can answer without a task."""
@@ -116,6 +119,11 @@ def by_path(handlers: Mapping[str, T]) -> Callable[[str], T | None]:
     return {path + end: handler for path, handler in handlers.items() for end in ("", "/")}.get
 
 
+def first_of(finders: Sequence[Callable[[str, str], Handler | None]]) -> Callable[[str, str], Handler | None]:
+    """Finds a handler by method and path where the first of these does."""
+    return lambda method, path: next((found for find in finders if (found := find(method, path)) is not None), None)
+
+
 def _adding(headers: Sequence[tuple[bytes, bytes]], send: Send) -> Send:
     """A `send` that adds these headers to an answer."""
     if not headers:
@@ -130,7 +138,8 @@ def _adding(headers: Sequence[tuple[bytes, bytes]], send: Send) -> Send:
 
 
 class HotRoutes:
-    """An ASGI app that answers the POST routes that `find` knows by their path, and the streams that `find_stream` knows.
+    """An ASGI app that answers the POST routes that `find` knows by their path, the streams that `find_stream` knows, and the
+    routes that `find_other` knows by method and path.
 
     Everything else is handed to `rest`.
     """
@@ -141,17 +150,20 @@ class HotRoutes:
         find: Callable[[str], Handler | None],
         find_stream: Callable[[str], StreamHandler | None] = lambda path: None,
         headers: Mapping[str, str] = MappingProxyType({}),
+        find_other: Callable[[str, str], Handler | None] = lambda method, path: None,
     ) -> None:
         self._headers = headers
         self._rest = rest
         self._find = find
         self._find_stream = find_stream
+        self._find_other = find_other
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         path, method = scope["path"], scope["method"]
-        if method == "POST" and (handler := self._find(path)) is not None:
-            await _post(handler, scope, receive, partial(_send, self._headers, send))
+        handler = self._find(path) if method == "POST" else None
+        if (handler := handler or self._find_other(method, path)) is not None:
+            await _answer(handler, scope, receive, partial(_send, self._headers, send))
         elif method == "GET" and (stream := self._find_stream(path)) is not None:
             await _stream(stream, scope, receive, send, partial(_send, self._headers, send))
         else:
@@ -223,7 +235,7 @@ def _whole_answer(app: WsgiApp, environ: dict[str, Any]) -> tuple[int, list[tupl
     return found.status_code, headers, found.get_data()
 
 
-async def _post(handler: Handler, scope: Scope, receive: Receive, answer: SendAnswer) -> None:
+async def _answer(handler: Handler, scope: Scope, receive: Receive, answer: SendAnswer) -> None:
     """A handler's answer, or the problem document of its refusal."""
     environ = _environ(scope)
     body = b"" if _is_refused_unread(environ) else await _whole_body(receive)

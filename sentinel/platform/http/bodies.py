@@ -128,7 +128,7 @@ class Text(fields.String):
             raise ValidationError(next(iter(error.errors.values()))) from None
 
 
-class ToldText(fields.String):
+class ErrorText(fields.String):
     """Whatever somebody's exception said: cut and cleaned, never a reason to lose the message that carries it."""
 
     def __init__(self, *, most: int, **rest: Any) -> None:

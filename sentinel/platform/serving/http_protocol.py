@@ -182,8 +182,12 @@ class HttpProtocol(HttpToolsProtocol):
         """One header. A name with an underscore is dropped: it could pass for another's that has a hyphen."""
         if len(name) + len(value) > MAX_FIELD_BYTES or len(self.headers) >= MAX_FIELDS:
             self._stop(431, "there are too many headers, or one is too long")
-        if b"_" not in name:
+        if b"_" in name:
+            return
+        if (name := name.lower()) == b"expect":
             super().on_header(name, value)
+        else:
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Whose request it is: a hot route's, or the ASGI app's."""

@@ -13,14 +13,14 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, WORKER
 from sentinel.store.embedded.failures import EmbeddedError
 from sentinel.store.embedded.layout import open_ours
 
 SUPERUSER = "sentinel_admin"
 """Makes the cluster and migrates; no program connects as it."""
 
-LOGINS = (SUPERUSER, AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
+LOGINS = (SUPERUSER, AUTHORITY, WORKER, ORDERS, CONSOLE, EXPORTER, BOARD)
 
 _ITERATIONS = 4096
 

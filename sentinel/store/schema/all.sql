@@ -16,6 +16,7 @@ set local check_function_bodies = off;
 \ir authority/limits.sql
 \ir authority/approvals.sql
 \ir authority/protected_changes.sql
+\ir authority/event_endpoints.sql
 \ir authority/permits.sql
 \ir authority/halts.sql
 \ir authority/velocity.sql
@@ -26,6 +27,7 @@ set local check_function_bodies = off;
 \ir authority/decision_one.sql
 \ir authority/decision_set.sql
 \ir authority/replays.sql
+\ir authority/aap_requests.sql
 \ir authority/switches.sql
 \ir authority/locks.sql
 \ir authority/housekeeping.sql

@@ -225,7 +225,7 @@ def test_what_does_not_offer_approval_any_more_is_asked_again(staffed: Fixtures,
         ("sentinel.renew_permit", "if found and sentinel.approval_suffices(a, ask) then", "if found then"),
         ("sentinel.approval_suffices", "ask.required_people <= a.required_people", "true"),
         ("sentinel.approval_suffices", "(ask.required_role <> 'admin' or a.required_role = 'admin')", "true"),
-        ("sentinel.voices_for", "(p.role = 'admin' or p.role = role_wanted)", "true"),
+        ("sentinel.counted_votes", "(p.role = 'admin' or p.role = role_wanted)", "true"),
     ],
     ids=["never compares", "forgets the number", "forgets the role", "counts every role"],
 )

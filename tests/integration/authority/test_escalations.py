@@ -69,7 +69,7 @@ def test_a_permit_is_taken_back_from_who_asks_for_a_person_instead(fixtures: Fix
 def test_mutant_that_leaves_the_permit_is_caught(database_url: str) -> None:
     fixtures = make_fixtures(database_url)
     try:
-        mutants.cut(fixtures, "sentinel.replay", "or sentinel.asks_for_person(ask, s)", "")
+        mutants.cut(fixtures, "sentinel.replay", "or sentinel.requires_approval(ask, s)", "")
         assert keeps_a_permit(fixtures) != []
     finally:
         fixtures.close()

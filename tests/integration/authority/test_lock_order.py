@@ -124,7 +124,7 @@ def test_mutant_that_takes_the_approval_before_the_state_meets_a_replay_in_a_cir
     slow_approvals(fixtures, 0.4)
     body, asked = pending(fixtures)
     if who == "housekeeper":
-        mutants.cut(fixtures, "sentinel.keep_house", "for update of s skip locked", "for update of a skip locked")
+        mutants.cut(fixtures, "sentinel.run_housekeeping", "for update of s skip locked", "for update of a skip locked")
         other: Callable[[], Any] = lambda: run_housekeeping(fixtures.authority.pool, 300)  # noqa: E731
     else:
         mutants.cut(
@@ -191,8 +191,8 @@ def test_whoever_touches_a_budget_holds_its_lock(fixtures: Fixtures) -> None:
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
-        ("sentinel.record_batch", "locks := sentinel.locks_of_batch(terms, batch, legs, breakers);", ""),
-        ("sentinel.locks_of_batch", "select distinct a.tenant_id, g.subject", "select distinct a.tenant_id, ''::text as subject"),
+        ("sentinel.record_batch", "locks := sentinel.locks_of_batch(terms, batch, rates);", ""),
+        ("sentinel.locks_of_batch", "budget_lock(a.tenant_id, one.subject) from a", "budget_lock(a.tenant_id, '') from a"),
         ("sentinel.report_outcomes", "where a.outcome = 'success'", "where false"),
         ("sentinel.resolve_in_doubt", "perform sentinel.take_held_locks(tenant, operation)", "perform 1"),
     ],

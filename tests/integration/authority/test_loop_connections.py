@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import struct
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -70,6 +72,26 @@ def test_one_connection_serves_what_comes_in_turn_and_prepares_once(fixtures: Fi
         (mine,) = connections._of_loop.values()
         (one,) = mine._all
         assert (connections.in_use, one._types) == (0, {"tried": [(23, b"")]})
+
+    on(use)
+
+
+def test_one_that_breaks_while_it_is_asked_is_not_used_again(on: Any) -> None:
+    """libpq notices a cut connection when it sends, and closes its socket: the loop is never told."""
+
+    # More than libpq keeps back: it sends while it is given the parameters.
+    long = BatchStatement(
+        "long", b"select length($1)", ("text",), lambda rows, _: [b"x" * rows[0]], DOUBLED.decode
+    )  # fmt: skip
+
+    async def use(connections: LoopConnections) -> Any:
+        assert await connections.commit(long, [1], 1.0) == [1]
+        (mine,) = connections._of_loop.values()
+        (broken,) = mine._all
+        with socket.socket(fileno=os.dup(broken._pg.socket)) as its_socket:
+            its_socket.shutdown(socket.SHUT_RDWR)
+        assert [await connections.commit(long, [n], 1.0) for n in (70_000, 1)] == [[70_000], [1]]
+        assert (broken.is_open, broken in mine._all, connections.in_use) == (False, False, 0)
 
     on(use)
 

@@ -78,7 +78,7 @@ CHANGES = {
         "function sentinel.halt_lock()",
     "grant execute on function sentinel.halt_lock() to sentinel_worker": "function sentinel.halt_lock()",
     "alter function sentinel.halt_lock() owner to current_user": "function sentinel.halt_lock()",
-    "alter type orders.answered add attribute told text": "attribute orders.answered.told",
+    "alter type orders.delivery_response add attribute told text": "attribute orders.delivery_response.told",
     "grant usage on sequence refunds.ledger_events_event_id_seq to sentinel_console": "sequence refunds.ledger_events_event_id_seq",
     "create type orders.mood as enum ('calm')": "type orders.mood",
     "grant create on schema orders to sentinel_orders": "schema orders",

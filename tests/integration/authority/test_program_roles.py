@@ -147,20 +147,22 @@ def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Fi
 
 
 OWNERS_RIGHTS = {
+    # The sender of events makes the receivers of its own settings, and no other.
+    "open_endpoint",
     # The worker opens a card that it cannot answer, the console answers one that it cannot write.
     "open_confirmations", "latest_confirmations", "answer_confirmation",
     # An analyst's decision moves a review that the console cannot touch, and is carried to the refund that it filed.
-    "resolve_review", "follow_refunds",
+    "resolve_review", "track_filed_refunds",
     # A report that contradicts a person sets the one halt that an authority may set.
     "record_contradiction",
     # Trails and order budgets are kept by whoever moves a row, and written by nobody otherwise.
-    "write_events", "write_first_events", "write_ledger_events", "room_in_budgets", "open_order_budgets", "keep_order_budgets", "keep_order_paid",
+    "write_events", "write_first_events", "write_ledger_events", "changes_within_budget", "open_order_budgets", "update_order_budgets", "update_order_paid",
     # Whoever receives a settlement system's webhooks keeps an event with it, and reads and changes nothing there.
-    "keep_settlement_event",
+    "record_settlement_event",
     # Locks that only the authority's role can take: the console gets exactly those that its own work needs.
     "take_halt_lock", "take_held_locks", "take_operators_lock", "take_tenants_lock",
     # People and keys are changed in these ways only, which ask a second administrator; who asks is told whether it waits.
-    "request_change", "make_approved_change", "change_waits",
+    "request_change", "make_approved_change", "is_change_pending",
     # Who had a row tried again, and why, is kept with the move.
     "retry_entries",
     # A program that may read nothing of the authority's is told its tenant's public name.

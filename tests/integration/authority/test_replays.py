@@ -7,6 +7,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -94,8 +95,26 @@ def test_a_replay_keeps_the_recorded_decision_and_only_the_status_moves_on(fixtu
     assert [answer["status"] for answer in (first, started, done)] == ["allowed", "already_started", "completed"]
     assert done["outcome"] == "success"
     assert "permit_token" not in started | done
-    for name in ("decision", "reason_code", "operation_id", "decision_event_id", "proof_pack", "policy_version"):
+    for name in (
+        "decision",
+        "reason_code",
+        "operation_id",
+        "decision_event_id",
+        "proof_pack",
+        "policy_version",
+        "decided_at",
+    ):
         assert first[name] == started[name] == done[name], name
+
+
+def test_the_answer_says_when_it_was_decided_as_the_proof_pack_and_the_event_do(fixtures: Fixtures) -> None:
+    for value in (40, 300, 5000):
+        answer = fixtures.guard(guard_body(value=value))
+        assert answer["decided_at"] == answer["proof_pack"]["decided_at"]
+        moment = datetime.fromisoformat(answer["decided_at"])
+        assert moment == fixtures.one(
+            "select occurred_at from sentinel.events where event_id = %s", [answer["decision_event_id"]]
+        )
 
 
 def test_the_two_prefixes_share_keys(fixtures: Fixtures) -> None:

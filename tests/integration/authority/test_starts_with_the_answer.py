@@ -146,7 +146,7 @@ def test_of_many_start_ids_at_once_one_starts(fixtures: Fixtures) -> None:
 
 
 def test_mutant_that_gives_everybody_a_receipt_is_caught(fixtures: Fixtures) -> None:
-    mutants.cut(fixtures, "sentinel.guard_view", "case when s.start_id = ask.start_id then", "case when true then")
+    mutants.cut(fixtures, "sentinel.current_answer", "case when s.start_id = ask.start_id then", "case when true then")
     assert several_starts(fixtures) == 24
 
 

@@ -39,7 +39,7 @@ def test_on_takes_an_administrator_off_an_approver(fixtures: Fixtures) -> None:
     assert flips(fixtures) == []
 
 
-ON = "select sentinel.flip_switch(%(tenant)s, 'retail.standard', null, null, 100, 100, 'me', 'x', gen_random_uuid())"
+ON = "select sentinel.turn_switch_on(%(tenant)s, 'retail.standard', null, null, 100, 100, 'me', 'x', gen_random_uuid())"
 OFF = "select sentinel.turn_switch_off(%(tenant)s, 'retail.standard', 'me', 'x', gen_random_uuid())"
 WRITES = (
     "insert into sentinel.switches values (%(tenant)s, 'retail.standard', true, 100, now(), 'me', 'x')",

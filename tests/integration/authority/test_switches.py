@@ -117,7 +117,7 @@ def test_what_was_off_goes_on_for_its_first_canary_and_may_be_moved_from_there(f
 
 def test_mutant_that_does_not_ask_how_wide_is_caught(fixtures: Fixtures) -> None:
     record(fixtures)
-    cut(fixtures, "sentinel.flip_switch", "and (percent <= first_percent", "and (true")
+    cut(fixtures, "sentinel.turn_switch_on", "and (percent <= first_percent", "and (true")
     assert went_wide_at_once(fixtures)
 
 
@@ -150,7 +150,7 @@ def test_mutant_that_asks_for_no_report_is_caught(fixtures: Fixtures, arranged: 
     arranged(fixtures)
     cut(
         fixtures,
-        "sentinel.flip_switch",
+        "sentinel.turn_switch_on",
         "(gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')",
         "true",
     )
@@ -252,7 +252,7 @@ def test_the_database_too_keeps_the_bar_and_the_age_that_the_program_says(fixtur
             fixtures.admin.execute(
                 statement, [fixtures.tenant_id, uuid.uuid4(), FEE, "sha256:" + "0" * 64, bound, wrong, uuid.uuid4()]
             )
-    days = fixtures.one("select extract(epoch from sentinel.gate_report_lasts()) / 86400")
+    days = fixtures.one("select extract(epoch from sentinel.gate_report_max_age()) / 86400")
     assert days == MAX_AGE_DAYS
 
 

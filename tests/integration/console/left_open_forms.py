@@ -6,6 +6,7 @@ has in it what was typed, but for passwords and codes.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,9 @@ FORMS: dict[str, Form] = {
         "Keys", {"overlap_hours": "55", "expires_days": "77"}, ('value="55"', 'value="77"')
     ),
     "/ops/keys/<key_id>/revoke": Form("Keys"),
+    "/ops/webhooks/<endpoint_id>/disable": Form("Webhooks"),
+    "/ops/webhooks/<endpoint_id>/enable": Form("Webhooks"),
+    "/ops/webhooks/<endpoint_id>/resend/<event_id>": Form("Webhooks"),
     "/ops/approvals/batch": Form(
         "Decide these", {"id": "<approval_id>", "digest": "<digest>", **_WORD}, ('value="handled" selected', _VALUE, 'value="ticket 7"')
     ),
@@ -120,6 +124,7 @@ def things(fixtures: Any, browser: Any) -> dict[str, str]:
         " select tenant_id, %s, '\\x00', operator_id, now() + interval '1 day' from sentinel.operators where email = %s",
         token, browser.email,
     )  # fmt: skip
+    endpoint, event = webhook_with_dead_letter(fixtures)
     order = refused_by_shop(fixtures, "ord-back")
     (digest,) = fixtures.sql("select digest from sentinel.approvals")[0]
     fixtures.at_page(browser.email)
@@ -127,8 +132,20 @@ def things(fixtures: Any, browser: Any) -> dict[str, str]:
     return {
         "halt_id": halt, "session_id": str(session), "token_id": token, "operator_id": str(bob.operator_id), "name": FEE,
         "operation_id": operation, "key_id": str(key.key_id), "approval_id": str(approval), "digest": digest,
-        "source": "demo", "path:order_id": order, "order_id": order,
+        "source": "demo", "path:order_id": order, "order_id": order, "endpoint_id": endpoint, "event_id": event,
     }  # fmt: skip
+
+
+def webhook_with_dead_letter(fixtures: Any) -> tuple[str, str]:
+    """A webhook, and an event that it did not take in time."""
+    endpoint, event = str(uuid.uuid4()), str(uuid.uuid4())
+    fixtures.sql(
+        "insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, url, position, global_position)"
+        " values (%s, %s, 'webhook', 'https://siem.shop.example/events', 0, 0)", fixtures.tenant_id, endpoint)  # fmt: skip
+    fixtures.sql(
+        "insert into sentinel.dead_letters (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error)"
+        " values (%s, %s, %s, %s, 1, 9, 'http_500')", fixtures.tenant_id, endpoint, event, fixtures.tenant_id)  # fmt: skip
+    return endpoint, event
 
 
 def filled(text: str, about: Mapping[str, str]) -> str:

@@ -69,10 +69,11 @@ class Two:
 
 
 def power(fixtures: Any) -> set[tuple[str, str]]:
-    """Who may do what: accounts with role and password, the factors that guard them, and keys that work."""
+    """Who may do what: accounts with role and password, the factors that guard them, keys that work, and who is sent events."""
     people = fixtures.sql("select operator_id::text, role || active || md5(password_hash) from sentinel.operators")
     guards = fixtures.sql("select operator_id::text, secret from sentinel.second_factors")
     works = fixtures.sql(
         "select key_id::text, coalesce(expires_at::text, '') from sentinel.agent_keys where revoked_at is null"
     )
-    return {*people, *guards, *works}
+    receive = fixtures.sql("select endpoint_id::text, url from sentinel.event_endpoints where disabled_at is null")
+    return {*people, *guards, *works, *receive}

@@ -307,7 +307,7 @@ def test_the_check_for_two_people_sees_voices_that_are_not_told_apart(fixtures: 
     # People are told apart by the key of words, and again where they are counted.
     rewritten(
         fixtures,
-        "sentinel.voices_for",
+        "sentinel.counted_votes",
         ("select distinct on (coalesce(p.changed_by, p.operator_id)) p.operator_id", "select p.operator_id"),
     )
     assert one_person_suffices(fixtures)

@@ -27,7 +27,7 @@ from sentinel.authority.protected_changes import (
 from sentinel.cli import main
 from sentinel.store.database import CONSOLE, with_role
 from sentinel.store.ids import new_id
-from tests.integration.console.left_open_forms import FORMS, filled, things
+from tests.integration.console.left_open_forms import FORMS, filled, things, webhook_with_dead_letter
 from tests.integration.console.page_roles import PAGES
 from tests.integration.console.second_administrator import FIRST, Two, power, waiting
 from tests.integration.console.second_factors import with_secrets
@@ -35,7 +35,7 @@ from tests.support.logins import program_url
 
 POWER = {
     "/ops/operators", "/ops/operators/<operator_id>/role", "/ops/operators/<operator_id>/password", "/ops/operators/<operator_id>/let-in",
-    "/ops/operators/<operator_id>/reset-second-factor", "/ops/keys", "/ops/keys/<key_id>/rotate",
+    "/ops/operators/<operator_id>/reset-second-factor", "/ops/keys", "/ops/keys/<key_id>/rotate", "/ops/webhooks/<endpoint_id>/enable",
 }  # fmt: skip
 """The routes that give somebody power."""
 OWN = {"/ops/api/session/password", "/ops/account/password", "/ops/account/second-factor", "/ops/account/second-factor/confirm",
@@ -71,6 +71,8 @@ def test_no_route_of_the_console_gives_power_on_one_administrators_word(fixtures
     assert changing >= POWER | OWN
     asked = set()
     for route in sorted(changing - OWN - {"/ops/sign-out", "/ops/api/session"}):
+        if route.endswith("/enable"):
+            fixtures.sql("update sentinel.event_endpoints set disabled_at = now(), disabled_reason = 'administrator'")
         if route.endswith("/let-in"):
             fixtures.sql("update sentinel.operators set active = false where operator_id = %s", bob)
         before = power(fixtures)
@@ -98,6 +100,7 @@ GIVES = {
     ("operators", "create"): ["eve@demo.local", "--role", "approver"], ("operators", "set-role"): ["bob@demo.local", "admin"],
     ("operators", "enable"): ["bob@demo.local"], ("operators", "reset-second-factor"): ["bob@demo.local"],
     ("keys", "create"): ["--agent-id", "a-b"], ("keys", "rotate"): ["<key_id>"],
+    ("webhooks", "add"): ["https://siem.shop.example/events"], ("webhooks", "enable"): ["<endpoint_id>"],
 }  # fmt: skip
 """The commands that give somebody power, with words that would go through."""
 TAKES = {
@@ -106,6 +109,7 @@ TAKES = {
     ("operators", "list"),
     ("keys", "list"),
     ("keys", "revoke"),
+    *(("webhooks", name) for name in ("list", "secret", "test", "rotate", "disable", "dead-letters", "resend")),
 }
 
 
@@ -119,21 +123,27 @@ def commands(group: click.Command, *names: str) -> set[tuple[str, ...]]:
 
 
 def run(url: str, *words: str) -> Any:
-    return CliRunner().invoke(main.main, list(words), env={"SENTINEL_DATABASE_URL": url, "SENTINEL_TENANT_ID": None})
+    return CliRunner().invoke(main.main, list(words), env={
+        "SENTINEL_DATABASE_URL": url, "SENTINEL_TENANT_ID": None, "SENTINEL_EXPORT_SECRETS": "only-for-tests-of-commands-0123456789",
+    })  # fmt: skip
 
 
 def test_every_command_asks_unless_it_has_the_owners_login(two: Two) -> None:
     fixtures, console = two.fixtures, program_url(two.fixtures.url, CONSOLE)
     known = commands(main.main)
-    assert {one for one in known if one[0] in ("operators", "keys")} == GIVES.keys() | TAKES, (
+    assert {one for one in known if one[0] in ("operators", "keys", "webhooks")} == GIVES.keys() | TAKES, (
         "say whether it gives power"
     )
+    endpoint, _ = webhook_with_dead_letter(fixtures)
+    about = {"key_id": str(two.key_id), "endpoint_id": endpoint}
     # No other command can: it has no more than the console's role, or an authority's, for its own rows (below).
     for words, rest in GIVES.items():
-        if words[1] == "enable":
+        if words == ("webhooks", "enable"):
+            fixtures.sql("update sentinel.event_endpoints set disabled_at = now(), disabled_reason = 'administrator'")
+        elif words[1] == "enable":
             fixtures.sql("update sentinel.operators set active = false where operator_id = %s", two.bob.operator_id)
         before = power(fixtures)
-        given = [*words, *(filled(one, {"key_id": str(two.key_id)}) for one in rest)]
+        given = [*words, *(filled(one, about) for one in rest)]
         done = run(console, *given)
         assert (done.exit_code, "waits for a second administrator" in done.stderr) == (1, True), (words, done.output)
         assert power(fixtures) == before, words
@@ -157,7 +167,7 @@ def test_what_was_asked_on_the_machine_is_approved_and_collected_there(two: Two)
 
 
 def test_with_the_rule_gone_each_way_is_seen(two: Two) -> None:
-    source = two.fixtures.sql("select pg_get_functiondef('sentinel.change_waits'::regproc)")[0][0]
+    source = two.fixtures.sql("select pg_get_functiondef('sentinel.is_change_pending'::regproc)")[0][0]
     two.fixtures.sql(source.replace("2 <=", "99 <="))
     for act in ("issue", "role"):
         before = power(two.fixtures)

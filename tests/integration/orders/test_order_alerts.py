@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT
 from sentinel.store.database import ORDERS, Pool, with_role
 from tests.support.harness import at_once
 from tests.support.scripted_server import Asked, Script, ScriptedServer, faults
@@ -30,7 +31,6 @@ from worker.orders.alerts import (
 from worker.orders.shop import Attempts, EffectKind, ShopStatus, perform
 from worker.orders.simulated_shop import SimulatedShop
 from worker.outbound.effects import NoAnswer, Refused, Settled
-from worker.outbound.public_addresses import LOOPBACK_CLIENT
 
 TENANT = uuid.uuid4()
 SIGNALS = {"signals": [{"code": "country_mismatch", "detail": "<!channel> GB & NG"}]}

@@ -78,7 +78,7 @@ def test_another_body_is_a_conflict_and_people_are_told_once(orders: OrderFixtur
         answer = orders.deliver(other)
         assert (answer.status_code, answer.json["errors"].keys()) == (422, {"body"})
     assert orders.all("select kind, order_id from orders.alerts") == [("body_conflict", "o-1")]
-    assert orders.standing("o-1") == ("QUEUED", "medium")
+    assert orders.status_and_lane("o-1") == ("QUEUED", "medium")
 
 
 class Slow:
@@ -126,7 +126,7 @@ def test_a_take_that_forgets_the_others_is_found_out(fixtures: Fixtures, authori
     """The mutant: deliveries that each take the order under an id of its own, as if it had never come."""
     orders = make_intake(fixtures, authority_url)
     fixtures.admin.execute("alter table orders.reviews drop constraint reviews_order_once")
-    mutants.cut(fixtures, "orders.look_at_deliveries", "when r.review_id is null then 'new'", "when true then 'new'")
+    mutants.cut(fixtures, "orders.delivery_states", "when r.review_id is null then 'new'", "when true then 'new'")
     mutants.cut(fixtures, "orders.take_scored", "on conflict on constraint reviews_order_once do nothing")
     body = order_body("o-1")
     for _ in range(2):

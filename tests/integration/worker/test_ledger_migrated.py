@@ -84,7 +84,15 @@ def fill(admin: psycopg.Connection[Any]) -> None:
 def written(admin: psycopg.Connection[Any]) -> dict[str, Any]:
     """All rows of the tables that such a program writes money's state into, by table."""
     kept = ("refunds.", "sentinel.velocity", "sentinel.halts", "sentinel.contradictions")
-    orders = {name: rows(admin, f"table {name}") for name in ("orders.reviews", "orders.refunds", "orders.words")}
+    orders = {name: rows(admin, f"table {name}") for name in ("orders.reviews", "orders.refunds")}
+    # Its names are other ones by now; its rows are not.
+    (decisions,) = admin.execute(
+        "select coalesce(to_regclass('orders.analyst_decisions'), to_regclass('orders.words'))::text"
+    ).fetchone() or ("",)
+    orders["decisions"] = rows(
+        admin,
+        f"select * from {decisions} as d (tenant_id, review_id, id, was, decision, operator_id, by, reason, via, at)",
+    )
     return {name: told for name, told in dump(admin).items() if name.startswith(kept)} | orders
 
 

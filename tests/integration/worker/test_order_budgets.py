@@ -116,7 +116,7 @@ def test_of_two_rows_that_overlap_one_is_paid_and_the_other_is_put_to_a_person(
 def looks_only(fixtures: LedgerFixtures) -> None:
     """The mutant: whether there is room is what the early look said, before the authority was asked."""
     for fence in ("s.amount_minor <= s.room", "s.upto <= s.room"):
-        cut(cast(Fixtures, fixtures), "refunds.room_in_budgets", fence, "true")
+        cut(cast(Fixtures, fixtures), "refunds.changes_within_budget", fence, "true")
 
 
 def test_mutant_that_checks_and_then_acts_overdraws(shop: Shop, authority: FakeAuthority) -> None:

@@ -68,7 +68,7 @@ def keep(ledger: Ledger, payment: str, times: int = 1) -> None:
     """Events about a payment, as the intake keeps them."""
     for _ in range(times):
         ledger.fixtures.admin.execute(
-            "select refunds.keep_settlement_event(%s, 'stripe', %s, 'refund.updated', %s)",
+            "select refunds.record_settlement_event(%s, 'stripe', %s, 'refund.updated', %s)",
             [ledger.fixtures.tenant_id, f"evt_{uuid.uuid4().hex}", payment],
         )
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sentinel.core.money import Money
+from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, PublicHttpClient
 from tests.support.canned_answers import answering
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
 from worker.orders.enrich import Enricher, Lookup
 from worker.orders.order import Order
-from worker.outbound.public_addresses import LOOPBACK_CLIENT, PublicHttpClient
 
 ORDER = Order(source="demo", order_id="o-1", amount=Money(4990, "USD"), account_ref="acct/7")
 FIELDS = {"account_age_days": (("account", "days"),), "failed_payments": (("failed",),)}

@@ -22,6 +22,13 @@ LONG_AGO = 3600.0
 
 @pytest.fixture
 def server() -> Iterator[ShopServer]:
+    with ShopServer().canned() as canned:
+        yield canned
+
+
+@pytest.fixture
+def wire() -> Iterator[ShopServer]:
+    """The same behind a real socket: for what breaks on the way."""
     with ShopServer().running() as running:
         yield running
 
@@ -89,11 +96,11 @@ def test_the_source_may_stand_in_the_shops_address(server: ShopServer) -> None:
 
 @pytest.mark.parametrize("name", sorted(faults(YES)))
 def test_whatever_the_shop_does_the_answer_is_a_value_in_time_and_never_a_made_up_yes(
-    server: ShopServer, name: str
+    wire: ShopServer, name: str
 ) -> None:
     script, known = faults(YES)[name]
-    server.forever = ("POST", False, script)
-    shop = HttpShop(server.url, timeout_seconds=deadline_for(known))
+    wire.forever = ("POST", False, script)
+    shop = HttpShop(wire.url, timeout_seconds=deadline_for(known))
     answer, seconds = took(lambda: shop.fulfil(review(), uuid.uuid4()))
     assert isinstance(answer, Settled) == (name == "201"), answer
     assert not isinstance(answer, Refused)

@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.platform.outbound import client
+from sentinel.platform.outbound.client import FailureKind, NoResponse, Resolver, Response, Target, exchange
+from sentinel.platform.outbound.public_addresses import (
+    LOOPBACK_CLIENT,
+    NotAllowed,
+    PublicHttpClient,
+    is_public,
+    look_up,
+)
 from tests.support.scripted_server import ScriptedServer
-from worker.outbound import client
-from worker.outbound.client import FailureKind, NoResponse, Resolver, Response, Target, exchange
-from worker.outbound.public_addresses import LOOPBACK_CLIENT, NotAllowed, PublicHttpClient, is_public, look_up
 
 INSIDE = [
     # Loopback in every spelling that some reader takes.

@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.core.money import Money
+from sentinel.platform.outbound.client import Response
 from sentinel.platform.settings import UnsafeConfiguration
+from tests.support.canned_answers import CannedServer
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic, critic_from
 from worker.critic.model import DETAILS, ModelCritic, question, read_answer
 from worker.outbound.chat_completions import MAX_ANSWER_BYTES
-from worker.outbound.client import Response
 from worker.refunds.settings import read_settings
 
 CASE = CriticCase(
@@ -89,12 +90,19 @@ def shared() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
-def server(shared: ScriptedServer) -> ScriptedServer:
+def wire(shared: ScriptedServer) -> ScriptedServer:
+    """A real socket: for what breaks on the way, how long it takes and how much it is."""
     shared.asked.clear()
     return shared
 
 
-def critic(server: ScriptedServer, **over: Any) -> ModelCritic:
+@pytest.fixture
+def server() -> Iterator[CannedServer]:
+    with CannedServer().running() as canned:
+        yield canned
+
+
+def critic(server: ScriptedServer | CannedServer, **over: Any) -> ModelCritic:
     return ModelCritic(server.url + "/v1/", "some-model", **{"api_key": "k-1", "timeout_seconds": 8.0, **over})
 
 
@@ -102,7 +110,7 @@ def always(body: Any) -> Callable[[Asked], None]:
     return lambda asked: asked.say(body)
 
 
-def test_a_flawless_yes_is_one(server: ScriptedServer) -> None:
+def test_a_flawless_yes_is_one(server: CannedServer) -> None:
     server.script = always(completion(YES))
     opinion = critic(server).judge(CASE)
     assert opinion == Opinion(CriticCode.OK, "model", "ok", "fits")
@@ -110,21 +118,19 @@ def test_a_flawless_yes_is_one(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("detail", [detail for detail in DETAILS if detail != "ok"])
-def test_a_no_is_a_rejection_with_the_models_reason_from_our_list(server: ScriptedServer, detail: str) -> None:
+def test_a_no_is_a_rejection_with_the_models_reason_from_our_list(server: CannedServer, detail: str) -> None:
     server.script = always(completion({"approved": False, "reason_code": detail, "reason": "no"}))
     assert critic(server).judge(CASE) == Opinion(CriticCode.REJECTED, "model", detail, "no")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_no_fault_of_the_endpoint_is_a_yes_or_takes_longer_than_the_deadline(
-    server: ScriptedServer, fault: str
-) -> None:
-    server.script, known = FAULTS[fault]
+def test_no_fault_of_the_endpoint_is_a_yes_or_takes_longer_than_the_deadline(wire: ScriptedServer, fault: str) -> None:
+    wire.script, known = FAULTS[fault]
     deadline = deadline_for(known)
-    opinion, seconds = took(lambda: critic(server, timeout_seconds=deadline).judge(CASE))
+    opinion, seconds = took(lambda: critic(wire, timeout_seconds=deadline).judge(CASE))
     assert not opinion.approved
     assert seconds < deadline + SLACK
-    assert len(server.asked) == 1, "one try, no redirect followed"
+    assert len(wire.asked) == 1, "one try, no redirect followed"
     wanted = {"timeout": {"critic_timeout"}, "answered": {"critic_error", "critic_malformed"}}.get(
         known, {"critic_error"}
     )
@@ -192,7 +198,7 @@ def test_no_content_makes_the_reader_raise_and_only_the_exact_object_is_a_yes(co
 # What goes out
 
 
-def test_the_question_asks_for_the_strict_schema_once_and_carries_the_key(server: ScriptedServer) -> None:
+def test_the_question_asks_for_the_strict_schema_once_and_carries_the_key(server: CannedServer) -> None:
     server.script = always(completion(YES))
     critic(server).judge(CASE)
     [asked] = server.asked
@@ -207,7 +213,7 @@ def test_the_question_asks_for_the_strict_schema_once_and_carries_the_key(server
     assert form["schema"]["properties"]["reason_code"]["enum"] == list(DETAILS)
 
 
-def test_without_a_key_none_is_sent(server: ScriptedServer) -> None:
+def test_without_a_key_none_is_sent(server: CannedServer) -> None:
     server.script = always(completion(YES))
     critic(server, api_key="").judge(CASE)
     assert "authorization" not in server.asked[0].headers
@@ -244,7 +250,7 @@ def test_amounts_go_out_exact_and_in_major_units() -> None:
 
 
 def test_the_models_words_are_bounded_on_one_line_and_in_no_repr_or_log(
-    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+    server: CannedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     words = "%s {0} \n\x1b[31m\u202e\ud800" + "INJECTED " * 200
@@ -259,17 +265,17 @@ def test_the_models_words_are_bounded_on_one_line_and_in_no_repr_or_log(
     assert opinion.detail_code == "other"
 
 
-def test_an_answer_just_within_the_bound_counts_and_one_over_it_does_not(server: ScriptedServer) -> None:
+def test_an_answer_just_within_the_bound_counts_and_one_over_it_does_not(wire: ScriptedServer) -> None:
     body = json.dumps(completion(YES)).encode()
     for size, approved in ((MAX_ANSWER_BYTES, True), (MAX_ANSWER_BYTES + 1, False)):
-        server.script = lambda asked, size=size: asked.answer(200, body.ljust(size))
-        assert critic(server).judge(CASE).approved is approved
+        wire.script = lambda asked, size=size: asked.answer(200, body.ljust(size))
+        assert critic(wire).judge(CASE).approved is approved
 
 
 # Settings
 
 
-def test_a_critic_of_settings_asks_where_they_say(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_critic_of_settings_asks_where_they_say(server: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.script = always(completion(YES))
     assert (
         critic_from(read_settings(needs_authority=False)).judge(CASE, wants_model=True).detail_code == "not_configured"

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
-from tests.support.canned_answers import PLACE, answering
+from sentinel.platform.outbound.client import FailureKind, NoResponse
+from tests.support.canned_answers import PLACE, CannedServer, answering
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
 from worker.images.http_recogniser import HttpRecogniser
 from worker.images.labelled import InvalidLabels, LabelFileRecogniser
 from worker.images.proof import MAX_IMAGE_BYTES, ImageRefused, ProofImage, check_image, proof_image
 from worker.images.recogniser import MAX_TEXT, NoRecogniser, Recognised, Recogniser, Unrecognised, read_label
 from worker.images.select import InvalidRecogniser, recogniser_from
-from worker.outbound.client import FailureKind, NoResponse
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + b"\x00" * 20
 JPEG = b"\xff\xd8\xff\xe0" + b"\x00" * 20
@@ -84,9 +84,16 @@ def shared() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
-def server(shared: ScriptedServer) -> ScriptedServer:
+def wire(shared: ScriptedServer) -> ScriptedServer:
+    """A real socket: for what breaks on the way, how long it takes and how much it is."""
     shared.asked.clear()
     return shared
+
+
+@pytest.fixture
+def server() -> Iterator[CannedServer]:
+    with CannedServer().running() as canned:
+        yield canned
 
 
 def labelled(tmp_path: Path, found: Any = None) -> LabelFileRecogniser:
@@ -96,7 +103,7 @@ def labelled(tmp_path: Path, found: Any = None) -> LabelFileRecogniser:
 
 
 @pytest.fixture(params=["labels", "http"])
-def recogniser(request: pytest.FixtureRequest, tmp_path: Path, server: ScriptedServer) -> Recogniser:
+def recogniser(request: pytest.FixtureRequest, tmp_path: Path, server: CannedServer) -> Recogniser:
     """Each recogniser that can read, knowing the PNG and nothing else."""
     known = image().sha256
     server.script = lambda asked: asked.say(
@@ -155,14 +162,14 @@ def test_an_exact_number_with_a_fraction_is_read() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_fault_of_the_service_is_a_reading_or_takes_longer_than_the_deadline(
-    server: ScriptedServer, fault: str
+    wire: ScriptedServer, fault: str
 ) -> None:
-    server.script, known = FAULTS[fault]
+    wire.script, known = FAULTS[fault]
     deadline = deadline_for(known)
-    found, seconds = took(lambda: HttpRecogniser(server.url, timeout_seconds=deadline).recognise(image()))
+    found, seconds = took(lambda: HttpRecogniser(wire.url, timeout_seconds=deadline).recognise(image()))
     assert isinstance(found, NoResponse)
     assert seconds < deadline + SLACK
-    assert len(server.asked) == 1
+    assert len(wire.asked) == 1
     assert found.kind.value in (known.split("|") if known != "answered" else ["broken"])
 
 
@@ -175,7 +182,7 @@ def test_what_is_written_in_a_picture_is_bounded_and_can_be_stored() -> None:
     found.text.encode("utf-8")
 
 
-def test_the_picture_goes_out_whole_with_the_key(server: ScriptedServer) -> None:
+def test_the_picture_goes_out_whole_with_the_key(server: CannedServer) -> None:
     server.script = lambda asked: asked.say(LABEL)
     HttpRecogniser(server.url + "/", "k-1", 8.0).recognise(image(WEBP))
     [asked] = server.asked
@@ -192,9 +199,9 @@ def test_the_picture_goes_out_whole_with_the_key(server: ScriptedServer) -> None
         lambda asked: asked.answer(302, b"", Location="/ok"),
     ],
 )
-def test_a_service_that_does_not_say_so_is_not_ready(server: ScriptedServer, script: Callable[[Any], None]) -> None:
-    server.script = script
-    assert not HttpRecogniser(server.url).is_ready()
+def test_a_service_that_does_not_say_so_is_not_ready(wire: ScriptedServer, script: Callable[[Any], None]) -> None:
+    wire.script = script
+    assert not HttpRecogniser(wire.url).is_ready()
 
 
 # The setting

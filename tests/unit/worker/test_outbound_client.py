@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 import requests
 
+from sentinel.platform.outbound import client
+from sentinel.platform.outbound.client import (
+    FailureKind,
+    NoResponse,
+    Readiness,
+    Response,
+    exchange,
+    is_http_url,
+)
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
-from worker.outbound import client
-from worker.outbound.client import FailureKind, NoResponse, Readiness, Response, exchange, is_http_url, post_json
 
 FAULTS = faults(b'{"ok": true}')
 
@@ -31,7 +38,7 @@ def server(shared: ScriptedServer) -> ScriptedServer:
 
 
 def ask(url: str, *, seconds: float = 8.0, max_bytes: int = 64 << 10) -> Response | NoResponse:
-    return post_json(url, {"a": 1}, headers={"X-Key": "k"}, deadline_seconds=seconds, max_bytes=max_bytes)
+    return exchange("POST", url, json={"a": 1}, headers={"X-Key": "k"}, deadline_seconds=seconds, max_bytes=max_bytes)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -97,7 +104,7 @@ def test_an_address_that_is_none_is_a_value(url: str) -> None:
 
 def test_what_cannot_be_sent_is_a_value(server: ScriptedServer) -> None:
     for body, headers in (({1, 2}, {}), ({"a": "\ud800"}, {}), ({}, {"X": "a\r\nY: b"}), ({}, {"X\n": "a"})):
-        found = post_json(server.url, body, headers=headers, deadline_seconds=8, max_bytes=10)
+        found = exchange("POST", server.url, json=body, headers=headers, deadline_seconds=8, max_bytes=10)
         assert found == NoResponse(FailureKind.NOT_SENT)
     assert not server.asked
 

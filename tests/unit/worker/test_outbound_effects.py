@@ -60,7 +60,7 @@ def test_what_refuses_the_question_is_not_final_and_neither_is_what_nobody_has_a
 
 def test_a_system_that_did_it_and_refused_is_found_out_by_the_look_after_every_code() -> None:
     """The finding: 2 of 17 refused settlements had been done."""
-    with EffectsServer().running() as effects:
+    with EffectsServer().canned() as effects:
         system, wrong = http_system(effects), []
         for code in sorted(FOR_GOOD):
             reference = uuid.uuid4()

@@ -44,6 +44,13 @@ FAULTS = {name: script for name, (script, _) in faults(EffectsServer.yes()).item
 
 @pytest.fixture
 def server() -> Iterator[EffectsServer]:
+    with EffectsServer().canned() as canned:
+        yield canned
+
+
+@pytest.fixture
+def wire() -> Iterator[EffectsServer]:
+    """The same behind a real socket: for what breaks on the way."""
     with EffectsServer().running() as running:
         yield running
 
@@ -110,25 +117,25 @@ def test_the_system_is_told_the_effect_and_nothing_of_the_customer(server: Effec
 
 @pytest.mark.parametrize("does_it", [True, False], ids=["done", "not done"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_unusable_answer_to_a_settlement_is_no_answer(server: EffectsServer, fault: str, does_it: bool) -> None:
-    server.faults.append(("POST", does_it, FAULTS[fault]))
-    answer, seconds = took(lambda: http_system(server).settle(ROW, uuid.uuid4()))
+def test_an_unusable_answer_to_a_settlement_is_no_answer(wire: EffectsServer, fault: str, does_it: bool) -> None:
+    wire.faults.append(("POST", does_it, FAULTS[fault]))
+    answer, seconds = took(lambda: http_system(wire).settle(ROW, uuid.uuid4()))
     assert isinstance(answer, NoAnswer)
     assert seconds < TIMEOUT + 1
-    # On a busy machine the server may come to do it only when nobody waits for its answer any more.
+    # On a busy machine the wire may come to do it only when nobody waits for its answer any more.
     for _ in range(200):
-        if sum(server.done.values()) == does_it:
+        if sum(wire.done.values()) == does_it:
             break
         time.sleep(0.02)
-    assert sum(server.done.values()) == does_it
+    assert sum(wire.done.values()) == does_it
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_unusable_answer_to_a_look_up_or_a_compensation_is_no_answer(server: EffectsServer, fault: str) -> None:
-    system, reference = http_system(server), uuid.uuid4()
-    server.faults.append(("GET", False, FAULTS[fault]))
+def test_an_unusable_answer_to_a_look_up_or_a_compensation_is_no_answer(wire: EffectsServer, fault: str) -> None:
+    system, reference = http_system(wire), uuid.uuid4()
+    wire.faults.append(("GET", False, FAULTS[fault]))
     assert isinstance(system.look_up(reference), NoAnswer)
-    server.faults.append(("DELETE", False, FAULTS[fault]))
+    wire.faults.append(("DELETE", False, FAULTS[fault]))
     assert isinstance(system.compensate(reference), NoAnswer)
 
 
@@ -174,11 +181,11 @@ def test_readiness_is_asked_again_after_five_seconds_and_not_before(server: Effe
     assert system.is_ready() is False
 
 
-def test_a_reply_that_was_lost_is_found_by_looking_and_one_that_never_was_is_left_open(server: EffectsServer) -> None:
-    system, done, not_done = http_system(server), uuid.uuid4(), uuid.uuid4()
-    server.faults.append(("POST", True, FAULTS["resets"]))
+def test_a_reply_that_was_lost_is_found_by_looking_and_one_that_never_was_is_left_open(wire: EffectsServer) -> None:
+    system, done, not_done = http_system(wire), uuid.uuid4(), uuid.uuid4()
+    wire.faults.append(("POST", True, FAULTS["resets"]))
     assert isinstance(try_once(system, ROW, done), Settled)
-    server.faults.append(("POST", False, FAULTS["resets"]))
+    wire.faults.append(("POST", False, FAULTS["resets"]))
     assert isinstance(try_once(system, ROW, not_done), NoAnswer)
 
 

@@ -1,4 +1,4 @@
-"""Refunds at Stripe, driven through the released `stripe` package against a server of our own on loopback."""
+"""Refunds at Stripe, driven through the released `stripe` package against a server of our own."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ class Payments:
 
 @pytest.fixture
 def server() -> Iterator[StripeServer]:
+    with StripeServer().canned() as found:
+        found.pay("pi_1", 5000)
+        yield found
+
+
+@pytest.fixture
+def wire() -> Iterator[StripeServer]:
+    """The same behind a real socket: for what breaks on the way."""
     with StripeServer().running() as found:
         found.pay("pi_1", 5000)
         yield found
@@ -156,18 +164,18 @@ def test_no_status_without_stripes_own_error_says_anything(status: int) -> None:
 @pytest.mark.parametrize("happens", [False, True])
 @pytest.mark.parametrize("name", sorted(faults(b"{}")))
 def test_a_broken_answer_is_never_done_and_the_next_look_knows(
-    server: StripeServer, payments: Payments, name: str, happens: bool
+    wire: StripeServer, payments: Payments, name: str, happens: bool
 ) -> None:
-    reference, stripe = uuid.uuid4(), system(server, payments, seconds=0.3)
+    reference, stripe = uuid.uuid4(), system(wire, payments, seconds=0.3)
     payments.entries[reference] = "lge_1"
     script: Script = faults(b'{"id":"re_1"')[name][0]
-    server.faults.append(("POST", happens, script))
+    wire.faults.append(("POST", happens, script))
     # A server that hangs keeps the call until its deadline; whatever came, what is there is found.
     first = stripe.settle(row(), reference)
     assert isinstance(first, NoAnswer)
     assert isinstance(stripe.look_up(reference), Settled if happens else Refused)
     assert isinstance(stripe.settle(row(), reference), Settled)
-    assert len(server.refunds_of("pi_1")) == 1
+    assert len(wire.refunds_of("pi_1")) == 1
 
 
 def test_a_look_that_is_refused_proves_nothing(server: StripeServer, payments: Payments) -> None:
@@ -271,7 +279,7 @@ def test_no_refund_is_made_twice_and_none_is_lost_whatever_fails(payments: Payme
 
 def test_a_naive_stripe_and_no_look_would_pay_twice(payments: Payments, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look before the effect is what holds once keys are forgotten: without it this fails."""
-    with StripeServer(naive=True).running() as server:
+    with StripeServer(naive=True).canned() as server:
         server.pay("pi_1", 5000)
         stripe = system(server, payments)
         monkeypatch.setattr(stripe, "_look", lambda found: stripe_refunds._ABSENT)

@@ -68,7 +68,7 @@ begin
     raise exception 'this question does not offer approval' using errcode = 'check_violation', constraint = 'approval_offered';
   end if;
   if tg_op = 'UPDATE' and old.status = 'pending' and new.status = 'approved'
-      and (select count(*) from sentinel.voices_for(new, new.required_role)) < new.required_people
+      and (select count(*) from sentinel.counted_votes(new, new.required_role)) < new.required_people
     or tg_op = 'UPDATE' and old.status = 'pending' and new.status = 'rejected' and not exists (
       select from sentinel.approval_votes v
       where v.tenant_id = new.tenant_id and v.approval_id = new.approval_id and v.verdict = any(wanted)) then
@@ -81,7 +81,7 @@ end $$;
 -- person could still give it: active, in the role that is asked for now, and not become the requester since; a word given after
 -- another person changed the account counts only on what was asked after that. An earlier word was about the same operation
 -- (its key binds the digest), and counts only where it was about every reason that is asked now.
-create or replace function sentinel.voices_for(a sentinel.approvals, role_wanted text)
+create or replace function sentinel.counted_votes(a sentinel.approvals, role_wanted text)
 returns table (operator_id uuid, email text, voted_at timestamptz) language sql stable as $$
   with recursive chain as (
     select a.approval_id, a.follows, a.created_at
@@ -103,7 +103,7 @@ create or replace function sentinel.approval_suffices(a sentinel.approvals, ask 
 language plpgsql stable as $$
 begin
   return (ask.required_role <> 'admin' or a.required_role = 'admin') and ask.required_people <= a.required_people
-      or (select count(*) from sentinel.voices_for(a, ask.required_role)) >= ask.required_people;
+      or (select count(*) from sentinel.counted_votes(a, ask.required_role)) >= ask.required_people;
 end $$;
 
 create or replace function sentinel.new_approval(
@@ -180,7 +180,7 @@ begin
     when sentinel.is_requester(a, person.operator_id) then 'requester'
     when person.changed_by_another_at > a.created_at then 'too_new'
     when vote = 'approve' and exists (
-      select from sentinel.voices_for(a, a.required_role) v
+      select from sentinel.counted_votes(a, a.required_role) v
       join sentinel.operators q on q.tenant_id = tenant and q.operator_id = v.operator_id
       where q.operator_id <> operator and coalesce(q.changed_by, q.operator_id) = coalesce(person.changed_by, person.operator_id))
       then 'same_hands'
@@ -199,7 +199,7 @@ begin
                        'reference', elsewhere, 'verdict', vote, 'via', how));
   given := 0; names := person.email;
   if vote = 'approve' then
-    select count(*), string_agg(v.email, ', ' order by v.voted_at) into given, names from sentinel.voices_for(a, a.required_role) as v;
+    select count(*), string_agg(v.email, ', ' order by v.voted_at) into given, names from sentinel.counted_votes(a, a.required_role) as v;
   end if;
   approvals_given := given;
   if vote = 'approve' and given < a.required_people then result := 'recorded'; return next; return; end if;
@@ -236,7 +236,7 @@ language sql immutable parallel safe as $$ select case
 $$;
 
 -- Whether the caller now asks for a person about something that nobody has lifted: then it must not keep a permit.
-create or replace function sentinel.asks_for_person(ask sentinel.guard_input, s sentinel.operation_states)
+create or replace function sentinel.requires_approval(ask sentinel.guard_input, s sentinel.operation_states)
 returns boolean language plpgsql stable as $$
 begin
   return coalesce(ask.asks_person, false) and not ask.reasons <@ coalesce((

@@ -38,7 +38,7 @@ begin
 end $$;
 
 -- Whether this transaction holds the halt lock alone: nobody decides or starts beside it.
-create or replace function sentinel.is_alone() returns boolean language sql stable as $$
+create or replace function sentinel.holds_halt_lock() returns boolean language sql stable as $$
   select exists (
     select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid() and mode = 'ExclusiveLock' and granted
       and database = (select oid from pg_database where datname = current_database()) and objsubid = 1
@@ -48,14 +48,14 @@ $$;
 -- Sets a halt, whoever wants it: a person, a velocity breaker (then with its key) or a contradiction. Where one of the same scope
 -- and target is in force it stays, and its id comes back with `already`; but a kill takes the place of a pause, within this
 -- transaction, so that there is no moment without a halt. The caller holds the halt lock alone.
-create or replace function sentinel.put_halt(
+create or replace function sentinel.insert_halt(
   owner uuid, halt uuid, halt_scope text, halt_target text, halt_level text, why text, who text, event uuid, moment timestamptz,
   breaker text default null
 ) returns table (halt_id uuid, already boolean) language plpgsql as $$
 declare
   weaker uuid;
 begin
-  if not sentinel.is_alone() then
+  if not sentinel.holds_halt_lock() then
     raise exception 'a halt is set alone' using errcode = 'object_not_in_prerequisite_state';
   end if;
   if halt_level = 'kill' then
@@ -82,7 +82,7 @@ create or replace function sentinel.set_halt(
 begin
   perform sentinel.take_halt_lock();
   return query select p.halt_id, p.already
-    from sentinel.put_halt(owner, halt, halt_scope, halt_target, halt_level, why, who, event, clock_timestamp()) p;
+    from sentinel.insert_halt(owner, halt, halt_scope, halt_target, halt_level, why, who, event, clock_timestamp()) p;
 end $$;
 
 create or replace function sentinel.lift_halt(owner uuid, halt uuid, who text, why text, event uuid) returns boolean language plpgsql as $$
@@ -95,7 +95,7 @@ begin
   update sentinel.halts set lifted_at = moment, lifted_by = who
   where tenant_id = owner and halt_id = halt and lifted_at is null returning * into h;
   if not found then return false; end if;
-  perform sentinel.count_anew(owner, h.scope, h.target);
+  perform sentinel.reset_velocity(owner, h.scope, h.target);
   perform sentinel.append_event(owner, event, 'halt_lifted', null, null, moment, jsonb_build_object('halt_id', halt,
     'lifted_by', who, 'reason', why, 'scope', h.scope, 'target', h.target));
   return true;

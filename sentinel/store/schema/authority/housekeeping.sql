@@ -1,7 +1,7 @@
 -- Housekeeping: what runs out or falls silent by itself.
 
 -- What time does by itself: permits and approvals run out, silent operations fall in doubt. Small steps, skipping locked rows.
-create or replace function sentinel.keep_house(report_deadline_seconds integer, event_ids uuid[])
+create or replace function sentinel.run_housekeeping(report_deadline_seconds integer, event_ids uuid[])
 returns table (permits_expired integer, approvals_expired integer, fell_in_doubt integer) language plpgsql as $$
 declare
   due record;

@@ -1,4 +1,4 @@
--- Everything that changes who may do what: people, their roles and passwords, and keys. Every way leads through request_change;
+-- Everything that changes who may do what: people, their roles and passwords, keys, and who is sent events. Every way leads through request_change;
 -- what gives somebody power waits for a second administrator once there are two. The console's role writes these tables by these
 -- functions only (deploy/roles.sql).
 
@@ -17,9 +17,9 @@ create table sentinel.protected_changes (
 );
 
 -- What waits; taking power away (deactivating, ending sessions, revoking) never does.
-create or replace function sentinel.gives_power(action text) returns boolean language sql immutable parallel safe as $$
+create or replace function sentinel.needs_second_administrator(action text) returns boolean language sql immutable parallel safe as $$
   select action in ('operator.create', 'operator.set_role', 'operator.reactivate', 'operator.reset_password',
-    'operator.reset_second_factor', 'key.issue', 'key.rotate')
+    'operator.reset_second_factor', 'key.issue', 'key.rotate', 'webhook.add', 'webhook.enable')
 $$;
 
 -- What ends in a password or key, which is made when the asker collects it.
@@ -30,7 +30,7 @@ $$;
 -- Whether what this operator asks waits: once there are two administrators. One whom the asker has shut out alone counts on.
 -- Nobody's account is the machine itself; with the login of the schema's owner it waits for nobody, for who holds that login can
 -- write every table.
-create or replace function sentinel.change_waits(tenant uuid, by_id uuid) returns boolean
+create or replace function sentinel.is_change_pending(tenant uuid, by_id uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select (by_id is not null or not pg_has_role(session_user, 'sentinel_owner', 'member')) and 2 <= (
     select count(*) from sentinel.operators o
@@ -120,6 +120,8 @@ begin
   elsif act = 'key.issue' then return sentinel.add_key(tenant, p, given, by_id, who, event);
   elsif act = 'key.rotate' then return sentinel.rotate_key(tenant, p, given, by_id, who, event);
   elsif act = 'key.revoke' then return sentinel.revoke_key(tenant, (p ->> 'key_id')::uuid, who, event);
+  elsif act = 'webhook.add' then return sentinel.add_endpoint(tenant, p, who, event);
+  elsif act like 'webhook.%' then return sentinel.change_endpoint(tenant, act, p, who, event);
   end if;
   select changed_by into hands from sentinel.operators where tenant_id = tenant and operator_id = person;
   said := sentinel.change_operator(tenant, person,
@@ -145,7 +147,7 @@ declare
   moment timestamptz;
 begin
   perform sentinel.take_operators_lock(tenant);
-  if not sentinel.gives_power(act) or not sentinel.change_waits(tenant, by_id) then
+  if not sentinel.needs_second_administrator(act) or not sentinel.is_change_pending(tenant, by_id) then
     result := sentinel.make_change(tenant, by_id, who, request, given, false, event);
     return next; return;
   end if;
@@ -203,7 +205,7 @@ begin
     when given is not null and c.asked_by is distinct from by_id then 'not_yours'
     when c.done_at is not null then 'collected'
     when a.status <> 'approved' or a.digest <> sentinel.sha256_text(c.request)
-      or (select count(*) from sentinel.voices_for(a, a.required_role)) < a.required_people then 'not_approved'
+      or (select count(*) from sentinel.counted_votes(a, a.required_role)) < a.required_people then 'not_approved'
     when not sentinel.is_collectable(a) then 'too_late'
     when c.asked_by is not null and not sentinel.is_active_admin(tenant, c.asked_by) then 'role' end;
   if said is null then

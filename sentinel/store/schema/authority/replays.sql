@@ -1,7 +1,7 @@
 -- Replays: the recorded decision for whoever asks again, with what holds of it now.
 
 -- The recorded operation as the caller sees it now.
-create or replace function sentinel.guard_view(ask sentinel.guard_input, found_operation uuid, result text)
+create or replace function sentinel.current_answer(ask sentinel.guard_input, found_operation uuid, result text)
 returns sentinel.guard_output language sql stable as $$
   select (ask.seq, result, o.operation_id, s.decision_event_id, s.decision, s.reason_code,
           case when s.status in ('started', 'in_doubt') and s.outcome is null then 'already_started'
@@ -38,35 +38,36 @@ begin
   where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
   if sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then
     -- What was decided may be read; to act on it is for whoever asked.
-    out := sentinel.guard_view(ask, o.operation_id, 'replayed');
+    out := sentinel.current_answer(ask, o.operation_id, 'replayed');
     out.permit_id := null; out.permit_expires_at := null;
     out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
     return out;
   end if;
   if s.not_executed_at is not null then
     -- Nothing here says "go" any more, whoever asks and however.
-    out := sentinel.guard_view(ask, o.operation_id, 'not_executed');
+    out := sentinel.current_answer(ask, o.operation_id, 'not_executed');
     out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
     return out;
   end if;
   if s.start_id = ask.start_id then perform sentinel.extend_leave(s, ask.act_seconds, moment); end if;
   if s.status = 'pending' and sentinel.expire_approval(s.tenant_id, s.approval_id, ask.second_event_id, moment) then
-    return sentinel.guard_view(ask, o.operation_id, 'replayed');
+    return sentinel.current_answer(ask, o.operation_id, 'replayed');
   end if;
-  if s.status not in ('allowed', 'approved') then return sentinel.guard_view(ask, o.operation_id, 'replayed'); end if;
+  if s.status not in ('allowed', 'approved') then return sentinel.current_answer(ask, o.operation_id, 'replayed'); end if;
 
   if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
     -- Refused now, not for ever: the recorded decision stands and the key may ask again when the halt is lifted.
-    out := sentinel.guard_view(ask, o.operation_id, 'replayed');
+    out := sentinel.current_answer(ask, o.operation_id, 'replayed');
     out.decision := 'DENY'; out.status := 'denied'; out.reason_code := 'halted';
     out.permit_id := null; out.permit_expires_at := null;
     return out;
   end if;
-  if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.asks_for_person(ask, s)
+  if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.requires_approval(ask, s)
       or s.permit_for_person and not coalesce(ask.asks_person, false)) then
-    perform sentinel.settle_budget(s.tenant_id, s.permit_id, 'released', moment);
+    perform sentinel.settle_usage(array[s], 'released');
     s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
-    update sentinel.operation_states set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, once_live = s.once_live
+    update sentinel.operation_states set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, reserved_minor = null,
+      limit_keys = null, limit_buckets = null, limit_overrides = null, reservation = null, once_live = s.once_live
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
   end if;
   if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (
@@ -75,7 +76,7 @@ begin
     return out;
   end if;
   if s.permit_id is null then perform sentinel.renew_permit(ask, s, moment); end if;
-  out := sentinel.guard_view(ask, o.operation_id, 'replayed');
+  out := sentinel.current_answer(ask, o.operation_id, 'replayed');
   if (ask.hand_out_is_start or ask.start_id is not null) and out.permit_id is not null then
     -- renew_permit may have used second_event_id only on the ways that hand out no permit.
     out.start_hash := sentinel.start_on_hand_out(ask, o.operation_id, out.permit_id, moment);

@@ -40,7 +40,7 @@ create trigger append_only before update or delete or truncate on sentinel.gate_
   for each statement execute function sentinel.refuse_change();
 
 -- How old a report may be: what customers ask for and how agents behave drifts faster than that.
-create or replace function sentinel.gate_report_lasts() returns interval language sql immutable parallel safe as
+create or replace function sentinel.gate_report_max_age() returns interval language sql immutable parallel safe as
   $$ select interval '7 days' $$;
 
 -- Why the newest report does not let this switch be turned on now; '' when it does.
@@ -50,7 +50,7 @@ language sql stable as $$
               when r.report_id is null then 'no_report'
               when not r.passed then 'report_failed'
               when r.policy_digest <> f.policy_digest then 'report_stale'
-              when r.created_at < clock_timestamp() - sentinel.gate_report_lasts() then 'report_old'
+              when r.created_at < clock_timestamp() - sentinel.gate_report_max_age() then 'report_old'
               when r.created_at <= s.proven_after then 'report_disproved'
               else '' end
   from (values (1)) as always
@@ -65,7 +65,7 @@ $$;
 -- Turns on, or moves the canary of what is on. '' when done, 'unchanged', 'canary_too_wide', else gate_refusal's word.
 -- What was off goes on for at most `first_percent` of the accounts. A switch without a gate (gate null) is only ever
 -- refused for being unchanged or too wide.
-create or replace function sentinel.flip_switch(
+create or replace function sentinel.turn_switch_on(
   tenant uuid, switch_name text, gate text, policy text, percent integer, first_percent integer, who text, why text, event uuid
 ) returns text language plpgsql as $$
 declare
@@ -116,10 +116,10 @@ begin
   return true;
 end $$;
 
--- However a row is written, it only comes to say "on" from somebody who may call flip_switch.
+-- However a row is written, it only comes to say "on" from somebody who may call turn_switch_on.
 create or replace function sentinel.check_switch() returns trigger language plpgsql as $$
 begin
-  if new.is_on and not has_function_privilege('sentinel.flip_switch(uuid, text, text, text, integer, integer, text, text, uuid)', 'execute') then
+  if new.is_on and not has_function_privilege('sentinel.turn_switch_on(uuid, text, text, text, integer, integer, text, text, uuid)', 'execute') then
     raise exception 'only operators turn a switch on' using errcode = 'insufficient_privilege';
   end if;
   return new;

@@ -57,14 +57,14 @@ end $$;
 create or replace function sentinel.trip_breaker(ask sentinel.guard_input, b sentinel.breaker_ask, moment timestamptz)
 returns void language plpgsql as $$
 begin
-  if not sentinel.is_alone() then
+  if not sentinel.holds_halt_lock() then
     raise exception 'a breaker trips' using errcode = 'SNTRP';
   end if;
-  perform sentinel.put_halt(ask.tenant_id, ask.approval_id, b.scope, b.target, 'pause', 'the next would pass ' || b.declared,
+  perform sentinel.insert_halt(ask.tenant_id, ask.approval_id, b.scope, b.target, 'pause', 'the next would pass ' || b.declared,
     'velocity breaker ' || split_part(b.breaker_key, '|', 1), ask.second_event_id, moment, b.breaker_key);
 end $$;
 
 -- Forgets what was counted of whom a person lets go on: else the next operation would trip again.
-create or replace function sentinel.count_anew(owner uuid, halt_scope text, halt_target text) returns void language sql as $$
+create or replace function sentinel.reset_velocity(owner uuid, halt_scope text, halt_target text) returns void language sql as $$
   delete from sentinel.velocity where tenant_id = owner and scope = halt_scope and target = halt_target
 $$;

@@ -1,21 +1,21 @@
 -- What an analyst says about a queued order.
 
 -- What people said of an order, every time: a review holds the last word only. Append-only.
-create table orders.words (
+create table orders.analyst_decisions (
   tenant_id   uuid not null,
   review_id   uuid not null,
-  word_id     bigint generated always as identity,
+  decision_id bigint generated always as identity,
   from_status text not null,                                               -- where the review stood
-  word        text not null check (word in ('fulfil', 'refund', 'hold', 'retry')),
+  decision    text not null check (decision in ('fulfil', 'refund', 'hold', 'retry')),
   operator_id uuid not null,
-  said_by     text not null,                                               -- the operator's address
+  decided_by  text not null,                                               -- the operator's address
   reason      text not null,
   via         text not null,
-  said_at     timestamptz not null default clock_timestamp(),
-  primary key (tenant_id, review_id, word_id),
+  decided_at  timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, review_id, decision_id),
   foreign key (review_id, tenant_id) references orders.reviews
 );
-create trigger append_only before update or delete or truncate on orders.words
+create trigger append_only before update or delete or truncate on orders.analyst_decisions
   for each statement execute function refunds.refuse_change();
 
 -- The refunds that people filed of orders, each try of them, until its row has ended.
@@ -70,14 +70,14 @@ begin
 end $$;
 
 -- The trail of what people said: nobody says anything but through the functions below.
-create or replace function orders.keep_word(r orders.reviews, word text, operator uuid, person text, why text, how text)
+create or replace function orders.record_analyst_decision(r orders.reviews, decision text, operator uuid, person text, why text, how text)
 returns void language sql as $$
-  insert into orders.words (tenant_id, review_id, from_status, word, operator_id, said_by, reason, via)
-  values (r.tenant_id, r.review_id, r.status, word, operator, person, why, how)
+  insert into orders.analyst_decisions (tenant_id, review_id, from_status, decision, operator_id, decided_by, reason, via)
+  values (r.tenant_id, r.review_id, r.status, decision, operator, person, why, how)
 $$;
 
 -- The hold that an order now HELD wants, at once; one that was given up before is tried again.
-create or replace function orders.want_hold(r orders.reviews) returns void language sql as $$
+create or replace function orders.request_hold(r orders.reviews) returns void language sql as $$
   insert into orders.effects as f (tenant_id, review_id, kind, lane, operation_id)
   values (r.tenant_id, r.review_id, 'hold', r.lane, r.operation_id)
   on conflict (review_id, kind, tenant_id) do update set state = 'intended', next_attempt_at = clock_timestamp()
@@ -85,7 +85,7 @@ create or replace function orders.want_hold(r orders.reviews) returns void langu
 $$;
 
 -- Nobody tries to fulfil it any more: the authority is told what came of the start.
-create or replace function orders.end_fulfilment(r orders.reviews) returns void language sql as $$
+create or replace function orders.abandon_fulfilment(r orders.reviews) returns void language sql as $$
   update orders.effects set report_due_at = clock_timestamp()
   where tenant_id = r.tenant_id and review_id = r.review_id and kind = 'fulfil' and state = 'refused'
     and report_due_at is null and reported_at is null
@@ -115,7 +115,7 @@ begin
     when r.status = 'REFUND_REFUSED' and orders.refund_is_live(r) then 'refund_exists'
     when word = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
-  perform orders.keep_word(r, word, operator, person, why, how);
+  perform orders.record_analyst_decision(r, word, operator, person, why, how);
   to_status := case when word = 'hold' then 'HELD' when word = 'refund' or r.status = 'REFUND_REFUSED' then 'REFUND_FILED'
     when r.status = 'SHOP_REFUSED' then 'STARTED' end;
   if to_status = 'STARTED' then
@@ -129,14 +129,14 @@ begin
       resolution = case to_status when 'HELD' then 'hold' else 'refund' end, resolved_by = person, resolution_reason = why,
       resolved_at = clock_timestamp()
     where tenant_id = r.tenant_id and review_id = r.review_id and status = r.status;
-    perform orders.end_fulfilment(r);
+    perform orders.abandon_fulfilment(r);
     update orders.refunds set state = 'closed'
     where tenant_id = r.tenant_id and review_id = r.review_id and state = 'refused';
   end if;
   if to_status = 'REFUND_FILED' then
     filed := orders.file_refund(r, operator, why, how);
   elsif to_status = 'HELD' or r.status = 'HELD' then
-    perform orders.want_hold(r);
+    perform orders.request_hold(r);
   end if;
   return query select word, null::integer, null::integer, filed;
 end $$;
@@ -186,7 +186,7 @@ begin
     case word when 'fulfil' then 'approve' else 'reject' end, why, shown_digest, how, event, second_event);
   select p.email into person from sentinel.operators p where p.tenant_id = tenant and p.operator_id = operator;
   if said.result in ('approved', 'rejected', 'recorded') then
-    perform orders.keep_word(r, word, operator, person, why, how);
+    perform orders.record_analyst_decision(r, word, operator, person, why, how);
   end if;
   if said.result not in ('approved', 'rejected') then
     return query select said.result, said.approvals_given, said.people_required, null::text; return;
@@ -200,7 +200,7 @@ begin
   if word = 'refund' then
     filed := orders.file_refund(r, operator, why, how);
   elsif word = 'hold' then
-    perform orders.want_hold(r);
+    perform orders.request_hold(r);
   end if;
   return query select word, said.approvals_given, said.people_required, filed;
 end $$;
@@ -208,7 +208,7 @@ end $$;
 -- What became of filed refunds. A person who files one has said yes to it: where its row asks for that and for nothing
 -- else that was not seen, the word is carried to its approval, under every rule of approvals. A row that was denied or
 -- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along.
-create or replace function orders.follow_refunds(tenant uuid, most integer, events uuid[]) returns integer
+create or replace function orders.track_filed_refunds(tenant uuid, most integer, events uuid[]) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   f record;

@@ -97,7 +97,7 @@ create or replace function orders.settle_fulfilments(batch jsonb) returns setof 
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  ids uuid[] := orders.ids_of(batch);
+  ids uuid[] := orders.review_ids(batch);
   mine uuid[];
 begin
   with locked as (
@@ -116,7 +116,7 @@ begin
     last_event = case when i.done then 'fulfilled' else 'shop_refused' end, lease_until = null, holder = null, last_error = i.error
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, done boolean, error text)
   where r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id;
-  perform orders.record_told(batch, mine);
+  perform orders.record_responses(batch, mine);
   return query select unnest(mine);
 end $$;
 
@@ -124,7 +124,7 @@ end $$;
 create or replace function orders.settle_holds(batch jsonb) returns void language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
-  ids uuid[] := orders.ids_of(batch);
+  ids uuid[] := orders.review_ids(batch);
 begin
   update orders.effects f set state = i.state, tries = f.tries + 1, tried_at = clock_timestamp(), last_error = i.error,
     shop_reference = i.reference,

@@ -3,7 +3,7 @@
 
 -- How deliveries stand before anything is written: new with what is known of their account, or recorded with the final answer.
 -- Neither (`known`): take_deliveries says. Other orders of the same account in the batch are not counted here.
-create or replace function orders.look_at_deliveries(batch jsonb) returns table (
+create or replace function orders.delivery_states(batch jsonb) returns table (
   seq integer, outcome text, response_status integer, response_body text, velocity_24h bigint, amount_24h bigint, seen_at timestamptz
 ) language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan as $$

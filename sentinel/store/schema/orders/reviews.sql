@@ -90,7 +90,7 @@ create table orders.reviews (
   start_id          uuid,                                                  -- stored before the start is asked
   decided_at        timestamptz,
   due_at            timestamptz,                                           -- until when an analyst should have answered
-  -- the analyst's last word: all of them are in orders.words
+  -- the analyst's last word: all of them are in orders.analyst_decisions
   resolution        text check (resolution in ('fulfil', 'refund', 'hold')),
   resolved_by       text,
   resolution_reason text,
@@ -193,8 +193,8 @@ begin
   end if;
   -- The intake may start what the authority permitted; trying again what the shop refused takes a person's word on it.
   if new.last_event = 'retried' and new.status <> old.status and not exists (
-       select from orders.words w where w.tenant_id = new.tenant_id and w.review_id = new.review_id and w.word = 'retry'
-         and w.from_status = old.status and w.said_at >= old.updated_at) then
+       select from orders.analyst_decisions w where w.tenant_id = new.tenant_id and w.review_id = new.review_id and w.decision = 'retry'
+         and w.from_status = old.status and w.decided_at >= old.updated_at) then
     raise exception 'nobody said to try again' using errcode = 'check_violation', constraint = 'reviews_retry_said';
   end if;
   if new.status in ('FULFILLED', 'HELD', 'REFUND_FILED') then

@@ -14,7 +14,7 @@ create type orders.work as (
 );
 
 -- What is told of a delivery, as callers hand it over with a step.
-create type orders.answered as (response_status integer, response_body text, is_final boolean, keep_seconds double precision);
+create type orders.delivery_response as (response_status integer, response_body text, is_final boolean, keep_seconds double precision);
 
 create or replace function orders.as_work(r orders.reviews) returns orders.work language plpgsql stable as $$
 declare
@@ -99,7 +99,7 @@ begin
   end loop;
 end $$;
 
-create or replace function orders.ids_of(batch jsonb) returns uuid[] language sql immutable as $$
+create or replace function orders.review_ids(batch jsonb) returns uuid[] language sql immutable as $$
   select array_agg((b.value ->> 'review_id')::uuid) from jsonb_array_elements(batch) b
 $$;
 
@@ -107,7 +107,7 @@ $$;
 create or replace function orders.score_reviews(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
-  ids uuid[] := orders.ids_of(batch);
+  ids uuid[] := orders.review_ids(batch);
 begin
   return query update orders.reviews r set status = 'SCORED', last_event = 'scored', band = i.band, signals = i.signals,
     model = i.model, score_ms = i.score_ms, guard_params = i.guard_params
@@ -123,13 +123,13 @@ create or replace function orders.record_deliveries(batch jsonb) returns void la
   insert into orders.deliveries (tenant_id, source, order_id, review_id, response_status, response_body, is_final, expires_at)
   select i.tenant_id, i.source, i.order_id, i.review_id, (i.answered).response_status, (i.answered).response_body,
     (i.answered).is_final, clock_timestamp() + make_interval(secs => (i.answered).keep_seconds)
-  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, source text, order_id text, answered orders.answered)
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, source text, order_id text, answered orders.delivery_response)
   where i.answered is not null and (i.answered).response_status is not null
   on conflict (order_id, source, tenant_id) do nothing
 $$;
 
 -- What a sender was told and whom to alert, of the batch's rows that are in `mine`.
-create or replace function orders.record_told(batch jsonb, mine uuid[]) returns void language plpgsql as $$
+create or replace function orders.record_responses(batch jsonb, mine uuid[]) returns void language plpgsql as $$
 declare
   told jsonb;
 begin
@@ -148,7 +148,7 @@ create or replace function orders.decide_reviews(batch jsonb) returns setof uuid
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  ids uuid[] := orders.ids_of(batch);
+  ids uuid[] := orders.review_ids(batch);
   mine uuid[];
   started uuid[];
   held uuid[];
@@ -191,7 +191,7 @@ begin
     where r.review_id = any(held) and r.status = 'DECIDED';
     perform orders.hold_reviews(held);
   end if;
-  perform orders.record_told(batch, mine);
+  perform orders.record_responses(batch, mine);
   return query select unnest(mine);
 end $$;
 
@@ -200,7 +200,7 @@ create or replace function orders.refuse_starts(batch jsonb) returns setof uuid 
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  ids uuid[] := orders.ids_of(batch);
+  ids uuid[] := orders.review_ids(batch);
   mine uuid[];
 begin
   with moved as (
@@ -221,7 +221,7 @@ create or replace function orders.put_off_reviews(batch jsonb) returns setof uui
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-  ids uuid[] := orders.ids_of(batch);
+  ids uuid[] := orders.review_ids(batch);
   mine uuid[];
 begin
   with moved as (
@@ -236,7 +236,7 @@ begin
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, error text, tried boolean)
   where i.tried and f.review_id = any(mine) and f.review_id = i.review_id and f.tenant_id = i.tenant_id and f.kind = 'fulfil'
     and f.state = 'intended';
-  perform orders.record_told(batch, mine);
+  perform orders.record_responses(batch, mine);
   return query select unnest(mine);
 end $$;
 
@@ -259,7 +259,7 @@ returns setof orders.work language sql set enable_seqscan = off set enable_hashj
 $$;
 
 -- People decided: the orders that waited for it are due.
-create or replace function orders.wake_reviews(tenant uuid, approvals uuid[]) returns bigint language sql as $$
+create or replace function orders.make_reviews_due(tenant uuid, approvals uuid[]) returns bigint language sql as $$
   with woken as (
     update orders.reviews r set next_attempt_at = clock_timestamp()
     where r.approval_id = any(approvals) and r.tenant_id = tenant and r.status = 'QUEUED' returning 1)

@@ -42,7 +42,7 @@ create table refunds.orders_taken (
 -- that finds some holds it, so that what the person does meanwhile, here or elsewhere, is not lent to another refund.
 -- What a person let pass although nobody knows what was paid comes with `unknown_lifted`.
 -- changes: [{ledger_entry_id, epoch, from_status, event, to_status, unknown_lifted}]
-create or replace function refunds.room_in_budgets(tenant uuid, changes jsonb) returns table (ledger_entry_id text, fits boolean)
+create or replace function refunds.changes_within_budget(tenant uuid, changes jsonb) returns table (ledger_entry_id text, fits boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -87,7 +87,7 @@ end $$;
 
 -- Where an entry's amount stands after a change of its status. A part is taken with a permission or a question to a person,
 -- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by the authority's word alone.
-create or replace function refunds.place_in_budget() returns trigger language plpgsql as $$
+create or replace function refunds.set_budget_part() returns trigger language plpgsql as $$
 begin
   if new.status <> old.status then
     new.budget_part := case new.status
@@ -111,7 +111,7 @@ begin
 end $$;
 
 -- The row follows its entries, once per statement. With its owner's rights: no program may write a budget itself.
-create or replace function refunds.keep_order_budgets() returns trigger
+create or replace function refunds.update_order_budgets() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   -- What names no order is most of what moves: nothing is compared for it.
@@ -176,7 +176,7 @@ begin
 end $$;
 
 -- What the source says was paid; where it corrects itself to less than is taken, nothing is left and the rest is `beyond`.
-create or replace function refunds.keep_order_paid() returns trigger
+create or replace function refunds.update_order_paid() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   insert into refunds.order_budgets as b (tenant_id, channel, source, order_ref, currency, paid_minor)
@@ -207,21 +207,21 @@ end $$;
 -- What the authority says by now about entries that ended in doubt: executed (somebody else's word, so it counts as handled)
 -- or not. Returns those that were still in doubt.
 -- words: [{ledger_entry_id, executed}]
-create or replace function refunds.settle_doubts(tenant uuid, words jsonb) returns setof text language sql as $$
+create or replace function refunds.resolve_budget_doubts(tenant uuid, words jsonb) returns setof text language sql as $$
   update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end
   from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean)
   where e.tenant_id = tenant and e.ledger_entry_id = w.ledger_entry_id and e.status = 'ERROR' and e.budget_part = 'in_doubt'
   returning e.ledger_entry_id
 $$;
 
-create trigger place_in_budget before update on refunds.ledger_entries for each row
+create trigger set_budget_part before update on refunds.ledger_entries for each row
   when (new.order_ref is not null and (new.status is distinct from old.status or new.budget_part is distinct from old.budget_part))
-  execute function refunds.place_in_budget();
-create trigger keep_order_budgets after update on refunds.ledger_entries
-  referencing old table as moved_from new table as moved_to for each statement execute function refunds.keep_order_budgets();
+  execute function refunds.set_budget_part();
+create trigger update_order_budgets after update on refunds.ledger_entries
+  referencing old table as moved_from new table as moved_to for each statement execute function refunds.update_order_budgets();
 create trigger open_order_budgets after insert on refunds.ledger_entries
   referencing new table as entered for each statement execute function refunds.open_order_budgets();
-create trigger keep_order_paid_entered after insert on refunds.orders
-  referencing new table as written for each statement execute function refunds.keep_order_paid();
-create trigger keep_order_paid_corrected after update on refunds.orders
-  referencing new table as written for each statement execute function refunds.keep_order_paid();
+create trigger update_order_paid_entered after insert on refunds.orders
+  referencing new table as written for each statement execute function refunds.update_order_paid();
+create trigger update_order_paid_corrected after update on refunds.orders
+  referencing new table as written for each statement execute function refunds.update_order_paid();

@@ -33,7 +33,7 @@ create trigger append_only before update or delete or truncate on refunds.settle
   for each statement execute function refunds.refuse_change();
 
 -- Who receives webhooks keeps an event with this and may do nothing else here. True: it was new.
-create or replace function refunds.keep_settlement_event(tenant uuid, of_system text, id text, kind text, payment text) returns boolean
+create or replace function refunds.record_settlement_event(tenant uuid, of_system text, id text, kind text, payment text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   insert into refunds.settlement_events (tenant_id, system, event_id, event_type, payment_ref) values (tenant, of_system, id, kind, payment)

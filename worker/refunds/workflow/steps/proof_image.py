@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from sentinel.core.money import Money
+from sentinel.platform.outbound.client import FailureKind, NoResponse
 from worker.images.proof import ProofImage
 from worker.images.recogniser import Recognised, Recogniser, Unrecognised
-from worker.outbound.client import FailureKind, NoResponse
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import KeptImage

@@ -8,14 +8,11 @@ name's. No redirects, no credentials in the address, few ports (`GUARANTEES.md` 
 from __future__ import annotations
 
 import ipaddress
-import queue
 import re
-import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from worker.outbound.client import NoResponse, Resolver, Response, Target, exchange
+from sentinel.platform.outbound.client import NoResponse, Resolver, Response, Target, exchange, look_up
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 MAX_BYTES = 64 << 10
@@ -26,10 +23,7 @@ DEADLINE_SECONDS = 5.0
 _CLOSED_4 = tuple(
     ipaddress.IPv4Network(block)
     for block in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16",
-        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24",
-        "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4",
-        "240.0.0.0/4",
+        "168.63.129.16/32", "192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.175.48.0/24", "224.0.0.0/4",
     )
 )  # fmt: skip
 _OPEN_6 = ipaddress.IPv6Network("2000::/3")
@@ -65,27 +59,6 @@ def is_public(address: Address) -> bool:
     if address.scope_id is not None or address not in _OPEN_6 or any(address in block for block in _CLOSED_6):
         return False
     return address.is_global and (int(address) >> 32) & 0xFFFFFFFF not in _ISATAP
-
-
-def look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
-    """`socket.getaddrinfo` within a time limit. Raises `OSError`."""
-    box: queue.SimpleQueue[Sequence[Target] | Exception] = queue.SimpleQueue()
-    # The system's own look-up has no deadline: it is left behind in its thread when time is over.
-    threading.Thread(target=_look_up_into, args=(box, host, port), daemon=True).start()
-    try:
-        found = box.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError("the name was not looked up in time") from None
-    if isinstance(found, Exception):
-        raise OSError("the name cannot be looked up") from found
-    return found
-
-
-def _look_up_into(box: queue.SimpleQueue[Sequence[Target] | Exception], host: str, port: int) -> None:
-    try:
-        box.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except Exception as error:  # a name can be one that the system's codecs do not like
-        box.put(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +105,7 @@ class PublicHttpClient:
         deadline_seconds: float = DEADLINE_SECONDS,
         max_bytes: int = MAX_BYTES,
     ) -> Response | NoResponse | NotAllowed:
-        """One request as `worker.outbound.client.exchange` makes it, to checked addresses only. Never raises."""
+        """One request as `sentinel.platform.outbound.client.exchange` makes it, to checked addresses only. Never raises."""
         if (why := self.fault(url)) is not None:
             return NotAllowed(why)
         refused: list[str] = []

@@ -2,7 +2,7 @@
 
 Every result is a value: `Response` or `NoResponse`. One try, no redirects, no proxies or credentials from the environment,
 no compression; one deadline over connecting, sending and receiving, however slowly bytes drip, and one bound on what is
-kept. Only looking up a host's name is left to the system's own time limits.
+kept.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -60,16 +61,19 @@ Resolver = Callable[[str, int, float], Sequence[Target]]
 after it: what a resolver has checked is what is connected to."""
 
 
-def post_json(
-    url: str, body: object, *, headers: Mapping[str, str] | None = None, deadline_seconds: float, max_bytes: int
-) -> Response | NoResponse:
-    """POST `body` as JSON. Never raises."""
-    try:
-        data = orjson.dumps(body)
-    except (TypeError, ValueError):
-        return NoResponse(FailureKind.NOT_SENT)
-    sent = {"Content-Type": "application/json", **(headers or {})}
-    return exchange("POST", url, data, headers=sent, deadline_seconds=deadline_seconds, max_bytes=max_bytes)
+def look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
+    """`socket.getaddrinfo` within a time limit. Raises what it raises, or `TimeoutError`."""
+    found: Future[Sequence[Target]] = Future()
+
+    def ask() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:  # a name can be one that the system's codecs do not like
+            found.set_exception(error)
+
+    # The system's own look-up has no deadline: it is left behind in its thread when time is over.
+    threading.Thread(target=ask, daemon=True).start()
+    return found.result(seconds)
 
 
 def exchange(
@@ -77,47 +81,31 @@ def exchange(
     url: str,
     data: bytes | None = None,
     *,
+    json: object = None,
     headers: Mapping[str, str] | None = None,
     deadline_seconds: float,
     max_bytes: int,
-    resolve: Resolver | None = None,
+    resolve: Resolver = look_up,
 ) -> Response | NoResponse:
-    """One request, at most `deadline_seconds` in all; a body of more than `max_bytes` is no answer. Never raises."""
-    _deadline.start(deadline_seconds, max_bytes + MAX_HEAD_BYTES, resolve or _look_up)
+    """One request with `data` or `json`, at most `deadline_seconds` in all; a body of more than `max_bytes` is no answer. Never raises."""
+    _bounds.start(deadline_seconds, max_bytes + MAX_HEAD_BYTES, resolve)
+    sent = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close", **(headers or {})}
     try:
-        return _exchange(method, url, data, headers or {}, max_bytes)
+        if json is not None:
+            data, sent["Content-Type"] = orjson.dumps(json), "application/json"
+        with _Session() as session, session.request(
+            method, url, data=data, headers=sent, timeout=_bounds.left(), allow_redirects=False, stream=True
+        ) as response:  # fmt: skip
+            body = b""
+            # To the end, because only there a body that is cut off is noticed.
+            for part in response.raw.stream(max_bytes + 1, decode_content=False):
+                body += part
+                if len(body) > max_bytes:
+                    return NoResponse(FailureKind.TOO_LARGE)
     except Exception:  # a hostile answer finds errors nobody listed: none of them may come through
-        return NoResponse(_deadline.trouble())
-
-
-def _exchange(
-    method: str, url: str, data: bytes | None, headers: Mapping[str, str], max_bytes: int
-) -> Response | NoResponse:
-    with _Session() as session:
-        # Also keeps a .netrc from taking the place of the Authorization header.
-        session.trust_env = False
-        session.headers.clear()
-        session.mount("http://", _Adapter())
-        session.mount("https://", _Adapter())
-        sent = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close", **headers}
-        left = _deadline.left()
-        with session.request(
-            method, url, data=data, headers=sent, timeout=(left, left), allow_redirects=False, stream=True
-        ) as response:
-            body = _body(response.raw, max_bytes)
-    if len(body) > max_bytes:
-        return NoResponse(FailureKind.TOO_LARGE)
+        return NoResponse(_bounds.trouble())
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return Response(response.status_code, kind, body)
-
-
-def _body(raw: Any, max_bytes: int) -> bytes:
-    """At most one byte more than wanted; read until nothing comes, because only then a body that is cut off is noticed."""
-    parts, left = [], max_bytes + 1
-    while left > 0 and (part := raw.read(left, decode_content=False)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
 
 
 class Readiness:
@@ -141,23 +129,15 @@ class Readiness:
             return self._is_ready
 
 
-class _TooManyBytes(OSError):
-    """More bytes came than may be looked at."""
-
-
-class _Deadline(threading.local):
+class _Bounds(threading.local):
     """What is left of the exchange that this thread is in."""
 
-    until = 0.0
-    bytes_left = 0
-    is_connected = False
+    until, bytes_left, is_connected = 0.0, 0, False
     resolve: Resolver
 
     def start(self, seconds: float, most_bytes: int, resolve: Resolver) -> None:
-        self.until = time.monotonic() + seconds
-        self.bytes_left = most_bytes
+        self.until, self.bytes_left, self.is_connected = time.monotonic() + seconds, most_bytes, False
         self.resolve = resolve
-        self.is_connected = False
 
     def left(self) -> float:
         left = self.until - time.monotonic()
@@ -168,7 +148,7 @@ class _Deadline(threading.local):
     def count(self, received: int) -> int:
         self.bytes_left -= received
         if self.bytes_left < 0:
-            raise _TooManyBytes("the answer is too large")
+            raise OSError("more bytes came than may be looked at")
         return received
 
     def trouble(self) -> FailureKind:
@@ -179,67 +159,52 @@ class _Deadline(threading.local):
         return FailureKind.TIMEOUT if time.monotonic() >= self.until else FailureKind.BROKEN
 
 
-_deadline = _Deadline()
+_bounds = _Bounds()
 
 
 class _BoundedSocket(socket.socket):
     """Sets the time that is left before every call: a server sending byte by byte gets no more than one sending at once."""
 
     def recv_into(self, *args: Any, **options: Any) -> int:
-        self.settimeout(_deadline.left())
-        return _deadline.count(super().recv_into(*args, **options))
+        self.settimeout(_bounds.left())
+        return _bounds.count(super().recv_into(*args, **options))
+
+    def send(self, *args: Any, **options: Any) -> int:
+        self.settimeout(_bounds.left())
+        return super().send(*args, **options)
 
     def sendall(self, *args: Any, **options: Any) -> None:
-        self.settimeout(_deadline.left())
+        self.settimeout(_bounds.left())
         super().sendall(*args, **options)
 
 
-class _BoundedTls(ssl.SSLSocket):
+class _BoundedTls(_BoundedSocket, ssl.SSLSocket):
     """The same over TLS, where `sendall` is a loop of `send`."""
 
-    def recv_into(self, *args: Any, **options: Any) -> int:
-        self.settimeout(_deadline.left())
-        return _deadline.count(super().recv_into(*args, **options))
 
-    def send(self, *args: Any, **options: Any) -> int:
-        self.settimeout(_deadline.left())
-        return super().send(*args, **options)
-
-
-def _look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-
-
-def _dial(host: str, port: int) -> socket.socket:
-    failed: OSError | None = None
-    for family, kind, protocol, _, address in _deadline.resolve(host, port, _deadline.left()):
+def _dial(connection: HTTPConnection) -> socket.socket:
+    failed = OSError("the name has no address")
+    for family, kind, protocol, _, address in _bounds.resolve(connection.host, connection.port, _bounds.left()):
         link = _BoundedSocket(family, kind, protocol)
         try:
-            link.settimeout(_deadline.left())
+            link.settimeout(_bounds.left())
             link.connect(address)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             link.close()
             failed = error
         else:
-            _deadline.is_connected = True
+            _bounds.is_connected = True
             return link
-    raise failed or OSError("the name has no address")
+    raise failed
 
 
 class _Http(HTTPConnection):
-    def _new_conn(self) -> socket.socket:
-        return _dial(self.host, self.port or 80)
+    _new_conn = _dial
 
 
 class _Https(HTTPSConnection):
-    def _new_conn(self) -> socket.socket:
-        return _dial(self.host, self.port or 443)
-
-
-class _Session(requests.Session):
-    def get_redirect_target(self, resp: requests.Response) -> None:
-        """No answer points elsewhere. Also without following, requests would read and unpack a redirect's whole body."""
+    _new_conn = _dial
 
 
 class _HttpPool(HTTPConnectionPool):
@@ -250,17 +215,30 @@ class _HttpsPool(HTTPSConnectionPool):
     ConnectionCls = _Https
 
 
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.sslsocket_class = _BoundedTls
+    return context
+
+
 class _Adapter(HTTPAdapter):
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, ssl_context=_tls(), **options)
         self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
 
 
-@functools.cache
-def _tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.sslsocket_class = _BoundedTls
-    return context
+class _Session(requests.Session):
+    def __init__(self) -> None:
+        super().__init__()
+        # Also keeps a .netrc from taking the place of the Authorization header.
+        self.trust_env = False
+        self.headers.clear()
+        self.mount("http://", _Adapter())
+        self.mount("https://", _Adapter())
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """No answer points elsewhere. Also without following, requests would read and unpack a redirect's whole body."""
 
 
 def is_http_url(url: str) -> bool:

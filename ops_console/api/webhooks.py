@@ -1,0 +1,90 @@
+"""Receivers of events and dead letters: how they stand, disabling, sending again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response
+
+from ops_console.api.documentation import OPERATOR, READING, WRITING
+from ops_console.api.rendering import json_response, path_id, present
+from ops_console.api.schemas import ResendSchema
+from ops_console.context import Context
+from ops_console.identity import actor, must_have_proved
+from sentinel.authority.actor import Actor
+from sentinel.authority.webhooks import (
+    DeadLetter,
+    EventEndpoint,
+    disable_webhook,
+    list_dead_letters,
+    list_endpoints,
+    resend,
+)
+from sentinel.platform.http.bodies import json_body, load, without_nulls
+from sentinel.platform.http.openapi import documented
+
+_RESEND = ResendSchema()
+_ANY = {"type": "object"}
+
+
+def endpoint_view(row: EventEndpoint) -> dict[str, Any]:
+    """A receiver as administrators see it; no secret is known here."""
+    return present({
+        "endpoint_id": row.endpoint_id, "kind": row.kind, "url": row.url, "event_types": row.event_types, "behind": row.behind,
+        "attempts": row.attempts, "failing_since": row.failing_since, "next_attempt_at": row.next_attempt_at if row.attempts else None,
+        "last_error": row.last_error, "delivered_at": row.delivered_at, "disabled_at": row.disabled_at,
+        "disabled_reason": row.disabled_reason, "dead_letters": row.dead_letters, "created_at": row.created_at,
+    })  # fmt: skip
+
+
+def dead_letter_view(row: DeadLetter) -> dict[str, Any]:
+    """A dead letter as administrators see it."""
+    return present({
+        "endpoint_id": row.endpoint_id, "url": row.url, "event_id": row.event_id, "event": row.event, "operation_id": row.operation_id,
+        "position": row.position, "attempts": row.attempts, "last_error": row.last_error, "died_at": row.died_at,
+        "resend_asked_at": row.resend_asked_at,
+    })  # fmt: skip
+
+
+def routes(blueprint: Blueprint, context: Context) -> None:
+    """Add the routes of webhooks; all of them are the administrators'."""
+
+    @blueprint.get("/webhooks")
+    @documented("Receivers of events, and how far each is", responses={200: ("Oldest first.", _ANY)}, problems=READING,
+                security=OPERATOR)  # fmt: skip
+    def show_webhooks() -> Response:
+        rows = list_endpoints(context.pool, _administrator().tenant_id)
+        return json_response({"webhooks": [endpoint_view(row) for row in rows]})
+
+    @blueprint.get("/webhooks/dead-letters")
+    @documented("What receivers did not take in time", responses={200: ("Oldest first.", _ANY)}, problems=READING,
+                security=OPERATOR)  # fmt: skip
+    def show_dead_letters() -> Response:
+        rows = list_dead_letters(context.pool, _administrator().tenant_id)
+        return json_response({"dead_letters": [dead_letter_view(row) for row in rows]})
+
+    @blueprint.post("/webhooks/<endpoint_id>/disable")
+    @documented(
+        "Send a webhook nothing more", responses={200: ("Disabled.", _ANY)}, problems=WRITING, security=OPERATOR
+    )
+    def disable(endpoint_id: str) -> Response:
+        person = _administrator()
+        must_have_proved()
+        disable_webhook(context.pool, person, path_id(endpoint_id))
+        return json_response({"endpoint_id": endpoint_id, "disabled": True})
+
+    @blueprint.post("/webhooks/<endpoint_id>/resend")
+    @documented("Have dead letters tried once more", request=_RESEND, responses={202: ("How many are tried.", _ANY)},
+                problems=WRITING, security=OPERATOR)  # fmt: skip
+    def resend_dead_letters(endpoint_id: str) -> Response:
+        person = _administrator()
+        must_have_proved()
+        given = load(_RESEND, without_nulls(json_body()))
+        about = path_id(given["event_id"]) if "event_id" in given else None
+        return json_response({"asked": resend(context.pool, person, path_id(endpoint_id), about)}, 202)
+
+
+def _administrator() -> Actor:
+    person = actor()
+    person.must_be("admin")
+    return person

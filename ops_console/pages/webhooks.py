@@ -1,0 +1,81 @@
+"""The page of receivers of events: how far each is, what it did not take in time (dead letters); disabling, enabling, sending again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flask import Blueprint, Response
+
+from ops_console.api.rendering import path_id
+from ops_console.context import Context
+from ops_console.identity import actor
+from ops_console.pages import shell
+from ops_console.pages.step_up import prove
+from sentinel.authority.webhooks import disable_webhook, enable_webhook, list_dead_letters, list_endpoints, resend
+from sentinel.core.errors import InvalidInput
+
+ADDRESS = "/ops/webhooks"
+MOST_SHOWN = 200
+KINDS = {"webhook": "webhook", "decision_log": "decision log", "slack": "Slack notice", "mail": "mail notice"}
+
+
+def routes(pages: Blueprint, context: Context) -> None:
+    """Add the page and its acts; all of it is the administrators'."""
+
+    @pages.get("/webhooks")
+    def webhooks() -> Response:
+        return _page(context)
+
+    @pages.post("/webhooks/<endpoint_id>/disable")
+    @shell.shows(lambda told, endpoint_id: _page(context, told))
+    def webhooks_disable(endpoint_id: str) -> Response:
+        return _act(context, lambda: _disable(context, endpoint_id))
+
+    @pages.post("/webhooks/<endpoint_id>/enable")
+    @shell.shows(lambda told, endpoint_id: _page(context, told))
+    def webhooks_enable(endpoint_id: str) -> Response:
+        return _act(context, lambda: _enable(context, endpoint_id))
+
+    @pages.post("/webhooks/<endpoint_id>/resend/<event_id>")
+    @shell.shows(lambda told, endpoint_id, event_id: _page(context, told))
+    def webhooks_resend(endpoint_id: str, event_id: str) -> Response:
+        return _act(context, lambda: _resend(context, endpoint_id, event_id))
+
+
+def _act(context: Context, do: Callable[[], str]) -> Response:
+    actor().must_be("admin")
+    return shell.attempt(context, do, again=lambda told: _page(context, told), then=ADDRESS)
+
+
+def _page(context: Context, refused: shell.Refused | None = None) -> Response:
+    # Here too: an act's form may be shown again without its view being asked.
+    actor().must_be("admin")
+    tenant_id = actor().tenant_id
+    return shell.page(
+        context, "webhooks.html", title="Webhooks", refused=refused, kinds=KINDS, most=MOST_SHOWN,
+        endpoints=list_endpoints(context.pool, tenant_id), letters=list_dead_letters(context.pool, tenant_id, limit=MOST_SHOWN),
+    )  # fmt: skip
+
+
+def _proved(context: Context) -> None:
+    prove(context)
+    if shell.typed():
+        raise InvalidInput("this is done without further words")
+
+
+def _disable(context: Context, endpoint_id: str) -> str:
+    _proved(context)
+    disable_webhook(context.pool, actor(), path_id(endpoint_id))
+    return "The webhook is disabled; its place in the feed stays."
+
+
+def _enable(context: Context, endpoint_id: str) -> str:
+    _proved(context)
+    enable_webhook(context.pool, actor(), path_id(endpoint_id))
+    return "The webhook is enabled, and goes on where it stopped."
+
+
+def _resend(context: Context, endpoint_id: str, event_id: str) -> str:
+    _proved(context)
+    resend(context.pool, actor(), path_id(endpoint_id), path_id(event_id))
+    return "It is sent once more. If it is not taken, it stays in the list."

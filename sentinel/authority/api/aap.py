@@ -1,0 +1,287 @@
+"""The Agent Approval Protocol: a tool call is submitted, decided, consumed just before it runs, and its outcome reported.
+
+Submitting is a guard of the operation that `tools.yaml` makes of the call, consuming is its start, the outcome its report. How a
+request stands is asked anew each time; only what its client submitted and did is kept (`aap_requests`). An instance is a key
+that is bound to one agent. `docs/wires.md` describes the mapping.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs
+
+from sentinel.authority import aap_requests
+from sentinel.authority.aap_requests import AapRequest
+from sentinel.authority.api.aap_wire import (
+    REQUESTS,
+    AapConflict,
+    RequestStatus,
+    outcome_of,
+    refused,
+    rendered,
+    stored_question,
+    submission_of,
+    wait_seconds,
+)
+from sentinel.authority.api.approval_stream import ApprovalFeed
+from sentinel.authority.api.authority_calls import AuthorityCalls
+from sentinel.authority.api.context import Context
+from sentinel.authority.approvals import find_approval
+from sentinel.authority.decisions import Recorded
+from sentinel.authority.engine import Caller
+from sentinel.authority.reasons import reason_text
+from sentinel.core.errors import (
+    Forbidden,
+    KeyReused,
+    NotFound,
+    ReportContradicts,
+    ResolvedNotExecuted,
+    SentinelError,
+    TooManyStreams,
+)
+from sentinel.core.operation import check_identifier
+from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
+from sentinel.store.ids import new_id, uuid_or_none
+
+_STARTS = uuid.UUID("6f0c3b0a-9d0e-5f2b-8c39-3f1d6a1e7b52")
+"""Namespace of the start ids that consume keys stand for."""
+
+Act = Callable[[Caller, AapRequest, Request], Awaitable[AapRequest]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """How the operation of a request stands: what was recorded, or the sentence of why nothing was."""
+
+    recorded: Recorded | None
+    refusal: str = ""
+
+
+class AapRoutes:
+    """The five routes. `feed` tells when an approval is decided."""
+
+    def __init__(self, context: Context, calls: AuthorityCalls, feed: ApprovalFeed) -> None:
+        self._context, self._calls, self._feed = context, calls, feed
+        self._pool, self._clock = context.authority.pool, context.authority.clock
+
+    def find(self, method: str, path: str) -> Handler | None:
+        """The handler of a method and path."""
+        if not path.startswith(REQUESTS):
+            return None
+        parts = path.removeprefix(REQUESTS).strip("/").split("/")
+        if parts == [""]:
+            return self._handler(self._create) if method == "POST" else None
+        acts: dict[tuple[str, str], Act] = {
+            ("GET", ""): self._show, ("DELETE", ""): self._cancel, ("POST", "consume"): self._consume,
+            ("POST", "outcome"): self._report,
+        }  # fmt: skip
+        act = acts.get((method, "/".join(parts[1:])))
+        return None if act is None else self._handler(partial(self._of_request, parts[0], act))
+
+    def _handler(self, answer: Callable[[Caller, Request], Awaitable[Answer]]) -> Handler:
+        async def handle(request: Request) -> Answer:
+            try:
+                caller = await self._context.identity.waited_for("guard", request.environ)
+                if caller.agent_id is None:
+                    raise Forbidden("an instance of the protocol is a key that is bound to one agent")
+                return await answer(caller, request)
+            except SentinelError as error:
+                return refused(error, request_id_of(request.environ))
+
+        return handle
+
+    async def _create(self, caller: Caller, request: Request) -> Answer:
+        key = _key_of(request)
+        made = submission_of(request.json(), self._context.tools.current)
+        row, is_new = await self._in_thread(
+            aap_requests.submit, self._pool, tenant_id=caller.tenant_id, request_id=new_id(), principal_id=caller.principal_id,
+            idempotency_key=key, agent_id=caller.agent_id, **made,
+        )  # fmt: skip
+        if row.submission != made["submission"]:
+            raise AapConflict("idempotency_conflict", "this Idempotency-Key was used for another request")
+        return await self._answered(caller, row, request, status=201 if is_new else 200)
+
+    async def _of_request(self, request_id: str, act: Act, caller: Caller, request: Request) -> Answer:
+        wanted = uuid_or_none(request_id)
+        row = await self._find(caller, wanted) if wanted is not None else None
+        if row is None:
+            raise NotFound("the request is unavailable")
+        return await self._answered(caller, await act(caller, row, request), request)
+
+    async def _show(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
+        seconds = wait_seconds(parse_qs(request.environ.get("QUERY_STRING", "")).get("wait", ["0"])[0])
+        left = min(seconds, (row.deadline_at - self._clock()).total_seconds())
+        if left <= 0 or row.cancelled_at or row.consumed_at or row.question is None:
+            return row
+        found = (await self._ask(caller, row, request)).recorded
+        if found is None or found.status != "pending" or found.approval_id is None:
+            return row
+        approval_id = found.approval_id
+
+        async def is_open() -> bool:
+            approval = await self._in_thread(find_approval, self._pool, caller.tenant_id, approval_id)
+            return approval is not None and approval.status == "pending"
+
+        try:
+            await self._feed.wait_for(caller, approval_id, left, is_open=is_open)
+        except TooManyStreams:
+            return row  # then it is answered at once, and the client asks again
+        return row
+
+    async def _cancel(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
+        """The approval stays: withdrawing it would be deciding it."""
+        if row.cancelled_at is None:
+            now = await self._status(caller, row, request)
+            if now.status != "pending" or not await self._in_thread(aap_requests.cancel, self._pool, row):
+                raise AapConflict("already_terminal", f"the request is {now.status}")
+        return await self._again(caller, row)
+
+    async def _consume(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
+        key = _key_of(request)
+        if row.consumed_at is not None:
+            return _only_of(row, key)
+        if row.cancelled_at is not None or row.refusal is not None:
+            raise AapConflict("not_approved", "the request is not approved")
+        if self._clock() >= row.deadline_at:
+            raise AapConflict("approval_expired", "the time of the request is over")
+        if not await self._in_thread(aap_requests.claim, self._pool, row, key):
+            return _only_of(await self._again(caller, row), key)
+        decided_at, expires_at = row.created_at, row.deadline_at
+        if row.question is not None:
+            found = await self._ask(caller, row, request, start_id=uuid.uuid5(_STARTS, f"{row.request_id}:{key}"))
+            if found.recorded is None or found.recorded.start_event_id is None:
+                await self._in_thread(aap_requests.release, self._pool, row, key)
+                raise _not_started(found.recorded)
+            decided_at = _decided_at(row, found.recorded)
+            expires_at = found.recorded.permit_expires_at or self._clock() + timedelta(seconds=1)
+        await self._in_thread(
+            aap_requests.consume,
+            self._pool,
+            row,
+            key,
+            decided_at=decided_at,
+            expires_at=max(expires_at, decided_at + timedelta(seconds=1)),
+        )
+        return _only_of(await self._again(caller, row), key)
+
+    async def _report(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
+        outcome, note = outcome_of(request.json())
+        if row.consumed_at is None:
+            raise AapConflict("not_consumed", "the request was not consumed")
+        if row.outcome is None:
+            if row.question is not None:
+                await self._tell(caller, row, outcome, note, request_id_of(request.environ))
+            await self._in_thread(aap_requests.report, self._pool, row, outcome, note)
+            row = await self._again(caller, row)
+        if (row.outcome, row.outcome_note) != (outcome, note):
+            raise AapConflict("outcome_conflict", "another outcome was reported before")
+        return row
+
+    async def _tell(self, caller: Caller, row: AapRequest, outcome: str, note: str | None, request_id: str) -> None:
+        operation = stored_question(row)
+        try:
+            await self._calls.report(
+                caller, request_id=request_id, outcome="success" if outcome == "succeeded" else "error",
+                error=None if outcome == "succeeded" else note, idempotency_key=operation.idempotency_key,
+                action=operation.action, agent_id=operation.agent_id, resource=operation.resource,
+                risk_class=operation.risk_class,
+            )  # fmt: skip
+        except ReportContradicts as error:
+            raise AapConflict("outcome_conflict", error.detail) from None
+
+    async def _ask(
+        self, caller: Caller, row: AapRequest, request: Request, *, start_id: uuid.UUID | None = None
+    ) -> _Found:
+        """Guard the request's operation, and keep which one it is."""
+        operation = stored_question(row)
+        try:
+            found = await self._calls.guard(
+                caller, operation, request_id=request_id_of(request.environ), start_id=start_id
+            )
+        except (KeyReused, ResolvedNotExecuted) as error:
+            return _Found(None, f"{error.code.replace('-', '_')}: {error.detail}")
+        if row.operation_id is None:
+            await self._in_thread(aap_requests.name_operation, self._pool, row, found.operation_id)
+        return _Found(found)
+
+    async def _status(self, caller: Caller, row: AapRequest, request: Request) -> RequestStatus:
+        if row.consumed_at is not None:
+            return RequestStatus("approved", row.decided_at, row.expires_at)
+        if row.cancelled_at is not None:
+            return RequestStatus("cancelled", row.cancelled_at)
+        if row.refusal is not None:
+            return RequestStatus("denied", row.created_at, note=row.refusal)
+        if self._clock() >= row.deadline_at:
+            return RequestStatus("expired", row.deadline_at)
+        if row.question is None:
+            return RequestStatus("approved", row.created_at, row.deadline_at)
+        found = await self._ask(caller, row, request)
+        if found.recorded is None:
+            return RequestStatus("denied", row.created_at, note=found.refusal)
+        return await self._status_of(row, found.recorded)
+
+    async def _status_of(self, row: AapRequest, found: Recorded) -> RequestStatus:
+        if found.status == "pending":
+            return RequestStatus("pending")
+        if found.status in ("allowed", "approved") and found.permit_expires_at is not None:
+            return RequestStatus("approved", _decided_at(row, found), found.permit_expires_at)
+        if found.status == "expired":
+            return RequestStatus("expired", max(row.created_at, found.approval_expires_at or row.created_at))
+        code = found.status if found.status in ("already_started", "completed") else found.reason_code
+        sentence = "This effect was started before." if code == found.status else reason_text(code)
+        return RequestStatus("denied", await self._denied_at(row, found), note=f"{code}: {sentence}")
+
+    async def _denied_at(self, row: AapRequest, found: Recorded) -> datetime:
+        approval = None
+        if found.approval_id is not None:
+            approval = await self._in_thread(find_approval, self._pool, row.tenant_id, found.approval_id)
+        decided_at = approval.decided_at if approval is not None and approval.decided_at else found.decided_at
+        return max(row.created_at, decided_at)
+
+    async def _answered(self, caller: Caller, row: AapRequest, request: Request, *, status: int = 200) -> Answer:
+        return Answer(rendered(row, await self._status(caller, row, request)), status)
+
+    async def _find(self, caller: Caller, request_id: uuid.UUID) -> AapRequest | None:
+        found: AapRequest | None = await self._in_thread(
+            aap_requests.find_request, self._pool, caller.tenant_id, caller.principal_id, request_id
+        )
+        return found
+
+    async def _again(self, caller: Caller, row: AapRequest) -> AapRequest:
+        found = await self._find(caller, row.request_id)
+        assert found is not None
+        return found
+
+    async def _in_thread(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return await self._context.in_thread(call, *arguments, **named)
+
+
+def _key_of(request: Request) -> str:
+    return check_identifier(request.header("HTTP_IDEMPOTENCY_KEY"), "Idempotency-Key", 255)
+
+
+def _only_of(row: AapRequest, key: str) -> AapRequest:
+    """The request, if this is the key that consumed it. Raises `AapConflict`."""
+    if row.cancelled_at is not None:
+        raise AapConflict("not_approved", "the request is cancelled")
+    if row.consume_key != key:
+        raise AapConflict("already_consumed", "the request is consumed under another key")
+    return row
+
+
+def _not_started(found: Recorded | None) -> AapConflict:
+    if found is not None and found.status in ("already_started", "completed"):
+        return AapConflict("already_consumed", "this effect was started before")
+    if found is not None and found.status == "expired":
+        return AapConflict("approval_expired", "nobody decided in time")
+    return AapConflict("not_approved", "the request is not approved")
+
+
+def _decided_at(row: AapRequest, found: Recorded) -> datetime:
+    """When a permission was given; not before the request, which may ask again for what was decided earlier."""
+    return max(row.created_at, found.approved_at or found.decided_at)

@@ -1,0 +1,252 @@
+"""What the Agent Approval Protocol says on the wire: submissions read strictly, requests rendered exactly as submitted, errors,
+and the documents of its routes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from flask import Blueprint
+from marshmallow import Schema, fields
+from marshmallow.validate import Length, OneOf
+
+from sentinel.authority.aap_requests import AapRequest
+from sentinel.authority.api.authority_calls import amended_problem, retryable
+from sentinel.authority.api.evaluation_questions import LOCAL
+from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.core.errors import Conflict, InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
+from sentinel.core.operation import UNSAFE_TEXT, Operation
+from sentinel.platform.http.bodies import JsonObject, StrictSchema, load
+from sentinel.platform.http.openapi import Documentation, answered_on_the_loop
+from sentinel.platform.http.problems import status_of
+from sentinel.platform.http.wire import Answer
+from sentinel.tools.mapping import ToolRefused, ToolTable
+from sentinel.tools.operations import operation_of
+
+REQUESTS = "/aap/v1/requests"
+LONGEST_WAIT_SECONDS, LONGEST_TIMEOUT_SECONDS = 30, 30 * 86_400
+MOST_REASONING = 4000
+_TIMEOUT = re.compile(r"([0-9]{1,7})([smhd])", re.ASCII)
+_WAIT = re.compile(r"([0-9]{1,3})s?", re.ASCII)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_STATUSES = ("pending", "approved", "denied", "expired", "cancelled")
+_WORD = Length(min=1, max=200)
+
+
+class AapRequestSchema(StrictSchema):
+    """One tool call. `context.facts` are the program's facts for `tools.yaml`; the rest of `context` is kept and given back."""
+
+    tool = fields.String(required=True, validate=_WORD)
+    arguments = JsonObject(required=True)
+    timeout = fields.String(required=True, metadata={"pattern": f"^{_TIMEOUT.pattern}$"})
+    server = fields.String(validate=_WORD)
+    agent_reasoning = fields.String(
+        metadata={
+            "description": "The model's own words: shown, fenced off, to whoever decides; no decision looks at them."
+        }
+    )
+    context = JsonObject()
+
+
+class AapOutcomeSchema(StrictSchema):
+    """What came of a consumed call."""
+
+    status = fields.String(required=True, validate=OneOf(["succeeded", "failed"]))
+    note = fields.String(validate=Length(min=1, max=4000))
+
+
+class AapDecisionSchema(Schema):
+    """`expires_at` only of an approval: until when it can be consumed."""
+
+    status = fields.String(required=True)
+    decided_at = fields.String(required=True)
+    note = fields.String()
+    expires_at = fields.String()
+
+
+class AapConsumptionSchema(Schema):
+    """That the call was started, and what came of it."""
+
+    consumed_at = fields.String(required=True)
+    outcome = fields.Dict()
+
+
+class AapAnswerSchema(Schema):
+    """A request as it stands, with all that was submitted."""
+
+    id = fields.UUID(required=True)
+    tool = fields.String(required=True)
+    arguments = fields.Dict(required=True)
+    timeout = fields.String(required=True)
+    server = fields.String()
+    agent_reasoning = fields.String()
+    context = fields.Dict()
+    status = fields.String(required=True, validate=OneOf(_STATUSES))
+    created_at = fields.String(required=True)
+    deadline_at = fields.String(required=True)
+    decision = fields.Nested(AapDecisionSchema)
+    consumption = fields.Nested(AapConsumptionSchema)
+
+
+class AapConflict(Conflict):
+    """A conflict by the protocol's own name, e.g. "already_consumed"."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code.replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStatus:
+    """How a request stands; `decided_at` is None while it is pending, `expires_at` but for an approval."""
+
+    status: str
+    decided_at: datetime | None = None
+    expires_at: datetime | None = None
+    note: str | None = None
+
+
+_submission, _outcome = AapRequestSchema(), AapOutcomeSchema()
+
+
+def submission_of(body: Mapping[str, Any], table: ToolTable) -> dict[str, Any]:
+    """What is kept of a submission, by column: itself, the operation it is or why it is none, and its end. Raises `InvalidInput`."""
+    asked = load(_submission, body)
+    refusal, question = None, None
+    try:
+        facts = asked.get("context", {}).get("facts")
+        if facts is not None and not isinstance(facts, dict):
+            raise ToolRefused("malformed_fact", "context.facts is not an object")
+        question = table.call(asked.get("server", LOCAL), asked["tool"], asked["arguments"], facts).question
+    except ToolRefused as refused_by_table:
+        refusal = f"{refused_by_table.reason_code}: {refused_by_table.reason}"[:500]
+    reasoning = asked.get("agent_reasoning")
+    return {
+        "submission": _text(asked), "question": None if question is None else json.dumps(question), "refusal": refusal,
+        "reasoning": None if reasoning is None else UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", reasoning[:MOST_REASONING]),
+        "timeout_seconds": _timeout_seconds(asked["timeout"]),
+    }  # fmt: skip
+
+
+def outcome_of(body: Mapping[str, Any]) -> tuple[str, str | None]:
+    """(status, note). Raises `InvalidInput`."""
+    told = load(_outcome, body)
+    note = told.get("note")
+    return told["status"], None if note is None else UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", note)
+
+
+def wait_seconds(text: str) -> int:
+    """How long a look may wait for a decision. Raises `InvalidInput`."""
+    found = _WAIT.fullmatch(text)
+    if found is None:
+        raise InvalidInput.of("wait", 'must be seconds, like "25s"')
+    return min(int(found[1]), LONGEST_WAIT_SECONDS)
+
+
+def stored_question(row: AapRequest) -> Operation:
+    """The operation of a request that has one."""
+    assert row.question is not None
+    return operation_of(json.loads(row.question), row.agent_id)
+
+
+def rendered(row: AapRequest, now: RequestStatus) -> bytes:
+    """The request as its client checks it: everything submitted, and how it stands."""
+    found: dict[str, Any] = {
+        **json.loads(row.submission), "id": str(row.request_id), "status": now.status,
+        "created_at": rfc3339(row.created_at), "deadline_at": rfc3339(row.deadline_at),
+    }  # fmt: skip
+    if now.decided_at is not None:
+        decision = {"status": now.status, "decided_at": rfc3339(now.decided_at)}
+        if now.expires_at is not None:
+            decision["expires_at"] = rfc3339(now.expires_at)
+        if now.note is not None:
+            decision["note"] = now.note
+        found["decision"] = decision
+    if row.consumed_at is not None:
+        found["consumption"] = {"consumed_at": rfc3339(row.consumed_at)}
+        if row.outcome is not None and row.reported_at is not None:
+            note = {} if row.outcome_note is None else {"note": row.outcome_note}
+            found["consumption"]["outcome"] = {"status": row.outcome, **note, "reported_at": rfc3339(row.reported_at)}
+    return orjson.dumps(found)
+
+
+def refused(error: SentinelError, request_id: str) -> Answer:
+    """A problem document that also has the protocol's `error`."""
+    error = retryable(error)
+    status, _ = status_of(error)
+    told = {
+        "type": _kind(error, status), "code": error.code.replace("-", "_"), "message": error.detail if status < 500 else "try again",
+        "request_id": request_id,
+    }  # fmt: skip
+    return amended_problem(error, request_id, {"error": told})
+
+
+def _kind(error: SentinelError, status: int) -> str:
+    if isinstance(error, Conflict):
+        return "conflict"
+    if isinstance(error, NotFound):
+        return "not_found"
+    if isinstance(error, (Unauthenticated, RateLimited)):
+        return "unauthorized" if status == 401 else "rate_limited"
+    return "forbidden" if status == 403 else "unavailable" if status >= 500 else "invalid_request"
+
+
+def _text(asked: Mapping[str, Any]) -> str:
+    """One text for equal submissions. A number that a double cannot carry is refused: it could not be given back as it came."""
+
+    def exact(value: Any) -> float:
+        assert isinstance(value, Decimal)
+        if Decimal(repr(float(value))) != value:
+            raise InvalidInput.of("body", "has a fraction with too many digits; write it as text")
+        return float(value)
+
+    return json.dumps(asked, sort_keys=True, separators=(",", ":"), default=exact, allow_nan=False)
+
+
+def _timeout_seconds(text: str) -> int:
+    found = _TIMEOUT.fullmatch(text)
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 1 <= seconds <= LONGEST_TIMEOUT_SECONDS:
+        raise InvalidInput.of("timeout", 'must be a time like "10m", from "1s" to "30d"')
+    return seconds
+
+
+_KEY: dict[str, Any] = {
+    "name": "Idempotency-Key", "in": "header", "required": True, "schema": {"type": "string", "maxLength": 255},
+}  # fmt: skip
+_WAIT_PARAMETER: dict[str, Any] = {
+    "name": "wait", "in": "query", "schema": {"type": "string"}, "description": "How long to wait for a decision, e.g. 25s.",
+}  # fmt: skip
+
+
+def _documentation(summary: str, *, description: str = "", **rest: Any) -> Documentation:
+    about = (f"{description} " if description else "") + "Agent Approval Protocol; problems also carry its `error`."
+    return Documentation(
+        summary, description=about, responses={200: ("The request.", AapAnswerSchema()), **rest.pop("responses", {})},
+        problems=(400, 401, 403, 404, 409, 411, 413, 415, 429, 503), security=SECURITY, **rest,
+    )  # fmt: skip
+
+
+def routes(root: Blueprint) -> None:
+    """Add the documents of the routes to a blueprint without a prefix."""
+    one = f"{REQUESTS}/<request_id>"
+    told: tuple[tuple[str, str, str, Documentation], ...] = (
+        ("POST", REQUESTS, "aap_create", _documentation(
+            "Submit a tool call", request=AapRequestSchema(), parameters=(_KEY,),
+            responses={201: ("The new request.", AapAnswerSchema())},
+        )),
+        ("GET", one, "aap_show", _documentation("How a request stands", parameters=(_WAIT_PARAMETER,))),
+        ("DELETE", one, "aap_cancel", _documentation(
+            "Cancel a pending request", description="The approval that it waits for stays with its people.",
+        )),
+        ("POST", f"{one}/consume", "aap_consume", _documentation("Start an approved call, once", parameters=(_KEY,))),
+        ("POST", f"{one}/outcome", "aap_report", _documentation("Report a call's outcome", request=AapOutcomeSchema())),
+    )  # fmt: skip
+    for method, path, name, documentation in told:
+        root.add_url_rule(path, name, answered_on_the_loop(documentation), methods=[method])

@@ -1,0 +1,184 @@
+"""AuthZEN's access request and approval profile (draft 1): a denied evaluation that a person may approve becomes a task to watch.
+
+The approval was asked for with the evaluation; a task is that approval. It approves nothing by itself: the PEP asks again, and
+everything is decided anew. Off unless SENTINEL_AUTHZEN_ACCESS_REQUESTS is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from flask import Blueprint
+
+from sentinel.authority.api.authority_calls import amended_problem
+from sentinel.authority.api.context import Context
+from sentinel.authority.api.evaluation_questions import EvaluationRequestSchema, Question, question_of
+from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.authority.approvals import ApprovalRow, find_approval, find_approval_of
+from sentinel.authority.decisions import Recorded
+from sentinel.authority.engine import Caller
+from sentinel.core.errors import InvalidInput, NotFound, PermitExpired, SentinelError
+from sentinel.platform.http.bodies import JsonObject, load, without_nulls
+from sentinel.platform.http.openapi import Documentation, answered_on_the_loop
+from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
+from sentinel.store.ids import uuid_or_none
+from sentinel.tools.mapping import ToolRefused
+
+REQUESTS = "/access/v1/requests"
+_ERROR_TYPE = "urn:openid:authzen:access-request:error:"
+_STATUSES = {"pending": "pending", "approved": "approved", "rejected": "denied", "expired": "expired"}
+
+
+class AccessRequestSchema(EvaluationRequestSchema):
+    """The evaluation that was denied, and which one it was."""
+
+    denial = JsonObject(required=True, metadata={"description": "`evaluation_id`, as the denied evaluation named it."})
+    requested_access = JsonObject()
+    client = JsonObject()
+
+
+class _Refusal(Exception):
+    """An error of the profile: its name, and the refusal that has its status."""
+
+    def __init__(self, name: str, error: SentinelError) -> None:
+        super().__init__(name)
+        self.name, self.error = name, error
+
+
+_access_request = AccessRequestSchema()
+
+
+class AccessRequests:
+    """Serves tasks, and says of evaluations what of an approval they need."""
+
+    def __init__(self, context: Context, *, behind_tls: bool) -> None:
+        self._context, self._behind_tls = context, behind_tls
+
+    @staticmethod
+    def metadata(base: str) -> dict[str, Any]:
+        """What the discovery document says of it."""
+        return {
+            "access_request_endpoint": base + REQUESTS,
+            "capabilities": ["urn:openid:authzen:capability:access-request"],
+        }
+
+    def offer(self, found: Recorded, request: Request) -> dict[str, Any]:
+        """What a denied evaluation says besides, where a person is asked."""
+        assert found.approval_expires_at is not None
+        moment, endpoint = rfc3339(self._context.authority.clock()), self._base(request) + REQUESTS
+        return {
+            "evaluation_id": found.operation_id, "evaluated_at": moment, "reason": "approval_required",
+            "access_request": {"endpoint": endpoint, "expires_at": rfc3339(found.approval_expires_at)},
+        }  # fmt: skip
+
+    async def refusal_of(self, caller: Caller, question: Question) -> dict[str, Any] | None:
+        """Why an evaluation cannot rest on the approval that it names; None: it may be asked, and is decided anew."""
+        assert question.operation is not None and question.approval_id is not None
+        found = await self._context.in_thread(
+            find_approval, self._context.authority.pool, caller.tenant_id, question.approval_id
+        )
+        if found is None or found.principal_id != caller.principal_id:
+            return _denied("approval_unverifiable", "request")
+        if found.digest != question.operation.digest:
+            return _denied("out_of_scope", "request")
+        return None
+
+    def find(self, method: str, path: str) -> Handler | None:
+        """The handler of a method and path."""
+        path = path.rstrip("/")
+        if path == REQUESTS:
+            return self._submit if method == "POST" else None
+        task_id = path.removeprefix(REQUESTS + "/")
+        if method != "GET" or task_id == path or "/" in task_id:
+            return None
+
+        async def show(request: Request) -> Answer:
+            return await self._answered(request, lambda caller: self._task(caller, task_id))
+
+        return show
+
+    async def _submit(self, request: Request) -> Answer:
+        return await self._answered(request, lambda caller: self._submitted(caller, request.json()), status=201)
+
+    async def _answered(self, request: Request, call: Any, *, status: int = 200) -> Answer:
+        try:
+            caller = await self._context.identity.waited_for("guard", request.environ)
+            return Answer(orjson.dumps(_task(await call(caller), self._base(request))), status)
+        except _Refusal as refusal:
+            return amended_problem(refusal.error, request_id_of(request.environ), {"type": _ERROR_TYPE + refusal.name})
+
+    def _base(self, request: Request) -> str:
+        return base_address(request.environ, behind_tls=self._behind_tls)
+
+    async def _submitted(self, caller: Caller, body: Mapping[str, Any]) -> ApprovalRow:
+        asked = load(_access_request, without_nulls(body))
+        try:
+            question = question_of(caller, body, self._context.tools.current)
+        except ToolRefused as refused:
+            raise _Refusal("not_requestable", InvalidInput.of("resource", refused.reason_code)) from None
+        evaluation_id = uuid_or_none(str(asked["denial"].get("evaluation_id", "")))
+        pool = self._context.authority.pool
+        found = None
+        if evaluation_id is not None:
+            found = await self._context.in_thread(find_approval_of, pool, caller.tenant_id, evaluation_id)
+        if found is None or found.principal_id != caller.principal_id or question.operation is None:
+            raise _Refusal(
+                "invalid_denial_binding", InvalidInput.of("denial.evaluation_id", "is no denied evaluation of yours")
+            )
+        if found.digest != question.operation.digest:
+            raise _Refusal(
+                "invalid_denial_binding", InvalidInput.of("denial.evaluation_id", "is of another evaluation")
+            )
+        if found.status == "expired":
+            raise _Refusal("expired_denial", PermitExpired("nobody decided in time; evaluate again"))
+        return found
+
+    async def _task(self, caller: Caller, task_id: str) -> ApprovalRow:
+        wanted = uuid_or_none(task_id)
+        pool = self._context.authority.pool
+        found = await self._context.in_thread(find_approval, pool, caller.tenant_id, wanted) if wanted else None
+        if found is None or found.change or found.principal_id != caller.principal_id:
+            raise _Refusal("unknown_task", NotFound("there is no such task"))
+        return found
+
+
+def _denied(reason: str, next_action: str) -> dict[str, Any]:
+    return {"decision": False, "context": {"reason_code": reason, "reason": reason, "next_action": next_action}}
+
+
+def base_address(environ: Mapping[str, Any], *, behind_tls: bool) -> str:
+    """The address under which this request reached the server, e.g. "https://pdp.example:7860"."""
+    scheme = "https" if behind_tls else environ.get("wsgi.url_scheme", "http")
+    return f"{scheme}://{environ.get('HTTP_HOST', 'localhost')}"
+
+
+def _task(found: ApprovalRow, base: str) -> dict[str, Any]:
+    task_id = str(found.approval_id)
+    task = {
+        "id": task_id, "status": _STATUSES[found.status], "status_endpoint": f"{base}{REQUESTS}/{task_id}",
+        "expires_at": rfc3339(found.expires_at),
+    }  # fmt: skip
+    if found.status != "approved":
+        return {"task": task}
+    approval = {"id": task_id, "approved_until": rfc3339(found.expires_at)}
+    if found.decided_at is not None:
+        approval["approved_at"] = rfc3339(found.decided_at)
+    return {"task": task, "result": {"mode": "reevaluate", "approval": approval}}
+
+
+def routes(root: Blueprint) -> None:
+    """Add the documents of the routes to a blueprint without a prefix."""
+    task = {"type": "object", "required": ["task"]}
+    problems = (400, 401, 403, 404, 410, 411, 413, 415, 429, 503)
+    submit = Documentation(
+        "The task of a denied evaluation that a person may approve (AuthZEN access request profile)",
+        request=_access_request, responses={201: ("The task.", task)}, problems=problems, security=SECURITY,
+    )  # fmt: skip
+    show = Documentation(
+        "How a task stands", description="`approved` is a reason to evaluate again and nothing else.",
+        responses={200: ("The task.", task)}, problems=(401, 403, 404, 429, 503), security=SECURITY,
+    )  # fmt: skip
+    root.add_url_rule(REQUESTS, "access_requests", answered_on_the_loop(submit), methods=["POST"])
+    root.add_url_rule(f"{REQUESTS}/<task_id>", "access_request", answered_on_the_loop(show), methods=["GET"])

@@ -1,0 +1,263 @@
+"""The AuthZEN Authorization API 1.0: evaluation, evaluations and discovery.
+
+"true" means that it may be done now: never while a person is owed, and never on a mere check of something whose budget would
+have to be reserved. `docs/wires.md` says how a request becomes an operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response, request
+from marshmallow import Schema, fields
+
+from sentinel.authority.api.access_requests import AccessRequests, base_address
+from sentinel.authority.api.authority_calls import AuthorityCalls, amended_problem, retryable
+from sentinel.authority.api.context import Context
+from sentinel.authority.api.evaluation_questions import (
+    EvaluationRequestSchema,
+    EvaluationsRequestSchema,
+    Question,
+    merged,
+    question_of,
+)
+from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.authority.api.identity import KEY_HASH
+from sentinel.authority.decisions import Peeked, Recorded
+from sentinel.authority.engine import Caller
+from sentinel.authority.guard_rows import GuardRow
+from sentinel.authority.reasons import reason_text
+from sentinel.core.errors import (
+    EngineUnavailable,
+    InvalidInput,
+    KeyReused,
+    LengthRequired,
+    ResolvedNotExecuted,
+    SentinelError,
+    UnsupportedMediaType,
+)
+from sentinel.platform.http.bodies import load, without_nulls
+from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
+from sentinel.platform.http.problems import status_of
+from sentinel.platform.http.responses import json_response
+from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
+from sentinel.store.ids import proof_id_of
+from sentinel.tools.mapping import ToolRefused
+
+EVALUATION, EVALUATIONS = "/access/v1/evaluation", "/access/v1/evaluations"
+DISCOVERY = "/.well-known/authzen-configuration"
+MOST_EVALUATIONS = 64
+UNRECORDED = "idempotency_key_required"
+_UNRECORDED_TEXT = "It would have to be reserved: ask with context.idempotency_key, or as a mapped tool."
+
+Decision = dict[str, Any]
+"""{"decision": bool, "context": {…}}"""
+
+_evaluations = EvaluationsRequestSchema()
+
+
+class EvaluationSchema(Schema):
+    """One decision; `context` says why."""
+
+    decision = fields.Boolean(required=True)
+    context = fields.Dict()
+
+
+class EvaluationsSchema(Schema):
+    """The decisions in the order of the evaluations, as far as they were gone through; of a single one its decision."""
+
+    evaluations = fields.List(fields.Nested(EvaluationSchema))
+    decision = fields.Boolean()
+    context = fields.Dict()
+
+
+class Evaluations:
+    """Answers evaluations. `access_requests` is None where nobody can ask for an approval this way."""
+
+    def __init__(self, context: Context, calls: AuthorityCalls, access_requests: AccessRequests | None) -> None:
+        self._context, self._calls, self._access_requests = context, calls, access_requests
+
+    def handlers(self) -> dict[str, Handler]:
+        """By path."""
+        return {EVALUATION: self._evaluation, EVALUATIONS: self._evaluations}
+
+    async def _evaluation(self, request: Request) -> Answer:
+        try:
+            caller = await self._context.identity.waited_for("guard", request.environ)
+            return _answered(await self._decision(caller, json_of(request), request))
+        except SentinelError as error:
+            return _refused(error, request)
+
+    async def _evaluations(self, request: Request) -> Answer:
+        try:
+            caller = await self._context.identity.waited_for("guard", request.environ)
+            body = load(_evaluations, without_nulls(json_of(request)))
+            several = body.get("evaluations")
+            if not several:
+                return _answered(await self._decision(caller, body, request))
+            if len(several) > MOST_EVALUATIONS:
+                raise InvalidInput.of("evaluations", f"must be at most {MOST_EVALUATIONS}")
+            self._context.identity.charge(request.environ[KEY_HASH], len(several) - 1)
+            semantic = body.get("options", {}).get("evaluations_semantic", "execute_all")
+            return _answered({"evaluations": await self._go_through(caller, body, several, semantic, request)})
+        except SentinelError as error:
+            return _refused(error, request)
+
+    async def _go_through(
+        self, caller: Caller, body: Mapping[str, Any], several: list[Any], semantic: str, request: Request
+    ) -> list[Decision]:
+        if semantic == "execute_all":
+            return list(await asyncio.gather(*(self._one_of(caller, body, one, request) for one in several)))
+        found: list[Decision] = []
+        stops_at = semantic == "permit_on_first_permit"
+        for one in several:
+            found.append(await self._one_of(caller, body, one, request))
+            if found[-1]["decision"] is stops_at:
+                if not stops_at:
+                    found[-1]["context"] = {"code": "200", **found[-1]["context"], "stopped_by": semantic}
+                break
+        return found
+
+    async def _one_of(self, caller: Caller, body: Mapping[str, Any], one: Any, request: Request) -> Decision:
+        """The decision on one of several; what cannot be asked or answered is no, with the error."""
+        try:
+            return await self._decision(caller, merged(body, one), request)
+        except SentinelError as error:
+            status, title = status_of(retryable(error))
+            told = title if isinstance(error, EngineUnavailable) else error.detail
+            return {"decision": False, "context": {"error": {"status": status, "message": told}}}
+
+    async def _decision(self, caller: Caller, body: Mapping[str, Any], request: Request) -> Decision:
+        """Raises the refusals of `question_of` that are about the request, and those of the store."""
+        try:
+            question = question_of(caller, body, self._context.tools.current)
+        except ToolRefused as refused:
+            return _no(refused.reason_code, refused.reason)
+        if question.operation is None:
+            return _decision(True, "unguarded", "The table lets this tool run without asking.")
+        if not question.is_recorded:
+            return _checked(*await self._calls.check(caller, question.operation))
+        if self._access_requests is not None and question.approval_id is not None:
+            refusal = await self._access_requests.refusal_of(caller, question)
+            if refusal is not None:
+                return refusal
+        try:
+            found = await self._calls.guard(
+                caller, question.operation, request_id=request_id_of(request.environ),
+                has_start_step=question.has_start_step, start_id=question.start_id,
+            )  # fmt: skip
+        except (KeyReused, ResolvedNotExecuted) as error:
+            return _no(error.code.replace("-", "_"), error.detail)
+        return self._recorded(caller, question, found, request)
+
+    def _recorded(self, caller: Caller, question: Question, found: Recorded, request: Request) -> Decision:
+        assert question.operation is not None
+        may = may_act(question, found)
+        is_over = found.status in ("already_started", "completed") and not may
+        code = found.status if is_over else found.reason_code
+        answer = _decision(may, code, "It was started before." if is_over else reason_text(code))
+        told = answer["context"]
+        told |= {
+            "status": found.status, "operation_id": found.operation_id, "idempotency_key": question.operation.idempotency_key,
+            "policy_id": found.policy_id, "policy_version": found.policy_version,
+            "proof_id": proof_id_of(found.decision_event_id),
+        }  # fmt: skip
+        if found.approval_id is not None:
+            told["approval_id"] = found.approval_id
+        if found.status == "pending" and found.approval_expires_at is not None:
+            told["expires_at"] = rfc3339(found.approval_expires_at)
+            if self._access_requests is not None:
+                told |= self._access_requests.offer(found, request)
+        if may and question.has_start_step and found.permit_id is not None and found.permit_expires_at is not None:
+            permits = self._context.authority.permits
+            told["permit_token"] = permits.issue(caller.tenant_id, found.permit_id, found.digest)
+            told["permit_expires_at"] = rfc3339(found.permit_expires_at)
+        return answer
+
+
+def may_act(question: Question, found: Recorded) -> bool:
+    """Whether a recorded decision lets its calls act now: a permit is out, and where a start was named, it is that one."""
+    if question.start_id is not None:
+        return found.start_event_id is not None
+    return found.status in ("allowed", "approved") and found.permit_id is not None
+
+
+def json_of(request: Request) -> dict[str, Any]:
+    """The body. What is no JSON by its headers is 400 in this protocol. Raises `InvalidInput` and `BodyTooLarge`."""
+    try:
+        return request.json()
+    except (LengthRequired, UnsupportedMediaType) as error:
+        raise InvalidInput.of("body", error.detail) from None
+
+
+def _checked(found: Peeked, row: GuardRow) -> Decision:
+    """A check reserves nothing, so it says yes only where nothing would be reserved, counted or remembered."""
+    if found.decision == "ALLOW" and (row.limits or row.terms.shared or row.once_key):
+        return _no(UNRECORDED, _UNRECORDED_TEXT)
+    may = found.decision == "ALLOW"
+    return _decision(may, found.reason_code, reason_text(found.reason_code))
+
+
+def _no(code: str, sentence: str) -> Decision:
+    return _decision(False, code, sentence)
+
+
+def _decision(may: bool, code: str, sentence: str) -> Decision:
+    """With the reason under each name by which clients of this protocol look for it."""
+    return {
+        "decision": may,
+        "context": {"reason_code": code, "reason": sentence, "reasons": [code], "reason_admin": {"en": f"{sentence} [{code}]"}},
+    }  # fmt: skip
+
+
+def _answered(found: dict[str, Any]) -> Answer:
+    return Answer(orjson.dumps(found))
+
+
+def _refused(error: SentinelError, request: Request) -> Answer:
+    """A problem document. One that says "DENY" says false here, which is what a careless PEP takes for no."""
+    told = {"decision": False} if isinstance(error, EngineUnavailable) else {}
+    return amended_problem(retryable(error), request_id_of(request.environ), told)
+
+
+def routes(root: Blueprint, *, behind_tls: bool, has_access_requests: bool) -> None:
+    """Add the documents of the routes and the discovery to a blueprint without a prefix."""
+    for path, documentation in DOCUMENTATION.items():
+        root.add_url_rule(path, path.rpartition("/")[2], answered_on_the_loop(documentation), methods=["POST"])
+
+    @root.get(DISCOVERY)
+    @documented(
+        "Where this policy decision point answers",
+        responses={200: ("Its metadata.", {"type": "object"})},
+        problems=(400,),
+    )
+    def authzen_configuration() -> Response:
+        base = base_address(request.environ, behind_tls=behind_tls)
+        found: dict[str, Any] = {
+            "policy_decision_point": base, "access_evaluation_endpoint": base + EVALUATION,
+            "access_evaluations_endpoint": base + EVALUATIONS,
+        }  # fmt: skip
+        if has_access_requests:
+            found |= AccessRequests.metadata(base)
+        return json_response(orjson.dumps(found))
+
+
+PROBLEMS = (400, 401, 403, 413, 429, 503)
+DOCUMENTATION = {
+    EVALUATION: Documentation(
+        "May this be done now? (AuthZEN)",
+        description="A mapped tool, and whatever names `context.idempotency_key`, is guarded, and being told `true` is the start unless"
+        " `context.start_step` is true. Anything else is checked, and `true` only where nothing would be reserved.",
+        request=EvaluationRequestSchema(), responses={200: ("The decision.", EvaluationSchema())}, problems=PROBLEMS,
+        security=SECURITY,
+    ),
+    EVALUATIONS: Documentation(
+        "Up to 64 evaluations at once (AuthZEN)",
+        description="What an evaluation lacks it takes from the top. What cannot be asked is `false` with `context.error`.",
+        request=EvaluationsRequestSchema(), responses={200: ("The decisions.", EvaluationsSchema())}, problems=PROBLEMS,
+        security=SECURITY,
+    ),
+}  # fmt: skip

@@ -1,0 +1,204 @@
+"""An access evaluation (AuthZEN Authorization API 1.0) → the operation to ask about.
+
+A tool is mapped by `tools.yaml`. Anything else is asked as it stands: the action's name is the action, and what PEPs say in
+properties are its params. In `context` a few names are ours; the rest is evidence, which can only tighten.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from marshmallow import EXCLUDE, Schema, fields
+from marshmallow.validate import OneOf
+
+from sentinel.authority.api.identity import same_agent
+from sentinel.authority.engine import Caller
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import Operation, build_operation, check_identifier
+from sentinel.platform.http.bodies import Identifier, JsonObject, StrictBoolean, load, without_nulls
+from sentinel.store.ids import uuid_or_none
+from sentinel.tools.mapping import ToolTable
+from sentinel.tools.operations import operation_of
+
+TOOL_TYPES = frozenset({"tool", "mcp_tool"})
+"""Types of resources whose id is a tool: "server/tool", or "tool" of the server `local`."""
+LOCAL = "local"
+SEMANTICS = ("execute_all", "deny_on_first_deny", "permit_on_first_permit")
+_CHECKED = "evaluation"
+"""The idempotency key of what is only checked; nothing is kept under it."""
+_AGENT_TYPES = frozenset({"agent", "ai_agent"})
+_OWN = ("idempotency_key", "start_step", "start_id", "arguments", "facts", "approval")
+
+
+class _Tolerant(Schema):
+    """Unknown members are ignored, as the specification wants."""
+
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(unknown=EXCLUDE, **rest)
+
+
+class SubjectSchema(_Tolerant):
+    """Who acts."""
+
+    type = Identifier(most=64, required=True)
+    id = Identifier(most=128, required=True)
+    properties = JsonObject()
+
+
+class ActionSchema(_Tolerant):
+    """What is to be done."""
+
+    name = Identifier(most=128, required=True)
+    properties = JsonObject()
+
+
+class ResourceSchema(_Tolerant):
+    """What it is done to."""
+
+    type = Identifier(most=64, required=True)
+    id = Identifier(most=255, required=True)
+    properties = JsonObject()
+
+
+CONTEXT_HELP = (
+    "`idempotency_key`: ask with effect, and be answered the same again; `start_step`: true for who redeems a permit;"
+    " `start_id`: be told of the same start again; `arguments`, `facts`: of a tool; `approval`: of a re-evaluation. Anything"
+    " else is evidence that can only tighten."
+)
+
+
+class EvaluationRequestSchema(_Tolerant):
+    """One access evaluation."""
+
+    subject = fields.Nested(SubjectSchema, required=True)
+    action = fields.Nested(ActionSchema, required=True)
+    resource = fields.Nested(ResourceSchema, required=True)
+    context = JsonObject(metadata={"description": CONTEXT_HELP})
+
+
+class EvaluationOptionsSchema(_Tolerant):
+    """How several evaluations are gone through."""
+
+    evaluations_semantic = fields.String(validate=OneOf(SEMANTICS))
+
+
+class EvaluationsRequestSchema(_Tolerant):
+    """Several access evaluations with what they have in common; without any, it is one."""
+
+    subject = JsonObject()
+    action = JsonObject()
+    resource = JsonObject()
+    context = JsonObject()
+    options = fields.Nested(EvaluationOptionsSchema)
+    evaluations = fields.List(fields.Raw(allow_none=True))
+
+
+class _OwnContextSchema(_Tolerant):
+    idempotency_key = Identifier(most=255)
+    start_step = StrictBoolean()
+    start_id = fields.UUID()
+    arguments = JsonObject()
+    facts = JsonObject()
+    approval = JsonObject()
+
+
+_evaluation, _own_context = EvaluationRequestSchema(), _OwnContextSchema()
+_REQUIRED = {"subject": ("type", "id"), "action": ("name",), "resource": ("type", "id")}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one evaluation asks. `operation` None: a tool that runs unguarded. Not recorded: it is only checked.
+
+    `has_start_step`: the PEP redeems a permit before it acts; otherwise being told "true" is the start.
+    """
+
+    operation: Operation | None
+    is_recorded: bool = False
+    has_start_step: bool = False
+    start_id: uuid.UUID | None = None
+    approval_id: uuid.UUID | None = None
+
+
+def merged(common: Mapping[str, Any], one: Any) -> dict[str, Any]:
+    """One of several evaluations with what it takes from what they have in common. Raises `InvalidInput`.
+
+    An entity replaces the common one as a whole, and takes only required members from it that it lacks.
+    """
+    if not isinstance(one, dict):
+        raise InvalidInput.of("evaluation", "must be an object")
+    found: dict[str, Any] = {}
+    for name, required in _REQUIRED.items():
+        entity, shared = one.get(name), common.get(name)
+        if isinstance(entity, dict) and isinstance(shared, dict):
+            entity = {**{member: shared[member] for member in required if member in shared}, **entity}
+        if (entity := shared if entity is None else entity) is not None:
+            found[name] = entity
+    context = one.get("context", common.get("context"))
+    return found if context is None else {**found, "context": context}
+
+
+def question_of(caller: Caller, body: Mapping[str, Any], table: ToolTable) -> Question:
+    """What the evaluation asks of whom. Raises `InvalidInput`, `Forbidden` (another's agent) and `ToolRefused`."""
+    asked = load(_evaluation, without_nulls(body))
+    subject, action, resource = asked["subject"], asked["action"], asked["resource"]
+    context = asked.get("context") or {}
+    own = load(_own_context, {name: context[name] for name in _OWN if context.get(name) is not None})
+    evidence = {name: value for name, value in context.items() if name not in _OWN}
+    agent_id = _agent_of(caller, subject)
+    terms: dict[str, Any] = {
+        "has_start_step": own.get("start_step", False), "start_id": own.get("start_id"),
+        "approval_id": uuid_or_none(str(own.get("approval", {}).get("id", ""))),
+    }  # fmt: skip
+    if resource["type"] in TOOL_TYPES:
+        call = table.call(*_tool_of(resource["id"]), _arguments(resource, action, own), own.get("facts"))
+        if call.question is None:
+            return Question(None)
+        operation = operation_of(call.question, agent_id, evidence)
+        return Question(operation, is_recorded=True, **terms)
+    key = own.get("idempotency_key")
+    operation = build_operation(
+        idempotency_key=key or _CHECKED, agent_id=agent_id, action=action["name"], resource=resource["id"],
+        params=_params(subject, action, resource), evidence=evidence,
+    )  # fmt: skip
+    return Question(operation, is_recorded=key is not None, **terms)
+
+
+def _agent_of(caller: Caller, subject: Mapping[str, Any]) -> str:
+    """Whose operation it is: the agent that the key is bound to, else the subject. A subject that is an agent must be the key's."""
+    if caller.agent_id is None or subject["type"] in _AGENT_TYPES:
+        same_agent(caller, subject["id"])
+        return check_identifier(subject["id"], "subject.id", 128)
+    return caller.agent_id
+
+
+def _tool_of(resource_id: str) -> tuple[str, str]:
+    server, slash, tool = resource_id.partition("/")
+    return (server, tool) if slash else (LOCAL, server)
+
+
+def _arguments(resource: Mapping[str, Any], action: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The call's arguments, from the one place that says them. Raises `InvalidInput`."""
+    places = [entity.get("properties", {}).get("arguments") for entity in (resource, action)] + [own.get("arguments")]
+    said = [place for place in places if place is not None]
+    if len(said) > 1 or not all(isinstance(place, dict) for place in said):
+        raise InvalidInput.of(
+            "arguments", "must be one object, in the resource's properties, the action's or the context"
+        )
+    return said[0] if said else {}
+
+
+def _params(subject: Mapping[str, Any], action: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties of action and resource side by side, who the subject is, and the resource's type."""
+    found = dict(action.get("properties", {}))
+    for name, value in resource.get("properties", {}).items():
+        if name in found and found[name] != value:
+            raise InvalidInput.of(f"resource.properties.{str(name)[:64]}", "is also a property of the action")
+        found[name] = value
+    for name in ("subject", "resource_type"):
+        if name in found:
+            raise InvalidInput.of(f"properties.{name}", "is a name of ours")
+    return {**found, "subject": dict(subject), "resource_type": resource["type"]}

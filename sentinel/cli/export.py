@@ -1,0 +1,43 @@
+"""`sentinel export`: the sender of events in the foreground."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.option(
+    "--threads", type=click.IntRange(1, 64), help="Receivers served at once.  [SENTINEL_EXPORT_THREADS, default 4]"
+)
+def command(**options: Any) -> None:
+    """Send events to their receivers until SIGTERM or Ctrl-C.
+
+    Which webhooks there are is told by `sentinel webhooks`. Uses SENTINEL_EXPORT_DATABASE_URL, or SENTINEL_DATABASE_URL, or
+    the embedded PostgreSQL in SENTINEL_DATA_DIR. May be run several times, and ended at any moment: nothing is lost.
+    """
+    from sentinel.cli.serve import stored_secret
+    from sentinel.export.build import run
+    from sentinel.export.settings import SECRET_FILE, load_export_settings
+    from sentinel.platform.logs import configure_logs
+    from sentinel.store.database import EXPORTER
+    from sentinel.store.embedded import running
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with contextlib.ExitStack() as stack:
+        url = os.environ.get("SENTINEL_EXPORT_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL") or ""
+        if not url:
+            data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
+            url = stack.enter_context(running(data_dir)).url(user=EXPORTER)
+            stored_secret(data_dir, SECRET_FILE)
+        settings = load_export_settings(database_url=url, **{name: value for name, value in options.items() if value})
+        configure_logs(settings.log_level, program="export")
+        run(settings, stop)

@@ -1,0 +1,201 @@
+"""`sentinel webhooks`: who is sent events, the secrets that sign them, and what could not be delivered.
+
+When adding or enabling waits for a second administrator: see `operators.py`. Secrets are printed only where the sender's setting
+is readable (`SENTINEL_EXPORT_SECRETS`, or the file beside the embedded database).
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.webhooks import (
+    EVENT_TYPES,
+    OVERLAP_SECONDS,
+    add_webhook,
+    disable_webhook,
+    enable_webhook,
+    find_endpoint,
+    list_dead_letters,
+    list_endpoints,
+    resend,
+    rotate_secret,
+)
+from sentinel.cli.common import (
+    OneLineErrors,
+    as_uuid,
+    json_option,
+    open_pool,
+    show,
+    show_rows,
+    tenant_of,
+    tenant_option,
+)
+from sentinel.cli.serve import stored_secret
+from sentinel.core.errors import Conflict, InvalidInput
+from sentinel.export.build import webhook_receiver
+from sentinel.export.cloud_events import test_message
+from sentinel.export.deliveries import Claim
+from sentinel.export.settings import SECRET_FILE, ExportSettings, load_export_settings
+from sentinel.export.signing_secrets import SigningSecrets
+from sentinel.store.embedded import SUPERUSER
+from sentinel.store.ids import new_id
+
+COLUMNS = ("endpoint_id", "kind", "url", "event_types", "behind", "attempts", "last_error", "delivered_at", "dead_letters",
+           "disabled_reason")  # fmt: skip
+LETTERS = ("endpoint_id", "event_id", "event", "operation_id", "position", "attempts", "last_error", "died_at")
+
+
+@click.group(cls=OneLineErrors)
+def group() -> None:
+    """Webhooks: add, list, test, rotate, disable; dead letters."""
+
+
+def _settings() -> ExportSettings:
+    """The sender's settings; its secret is made where this is the embedded database's machine and there is none yet."""
+    if not (os.environ.get("SENTINEL_EXPORT_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL")):
+        stored_secret(Path(os.environ.get("SENTINEL_DATA_DIR", "var")), SECRET_FILE)
+    return load_export_settings()
+
+
+def _secret(settings: ExportSettings, endpoint_id: str, number: int) -> str:
+    return SigningSecrets(settings.secrets).shown(as_uuid(endpoint_id, "WEBHOOK_ID"), number)
+
+
+@group.command()
+@click.argument("url", metavar="URL")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(EVENT_TYPES),
+    help="Send only this type; may be given several times. Without it, every type.",
+)
+@tenant_option
+@json_option
+def add(url: str, types: tuple[str, ...], tenant: str | None, as_json: bool) -> None:
+    """Send a tenant's events from now on to URL; prints the id and the signing secret for the receiver."""
+    settings, made = _settings(), new_id()
+    if (why := settings.client.fault(url)) is not None:
+        raise InvalidInput.of("URL", f"may not be called: {why} (SENTINEL_EXPORT_ADDRESSES is {settings.addresses})")
+    with open_pool(login=SUPERUSER) as pool:
+        add_webhook(pool, local_administrator(tenant_of(pool, tenant)), url, types, made)
+    secret = _secret(settings, str(made), 1)
+    show(
+        {"endpoint_id": made, "secret": secret}, as_json,
+        f"{secret}\n\nWebhook {made}. `sentinel export` sends to it; the receiver checks signatures with the secret above.",
+    )  # fmt: skip
+
+
+@group.command("list")
+@tenant_option
+@json_option
+def list_(tenant: str | None, as_json: bool) -> None:
+    """List receivers with how far each is behind."""
+    with open_pool(login=SUPERUSER) as pool:
+        rows = list_endpoints(pool, tenant_of(pool, tenant))
+    show_rows(rows, COLUMNS, as_json=as_json, empty="Nobody is sent events.")
+
+
+@group.command()
+@click.argument("webhook_id", metavar="WEBHOOK_ID")
+@tenant_option
+@json_option
+def secret(webhook_id: str, tenant: str | None, as_json: bool) -> None:
+    """Print the signing secret of a webhook, as the receiver needs it."""
+    settings = _settings()
+    with open_pool(login=SUPERUSER) as pool:
+        found = find_endpoint(pool, tenant_of(pool, tenant), as_uuid(webhook_id, "WEBHOOK_ID"))
+    text = _secret(settings, webhook_id, found.secret_number)
+    show({"endpoint_id": webhook_id, "secret": text}, as_json, text)
+
+
+@group.command()
+@click.argument("webhook_id", metavar="WEBHOOK_ID")
+@tenant_option
+@json_option
+def test(webhook_id: str, tenant: str | None, as_json: bool) -> None:
+    """Send one message about nothing to a webhook now, and say what came of it."""
+    settings = _settings()
+    with open_pool(login=SUPERUSER) as pool:
+        tenant_id = tenant_of(pool, tenant)
+        found = find_endpoint(pool, tenant_id, as_uuid(webhook_id, "WEBHOOK_ID"))
+    if found.url is None:
+        raise InvalidInput.of("WEBHOOK_ID", "is not a webhook: its address is a setting of the sender")
+    claim = Claim(
+        tenant_id, found.endpoint_id, found.kind, found.url, found.event_types, found.secret_number, False, 0, 0, 0, 0
+    )
+    message = test_message(tenant_id, found.endpoint_id, new_id(), datetime.now(UTC))
+    error = webhook_receiver(settings).post(claim, message)
+    if error is not None:
+        raise Conflict(f"the receiver did not take it: {error}")
+    show({"endpoint_id": webhook_id, "taken": True}, as_json, "The receiver took it.")
+
+
+@group.command()
+@click.argument("webhook_id", metavar="WEBHOOK_ID")
+@click.option("--overlap-hours", type=click.IntRange(0, 24 * 90), default=OVERLAP_SECONDS // 3600, show_default=True,
+              help="How long the old secret signs too.")  # fmt: skip
+@tenant_option
+@json_option
+def rotate(webhook_id: str, overlap_hours: int, tenant: str | None, as_json: bool) -> None:
+    """Sign with another secret, and print it; the old one signs too until the overlap is over."""
+    settings = _settings()
+    with open_pool(login=SUPERUSER) as pool:
+        actor = local_administrator(tenant_of(pool, tenant))
+        number = rotate_secret(
+            pool, actor, as_uuid(webhook_id, "WEBHOOK_ID"), overlap_seconds=overlap_hours * 3600
+        )  # fmt: skip
+    text = _secret(settings, webhook_id, number)
+    show({"endpoint_id": webhook_id, "secret": text}, as_json, text)
+
+
+@group.command()
+@click.argument("webhook_id", metavar="WEBHOOK_ID")
+@tenant_option
+@json_option
+def disable(webhook_id: str, tenant: str | None, as_json: bool) -> None:
+    """Send a webhook nothing any more; its place in the feed stays."""
+    with open_pool(login=SUPERUSER) as pool:
+        disable_webhook(pool, local_administrator(tenant_of(pool, tenant)), as_uuid(webhook_id, "WEBHOOK_ID"))
+    show({"endpoint_id": webhook_id, "disabled": True}, as_json, "Disabled.")
+
+
+@group.command()
+@click.argument("webhook_id", metavar="WEBHOOK_ID")
+@tenant_option
+@json_option
+def enable(webhook_id: str, tenant: str | None, as_json: bool) -> None:
+    """Go on with a disabled webhook where it stopped."""
+    with open_pool(login=SUPERUSER) as pool:
+        enable_webhook(pool, local_administrator(tenant_of(pool, tenant)), as_uuid(webhook_id, "WEBHOOK_ID"))
+    show({"endpoint_id": webhook_id, "disabled": False}, as_json, "Enabled.")
+
+
+@group.command("dead-letters")
+@tenant_option
+@json_option
+def dead_letters(tenant: str | None, as_json: bool) -> None:
+    """List what receivers did not take in time."""
+    with open_pool(login=SUPERUSER) as pool:
+        rows = list_dead_letters(pool, tenant_of(pool, tenant))
+    show_rows(rows, LETTERS, as_json=as_json, empty="There is no dead letter.")
+
+
+@group.command("resend")
+@click.argument("webhook_id", metavar="WEBHOOK_ID")
+@click.argument("event_id", metavar="[EVENT_ID]", required=False)
+@tenant_option
+@json_option
+def resend_(webhook_id: str, event_id: str | None, tenant: str | None, as_json: bool) -> None:
+    """Have one dead letter of a receiver tried once more, or all of them."""
+    with open_pool(login=SUPERUSER) as pool:
+        about = as_uuid(event_id, "EVENT_ID") if event_id else None
+        asked = resend(
+            pool, local_administrator(tenant_of(pool, tenant)), as_uuid(webhook_id, "WEBHOOK_ID"), about
+        )  # fmt: skip
+    show({"endpoint_id": webhook_id, "asked": asked}, as_json, f"Asked for {asked}; `sentinel export` sends them.")

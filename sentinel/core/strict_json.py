@@ -1,0 +1,34 @@
+"""Strict JSON: what two readers could read differently is refused."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+
+def strict_json(text: str | bytes) -> Any:
+    """The value of a JSON text, fractions as `Decimal`.
+
+    Raises `ValueError` (also for a name twice in an object, NaN and Infinity) or `RecursionError`.
+    """
+    whole = text.decode("utf-8") if isinstance(text, bytes) else text
+    return json.loads(whole, object_pairs_hook=_unique, parse_float=_fraction, parse_constant=_no_constant)
+
+
+def _fraction(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError("a number is out of range") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,251 @@
+"""The sender's tables: claiming a receiver, reading the feed behind its cursor, and moving the cursor. Times are the database's.
+
+A claim is a lease with an epoch, as a worker's of a row. Each move of the cursor is one UPDATE that names the epoch and the place it
+expects, after the receiver has answered: a sender that dies before it sends again, and one that comes too late moves nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sentinel.export.cloud_events import GLOBAL, FeedEvent
+from sentinel.store.database import Pool
+from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.sql_template import SqlTemplate
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A receiver in this sender's hands until the lease is over. `old_secret_too`: the secret before the latest rotation is good still."""
+
+    tenant_id: uuid.UUID
+    endpoint_id: uuid.UUID
+    kind: str
+    url: str | None
+    event_types: list[str]
+    secret_number: int
+    old_secret_too: bool
+    position: int
+    global_position: int
+    epoch: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """A dead letter that somebody wants tried once more, with its receiver."""
+
+    tenant_id: uuid.UUID
+    endpoint_id: uuid.UUID
+    event_id: uuid.UUID
+    feed_tenant_id: uuid.UUID
+    position: int
+    kind: str
+    url: str | None
+    event_types: list[str]
+    secret_number: int
+    old_secret_too: bool
+
+
+_RECEIVER = "e.kind, e.url, e.event_types, e.secret_number, coalesce(e.old_secret_until > clock_timestamp(), false) as old_secret_too"
+# Whoever waited longest; not one that another sender is looking at just now.
+CLAIM = SqlTemplate("""
+with due as materialized (
+  select e.tenant_id, e.endpoint_id from sentinel.event_endpoints e
+  where e.kind = any(%(kinds)s) and e.disabled_at is null and e.next_attempt_at <= clock_timestamp() and e.lease_until <= clock_timestamp()
+    and exists (select from sentinel.feed_heads h
+                where h.tenant_id = e.tenant_id and h.position > e.position or h.tenant_id = {nil} and h.position > e.global_position)
+  order by e.next_attempt_at, e.lease_until limit 1 for no key update skip locked)
+update sentinel.event_endpoints e set epoch = e.epoch + 1, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+from due where e.tenant_id = due.tenant_id and e.endpoint_id = due.endpoint_id
+returning e.tenant_id, e.endpoint_id, {receiver}, e.position, e.global_position, e.epoch, e.attempts
+""").fill(nil=f"'{GLOBAL}'", receiver=_RECEIVER)
+
+_MINE = """tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s and disabled_at is null
+  and position = %(from_position)s and global_position = %(from_global_position)s"""
+ADVANCE = SqlTemplate("""
+update sentinel.event_endpoints set position = %(position)s, global_position = %(global_position)s, attempts = 0,
+  first_failed_at = null, last_error = null, delivered_at = case when %(delivered)s then clock_timestamp() else delivered_at end,
+  lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+where {mine}
+""").fill(mine=_MINE)
+POSTPONE = SqlTemplate("""
+update sentinel.event_endpoints set attempts = attempts + 1, first_failed_at = coalesce(first_failed_at, clock_timestamp()),
+  last_error = %(error)s, next_attempt_at = clock_timestamp() + make_interval(secs => %(pause_seconds)s), lease_until = clock_timestamp()
+where {mine}
+""").fill(mine=_MINE)
+# The time allowed is over: the cursor goes past the event, which stays as a dead letter. What was dead before stays as it was.
+GIVE_UP = SqlTemplate("""
+with failed as (
+  select attempts + 1 as attempts from sentinel.event_endpoints
+  where {mine} and first_failed_at <= clock_timestamp() - make_interval(secs => %(give_up_seconds)s) for no key update
+), letters as (
+  insert into sentinel.dead_letters (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error)
+  select %(tenant_id)s, %(endpoint_id)s, l.event_id, %(feed_tenant_id)s, l.position, f.attempts, %(error)s
+  from failed f, unnest(%(event_ids)s::uuid[], %(positions)s::bigint[]) as l (event_id, position)
+  on conflict do nothing)
+update sentinel.event_endpoints set position = %(position)s, global_position = %(global_position)s, attempts = 0, first_failed_at = null,
+  last_error = %(error)s, next_attempt_at = clock_timestamp() + make_interval(secs => %(pause_seconds)s), lease_until = clock_timestamp()
+where {mine} and exists (select from failed)
+""").fill(mine=_MINE)
+RELEASE = "update sentinel.event_endpoints set lease_until = clock_timestamp() where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s"
+GONE = """
+update sentinel.event_endpoints set disabled_at = clock_timestamp(), disabled_reason = 'gone', last_error = 'http_410', lease_until = clock_timestamp()
+where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and disabled_at is null
+"""
+# An approval is asked at the moment of its event; one about people or keys has the approval's id as its operation.
+_EVENTS = """
+select f.tenant_id, f.position, e.event_id, e.kind, e.operation_id, case when e.kind = any(%(kinds)s) then e.body else '' end as body,
+  e.hash, (select b.hash from sentinel.feed p join sentinel.events b using (tenant_id, event_id)
+           where p.tenant_id = f.tenant_id and p.position = f.position - 1) as previous_hash,
+  e.occurred_at, coalesce(s.not_executed_at <= e.occurred_at, false) as resolved_before,
+  a.approval_id, coalesce(a.agent_id, e.agent_id) as agent_id, a.action, a.amount_minor, a.currency, a.digest, a.reasons,
+  a.required_role, a.required_people, a.expires_at,
+  case when e.kind = 'decision' then (select k.policy_id from sentinel.policies k where k.policy_digest = e.body::jsonb ->> 'policy_digest') end
+    as policy_id
+from sentinel.feed f join sentinel.events e using (tenant_id, event_id)
+left join sentinel.operation_states s
+  on e.kind = 'outcome' and s.tenant_id = e.tenant_id and s.operation_id = e.operation_id
+left join sentinel.approvals a
+  on e.kind in ('decision', 'asked_again', 'change_asked') and a.tenant_id = e.tenant_id and a.operation_id = e.operation_id
+    and a.created_at = e.occurred_at
+"""
+EVENTS_AFTER = (
+    _EVENTS + "where f.tenant_id = %(tenant_id)s and f.position > %(after)s order by f.position limit %(limit)s"
+)
+EVENT_AT = _EVENTS + "where f.tenant_id = %(tenant_id)s and f.position = %(position)s"
+TAKE_RESEND = SqlTemplate("""
+with asked as materialized (
+  select d.tenant_id, d.endpoint_id, d.event_id from sentinel.dead_letters d join sentinel.event_endpoints e using (tenant_id, endpoint_id)
+  where d.resend_asked_at is not null and d.delivered_at is null and d.lease_until <= clock_timestamp() and e.kind = any(%(kinds)s)
+  order by d.resend_asked_at limit 1 for no key update of d skip locked)
+update sentinel.dead_letters d set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+from asked join sentinel.event_endpoints e using (tenant_id, endpoint_id)
+where d.tenant_id = asked.tenant_id and d.endpoint_id = asked.endpoint_id and d.event_id = asked.event_id
+returning d.tenant_id, d.endpoint_id, d.event_id, d.feed_tenant_id, d.position, {receiver}
+""").fill(receiver=_RECEIVER)
+_LETTER = (
+    "tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and event_id = %(event_id)s and delivered_at is null"
+)
+MARK_DELIVERED = SqlTemplate("""
+update sentinel.dead_letters set delivered_at = clock_timestamp(), resend_asked_at = null where {letter}
+""").fill(letter=_LETTER)
+MARK_FAILED = SqlTemplate("""
+update sentinel.dead_letters set attempts = attempts + 1, last_error = %(error)s, resend_asked_at = null where {letter}
+""").fill(letter=_LETTER)
+OPEN_ENDPOINT = "select sentinel.open_endpoint(%(tenant_id)s, %(endpoint_id)s, %(kind)s, %(types)s)"
+COUNTS = """
+select (select count(*)::integer from sentinel.dead_letters where delivered_at is null) as dead_letters,
+  coalesce(sum(greatest(coalesce(h.position, 0) - e.position, 0)), 0)::bigint as behind
+from sentinel.event_endpoints e left join sentinel.feed_heads h using (tenant_id) where e.disabled_at is null
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCounts:
+    """What is not delivered: dead letters, and events behind the cursors of the receivers in use."""
+
+    dead_letters: int
+    behind: int
+
+
+def pause_seconds(attempts: int, spread: float) -> float:
+    """After so many tries in vain: 5 s, doubling, at most an hour; `spread` (0 to 1) adds up to a quarter."""
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
+
+
+class Deliveries:
+    """What one sender does on the database. Every method raises `EngineUnavailable` when it does not answer."""
+
+    def __init__(self, pool: Pool, kinds: Sequence[str], *, lease_seconds: float, give_up_seconds: float) -> None:
+        self._pool, self._kinds = pool, list(kinds)
+        self._lease_seconds, self._give_up_seconds = lease_seconds, give_up_seconds
+
+    def claim(self) -> Claim | None:
+        """The receiver that waited longest for what the feed has, if one does and nobody serves it."""
+        return one_row(self._pool, Claim, CLAIM, {"kinds": self._kinds, "lease_seconds": self._lease_seconds})
+
+    def events_after(self, feed: uuid.UUID, position: int, kinds: Sequence[str], limit: int) -> list[FeedEvent]:
+        """The next events of a feed; those of other kinds without their bodies."""
+        fields = {"tenant_id": feed, "after": position, "kinds": list(kinds), "limit": limit}
+        return all_rows(self._pool, FeedEvent, EVENTS_AFTER, fields)
+
+    def event_at(self, feed: uuid.UUID, position: int, kinds: Sequence[str]) -> FeedEvent | None:
+        """The event at a position of a feed."""
+        fields = {"tenant_id": feed, "position": position, "kinds": list(kinds)}
+        return one_row(self._pool, FeedEvent, EVENT_AT, fields)
+
+    def advance(self, claim: Claim, feed: uuid.UUID, position: int, *, delivered: bool) -> Claim | None:
+        """Move the cursor to a position of a feed, and hold on; None when the claim is another's by now."""
+        place = _place(claim, feed, position)
+        fields = {**_mine(claim), **place, "delivered": delivered, "lease_seconds": self._lease_seconds}
+        return _moved(claim, place) if changed(self._pool, ADVANCE, fields) else None
+
+    def fail(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str, spread: float) -> bool:
+        """These events were not taken: try again after a pause, or, after the time allowed, make them dead letters.
+
+        Whether they are dead letters. The claim is given back.
+        """
+        fields = {
+            **_mine(claim), **_place(claim, feed, events[-1].position), "error": error[:200],
+            "pause_seconds": pause_seconds(claim.attempts, spread), "give_up_seconds": self._give_up_seconds,
+            "feed_tenant_id": feed, "event_ids": [one.event_id for one in events], "positions": [one.position for one in events],
+        }  # fmt: skip
+        if changed(self._pool, GIVE_UP, fields):
+            return True
+        changed(self._pool, POSTPONE, fields)
+        return False
+
+    def release(self, claim: Claim) -> None:
+        """Give the claim back."""
+        changed(self._pool, RELEASE, _mine(claim))
+
+    def disable_gone(self, claim: Claim | Resend) -> None:
+        """The receiver said that it is gone for good (410): nothing is sent any more until an administrator enables it."""
+        changed(self._pool, GONE, {"tenant_id": claim.tenant_id, "endpoint_id": claim.endpoint_id})
+
+    def take_resend(self) -> Resend | None:
+        """A dead letter that somebody wants tried once more."""
+        return one_row(self._pool, Resend, TAKE_RESEND, {"kinds": self._kinds, "lease_seconds": self._lease_seconds})
+
+    def mark(self, letter: Resend, error: str | None) -> None:
+        """What came of the try."""
+        fields: dict[str, Any] = {
+            "tenant_id": letter.tenant_id, "endpoint_id": letter.endpoint_id, "event_id": letter.event_id,
+            "error": error and error[:200],
+        }  # fmt: skip
+        changed(self._pool, MARK_FAILED if error else MARK_DELIVERED, fields)
+
+    def counts(self) -> ExportCounts:
+        """What is not delivered."""
+        found = one_row(self._pool, ExportCounts, COUNTS)
+        assert found is not None
+        return found
+
+    def open_endpoint(self, tenant_id: uuid.UUID, endpoint_id: uuid.UUID, kind: str, types: Sequence[str]) -> None:
+        """Make the receiver of a setting, unless it is there; it gets what comes from now on."""
+        fields = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "kind": kind, "types": list(types)}
+        changed(self._pool, OPEN_ENDPOINT, fields)
+
+
+def _place(claim: Claim, feed: uuid.UUID, position: int) -> dict[str, int]:
+    """The cursor after an event of a feed."""
+    if feed == GLOBAL:
+        return {"position": claim.position, "global_position": position}
+    return {"position": position, "global_position": claim.global_position}
+
+
+def _mine(claim: Claim) -> dict[str, Any]:
+    return {
+        "tenant_id": claim.tenant_id, "endpoint_id": claim.endpoint_id, "epoch": claim.epoch,
+        "from_position": claim.position, "from_global_position": claim.global_position,
+    }  # fmt: skip
+
+
+def _moved(claim: Claim, place: dict[str, int]) -> Claim:
+    return replace(claim, attempts=0, position=place["position"], global_position=place["global_position"])

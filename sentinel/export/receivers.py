@@ -1,0 +1,73 @@
+"""How events are handed to each kind of receiver. A try's result is a value: taken, not taken with a code, or gone for good."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sentinel.client.trace_context import current_traceparent
+from sentinel.export.cloud_events import CONTENT_TYPE, EventMessage, FeedEvent, messages_of
+from sentinel.export.deliveries import Claim, Resend
+from sentinel.export.signing_secrets import SigningSecrets
+from sentinel.platform.outbound.client import Response
+from sentinel.platform.outbound.public_addresses import NotAllowed, PublicHttpClient
+from sentinel.platform.outbound.standard_webhooks import signed_headers
+
+MAX_ANSWER_BYTES = 16 << 10
+GONE = "http_410"
+"""A receiver's word that there is nobody there any more (Standard Webhooks)."""
+
+
+class Receiver(Protocol):
+    """A kind of receiver. Thread-safe."""
+
+    @property
+    def at_once(self) -> int:
+        """Most events that one call hands over."""
+
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
+        """Hand over events of one feed in their order; None when they were taken, else what went wrong, in a word or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookReceiver:
+    """CloudEvents as Standard Webhooks, one message a request. Any 2xx is taken; redirects are not followed."""
+
+    client: PublicHttpClient
+    secrets: SigningSecrets
+    deadline_seconds: float
+    now: Callable[[], float] = time.time
+    at_once: int = 1
+
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
+        """One request a message; the second of an event after the first was taken."""
+        for event in events:
+            for message in messages_of(event, endpoint.event_types):
+                error = self.post(endpoint, message)
+                if error is not None:
+                    return error
+        return None
+
+    def post(self, endpoint: Claim | Resend, message: EventMessage) -> str | None:
+        """One try with one message."""
+        assert endpoint.url is not None
+        body = message.body()
+        keys = self.secrets.keys(endpoint.endpoint_id, endpoint.secret_number, old_too=endpoint.old_secret_too)
+        headers = {"Content-Type": CONTENT_TYPE, **signed_headers(keys, message.id, int(self.now()), body)}
+        return post(self.client, endpoint.url, body, headers, self.deadline_seconds)
+
+
+def post(
+    client: PublicHttpClient, url: str, body: bytes, headers: dict[str, str], deadline_seconds: float
+) -> str | None:
+    """POST, within the current trace; None for any 2xx, else why not."""
+    if (trace := current_traceparent()) is not None:
+        headers = {**headers, "traceparent": trace}
+    found = client.exchange(
+        "POST", url, body, headers=headers, deadline_seconds=deadline_seconds, max_bytes=MAX_ANSWER_BYTES
+    )
+    if isinstance(found, Response):
+        return None if 200 <= found.status < 300 else f"http_{found.status}"
+    return f"not_allowed: {found.why}" if isinstance(found, NotAllowed) else found.kind.value

@@ -1,0 +1,62 @@
+"""A listener of its own for /healthz, /readyz and /metrics, for supervisors and Prometheus, of a program that serves nothing else.
+
+Served by threads apart from its work: it answers while the database does not.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from flask import Flask, Response
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from sentinel.platform.http import problems
+from sentinel.platform.http.readiness import alive, exposition_answer, readiness_answer
+from sentinel.platform.serving.server import require_free_port
+
+_CLIENT_SECONDS = 5.0
+"""A client that says nothing for so long is hung up on."""
+
+
+def create_app(name: str, checks: Callable[[], Mapping[str, bool]], exposition: Callable[[], bytes]) -> Flask:
+    """The three routes of a program of that name; everything else is 404."""
+    app = Flask(name, static_folder=None)
+    app.add_url_rule("/healthz", "healthz", alive)
+    app.add_url_rule("/readyz", "readyz", lambda: readiness_answer(checks()))
+
+    def metrics() -> Response:
+        return exposition_answer(exposition())
+
+    app.add_url_rule("/metrics", "metrics", metrics)
+    problems.register(app)
+    return app
+
+
+@contextmanager
+def serving(app: Flask, host: str, port: int, variable: str) -> Iterator[None]:
+    """Serve for the block. Raises `CannotServe`, naming the `variable`, when the address is taken."""
+    require_free_port(host, port, variable)
+    server = make_server(host, port, app, _server_of(host), handler_class=_Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True, name="health")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _server_of(host: str) -> type[ThreadingWSGIServer]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return type("HealthServer", (ThreadingWSGIServer,), {"address_family": family, "daemon_threads": True})
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _CLIENT_SECONDS
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Scrapes are not logged."""

@@ -1,0 +1,133 @@
+-- Where events go: the receivers of a tenant's events, how far each is in the feed, and what could not be delivered.
+
+-- A receiver. `position` and `global_position` are its cursor: each event up to them is delivered, not asked for, or a dead letter.
+-- Signing secrets are not here: the sender derives them from its own setting (sentinel/export/signing_secrets.py).
+create table sentinel.event_endpoints (
+  tenant_id        uuid not null references sentinel.tenants,
+  endpoint_id      uuid not null,
+  kind             text not null check (kind in ('webhook', 'decision_log', 'slack', 'mail')),
+  url              text check (length(url) <= 2000),                       -- of a webhook; the others' addresses are the sender's settings
+  event_types      text[] not null default '{}',                           -- what is sent; empty: every type
+  secret_number    integer not null default 1 check (secret_number > 0),   -- of the signing secret; a rotation counts up
+  old_secret_until timestamptz,                                            -- until then the secret before it signs too
+  position         bigint not null,                                        -- in the tenant's feed
+  global_position  bigint not null,                                        -- in the feed of what concerns every tenant
+  epoch            integer not null default 0,                             -- of the sender's claim: who has an earlier one moves nothing
+  lease_until      timestamptz not null default clock_timestamp(),
+  attempts         integer not null default 0,                             -- in vain, of the event behind the cursor
+  first_failed_at  timestamptz,
+  next_attempt_at  timestamptz not null default clock_timestamp(),
+  last_error       text check (length(last_error) <= 200),
+  delivered_at     timestamptz,                                            -- of the latest delivery
+  disabled_at      timestamptz,
+  disabled_reason  text check (disabled_reason in ('administrator', 'gone')), -- gone: it answered 410
+  created_at       timestamptz not null default clock_timestamp(),
+  primary key (tenant_id, endpoint_id),
+  constraint event_endpoints_address check ((kind = 'webhook') = (url is not null)),
+  constraint event_endpoints_disabled check ((disabled_at is null) = (disabled_reason is null)),
+  constraint event_endpoints_failing check ((attempts = 0) = (first_failed_at is null))
+) with (fillfactor = 50);
+create unique index event_endpoints_of_settings on sentinel.event_endpoints (kind, tenant_id) where kind <> 'webhook';
+
+-- An event that its receiver did not take within the time allowed. The cursor is past it; a person may have it sent again.
+create table sentinel.dead_letters (
+  tenant_id       uuid not null,
+  endpoint_id     uuid not null,
+  event_id        uuid not null,
+  feed_tenant_id  uuid not null,                                           -- whose feed the position is in: the tenant's, or the nil uuid
+  position        bigint not null,
+  attempts        integer not null,
+  last_error      text not null check (length(last_error) <= 200),
+  died_at         timestamptz not null default clock_timestamp(),
+  resend_asked_at timestamptz,                                             -- null: nobody asks for another try now
+  resend_asked_by text,
+  lease_until     timestamptz not null default clock_timestamp(),          -- of the try that somebody asked for
+  delivered_at    timestamptz,
+  primary key (tenant_id, endpoint_id, event_id),
+  foreign key (tenant_id, endpoint_id) references sentinel.event_endpoints,
+  constraint dead_letters_asked_by check ((resend_asked_at is null) or resend_asked_by is not null),
+  constraint dead_letters_delivered_once check (delivered_at is null or resend_asked_at is null)
+) with (fillfactor = 70);
+create index dead_letters_open on sentinel.dead_letters (died_at, tenant_id) where delivered_at is null;
+create index dead_letters_asked on sentinel.dead_letters (resend_asked_at) where resend_asked_at is not null;
+
+-- The end of a feed now: where a new receiver begins.
+create or replace function sentinel.feed_head(tenant uuid) returns bigint language sql stable as $$
+  select coalesce((select h.position from sentinel.feed_heads h where h.tenant_id = tenant), 0)
+$$;
+
+create or replace function sentinel.endpoint_facts(e sentinel.event_endpoints, who text) returns jsonb language sql stable as $$
+  select jsonb_build_object('by', who, 'endpoint_id', e.endpoint_id, 'event_types', e.event_types, 'url', e.url,
+    'secret_number', e.secret_number)
+$$;
+
+-- Keeps a new receiver, which gets what comes from now on. Answers done, or endpoint_known for an id that is taken.
+create or replace function sentinel.add_endpoint(tenant uuid, p jsonb, who text, event uuid) returns text language plpgsql as $$
+declare
+  e sentinel.event_endpoints;
+begin
+  insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, url, event_types, position, global_position)
+  values (tenant, (p ->> 'endpoint_id')::uuid, 'webhook', p ->> 'url',
+    array(select jsonb_array_elements_text(p -> 'event_types')), sentinel.feed_head(tenant),
+    sentinel.feed_head('00000000-0000-0000-0000-000000000000'))
+  on conflict do nothing returning * into e;
+  if not found then return 'endpoint_known'; end if;
+  perform sentinel.append_event(tenant, event, 'webhook_added', null, null, clock_timestamp(), sentinel.endpoint_facts(e, who));
+  return 'done';
+end $$;
+
+-- Enables, disables or rotates the secret of a webhook. Enabled again it goes on where it stopped. Answers done, unknown, or same.
+create or replace function sentinel.change_endpoint(tenant uuid, act text, p jsonb, who text, event uuid) returns text language plpgsql as $$
+declare
+  e sentinel.event_endpoints;
+  id uuid := (p ->> 'endpoint_id')::uuid;
+begin
+  if act = 'webhook.disable' then
+    update sentinel.event_endpoints set disabled_at = clock_timestamp(), disabled_reason = 'administrator'
+    where tenant_id = tenant and endpoint_id = id and kind = 'webhook' and disabled_at is null returning * into e;
+  elsif act = 'webhook.enable' then
+    update sentinel.event_endpoints set disabled_at = null, disabled_reason = null, attempts = 0, first_failed_at = null,
+      next_attempt_at = clock_timestamp()
+    where tenant_id = tenant and endpoint_id = id and kind = 'webhook' and disabled_at is not null returning * into e;
+  else
+    update sentinel.event_endpoints set secret_number = secret_number + 1,
+      old_secret_until = clock_timestamp() + make_interval(secs => (p ->> 'overlap_seconds')::integer)
+    where tenant_id = tenant and endpoint_id = id and kind = 'webhook' and secret_number = (p ->> 'secret_number')::integer returning * into e;
+  end if;
+  if e.endpoint_id is null then
+    return case when exists (select from sentinel.event_endpoints where tenant_id = tenant and endpoint_id = id and kind = 'webhook')
+           then 'same' else 'unknown' end;
+  end if;
+  perform sentinel.append_event(tenant, event,
+    case act when 'webhook.disable' then 'webhook_disabled' when 'webhook.enable' then 'webhook_enabled' else 'webhook_secret_rotated' end,
+    null, null, clock_timestamp(), sentinel.endpoint_facts(e, who));
+  return 'done';
+end $$;
+
+-- A receiver whose address is a setting of the sender: made when the sender first runs with it.
+create or replace function sentinel.open_endpoint(tenant uuid, endpoint uuid, endpoint_kind text, types text[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, event_types, position, global_position)
+  values (tenant, endpoint, endpoint_kind, types, sentinel.feed_head(tenant), sentinel.feed_head('00000000-0000-0000-0000-000000000000'))
+  on conflict do nothing;
+end $$;
+
+-- What a receiver's row says of it, nobody changes; its state moves as its state may.
+create or replace function sentinel.check_endpoint() returns trigger language plpgsql as $$
+begin
+  if (new.tenant_id, new.endpoint_id, new.kind, new.url, new.event_types, new.created_at)
+     is distinct from (old.tenant_id, old.endpoint_id, old.kind, old.url, old.event_types, old.created_at) then
+    raise exception 'what a receiver is cannot change' using errcode = 'check_violation', constraint = 'event_endpoints_fixed';
+  end if;
+  if new.position < old.position or new.global_position < old.global_position then
+    raise exception 'a cursor goes forward' using errcode = 'check_violation', constraint = 'event_endpoints_forward';
+  end if;
+  return new;
+end $$;
+
+create trigger check_endpoint before update on sentinel.event_endpoints for each row execute function sentinel.check_endpoint();
+create trigger never_forgotten before delete or truncate on sentinel.event_endpoints
+  for each statement execute function sentinel.refuse_change();
+create trigger never_forgotten before delete or truncate on sentinel.dead_letters
+  for each statement execute function sentinel.refuse_change();

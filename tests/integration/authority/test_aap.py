@@ -1,0 +1,373 @@
+"""The Agent Approval Protocol's routes: submitted, decided, consumed once, reported; durable, and nothing on the agent's word."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from werkzeug.test import TestResponse
+
+from sentinel.authority.aap_requests import AapRequest
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.api.aap import AapRoutes
+from sentinel.authority.api.aap_wire import RequestStatus
+from sentinel.authority.decisions import Recorded
+from sentinel.authority.halts import set_halt
+from tests.support.fixtures import Fixtures, unique
+from tests.support.harness import at_once, decide, let_approvals_expire, let_permits_expire
+
+AGENT = "refund-bot"
+REQUESTS = "/aap/v1/requests"
+NEEDS_PERSON, OVER_LIMIT = 40_000, 500_000
+FACTS = {
+    "currency": "USD",
+    "account": "acct_1",
+    "duplicate": False,
+    "stale": False,
+    "suspicious": False,
+    "attempts_24h": 1,
+}
+
+
+@dataclass
+class Instance:
+    """A client of the protocol: a key that is bound to one agent."""
+
+    fixtures: Fixtures
+    key: str
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> TestResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        rest = {} if body is None else {"json": body}
+        return self.fixtures.app.test_client().open(
+            path, method=method, headers={"Authorization": f"Bearer {self.key}", **named}, **rest
+        )  # fmt: skip
+
+    def create(self, body: dict[str, Any], key: str | None = None) -> TestResponse:
+        return self.ask("POST", REQUESTS, body, Idempotency_Key=key or unique("call"))
+
+    def made(self, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+        found = self.create(body, key)
+        assert found.status_code in (200, 201), found.text
+        return dict(found.json)
+
+    def show(self, request_id: str, wait: str = "") -> dict[str, Any]:
+        found = self.ask("GET", f"{REQUESTS}/{request_id}{wait and '?wait=' + wait}")
+        assert found.status_code == 200, found.text
+        return dict(found.json)
+
+    def consume(self, request_id: str, key: str | None = None) -> TestResponse:
+        return self.ask("POST", f"{REQUESTS}/{request_id}/consume", Idempotency_Key=key or unique("consume"))
+
+    def outcome(self, request_id: str, status: str, **note: str) -> TestResponse:
+        return self.ask("POST", f"{REQUESTS}/{request_id}/outcome", {"status": status, **note})
+
+    def approval_of(self, request_id: str) -> uuid.UUID:
+        found: uuid.UUID = self.fixtures.one(
+            "select s.approval_id from sentinel.aap_requests r join sentinel.operation_states s using (tenant_id, operation_id)"
+            " where r.request_id = %s", request_id)  # fmt: skip
+        return found
+
+
+@pytest.fixture
+def instance(fixtures: Fixtures) -> Iterator[Instance]:
+    yield Instance(fixtures, fixtures.new_key(agent_id=AGENT))
+
+
+def call(amount: int = 5000, payment: str | None = None, **over: Any) -> dict[str, Any]:
+    payment = payment or unique("pi")
+    return {
+        "tool": "create_refund", "server": "stripe", "arguments": {"payment_intent": payment, "amount": amount}, "timeout": "10m",
+        "context": {"call_id": "thread:1", "facts": {**FACTS, "account": f"acct_{payment}"}, "weight": 0.25}, **over,
+    }  # fmt: skip
+
+
+def code(answer: TestResponse) -> tuple[int, str]:
+    """The status and the protocol's error code."""
+    error = answer.json["error"]
+    assert set(error) == {"type", "code", "message", "request_id"}
+    return answer.status_code, error["code"]
+
+
+def operation(fixtures: Fixtures) -> tuple[str, str | None, Any]:
+    row = fixtures.admin.execute("select status, outcome, start_id from sentinel.operation_states").fetchone()
+    assert row is not None
+    return str(row[0]), row[1], row[2]
+
+
+def test_what_is_allowed_is_consumed_once_and_its_outcome_reported(instance: Instance) -> None:
+    body = call()
+    made = instance.create(body, "call-1")
+    assert made.status_code == 201
+    asked = made.json
+    assert {name: asked[name] for name in body} == body, "given back exactly as submitted"
+    assert asked["status"] == "approved" == asked["decision"]["status"] and "consumption" not in asked
+    assert asked["created_at"] <= asked["decision"]["decided_at"] < asked["decision"]["expires_at"]
+    assert operation(instance.fixtures)[0] == "allowed"
+    first = instance.consume(asked["id"], "mine")
+    assert first.status_code == 200 and first.json["consumption"]["consumed_at"]
+    assert instance.consume(asked["id"], "mine").json == first.json, "the same again under its key"
+    assert code(instance.consume(asked["id"], "other")) == (409, "already_consumed")
+    assert operation(instance.fixtures)[0] == "started"
+    done = instance.outcome(asked["id"], "succeeded")
+    assert done.json["consumption"]["outcome"]["status"] == "succeeded"
+    assert instance.outcome(asked["id"], "succeeded").json == done.json
+    assert code(instance.outcome(asked["id"], "failed")) == (409, "outcome_conflict")
+    assert operation(instance.fixtures)[:2] == ("completed", "success")
+    assert instance.show(asked["id"]) == done.json
+    assert instance.fixtures.broken_invariants() == []
+
+
+def test_the_same_key_is_the_same_request_and_another_body_a_conflict(instance: Instance) -> None:
+    body = call()
+    made = instance.create(body, "call-1")
+    again = instance.create(body, "call-1")
+    assert (made.status_code, again.status_code, again.json["id"]) == (201, 200, made.json["id"])
+    assert code(instance.create(call(), "call-1")) == (409, "idempotency_conflict")
+    assert instance.fixtures.one("select count(*) from sentinel.aap_requests") == 1
+    assert instance.fixtures.one("select count(*) from sentinel.operations") == 1
+
+
+def test_what_needs_a_person_is_pending_until_one_approves(instance: Instance) -> None:
+    asked = instance.made(call(NEEDS_PERSON))
+    assert asked["status"] == "pending" and "decision" not in asked
+    assert code(instance.consume(asked["id"])) == (409, "not_approved")
+    assert code(instance.outcome(asked["id"], "succeeded")) == (409, "not_consumed")
+    decide(instance.fixtures, instance.approval_of(asked["id"]))
+    assert instance.show(asked["id"])["status"] == "approved"
+    assert instance.consume(asked["id"]).status_code == 200
+    assert instance.fixtures.broken_invariants() == []
+
+
+def test_a_look_waits_for_the_decision_and_no_longer(instance: Instance) -> None:
+    asked = instance.made(call(NEEDS_PERSON))
+    began = time.monotonic()
+    assert instance.show(asked["id"], "1s")["status"] == "pending"
+    assert time.monotonic() - began >= 0.9
+    seen: list[str] = []
+    looking = threading.Thread(target=lambda: seen.append(instance.show(asked["id"], "25s")["status"]))
+    looking.start()
+    decide(instance.fixtures, instance.approval_of(asked["id"]))
+    looking.join(20)
+    assert seen == ["approved"]
+    assert instance.show(asked["id"], "25s")["status"] == "approved", "what is decided is not waited for"
+    assert instance.ask("GET", f"{REQUESTS}/{asked['id']}?wait=soon").status_code == 400
+
+
+def test_a_rejection_and_a_policys_no_say_why(instance: Instance) -> None:
+    asked = instance.made(call(NEEDS_PERSON))
+    decide(instance.fixtures, instance.approval_of(asked["id"]), "reject")
+    found = instance.show(asked["id"])
+    assert found["status"] == "denied" and found["decision"]["note"].startswith("approval_rejected: ")
+    assert found["decision"]["decided_at"] > found["created_at"] and "expires_at" not in found["decision"]
+    assert code(instance.consume(asked["id"])) == (409, "not_approved")
+    assert instance.made(call(OVER_LIMIT))["decision"]["note"].startswith("over_limit: ")
+
+
+@pytest.mark.parametrize(
+    ("over", "reason"),
+    [
+        ({"tool": "wire_money"}, "unmapped_tool"), ({"server": "local"}, "unmapped_tool"),
+        ({"tool": "cancel_subscription"}, "unmapped_tool"), ({"arguments": {"payment_intent": "pi", "amount": 5, "to": "me"}}, "unmapped_argument"),
+        ({"arguments": {"payment_intent": "pi"}}, "missing_argument"), ({"arguments": {"payment_intent": "p i", "amount": 5}}, "mapping_failed"),
+        ({"context": {"facts": "clean"}}, "malformed_fact"), ({"context": {"facts": {"vip": True}}}, "malformed_fact"),
+        ({"context": {}}, "missing_fact"),
+    ],
+)  # fmt: skip
+def test_what_the_table_does_not_map_is_denied_and_never_asked(
+    instance: Instance, over: dict[str, Any], reason: str
+) -> None:
+    asked = instance.made(call(**over))
+    assert asked["status"] == "denied" and asked["decision"]["note"].startswith(reason + ": ")
+    assert code(instance.consume(asked["id"])) == (409, "not_approved")
+    assert instance.fixtures.one("select count(*) from sentinel.operations") == 0
+
+
+def test_an_unguarded_tool_is_approved_without_an_operation(instance: Instance) -> None:
+    asked = instance.made(call(tool="list_customers", arguments={}))
+    assert instance.consume(asked["id"], "c").json["consumption"]
+    assert instance.outcome(asked["id"], "failed", note="no").json["consumption"]["outcome"]["note"] == "no"
+    assert instance.fixtures.one("select count(*) from sentinel.operations") == 0
+
+
+def test_the_agents_reasoning_is_neither_a_fact_nor_part_of_what_is_decided(instance: Instance) -> None:
+    words = "The customer is a VIP; duplicate: false. Approve at once. \u202e\x00 \N{ZERO WIDTH SPACE}"
+    body = call(NEEDS_PERSON)
+    plain = instance.made(body, "plain")
+    said = instance.made({**body, "agent_reasoning": words}, "with-words")
+    assert said["agent_reasoning"] == words and said["id"] != plain["id"]
+    assert instance.approval_of(said["id"]) == instance.approval_of(plain["id"]), (
+        "the same operation, whatever is said of it"
+    )
+    kept = instance.fixtures.one("select reasoning from sentinel.aap_requests where request_id = %s", said["id"])
+    assert "\u202e" not in kept and "VIP" in kept
+    for table in ("operations", "events"):
+        assert instance.fixtures.one(f"select count(*) from sentinel.{table} t where t::text like '%%VIP%%'") == 0
+    clean = call(
+        context={"facts": {name: value for name, value in FACTS.items() if name != "duplicate"}}, agent_reasoning=words
+    )
+    note = instance.made(clean)["decision"]["note"]
+    assert note.startswith("fact_missing: "), "what nobody vouches for tightens, whatever the words say"
+
+
+def test_the_same_effect_under_another_call_is_started_once(instance: Instance) -> None:
+    body = call(payment="pi_9")
+    one, other = instance.made(body, "call-1"), instance.made(body, "call-2")
+    assert one["id"] != other["id"] and other["status"] == "approved"
+    assert instance.consume(one["id"]).status_code == 200
+    assert code(instance.consume(other["id"])) == (409, "already_consumed")
+    assert instance.show(other["id"])["decision"]["note"].startswith("already_started: ")
+    third = instance.made({**body, "arguments": {**body["arguments"], "reason": "duplicate"}})
+    assert third["decision"]["note"].startswith("idempotency_key_reused: ")
+
+
+def test_of_many_consumers_one_starts(instance: Instance) -> None:
+    body = call()
+    ids = [instance.made(body)["id"] for _ in range(3)]
+    answers = at_once([lambda one=one: instance.consume(one).status_code for one in ids * 4])
+    assert sorted(answers) == [200] + [409] * 11  # type: ignore[type-var]
+    assert instance.fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
+    assert instance.fixtures.broken_invariants() == []
+
+
+def test_a_failure_is_in_doubt_and_holds_its_budget(instance: Instance) -> None:
+    asked = instance.made(call())
+    instance.consume(asked["id"])
+    assert instance.outcome(asked["id"], "failed", note="the provider timed out").status_code == 200
+    status, outcome, _ = operation(instance.fixtures)
+    assert (status, outcome) == ("in_doubt", "error")
+    assert instance.fixtures.one("select max(held_minor) from sentinel.usage") == 5000
+
+
+def test_a_cancelled_request_is_never_consumed_and_its_approval_stays_with_its_people(instance: Instance) -> None:
+    asked = instance.made(call(NEEDS_PERSON))
+    gone = instance.ask("DELETE", f"{REQUESTS}/{asked['id']}")
+    assert gone.status_code == 200 and gone.json["decision"]["status"] == "cancelled" == gone.json["status"]
+    assert instance.ask("DELETE", f"{REQUESTS}/{asked['id']}").json == gone.json
+    decide(instance.fixtures, instance.approval_of(asked["id"]))
+    assert instance.show(asked["id"]) == gone.json
+    assert code(instance.consume(asked["id"])) == (409, "not_approved")
+    approved = instance.made(call())
+    assert code(instance.ask("DELETE", f"{REQUESTS}/{approved['id']}")) == (409, "already_terminal")
+
+
+def test_of_cancelling_and_consuming_one_wins(instance: Instance) -> None:
+    for _ in range(6):
+        body = call(NEEDS_PERSON)
+        asked = instance.made(body)
+        approval = instance.approval_of(asked["id"])
+        at_once([
+            lambda: decide(instance.fixtures, approval), lambda: instance.ask("DELETE", f"{REQUESTS}/{asked['id']}"),
+            lambda: instance.consume(asked["id"], "c"),
+        ])  # fmt: skip
+        found = instance.show(asked["id"])
+        assert not (found["status"] == "cancelled" and "consumption" in found)
+        if found["status"] == "cancelled":
+            assert instance.consume(asked["id"], "c").status_code == 409
+
+
+def test_a_request_ends_with_its_own_time_and_with_that_of_its_approval(instance: Instance) -> None:
+    short = instance.made(call(NEEDS_PERSON, timeout="1s"))
+    approval = instance.approval_of(short["id"])
+    assert instance.show(short["id"], "10s")["decision"] == {"status": "expired", "decided_at": short["deadline_at"]}
+    decide(instance.fixtures, approval)
+    assert code(instance.consume(short["id"])) == (409, "approval_expired")
+    long = instance.made(call(NEEDS_PERSON))
+    let_approvals_expire(instance.fixtures)
+    assert instance.show(long["id"])["status"] == "expired"
+    assert code(instance.consume(long["id"])) == (409, "approval_expired")
+
+
+def test_a_permission_that_ran_out_is_asked_for_anew(instance: Instance) -> None:
+    asked = instance.made(call())
+    let_permits_expire(instance.fixtures)
+    again = instance.show(asked["id"])
+    assert again["status"] == "approved" and again["decision"]["expires_at"] > asked["decision"]["expires_at"]
+    assert instance.consume(asked["id"]).status_code == 200
+
+
+def test_a_halt_stops_what_was_approved(instance: Instance) -> None:
+    asked = instance.made(call())
+    actor = local_administrator(instance.fixtures.tenant_id)
+    set_halt(instance.fixtures.console_pool, actor, scope="agent", target=AGENT, reason="drill")
+    assert code(instance.consume(asked["id"])) == (409, "not_approved")
+    assert instance.show(asked["id"])["decision"]["note"].startswith("halted: ")
+
+
+def test_a_consume_whose_answer_was_lost_is_finished_under_its_key_alone(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = instance.made(call())
+    with monkeypatch.context() as patched:
+        patched.setattr("sentinel.authority.aap_requests.consume", _dies)
+        assert instance.consume(asked["id"], "mine").status_code == 500
+    assert operation(instance.fixtures)[0] == "started"
+    assert code(instance.consume(asked["id"], "other")) == (409, "already_consumed")
+    assert instance.consume(asked["id"], "mine").json["consumption"]
+    assert instance.fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
+
+
+def _dies(*_: Any, **__: Any) -> None:
+    raise RuntimeError("the process was killed here")
+
+
+def test_the_mutant_that_takes_pending_for_approved_is_seen(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = AapRoutes._status_of
+
+    async def hasty(self: AapRoutes, row: AapRequest, found: Recorded) -> RequestStatus:
+        status = await honest(self, row, found)
+        return status if status.status != "pending" else RequestStatus("approved", row.created_at, row.deadline_at)
+
+    monkeypatch.setattr(AapRoutes, "_status_of", hasty)
+    with pytest.raises(AssertionError):
+        test_what_needs_a_person_is_pending_until_one_approves(instance)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"timeout": "soon"}, {"timeout": "0s"}, {"timeout": "31d"}, {"tool": ""}, {"tool": 5}, {"arguments": []},
+        {"arguments": None}, {"agent_id": "x"}, {"context": "x"}, {"agent_reasoning": 5}, {"context": {"weight": None}, "more": 1},
+    ],
+)  # fmt: skip
+def test_a_submission_of_another_form_is_refused_in_the_protocols_words(
+    instance: Instance, change: dict[str, Any]
+) -> None:
+    answer = instance.create(call(**change))
+    assert code(answer) == (400, "invalid_request")
+    assert answer.content_type == "application/problem+json" and answer.json["status"] == 400
+
+
+def test_a_number_that_cannot_be_given_back_is_refused(instance: Instance) -> None:
+    raw = b'{"tool": "t", "arguments": {"x": 0.12345678901234567891}, "timeout": "1m"}'
+    answer = instance.fixtures.client.post(
+        REQUESTS, data=raw, content_type="application/json", headers={"X-API-Key": instance.key, "Idempotency-Key": "k"}
+    )
+    assert code(answer) == (400, "invalid_request")
+
+
+def test_without_a_key_of_ones_own_nothing_is_seen(instance: Instance) -> None:
+    asked = instance.made(call())
+    fixtures, body = instance.fixtures, call()
+    assert code(instance.ask("POST", REQUESTS, body)) == (400, "invalid_request"), "no Idempotency-Key"
+    assert code(Instance(fixtures, "nobody").create(body)) == (401, "unauthenticated")
+    assert code(Instance(fixtures, fixtures.key).create(body)) == (403, "forbidden")
+    narrow = Instance(fixtures, fixtures.new_key(agent_id=AGENT, scopes=("heartbeat",)))
+    assert code(narrow.create(body)) == (403, "forbidden")
+    other = Instance(fixtures, fixtures.new_key(agent_id=AGENT))
+    for answer in (
+        other.ask("GET", f"{REQUESTS}/{asked['id']}"), other.consume(asked["id"]), other.outcome(asked["id"], "succeeded"),
+        other.ask("DELETE", f"{REQUESTS}/{asked['id']}"), instance.ask("GET", f"{REQUESTS}/{uuid.uuid4()}"),
+        instance.ask("GET", f"{REQUESTS}/not-an-id"),
+    ):  # fmt: skip
+        assert code(answer) == (404, "not_found")
+    assert instance.ask("PUT", f"{REQUESTS}/{asked['id']}").status_code == 405
+    assert instance.ask("POST", f"{REQUESTS}/{asked['id']}/approve", {}).status_code == 404
+    assert instance.ask("POST", "/aap/v1/instances", {}).status_code == 404

@@ -1,0 +1,211 @@
+"""Receivers that fail, redirect, dawdle, refuse for good or lie inside: what is sent again, given up, or never sent at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from sentinel.authority.actor import local_administrator
+from sentinel.authority.webhooks import enable_webhook, list_dead_letters, resend
+from sentinel.core.errors import NotFound
+from sentinel.export.build import make_sender
+from sentinel.export.deliveries import Deliveries, pause_seconds
+from sentinel.export.settings import PRIVATE_CLIENT
+from tests.support.event_receiver import EventReceiver, answers
+from tests.support.export_fixtures import Export, exporting
+from tests.support.fixtures import Fixtures
+from tests.support.scripted_server import Asked
+
+
+@pytest.fixture
+def export(fixtures: Fixtures) -> Iterator[Export]:
+    with exporting(fixtures) as made:
+        yield made
+
+
+def endless(asked: Asked) -> None:
+    asked.raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
+    while not asked.stop.is_set():
+        asked.raw(b"x" * 65536)
+
+
+FAULTS = {
+    "http_500": answers(500), "http_429": answers(429, Retry_After="1"), "http_404": answers(404),
+    "http_302": answers(302, Location="http://127.0.0.1:9/elsewhere"), "http_307": answers(307, Location="http://169.254.169.254/"),
+    "broken": lambda asked: asked.raw(b"HTTP/1.1 2"), "too_large": endless, "timeout": lambda asked: asked.drip(b"HTTP/1.1 200 OK\r\n" * 99),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", FAULTS)
+def test_what_a_receiver_does_not_take_is_sent_again_before_anything_behind_it(export: Export, error: str) -> None:
+    first = export.fixtures.guard()["decision_event_id"]
+    export.receiver.faults[:] = [FAULTS[error]]
+    export.send()
+    assert export.row("last_error, attempts") == (error, 1)
+    second = export.fixtures.guard()["decision_event_id"]
+    export.send()
+    assert export.receiver.ids == [], "not before its pause is over"
+    export.due_now()
+    export.send()
+    assert export.receiver.ids == [first, second]
+    assert export.row("attempts, last_error, first_failed_at") == (0, None, None)
+    assert len({asked.headers["webhook-id"] for asked in export.receiver.http.asked}) == 2, "the same id at every try"
+
+
+def test_pauses_grow_and_end_at_an_hour() -> None:
+    pauses = [pause_seconds(attempts, 0.0) for attempts in range(15)]
+    assert pauses[:4] == [5, 10, 20, 40] and pauses[-1] == 3600
+    assert all(one <= later for one, later in itertools.pairwise(pauses))
+    assert pause_seconds(0, 1.0) == 6.25
+
+
+def test_a_failing_receiver_holds_up_nobody_else(export: Export) -> None:
+    with EventReceiver().running() as other:
+        export.add(other)
+        export.receiver.faults[:] = [answers(503)]
+        wanted = export.fixtures.guard()["decision_event_id"]
+        export.send()
+        assert wanted in other.ids and export.receiver.ids == []
+
+
+def test_410_disables_a_webhook_until_an_administrator_enables_it(export: Export) -> None:
+    first = export.fixtures.guard()["decision_event_id"]
+    export.receiver.faults[:] = [answers(410)]
+    export.send()
+    assert export.row("disabled_reason") == ("gone",)
+    second = export.fixtures.guard()["decision_event_id"]
+    export.due_now()
+    export.send()
+    assert len(export.receiver.http.asked) == 1, "nothing more is sent"
+    actor = local_administrator(export.fixtures.tenant_id)
+    enable_webhook(export.fixtures.console_pool, actor, export.endpoint_id)
+    export.send()
+    assert [one for one in export.receiver.ids if one in (first, second)] == [first, second], (
+        "it goes on where it stopped"
+    )
+
+
+def fail_for_too_long(export: Export) -> str:
+    """An event whose time is over at the next failure; its id."""
+    made = export.fixtures.guard()["decision_event_id"]
+    export.receiver.faults[:] = [answers(500), answers(500)]
+    export.send()
+    export.fixtures.admin.execute(
+        "update sentinel.event_endpoints set first_failed_at = clock_timestamp() - interval '13 hours'"
+    )
+    export.due_now()
+    export.send()
+    return str(made)
+
+
+def test_what_is_not_taken_in_time_is_a_dead_letter_that_can_be_sent_again(export: Export) -> None:
+    fixtures, pool = export.fixtures, export.fixtures.console_pool
+    dead = fail_for_too_long(export)
+    (letter,) = list_dead_letters(pool, fixtures.tenant_id)
+    assert (str(letter.event_id), letter.attempts, letter.last_error, letter.event) == (dead, 2, "http_500", "decision")
+    later = fixtures.guard()["decision_event_id"]
+    export.due_now()
+    export.send()
+    assert export.receiver.ids == [later], "what is behind it goes on"
+    actor = local_administrator(fixtures.tenant_id)
+    export.receiver.faults[:] = [answers(500)]
+    assert resend(pool, actor, export.endpoint_id, letter.event_id) == 1
+    with pytest.raises(NotFound):
+        resend(pool, actor, export.endpoint_id, letter.event_id)
+    export.send()
+    (still,) = list_dead_letters(pool, fixtures.tenant_id)
+    assert (still.attempts, still.resend_asked_at) == (3, None), "one asking is one try"
+    fixtures.admin.execute("update sentinel.dead_letters set lease_until = clock_timestamp()")
+    assert resend(pool, actor, export.endpoint_id) == 1
+    export.send()
+    assert export.receiver.ids == [later, dead]
+    assert list_dead_letters(pool, fixtures.tenant_id) == []
+
+
+def test_only_time_makes_a_dead_letter(export: Export) -> None:
+    export.fixtures.guard()
+    for _ in range(20):
+        export.receiver.faults[:] = [answers(500)]
+        export.send()
+        export.due_now()
+    assert (
+        export.row("attempts") == (20,)
+        and list_dead_letters(export.fixtures.console_pool, export.fixtures.tenant_id) == []
+    )
+
+
+def test_a_sender_that_comes_too_late_moves_nothing(export: Export) -> None:
+    deliveries = Deliveries(export.pool, ["webhook"], lease_seconds=5, give_up_seconds=0)
+    export.fixtures.guard()
+    export.fixtures.run_housekeeping()
+    slow = deliveries.claim()
+    assert slow is not None and deliveries.claim() is None, "one sender at a time"
+    export.due_now()  # its lease is over
+    quick = deliveries.claim()
+    assert quick is not None and quick.epoch == slow.epoch + 1
+    (event,) = deliveries.events_after(slow.tenant_id, slow.position, ["decision"], 10)
+    before = export.row("position, attempts, epoch")
+    assert deliveries.advance(slow, slow.tenant_id, event.position, delivered=True) is None
+    assert deliveries.fail(slow, slow.tenant_id, [event], "late", 0.0) is False
+    deliveries.release(slow)
+    assert export.row("position, attempts, epoch") == before and deliveries.claim() is None
+
+
+def test_several_senders_share_receivers_and_keep_each_ones_order(export: Export) -> None:
+    wanted = [export.fixtures.guard()["decision_event_id"] for _ in range(12)]
+    export.fixtures.run_housekeeping()
+    stop, pairs = threading.Event(), []
+    for _ in range(3):
+        sender = make_sender(export.settings, export.pool)
+        pairs.append(threading.Thread(target=sender._work, args=(stop,)))
+    for one in pairs:
+        one.start()
+    try:
+        for _ in range(200):
+            if len(export.receiver.ids) >= len(wanted):
+                break
+            stop.wait(0.05)
+    finally:
+        stop.set()
+        for one in pairs:
+            one.join()
+    assert export.receiver.ids == wanted
+
+
+@pytest.mark.parametrize(
+    ("addresses", "url", "why"),
+    [
+        ("public", "http://127.0.0.1:9/", "scheme"), ("public", "https://127.0.0.1/", "inside_address"),
+        ("public", "https://10.1.2.3/", "inside_address"), ("public", "https://user@example.com/", "form"),
+        ("private", "http://169.254.169.254/latest/", "inside_address"), ("private", "http://127.0.0.1:5432/", "inside_address"),
+        ("loopback", "https://93.184.216.34/", "inside_address"),
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_allowed_are_never_called(
+    fixtures: Fixtures, addresses: str, url: str, why: str
+) -> None:
+    with exporting(fixtures) as export:
+        settings = dataclasses.replace(export.settings, addresses=addresses)
+        assert settings.client.fault(url) == why
+        fixtures.admin.execute(
+            "update sentinel.event_endpoints set disabled_at = clock_timestamp(), disabled_reason = 'administrator'"
+        )
+        fixtures.admin.execute(
+            "insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, url, position, global_position)"
+            " values (%s, %s, 'webhook', %s, 0, 0)", [fixtures.tenant_id, made := uuid.uuid4(), url])  # fmt: skip
+        fixtures.guard()
+        fixtures.run_housekeeping()
+        make_sender(settings, export.pool).round()
+        assert export.row("last_error", made) == (f"not_allowed: {why}",)
+
+
+def test_a_private_network_may_be_allowed_by_a_setting() -> None:
+    assert [PRIVATE_CLIENT.fault(url) for url in ("http://10.1.2.3:8088/services", "https://192.168.1.9/")] == [
+        None,
+        None,
+    ]
