@@ -17,7 +17,7 @@ from sentinel.store.invariants import run_invariants
 from tests.acceptance.places import Served, clean_env, module
 from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import program_url
-from tests.support.warm_process import run_warm
+from tests.support.warm_process import WarmProcess, run_warm
 
 # Short enough to be waited for, long enough for a healthy worker: lease ≥ 2 × timeout + heartbeat.
 QUICK = {
@@ -64,8 +64,8 @@ class Shop:
         self.enqueue([{**row, "order_ref": f"o_{row['ledger_entry_id']}"} for row in rows])
 
     def worker(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        """A worker process."""
-        return subprocess.Popen(
+        """A worker process. What a start from nothing does is for the tests of the demo and of wrong keys."""
+        return WarmProcess(
             module("worker.retail_refund_agent", *(arguments or ("--once", "--json"))), env={**self.env, **env}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )  # fmt: skip

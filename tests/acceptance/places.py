@@ -25,6 +25,7 @@ from sentinel.store.database import AUTHORITY
 from tests.support.busy import overload
 from tests.support.logins import program_url
 from tests.support.ports import free_port, listens
+from tests.support.warm_process import run_warm
 
 REPO = Path(__file__).resolve().parents[2]
 SCALE = float(os.environ.get("SENTINEL_TEST_SCALE", "1"))
@@ -57,6 +58,13 @@ def run(
         timeout=timeout,
         check=False,
     )
+
+
+def run_warm_command(
+    *arguments: str, stdin: str = "", timeout: float = 60, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """As `run` of `sentinel`, begun with everything imported: where the start itself is not what is tried."""
+    return run_warm("sentinel.cli.main", *arguments, env=clean_env(**env), stdin=stdin, timeout=timeout)
 
 
 def processes_naming(needle: str) -> list[int]:
@@ -176,7 +184,7 @@ class Served:
 
     def cli(self, *arguments: str, **rest: Any) -> subprocess.CompletedProcess[str]:
         """A `sentinel` command on this database."""
-        return run(*arguments, SENTINEL_DATABASE_URL=self.database_url, **rest)
+        return run_warm_command(*arguments, SENTINEL_DATABASE_URL=self.database_url, **rest)
 
     def cli_json(self, *arguments: str) -> Any:
         """A `sentinel … --json` command that must succeed, its answer."""

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from ops_console.__main__ import command as console
 from sentinel.cli.main import main
 from sentinel.platform.resources import policies_dir
-from tests.acceptance.places import Served, run
+from tests.acceptance.places import Served, run, run_warm_command
 from tests.support.fixtures import guard_body
 from tests.support.ports import free_port
 from worker.cli import main as worker
@@ -142,17 +142,17 @@ def test_a_fault_in_a_policy_is_explained_with_file_line_and_rule(
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
-    done = run("policy", "check", str(policies))
+    done = run_warm_command("policy", "check", str(policies))
     assert done.returncode == 1
     assert f"{file.name}:" in done.stderr
     assert rule in done.stderr
-    fault = json.loads(run("policy", "check", str(policies), "--json").stdout)[0]
+    fault = json.loads(run_warm_command("policy", "check", str(policies), "--json").stdout)[0]
     place = text.splitlines().index(next(line for line in text.splitlines() if old.splitlines()[0] in line)) + 1
     assert abs(fault["line"] - place) <= 2, fault
 
 
 def test_one_command_checks_the_whole_folder_with_what_only_the_worker_reads(policies: Path) -> None:
-    good = run("policy", "check", str(policies))
+    good = run_warm_command("policy", "check", str(policies))
     assert good.returncode == 0, good.stderr
     assert {"ok  routes.yaml", "ok  switches.yaml", "ok  cases/small_refund.yaml", "ok  gates/fee.yaml"} <= set(
         good.stdout.splitlines()
@@ -162,20 +162,23 @@ def test_one_command_checks_the_whole_folder_with_what_only_the_worker_reads(pol
         ("gates/fee.yaml", "channel: private", "channel: privat"), ("switches.yaml", "default: false", "defalt: false"),
     ):  # fmt: skip
         (policies / name).write_text((policies / name).read_text().replace(old, new, 1))
-    told = run("policy", "check", str(policies))
+    told = run_warm_command("policy", "check", str(policies))
     assert told.returncode == 1
     for part in ('did you mean "DENY"?', 'did you mean "fee"?', 'did you mean "private"?', 'did you mean "default"?'):
         assert told.stderr.count(part) == 1, part
-    files = {Path(fault["file"]).name for fault in json.loads(run("policy", "check", str(policies), "--json").stdout)}
+    files = {
+        Path(fault["file"]).name
+        for fault in json.loads(run_warm_command("policy", "check", str(policies), "--json").stdout)
+    }
     assert files == {"small_refund.yaml", "routes.yaml", "fee.yaml", "switches.yaml"}
-    assert "worker check" in run("policy", "check", "--help").stdout
+    assert "worker check" in run_warm_command("policy", "check", "--help").stdout
 
 
 def test_policy_test_tells_rules_that_no_case_reaches(policies: Path) -> None:
-    assert "rule coverage" in run("policy", "test", str(policies)).stdout
+    assert "rule coverage" in run_warm_command("policy", "test", str(policies)).stdout
     cases = policies / "cases" / "retail_refund.yaml"
     cases.write_text(cases.read_text().replace("decision: ALLOW", "decision: DENY", 1))
-    done = run("policy", "test", str(policies))
+    done = run_warm_command("policy", "test", str(policies))
     assert done.returncode == 1
     assert "FAILED" in done.stderr
 
@@ -232,28 +235,29 @@ KNOWN = {"currency": "usd", "account": "a", "duplicate": False, "stale": False, 
 def test_tools_explain_says_what_a_call_becomes_and_what_the_policies_say(tmp_path: Path) -> None:
     (tmp_path / "facts.json").write_text(json.dumps(KNOWN))
     asked = ("tools", "explain", "stripe/create_refund", "-", "--facts", str(tmp_path / "facts.json"))
-    found = json.loads(run(*asked, "--json", stdin=json.dumps(REFUND)).stdout)
+    found = json.loads(run_warm_command(*asked, "--json", stdin=json.dumps(REFUND)).stdout)
     assert (found["idempotency_key"], found["decision"]) == ("stripe-refund:pi_1:40000", "APPROVAL_REQUIRED")
     assert found["params"]["amount"] == {"value": 400, "currency": "USD"}
-    table = run(*asked, stdin=json.dumps(REFUND))
+    table = run_warm_command(*asked, stdin=json.dumps(REFUND))
     assert table.returncode == 0 and "amount_needs_approval" in table.stdout and "Idempotency-Key" in table.stdout
-    refused = run(*asked, "--json", stdin=json.dumps({**REFUND, "duplicate": False}))
+    refused = run_warm_command(*asked, "--json", stdin=json.dumps({**REFUND, "duplicate": False}))
     assert refused.returncode == 1 and json.loads(refused.stdout)["refused"] == "unmapped_argument"
     assert (
-        'did you mean "stripe/create_refund"?' in run("tools", "explain", "stripe/create_refnd", "-", stdin="{}").stderr
+        'did you mean "stripe/create_refund"?'
+        in run_warm_command("tools", "explain", "stripe/create_refnd", "-", stdin="{}").stderr
     )
 
 
 def test_tools_list_names_every_tool_and_the_folder_check_its_faults(policies: Path) -> None:
-    rows = json.loads(run("tools", "list", "--json").stdout)
+    rows = json.loads(run_warm_command("tools", "list", "--json").stdout)
     assert {row["tool"]: row["action"] for row in rows}["stripe/create_refund"] == "refund.create"
-    assert "stripe/cancel_subscription" in run("tools", "list").stdout
-    assert "ok  tools.yaml" in run("policy", "check", str(policies)).stdout.splitlines()
+    assert "stripe/cancel_subscription" in run_warm_command("tools", "list").stdout
+    assert "ok  tools.yaml" in run_warm_command("policy", "check", str(policies)).stdout.splitlines()
     file = policies / "tools.yaml"
     file.write_text(
         file.read_text().replace("account_ref:                facts.account", "account_ref: args.payment_intent")
     )
-    told = run("policy", "check", str(policies))
+    told = run_warm_command("policy", "check", str(policies))
     assert told.returncode == 1 and "tools.yaml:" in told.stderr and 'rule "stripe/create_refund"' in told.stderr
-    failed = run("policy", "test", str(policies))
+    failed = run_warm_command("policy", "test", str(policies))
     assert failed.returncode == 1 and "params: wanted" in failed.stderr

@@ -219,7 +219,7 @@ def test_approvals_arrive_over_the_stream_and_in_the_history(sdk: Sdk, approver:
 
 
 def test_a_kill_interrupts_the_agent_and_guards_refuse_by_themselves(sdk: Sdk) -> None:
-    listener = sdk.listening("heartbeat")
+    listener = sdk.listening("heartbeat", wait=25)
     halt = sdk.served.cli_json(
         "halts", "set", "--scope", "agent", "--target", "retail-refund-agent", "--reason", "test"
     )

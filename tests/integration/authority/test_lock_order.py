@@ -17,6 +17,7 @@ from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillDeciding
 from tests import mutants
+from tests.support.busy import overload
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import (
     Desk,
@@ -31,8 +32,14 @@ from tests.support.harness import (
 )
 from tests.support.lifecycle import pending
 
-PROMISED, SLACK = 2.0, 1.0
-"""Seconds: how long a caller waits for what others hold, and what a busy machine may add."""
+PROMISED = 2.0
+"""Seconds: how long a caller waits for what others hold."""
+
+
+def slack() -> float:
+    """The seconds by which an answer may come late: what a busy machine adds to a thread's turn is not the lock's."""
+    return overload()
+
 
 # Whoever touches what is held of a budget must hold its lock; the subject is the end of the limit's key.
 MUST_HOLD = """
@@ -240,10 +247,10 @@ def test_a_locked_budget_holds_each_caller_two_seconds_and_nobody_else(fixtures:
         assert desk.guard(guard_body(params={"account_ref": account})).decision == "ALLOW"
     for seconds, answer in answers[:callers]:
         assert isinstance(answer, StillDeciding), answer
-        assert seconds < PROMISED + SLACK
+        assert seconds < PROMISED + slack()
     for seconds, answer in answers[callers:]:
         assert getattr(answer, "decision", None) == "ALLOW", answer
-        assert seconds < PROMISED + SLACK
+        assert seconds < PROMISED + slack()
     print(f"N={callers}: longest {max(seconds for seconds, _ in answers):.2f} s")
     assert fixtures.broken_invariants() == []
 
@@ -261,7 +268,9 @@ def test_callers_that_keep_coming_are_told_in_time_too(fixtures: Fixtures) -> No
         with held(fixtures, LOCKED_BUDGET, fixtures.tenant_id, f"%{account}%"):
             answers: list[Any] = at_once([lambda place=place: one(place) for place in range(number)])
     print(f"N={number}: longest {max(seconds for seconds, _ in answers):.2f} s")
-    assert all(isinstance(answer, StillDeciding) and seconds < PROMISED + SLACK for seconds, answer in answers), answers
+    assert all(isinstance(answer, StillDeciding) and seconds < PROMISED + slack() for seconds, answer in answers), (
+        answers
+    )
 
 
 def test_over_http_it_is_a_409_that_says_when_to_come_back(fixtures: Fixtures) -> None:
@@ -294,7 +303,7 @@ def test_two_locks_one_after_the_other_are_two_seconds_together(fixtures: Fixtur
             let_go.set()
             holder.join()
     assert isinstance(answer, StillDeciding)
-    assert PROMISED - 0.5 < seconds < PROMISED + SLACK
+    assert PROMISED - 0.5 < seconds < PROMISED + slack()
 
 
 def test_starts_and_reports_wait_for_a_locked_operation_no_longer_either(fixtures: Fixtures) -> None:
@@ -307,4 +316,6 @@ def test_starts_and_reports_wait_for_a_locked_operation_no_longer_either(fixture
             jobs = [lambda b=b, p=p: timed(lambda: desk.start(b, p)) for b, p in zip(bodies, permits, strict=True)]
             jobs += [lambda b=b: timed(lambda: desk.report(b)) for b in bodies]
             answers: list[Any] = at_once(jobs)
-    assert all(isinstance(answer, StillDeciding) and seconds < PROMISED + SLACK for seconds, answer in answers), answers
+    assert all(isinstance(answer, StillDeciding) and seconds < PROMISED + slack() for seconds, answer in answers), (
+        answers
+    )
