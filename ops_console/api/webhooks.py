@@ -14,7 +14,7 @@ from ops_console.identity import actor, must_have_proved
 from sentinel.authority.actor import Actor
 from sentinel.authority.webhooks import (
     DeadLetter,
-    Endpoint,
+    EventEndpoint,
     disable_webhook,
     list_dead_letters,
     list_endpoints,
@@ -27,7 +27,7 @@ _RESEND = ResendSchema()
 _ANY = {"type": "object"}
 
 
-def endpoint_view(row: Endpoint) -> dict[str, Any]:
+def endpoint_view(row: EventEndpoint) -> dict[str, Any]:
     """A receiver as administrators see it; no secret is known here."""
     return present({
         "endpoint_id": row.endpoint_id, "kind": row.kind, "url": row.url, "event_types": row.event_types, "behind": row.behind,
@@ -76,7 +76,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.post("/webhooks/<endpoint_id>/resend")
     @documented("Have dead letters tried once more", request=_RESEND, responses={202: ("How many are tried.", _ANY)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
-    def send_again(endpoint_id: str) -> Response:
+    def resend_dead_letters(endpoint_id: str) -> Response:
         person = _administrator()
         must_have_proved()
         given = load(_RESEND, without_nulls(json_body()))

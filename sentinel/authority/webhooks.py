@@ -34,7 +34,7 @@ OVERLAP_SECONDS = 86400
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EventEndpoint:
     """A receiver and how far it is. `behind`: events of the feeds behind its cursor, of whatever type.
 
     `url` is None where the sender's settings have the address; `failing_since` is when the event behind the cursor first failed.
@@ -101,14 +101,14 @@ where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and (%(event_i
 """
 
 
-def list_endpoints(pool: Pool, tenant_id: uuid.UUID) -> list[Endpoint]:
+def list_endpoints(pool: Pool, tenant_id: uuid.UUID) -> list[EventEndpoint]:
     """The tenant's receivers, oldest first."""
-    return all_rows(pool, Endpoint, LIST_ENDPOINTS, {"tenant_id": tenant_id})
+    return all_rows(pool, EventEndpoint, LIST_ENDPOINTS, {"tenant_id": tenant_id})
 
 
-def find_endpoint(pool: Pool, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> Endpoint:
+def find_endpoint(pool: Pool, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> EventEndpoint:
     """One of them. Raises `NotFound`."""
-    found = one_row(pool, Endpoint, FIND_ENDPOINT, {"tenant_id": tenant_id, "endpoint_id": endpoint_id})
+    found = one_row(pool, EventEndpoint, FIND_ENDPOINT, {"tenant_id": tenant_id, "endpoint_id": endpoint_id})
     if found is None:
         raise NotFound("there is no webhook of that id")
     return found

@@ -16,6 +16,7 @@ from sentinel.client.fields import (
     malformed,
     mapping,
     moment,
+    optional_mapping,
     optional_moment,
     optional_text,
     text,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from sentinel.client.http_reader import HttpResponse
+from sentinel.client.trace_context import current_traceparent
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Endpoint:
     def request(self, method: str, path: str, body: bytes | None) -> bytes:
         """One request's bytes."""
         line = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode("ascii")
+        if (trace := current_traceparent()) is not None:
+            line += b"traceparent: %s\r\n" % trace.encode("ascii")
         if body is None:
             return line + self._head + b"\r\n"
         return b"%s%sContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (

@@ -20,12 +20,14 @@ from sentinel.cli.serve import stored_secret
 from sentinel.core.errors import SentinelError
 from sentinel.demo.access import DemoAccess, prepare
 from sentinel.demo.database import demo_database
+from sentinel.demo.event_sender import DemoSender
 from sentinel.demo.ledger import demo_rows
 from sentinel.demo.orders import SECRET_FILE, DemoOrderSource, order_source, post_demo_orders
 from sentinel.demo.processes import DemoStopped, Processes, raise_if_stopped
 from sentinel.demo.readiness import DemoFailed, wait_ready
 from sentinel.demo.small_refunds import SmallRefunds
 from sentinel.demo.summary import Ready, print_ready, print_stopped
+from sentinel.export.settings import SECRET_FILE as EXPORT_SECRET
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
 
@@ -127,7 +129,9 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         # The launch gate takes some seconds; the demo is ready without it and its rows follow.
         threading.Thread(target=_begin_small_refunds, args=(small,), daemon=True, name="small-refunds").start()
         signal.signal(signal.SIGHUP, lambda *_: processes.signal("authority", signal.SIGHUP))
+        sender = DemoSender(processes, env["export"], urls["export"])
         while not stop.wait(0.5):
+            sender.start_if_wanted()
             for name in processes.restart_ended():
                 click.echo(f"{name} ended and was started again; see {data_dir / 'log' / f'{name}.log'}", err=True)
         say("Stopping.")
@@ -184,7 +188,7 @@ def _require_ports(ports: Ports) -> None:
 _NOT_PASSED_ON = (
     "SENTINEL_DATABASE_URL", "SENTINEL_BOARD_DATABASE_URL", "WORKER_DATABASE_URL", "ORDERS_DATABASE_URL", "PGPASSWORD",
     "SENTINEL_SECRET_KEYS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "ORDERS_DEMO_SECRET",
-    "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY",
+    "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY", "SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_EXPORT_SECRETS",
 )  # fmt: skip
 """Every program gets only its own database URL and secrets; the demo's orders are never sent to a real shop."""
 
@@ -209,6 +213,11 @@ def _environment(
             "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "SENTINEL_ORDERS_PORT": str(ports.orders),
             "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or stored_secret(data_dir, SECRET_FILE),
+        },
+        "export": base | {
+            "SENTINEL_EXPORT_DATABASE_URL": urls["export"], "SENTINEL_TENANT_ID": access.tenant_id,
+            "SENTINEL_EXPORT_SECRETS": os.environ.get("SENTINEL_EXPORT_SECRETS") or stored_secret(data_dir, EXPORT_SECRET),
+            "SENTINEL_EXPORT_CONSOLE_URL": ports.url("console"),
         },
         "console": base | {
             "SENTINEL_DATABASE_URL": urls["console"], "SENTINEL_BOARD_DATABASE_URL": urls["board"],

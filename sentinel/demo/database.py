@@ -17,9 +17,16 @@ from psycopg import sql
 
 from sentinel.cli.serve import stored_secret
 from sentinel.demo.readiness import DemoFailed
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER, first_line
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, WORKER, first_line
 
-PROGRAMS = {"authority": AUTHORITY, "worker": WORKER, "orders": ORDERS, "console": CONSOLE, "board": BOARD}
+PROGRAMS = {
+    "authority": AUTHORITY,
+    "worker": WORKER,
+    "orders": ORDERS,
+    "console": CONSOLE,
+    "board": BOARD,
+    "export": EXPORTER,
+}
 """The role of each program; the board is a part of the console with a login of its own."""
 
 

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 
 import structlog
 from prometheus_client import generate_latest
 
+from sentinel.authority.tenants import list_tenants
+from sentinel.export.decision_log import DecisionLog
 from sentinel.export.deliveries import Deliveries
+from sentinel.export.notices import MailNotices, SlackNotices
 from sentinel.export.receivers import Receiver, WebhookReceiver
-from sentinel.export.sender import Sender
+from sentinel.export.sender import EventSender
 from sentinel.export.settings import ExportSettings
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.http.readiness import database_checks
+from sentinel.platform.outbound.mail import Mailer, SmtpAccount
+from sentinel.platform.outbound.slack import SlackWebhook
 from sentinel.platform.serving.health import create_app, serving
+from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.platform.tracing import tracing_of
 from sentinel.store.database import EXPORTER, Pool, with_role
+from sentinel.store.ids import new_id
 from sentinel.store.safety import database_status, require_ready
 
 _SPARE_CONNECTIONS = 1
@@ -30,14 +39,43 @@ def webhook_receiver(settings: ExportSettings) -> WebhookReceiver:
     return WebhookReceiver(settings.client, SigningSecrets(settings.secrets), settings.timeout_seconds)
 
 
-def make_sender(settings: ExportSettings, pool: Pool) -> Sender:
+def make_sender(settings: ExportSettings, pool: Pool) -> EventSender:
     """A sender on `pool`, whose role is the exporter's."""
-    receivers: dict[str, Receiver] = {"webhook": webhook_receiver(settings)}
+    receivers: dict[str, Receiver] = {"webhook": webhook_receiver(settings), **_receivers_by_setting(settings)}
     # A lease outlasts the calls that one portion takes: a webhook's event is two messages at most.
     deliveries = Deliveries(
         pool, list(receivers), lease_seconds=2 * settings.timeout_seconds + 2, give_up_seconds=settings.give_up_seconds
     )
-    return Sender(deliveries, receivers)
+    if settings.by_setting:
+        tenant_id = _tenant_of(settings, pool)
+        for kind, types in settings.by_setting.items():
+            deliveries.open_endpoint(tenant_id, new_id(), kind, types)
+    return EventSender(deliveries, receivers, tracing=tracing_of("sentinel-export"))
+
+
+def _receivers_by_setting(settings: ExportSettings) -> dict[str, Receiver]:
+    """Those of `settings.by_setting`."""
+    account = SmtpAccount(
+        host=settings.smtp_host, port=settings.smtp_port, sender=settings.smtp_from, security=settings.smtp_security,
+        username=settings.smtp_username, password=settings.smtp_password, timeout_seconds=settings.timeout_seconds,
+    )  # fmt: skip
+    slack = SlackWebhook(settings.slack_webhook_url, settings.client, settings.timeout_seconds)
+    made: dict[str, Receiver] = {
+        "slack": SlackNotices(slack, settings.console_url),
+        "mail": MailNotices(Mailer(account), settings.mail_to, settings.console_url),
+        "decision_log": DecisionLog(
+            settings.decision_log_url, settings.decision_log_token, settings.client, settings.timeout_seconds
+        ),
+    }
+    return {kind: made[kind] for kind in settings.by_setting}
+
+
+def _tenant_of(settings: ExportSettings, pool: Pool) -> uuid.UUID:
+    """Whose events the settings' receivers get. Raises `UnsafeConfiguration` where that is not said."""
+    known = [one.tenant_id for one in list_tenants(pool)]
+    if settings.tenant_id in known or (settings.tenant_id is None and len(known) == 1):
+        return settings.tenant_id or known[0]
+    raise UnsafeConfiguration("SENTINEL_TENANT_ID: say whose events go to the decision log, Slack and mail")
 
 
 def run(settings: ExportSettings, stop: threading.Event) -> None:

@@ -59,7 +59,7 @@ FIELDS: Mapping[str, tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedEvent:
+class FeedEvent:
     """An event at its position of a feed, with what its approval asks and the hash of the event before it in the feed.
 
     `body` is empty where nobody asked for its type. `resolved_before`: a person had said "not executed" by then.
@@ -89,7 +89,7 @@ class LoggedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class EventMessage:
     """One CloudEvent. `data` has no nulls."""
 
     id: str
@@ -130,7 +130,7 @@ def kinds_of(types: Collection[str]) -> list[str]:
     return sorted(wanted)
 
 
-def messages_of(event: LoggedEvent, types: Collection[str] = ()) -> list[Message]:
+def messages_of(event: FeedEvent, types: Collection[str] = ()) -> list[EventMessage]:
     """The messages that an event is, of these types; no types are every type."""
     if not event.body:
         return []
@@ -149,19 +149,19 @@ def messages_of(event: LoggedEvent, types: Collection[str] = ()) -> list[Message
     return [one for one in made if not types or one.type in types]
 
 
-def _message(event: LoggedEvent, kind: str, data: Mapping[str, Any], *, is_second: bool = False) -> Message:
+def _message(event: FeedEvent, kind: str, data: Mapping[str, Any], *, is_second: bool = False) -> EventMessage:
     """`is_second`: of an event that is another message already, so this one has an id of its own."""
     asked = _asked(event) if kind == REQUESTED else {}
     told = {"event": event.kind, "operation_id": _text(event.operation_id), **data, **asked, "hash": event.hash}
     # No dot in an id: Standard Webhooks puts one behind it.
     message_id = f"{event.event_id}:{kind.replace('.', '-')}" if is_second else str(event.event_id)
-    return Message(
+    return EventMessage(
         id=message_id, type=kind, tenant_id=event.tenant_id, subject=_text(event.operation_id), time=event.occurred_at,
         position=event.position, previous_hash=event.previous_hash, data=_present(told),
     )  # fmt: skip
 
 
-def _asked(event: LoggedEvent) -> dict[str, Any]:
+def _asked(event: FeedEvent) -> dict[str, Any]:
     """What an approval asks of people."""
     has_amount = event.amount_minor is not None and event.currency is not None
     amount = money_out(Money(event.amount_minor, event.currency)) if has_amount else None  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def _text(value: uuid.UUID | None) -> str | None:
     return None if value is None else str(value)
 
 
-def test_message(tenant_id: uuid.UUID, endpoint_id: uuid.UUID, message_id: uuid.UUID, now: datetime) -> Message:
+def test_message(tenant_id: uuid.UUID, endpoint_id: uuid.UUID, message_id: uuid.UUID, now: datetime) -> EventMessage:
     """What `sentinel webhooks test` sends: about nothing, at no position."""
     data = {"event": TEST, "endpoint_id": str(endpoint_id)}
-    return Message(str(message_id), TEST, tenant_id, None, now, 0, None, data)
+    return EventMessage(str(message_id), TEST, tenant_id, None, now, 0, None, data)

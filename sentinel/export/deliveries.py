@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.export.cloud_events import GLOBAL, LoggedEvent
+from sentinel.export.cloud_events import GLOBAL, FeedEvent
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows, changed, one_row
 from sentinel.store.sql_template import SqlTemplate
@@ -37,7 +37,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedAgain:
+class Resend:
     """A dead letter that somebody wants tried once more, with its receiver."""
 
     tenant_id: uuid.UUID
@@ -119,7 +119,7 @@ EVENTS_AFTER = (
     _EVENTS + "where f.tenant_id = %(tenant_id)s and f.position > %(after)s order by f.position limit %(limit)s"
 )
 EVENT_AT = _EVENTS + "where f.tenant_id = %(tenant_id)s and f.position = %(position)s"
-TAKE_ASKED_AGAIN = SqlTemplate("""
+TAKE_RESEND = SqlTemplate("""
 with asked as materialized (
   select d.tenant_id, d.endpoint_id, d.event_id from sentinel.dead_letters d join sentinel.event_endpoints e using (tenant_id, endpoint_id)
   where d.resend_asked_at is not null and d.delivered_at is null and d.lease_until <= clock_timestamp() and e.kind = any(%(kinds)s)
@@ -138,7 +138,7 @@ update sentinel.dead_letters set delivered_at = clock_timestamp(), resend_asked_
 MARK_FAILED = SqlTemplate("""
 update sentinel.dead_letters set attempts = attempts + 1, last_error = %(error)s, resend_asked_at = null where {letter}
 """).fill(letter=_LETTER)
-OPEN_ENDPOINT = "select sentinel.open_endpoint(%s, %s, %s, %s)"
+OPEN_ENDPOINT = "select sentinel.open_endpoint(%(tenant_id)s, %(endpoint_id)s, %(kind)s, %(types)s)"
 COUNTS = """
 select (select count(*)::integer from sentinel.dead_letters where delivered_at is null) as dead_letters,
   coalesce(sum(greatest(coalesce(h.position, 0) - e.position, 0)), 0)::bigint as behind
@@ -147,7 +147,7 @@ from sentinel.event_endpoints e left join sentinel.feed_heads h using (tenant_id
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ExportCounts:
     """What is not delivered: dead letters, and events behind the cursors of the receivers in use."""
 
     dead_letters: int
@@ -170,15 +170,15 @@ class Deliveries:
         """The receiver that waited longest for what the feed has, if one does and nobody serves it."""
         return one_row(self._pool, Claim, CLAIM, {"kinds": self._kinds, "lease_seconds": self._lease_seconds})
 
-    def events_after(self, feed: uuid.UUID, position: int, kinds: Sequence[str], limit: int) -> list[LoggedEvent]:
+    def events_after(self, feed: uuid.UUID, position: int, kinds: Sequence[str], limit: int) -> list[FeedEvent]:
         """The next events of a feed; those of other kinds without their bodies."""
         fields = {"tenant_id": feed, "after": position, "kinds": list(kinds), "limit": limit}
-        return all_rows(self._pool, LoggedEvent, EVENTS_AFTER, fields)
+        return all_rows(self._pool, FeedEvent, EVENTS_AFTER, fields)
 
-    def event_at(self, feed: uuid.UUID, position: int, kinds: Sequence[str]) -> LoggedEvent | None:
+    def event_at(self, feed: uuid.UUID, position: int, kinds: Sequence[str]) -> FeedEvent | None:
         """The event at a position of a feed."""
         fields = {"tenant_id": feed, "position": position, "kinds": list(kinds)}
-        return one_row(self._pool, LoggedEvent, EVENT_AT, fields)
+        return one_row(self._pool, FeedEvent, EVENT_AT, fields)
 
     def advance(self, claim: Claim, feed: uuid.UUID, position: int, *, delivered: bool) -> Claim | None:
         """Move the cursor to a position of a feed, and hold on; None when the claim is another's by now."""
@@ -186,7 +186,7 @@ class Deliveries:
         fields = {**_mine(claim), **place, "delivered": delivered, "lease_seconds": self._lease_seconds}
         return _moved(claim, place) if changed(self._pool, ADVANCE, fields) else None
 
-    def fail(self, claim: Claim, feed: uuid.UUID, events: Sequence[LoggedEvent], error: str, spread: float) -> bool:
+    def fail(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str, spread: float) -> bool:
         """These events were not taken: try again after a pause, or, after the time allowed, make them dead letters.
 
         Whether they are dead letters. The claim is given back.
@@ -205,17 +205,15 @@ class Deliveries:
         """Give the claim back."""
         changed(self._pool, RELEASE, _mine(claim))
 
-    def disable_gone(self, claim: Claim | AskedAgain) -> None:
+    def disable_gone(self, claim: Claim | Resend) -> None:
         """The receiver said that it is gone for good (410): nothing is sent any more until an administrator enables it."""
         changed(self._pool, GONE, {"tenant_id": claim.tenant_id, "endpoint_id": claim.endpoint_id})
 
-    def take_asked_again(self) -> AskedAgain | None:
+    def take_resend(self) -> Resend | None:
         """A dead letter that somebody wants tried once more."""
-        return one_row(
-            self._pool, AskedAgain, TAKE_ASKED_AGAIN, {"kinds": self._kinds, "lease_seconds": self._lease_seconds}
-        )
+        return one_row(self._pool, Resend, TAKE_RESEND, {"kinds": self._kinds, "lease_seconds": self._lease_seconds})
 
-    def mark(self, letter: AskedAgain, error: str | None) -> None:
+    def mark(self, letter: Resend, error: str | None) -> None:
         """What came of the try."""
         fields: dict[str, Any] = {
             "tenant_id": letter.tenant_id, "endpoint_id": letter.endpoint_id, "event_id": letter.event_id,
@@ -223,15 +221,16 @@ class Deliveries:
         }  # fmt: skip
         changed(self._pool, MARK_FAILED if error else MARK_DELIVERED, fields)
 
-    def counts(self) -> Counts:
+    def counts(self) -> ExportCounts:
         """What is not delivered."""
-        found = one_row(self._pool, Counts, COUNTS)
+        found = one_row(self._pool, ExportCounts, COUNTS)
         assert found is not None
         return found
 
     def open_endpoint(self, tenant_id: uuid.UUID, endpoint_id: uuid.UUID, kind: str, types: Sequence[str]) -> None:
         """Make the receiver of a setting, unless it is there; it gets what comes from now on."""
-        changed(self._pool, OPEN_ENDPOINT, [tenant_id, endpoint_id, kind, list(types)])  # type: ignore[arg-type]
+        fields = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "kind": kind, "types": list(types)}
+        changed(self._pool, OPEN_ENDPOINT, fields)
 
 
 def _place(claim: Claim, feed: uuid.UUID, position: int) -> dict[str, int]:

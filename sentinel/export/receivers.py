@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sentinel.export.cloud_events import CONTENT_TYPE, LoggedEvent, Message, messages_of
-from sentinel.export.deliveries import AskedAgain, Claim
+from sentinel.client.trace_context import current_traceparent
+from sentinel.export.cloud_events import CONTENT_TYPE, EventMessage, FeedEvent, messages_of
+from sentinel.export.deliveries import Claim, Resend
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.outbound.client import Response
 from sentinel.platform.outbound.public_addresses import NotAllowed, PublicHttpClient
@@ -26,7 +27,7 @@ class Receiver(Protocol):
     def at_once(self) -> int:
         """Most events that one call hands over."""
 
-    def send(self, endpoint: Claim | AskedAgain, events: Sequence[LoggedEvent]) -> str | None:
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """Hand over events of one feed in their order; None when they were taken, else what went wrong, in a word or two."""
 
 
@@ -40,7 +41,7 @@ class WebhookReceiver:
     now: Callable[[], float] = time.time
     at_once: int = 1
 
-    def send(self, endpoint: Claim | AskedAgain, events: Sequence[LoggedEvent]) -> str | None:
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
         """One request a message; the second of an event after the first was taken."""
         for event in events:
             for message in messages_of(event, endpoint.event_types):
@@ -49,7 +50,7 @@ class WebhookReceiver:
                     return error
         return None
 
-    def post(self, endpoint: Claim | AskedAgain, message: Message) -> str | None:
+    def post(self, endpoint: Claim | Resend, message: EventMessage) -> str | None:
         """One try with one message."""
         assert endpoint.url is not None
         body = message.body()
@@ -61,7 +62,9 @@ class WebhookReceiver:
 def post(
     client: PublicHttpClient, url: str, body: bytes, headers: dict[str, str], deadline_seconds: float
 ) -> str | None:
-    """POST; None for any 2xx, else why not."""
+    """POST, within the current trace; None for any 2xx, else why not."""
+    if (trace := current_traceparent()) is not None:
+        headers = {**headers, "traceparent": trace}
     found = client.exchange(
         "POST", url, body, headers=headers, deadline_seconds=deadline_seconds, max_bytes=MAX_ANSWER_BYTES
     )

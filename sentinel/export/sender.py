@@ -17,9 +17,10 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from sentinel.core.errors import SentinelError
-from sentinel.export.cloud_events import GLOBAL, LoggedEvent, kinds_of, messages_of
-from sentinel.export.deliveries import Claim, Deliveries
+from sentinel.export.cloud_events import GLOBAL, FeedEvent, kinds_of, messages_of
+from sentinel.export.deliveries import Claim, Deliveries, Resend
 from sentinel.export.receivers import GONE, Receiver
+from sentinel.platform.tracing import Tracing, mark_failed
 
 POLL_SECONDS = 0.5
 TURN_SECONDS = 20.0
@@ -33,13 +34,14 @@ DEAD_LETTERS = Gauge("sentinel_export_dead_letters", "Events that were given up 
 log = structlog.get_logger("sentinel.export")
 
 
-class Sender:
+class EventSender:
     """Serves the receivers of one database. Several senders, here or elsewhere, share them."""
 
     def __init__(
-        self, deliveries: Deliveries, receivers: Mapping[str, Receiver], *, spread: Callable[[], float] = random.random
-    ) -> None:
-        self._deliveries, self._receivers, self._spread = deliveries, receivers, spread
+        self, deliveries: Deliveries, receivers: Mapping[str, Receiver], *, spread: Callable[[], float] = random.random,
+        tracing: Tracing | None = None,
+    ) -> None:  # fmt: skip
+        self._deliveries, self._receivers, self._spread, self._tracing = deliveries, receivers, spread, tracing
 
     def run(self, stop: threading.Event, threads: int) -> None:
         """Serve until `stop` is set; ends within a call to a receiver."""
@@ -105,7 +107,7 @@ class Sender:
             self._deliveries.release(held)
 
     def _deliver(
-        self, claim: Claim, feed: uuid.UUID, events: Sequence[LoggedEvent], stop: threading.Event
+        self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], stop: threading.Event
     ) -> Claim | None:
         """Hand these over, as many at once as the receiver takes; None once the claim is given back or another's."""
         receiver, held = self._receivers[claim.kind], claim
@@ -114,7 +116,7 @@ class Sender:
             if stop.is_set():
                 return held
             portion = wanted[first : first + receiver.at_once]
-            error = receiver.send(held, portion)
+            error = self._send(held, portion)
             EVENTS.labels(claim.kind, "failed" if error else "sent").inc(len(portion))
             if error is not None:
                 self._failed(held, feed, portion, error)
@@ -128,7 +130,22 @@ class Sender:
             return self._deliveries.advance(held, feed, last, delivered=False)
         return held
 
-    def _failed(self, claim: Claim, feed: uuid.UUID, events: Sequence[LoggedEvent], error: str) -> None:
+    def _send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
+        """Hand events over, in a span where spans are wanted."""
+        receiver = self._receivers[endpoint.kind]
+        if self._tracing is None:
+            return receiver.send(endpoint, events)
+        about = {
+            "sentinel.receiver": endpoint.kind, "sentinel.endpoint_id": str(endpoint.endpoint_id),
+            "sentinel.position": events[0].position, "sentinel.events": len(events),
+        }  # fmt: skip
+        with self._tracing.calling("sentinel.export", about) as span:
+            error = receiver.send(endpoint, events)
+            if error is not None:
+                mark_failed(span, error)
+        return error
+
+    def _failed(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str) -> None:
         about = {
             "endpoint_id": str(claim.endpoint_id),
             "receiver": claim.kind,
@@ -144,11 +161,11 @@ class Sender:
 
     def _resend(self) -> bool:
         """One try with a dead letter that somebody wants sent again."""
-        letter = self._deliveries.take_asked_again()
+        letter = self._deliveries.take_resend()
         if letter is None:
             return False
         event = self._deliveries.event_at(letter.feed_tenant_id, letter.position, kinds_of(letter.event_types))
-        error = self._receivers[letter.kind].send(letter, [event]) if event else "the event is not there"
+        error = self._send(letter, [event]) if event else "the event is not there"
         EVENTS.labels(letter.kind, "failed" if error else "sent").inc()
         if error == GONE and letter.kind == "webhook":
             self._deliveries.disable_gone(letter)

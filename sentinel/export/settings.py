@@ -16,6 +16,8 @@ from typing import Any
 from environs import Env
 from marshmallow.validate import OneOf, Range
 
+from sentinel.export.cloud_events import DECISION, REQUESTED
+from sentinel.platform.outbound.mail import is_mail_address
 from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, Address, PublicHttpClient
 from sentinel.platform.settings import HEALTH_HELP, is_weak, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
@@ -53,9 +55,39 @@ class ExportSettings:
         "SENTINEL_EXPORT_GIVE_UP_SECONDS", "An event that its receiver did not take for so long becomes a dead letter.", 43200
     )  # fmt: skip
     threads: int = setting("SENTINEL_EXPORT_THREADS", "Receivers that are served at once.", 4)
+    console_url: str = setting(
+        "SENTINEL_EXPORT_CONSOLE_URL", "Address of the console, for links in notices.", "http://127.0.0.1:7861"
+    )
+    slack_webhook_url: str = setting(
+        "SENTINEL_EXPORT_SLACK_WEBHOOK_URL", "Slack-compatible incoming webhook that is told of approvals that wait; none: no notices.", ""
+    )  # fmt: skip
+    mail_to: str = setting(
+        "SENTINEL_EXPORT_MAIL_TO", "Mail address that is told of approvals that wait, by the mail server of SMTP_HOST; none: no notices.", ""
+    )  # fmt: skip
+    smtp_host: str = setting("SMTP_HOST", "Mail server; required with SENTINEL_EXPORT_MAIL_TO.", "")
+    smtp_port: int = setting("SMTP_PORT", "Port of the mail server.", 587)
+    smtp_security: str = setting("SMTP_SECURITY", "starttls, tls, or none (loopback only).", "starttls")
+    smtp_username: str = setting("SMTP_USERNAME", "Account on the mail server; none: no login.", "")
+    smtp_password: str = setting("SMTP_PASSWORD", "Password of that account.", "")
+    smtp_from: str = setting("SMTP_FROM", "Address that mail comes from; required with SENTINEL_EXPORT_MAIL_TO.", "")
+    decision_log_url: str = setting(
+        "SENTINEL_EXPORT_DECISION_LOG_URL", "Collector of OPA decision logs: where gzip batches of decisions are posted, such as …/logs.", ""
+    )  # fmt: skip
+    decision_log_token: str = setting(
+        "SENTINEL_EXPORT_DECISION_LOG_TOKEN", "Bearer token for it; none: sent without.", ""
+    )
     health_host: str = setting("SENTINEL_EXPORT_HEALTH_HOST", "Address of the health port.", "127.0.0.1")
     health_port: int = setting("SENTINEL_EXPORT_HEALTH_PORT", HEALTH_HELP, 0)
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
+
+    @property
+    def by_setting(self) -> dict[str, tuple[str, ...]]:
+        """The kinds of receivers whose address is a setting, and the types that each is sent."""
+        asked = {
+            "slack": (self.slack_webhook_url, (REQUESTED,)), "mail": (self.mail_to, (REQUESTED,)),
+            "decision_log": (self.decision_log_url, (DECISION,)),
+        }  # fmt: skip
+        return {kind: types for kind, (address, types) in asked.items() if address}
 
     @property
     def client(self) -> PublicHttpClient:
@@ -71,6 +103,8 @@ def _is_host(address: Address) -> bool:
 
 
 PRIVATE_CLIENT = PublicHttpClient(("https", "http"), None, _is_host)
+_TEXTS = ("console_url", "slack_webhook_url", "mail_to", "smtp_host", "smtp_security", "smtp_username", "smtp_password", "smtp_from",
+          "decision_log_url", "decision_log_token", "health_host")  # fmt: skip
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(ExportSettings)}
 
 
@@ -87,10 +121,11 @@ def load_export_settings(*, database_url: str = "", **over: Any) -> ExportSettin
         "timeout_seconds": env.float(_ENV["timeout_seconds"], default.timeout_seconds, validate=Range(min=0.1, max=60)),
         "give_up_seconds": env.int(_ENV["give_up_seconds"], default.give_up_seconds, validate=Range(min=0, max=2_592_000)),
         "threads": env.int(_ENV["threads"], default.threads, validate=Range(min=1, max=64)),
-        "health_host": env.str(_ENV["health_host"], default.health_host),
         "health_port": env.int(_ENV["health_port"], 0, validate=Range(min=0, max=65535)),
         "log_level": env.str(_ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])),
     }  # fmt: skip
+    values |= {name: env.str(_ENV[name], getattr(default, name)) for name in _TEXTS}
+    values["smtp_port"] = env.int(_ENV["smtp_port"], default.smtp_port, validate=Range(min=1, max=65535))
     bad = malformed(env)
     values = readable(ExportSettings, values, bad)
     values["secrets"] = tuple(one.strip() for one in values["secrets"] if one.strip()) or kept_secrets()
@@ -108,9 +143,28 @@ def kept_secrets() -> tuple[str, ...]:
 
 
 def unsafe(settings: ExportSettings) -> list[str]:
-    """What must not run, a line each."""
+    """What must not run, a line each; no address, for some are secrets."""
+    faults = []
     if not settings.secrets:
-        return ["SENTINEL_EXPORT_SECRETS: required with a database of your own (try: openssl rand -hex 32)"]
+        faults.append("SENTINEL_EXPORT_SECRETS: required with a database of your own (try: openssl rand -hex 32)")
     if any(is_weak(secret) for secret in settings.secrets):
-        return ["SENTINEL_EXPORT_SECRETS: every secret needs at least 32 characters that nobody can guess"]
-    return []
+        faults.append("SENTINEL_EXPORT_SECRETS: every secret needs at least 32 characters that nobody can guess")
+    for name in ("slack_webhook_url", "decision_log_url"):
+        if (url := getattr(settings, name)) and (why := settings.client.fault(url)):
+            faults.append(f"{_ENV[name]}: may not be called ({why}); SENTINEL_EXPORT_ADDRESSES is {settings.addresses}")
+    return faults + (_mail_faults(settings) if settings.mail_to else [])
+
+
+def _mail_faults(settings: ExportSettings) -> list[str]:
+    faults = [
+        f"{_ENV[name]}: required with SENTINEL_EXPORT_MAIL_TO"
+        for name in ("smtp_host", "smtp_from")
+        if not getattr(settings, name)
+    ]
+    if not is_mail_address(settings.mail_to):
+        faults.append("SENTINEL_EXPORT_MAIL_TO: must be one plain mail address")
+    if settings.smtp_security not in ("starttls", "tls", "none"):
+        faults.append("SMTP_SECURITY: must be starttls, tls or none")
+    elif settings.smtp_security == "none" and settings.smtp_host not in ("127.0.0.1", "::1", "localhost", ""):
+        faults.append("SMTP_SECURITY: none is for a mail server on this machine")
+    return faults

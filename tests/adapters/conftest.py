@@ -39,10 +39,10 @@ ADAPTERS = {
     "openai_agents": "openai_agents",
     "pydantic_ai": "pydantic_ai",
     "claude_agent_sdk": "claude_agent_sdk",
-    "mcp_proxy": "mcp_proxy",
     "aap_langgraph": "langchain",
     "aap_openai_agents": "openai_agents",
     "aap_pydantic_ai": "pydantic_ai",
+    "mcp_proxy": "mcp_proxy",
 }
 """Adapter → the framework whose environment it needs; None: this one. `aap_`: not ours, a client of the Agent Approval Protocol."""
 DRIVERS = {"trusting": "tests.mutants.trusting_adapter"}

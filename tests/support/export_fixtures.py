@@ -12,7 +12,7 @@ from typing import Any
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.webhooks import add_webhook
 from sentinel.export.build import make_sender
-from sentinel.export.sender import Sender
+from sentinel.export.sender import EventSender
 from sentinel.export.settings import ExportSettings
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.store.database import EXPORTER, Pool, with_role
@@ -29,7 +29,7 @@ class Export:
     fixtures: Fixtures
     settings: ExportSettings
     pool: Pool
-    sender: Sender
+    sender: EventSender
     receiver: EventReceiver
     endpoint_id: uuid.UUID
 

@@ -16,7 +16,7 @@ from sentinel.export.build import make_sender
 from sentinel.export.settings import load_export_settings
 from sentinel.store.database import EXPORTER, Pool, with_role
 
-STEPS = ("claim", "events_after", "advance", "fail", "release", "take_asked_again", "mark")
+STEPS = ("claim", "events_after", "advance", "fail", "release", "take_resend", "mark")
 
 
 class Steps:

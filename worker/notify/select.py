@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from sentinel.platform.outbound.mail import SmtpAccount
 from worker.notify.file_notifier import FileNotifier
 from worker.notify.messages import Message
 from worker.notify.notifier import Delivered, Failed, Notifier
-from worker.notify.smtp_notifier import SmtpAccount, SmtpNotifier
+from worker.notify.smtp_notifier import SmtpNotifier
 from worker.refunds.settings import WorkerSettings
 
 _log = logging.getLogger("worker.notify")

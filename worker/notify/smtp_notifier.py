@@ -1,46 +1,10 @@
-"""Mail by the standard library: one connection per message, one deadline, every failure a value.
-
-Of a server's answer only the three-digit code is kept: its text often repeats the customer's address.
-"""
+"""Sends confirmation messages as mail."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import smtplib
-import socket
-import ssl
-import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from email.message import EmailMessage
-from email.policy import SMTP
-from email.utils import formatdate, parseaddr
-
+from sentinel.platform.outbound.mail import Mail, Mailer, SmtpAccount
 from worker.notify.messages import Message
 from worker.notify.notifier import Delivered, Failed
-
-# One plain address and nothing that a header, a list or a route could be made of.
-_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmtpAccount:
-    """Where mail is handed in. `security` is none, starttls or tls; certificates are always checked."""
-
-    host: str
-    port: int
-    sender: str
-    security: str = "starttls"
-    username: str = ""
-    password: str = field(default="", repr=False)
-    timeout_seconds: float = 10.0
-
-    @property
-    def domain(self) -> str:
-        """The sender's domain: how we introduce ourselves, without asking a name server who we are."""
-        return parseaddr(self.sender)[1].rpartition("@")[2] or "localhost"
 
 
 class SmtpNotifier:
@@ -49,84 +13,10 @@ class SmtpNotifier:
     name = "smtp"
 
     def __init__(self, account: SmtpAccount) -> None:
-        self._account = account
+        self._mailer = Mailer(account)
 
     def deliver(self, message: Message) -> Delivered | Failed:
-        """Hand one message in; at most `timeout_seconds` altogether."""
-        if message.contact is None or not _ADDRESS.fullmatch(message.contact):
-            return Failed("smtp: no address", final=True)
-        deadline = time.monotonic() + self._account.timeout_seconds
-        try:
-            with self._connected(deadline) as server:
-                server.send_message(self._mail(message), self._account.sender, [message.contact])
-        except (smtplib.SMTPException, OSError, ValueError) as error:
-            return _failure(error, out_of_time=time.monotonic() >= deadline)
-        return Delivered()
-
-    @contextlib.contextmanager
-    def _connected(self, deadline: float) -> Iterator[smtplib.SMTP]:
-        account, server = self._account, self._unconnected()
-        # A time limit per read is none for a server that sends a byte now and then: the whole call ends here.
-        done = threading.Event()
-        threading.Thread(target=_shut_at, args=(server, deadline, done), name="smtp-watch", daemon=True).start()
-        try:
-            code, said = server.connect(account.host, account.port)
-            if code != 220:
-                raise smtplib.SMTPConnectError(code, said)
-            if account.security == "starttls":
-                server.starttls(context=ssl.create_default_context())
-            if account.username:
-                server.login(account.username, account.password)
-            yield server
-            with contextlib.suppress(smtplib.SMTPException, OSError):
-                server.quit()
-        finally:
-            done.set()
-            server.close()
-
-    def _unconnected(self) -> smtplib.SMTP:
-        us, seconds = self._account.domain, self._account.timeout_seconds
-        found: smtplib.SMTP
-        if self._account.security == "tls":
-            found = smtplib.SMTP_SSL(local_hostname=us, timeout=seconds, context=ssl.create_default_context())
-        else:
-            found = smtplib.SMTP(local_hostname=us, timeout=seconds)
-        # What certificates are checked against; only the constructor that connects would set it.
-        found._host = self._account.host  # type: ignore[attr-defined]
-        return found
-
-    def _mail(self, message: Message) -> EmailMessage:
-        mail = EmailMessage(policy=SMTP)
-        mail["From"], mail["To"], mail["Subject"] = self._account.sender, message.contact, message.subject
-        mail["Date"] = formatdate()
-        # The same id at every try: a mailbox that gets a message twice can tell.
-        mail["Message-ID"] = f"<{message.confirmation_id}@{self._account.domain}>"
-        mail["Auto-Submitted"] = "auto-generated"
-        mail["Content-Language"] = message.language
-        mail.set_content(message.text, cte="quoted-printable")
-        return mail
-
-
-def _shut_at(server: smtplib.SMTP, deadline: float, done: threading.Event) -> None:
-    """Shuts the connection at the deadline, repeatedly until the waiting call has ended."""
-    while not done.wait(max(0.1, deadline - time.monotonic())):
-        # Between two steps there may be no socket yet, or none any more.
-        with contextlib.suppress(OSError, AttributeError):
-            server.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
-
-
-def _failure(error: Exception, *, out_of_time: bool) -> Failed:
-    """What went wrong as a code. Final is only a 5xx about this customer or mail: our own account can be mended."""
-    if out_of_time or isinstance(error, TimeoutError):
-        return Failed("smtp: timeout")
-    code = _code(error)
-    if code is None:
-        return Failed(f"smtp: {type(error).__name__}")
-    about_this_mail = isinstance(error, (smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError))
-    return Failed(f"smtp: {code}", final=about_this_mail and 500 <= code < 600)
-
-
-def _code(error: Exception) -> int | None:
-    if isinstance(error, smtplib.SMTPRecipientsRefused):
-        return next((code for code, _ in error.recipients.values()), None)
-    return error.smtp_code if isinstance(error, smtplib.SMTPResponseException) and error.smtp_code > 0 else None
+        """Hand one message in."""
+        mail = Mail(str(message.confirmation_id), message.contact, message.subject, message.text, message.language)
+        failure = self._mailer.send(mail)
+        return Delivered() if failure is None else Failed(failure.kind, final=failure.final)

@@ -21,13 +21,12 @@ from psycopg.rows import class_row, scalar_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable
-from sentinel.platform.outbound.client import Response
-from sentinel.platform.outbound.public_addresses import NotAllowed, PublicHttpClient, public_client
+from sentinel.platform.outbound.public_addresses import PublicHttpClient, public_client
+from sentinel.platform.outbound.slack import SlackWebhook, slack_text
 from sentinel.store.database import Pool, first_line
 from worker.outbound.effects import one_line
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
-MAX_ANSWER_BYTES = 16 << 10
 _MAX_SUMMARY = 500
 OUTSIDE = PublicHttpClient()
 
@@ -131,34 +130,16 @@ def channel_from(*, slack_webhook_url: str, on_this_machine: bool = False) -> Ch
 
 
 class SlackChannel:
-    """An incoming webhook as Slack has them: POST {"text"} → 2xx. The address is a secret and is in no message of ours."""
+    """A Slack-compatible incoming webhook."""
 
     name = "slack"
 
     def __init__(self, url: str, alert_client: PublicHttpClient = OUTSIDE, deadline_seconds: float = 5.0) -> None:
-        self._url, self._outward, self._deadline_seconds = url, alert_client, deadline_seconds
+        self._webhook = SlackWebhook(url, alert_client, deadline_seconds)
 
     def send(self, alert: Alert) -> str | None:
         """One try."""
-        body, headers = orjson.dumps({"text": text_of(alert)}), {"Content-Type": "application/json"}
-        found = self._outward.exchange(
-            "POST",
-            self._url,
-            body,
-            headers=headers,
-            deadline_seconds=self._deadline_seconds,
-            max_bytes=MAX_ANSWER_BYTES,
-        )
-        if isinstance(found, Response):
-            return _fault(found)
-        return f"not_allowed: {found.why}" if isinstance(found, NotAllowed) else found.kind.value
-
-
-def _fault(answered: Response) -> str | None:
-    if not 200 <= answered.status < 300:
-        return f"http_{answered.status}"
-    # A page is a portal's or a proxy's, whatever its status says.
-    return "a web page" if answered.content_type == "text/html" else None
+        return self._webhook.post(text_of(alert))
 
 
 def text_of(alert: Alert) -> str:
@@ -175,8 +156,8 @@ def _worded(signal: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line, Slack's three control characters as entities (its own rule for text that is not to be interpreted)."""
-    return one_line(text, _MAX_SUMMARY).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """One line that Slack does not interpret."""
+    return slack_text(one_line(text, _MAX_SUMMARY))
 
 
 def pause_seconds(attempts: int, spread: float = 0.0) -> float:

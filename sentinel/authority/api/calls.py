@@ -15,6 +15,7 @@ from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.identity import KEY_HASH
 from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
+from sentinel.authority.api.traced import TracedHandler
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.http.asgi import problem_answer
@@ -23,6 +24,7 @@ from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.problems import problem_of
 from sentinel.platform.http.quick_bodies import BodyReader
 from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, request_id_of
+from sentinel.platform.tracing import tracing_of
 from sentinel.store.batch_commit import BatchCommitter, PendingRow
 
 _batch = BatchRequestSchema()
@@ -46,8 +48,10 @@ class Call:
 def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handler]:
     """Each call as a route for one request, and as one for many (`…/batch`): handlers by path under a prefix."""
     found: dict[str, Handler] = {}
+    tracing = tracing_of("sentinel")
     for path, call in calls.items():
-        found[path] = _Single(context, call)
+        single = _Single(context, call)
+        found[path] = TracedHandler(single, path.rpartition("/")[2], tracing) if tracing else single
         found[f"{path}/batch"] = partial(_many, context, call)
     return found
 

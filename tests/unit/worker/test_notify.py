@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
+from sentinel.platform.outbound.mail import SmtpAccount
 from sentinel.platform.settings import UnsafeConfiguration
 from worker.notify import Delivered, Failed, Message, Messenger, notifier_from
 from worker.notify.file_notifier import FILE_NAME, FileNotifier
 from worker.notify.messages import confirm_message
 from worker.notify.messenger import pause_seconds
 from worker.notify.select import LogNotifier
-from worker.notify.smtp_notifier import SmtpAccount, SmtpNotifier
+from worker.notify.smtp_notifier import SmtpNotifier
 from worker.refunds.settings import WorkerSettings, read_settings
 
 CARD = uuid.UUID(int=7)

@@ -1,0 +1,75 @@
+"""Spans of guard, start and report, made around their handlers, so that a server without tracing pays nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import structlog
+
+from sentinel.platform.http.wire import Answer, QuickHandler, Request, request_id_of
+from sentinel.platform.tracing import Tracing
+
+log = structlog.get_logger("sentinel.guard")
+_FROM_ANSWER = {
+    "sentinel.decision": "decision", "sentinel.reason_code": "reason_code", "sentinel.policy.id": "policy_id",
+    "sentinel.policy.version": "policy_version", "sentinel.operation_id": "operation_id", "sentinel.approval_id": "approval_id",
+}  # fmt: skip
+
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether it has the form of W3C Trace Context: anything else is kept in no log."""
+    return _TRACEPARENT.fullmatch(text) is not None
+
+
+class TracedHandler(QuickHandler):
+    """A route for one request whose span is `sentinel.<name>`, within the caller's trace."""
+
+    def __init__(self, handler: QuickHandler, name: str, tracing: Tracing) -> None:
+        self._handler, self._name, self._tracing = handler, name, tracing
+
+    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+        """As the handler within; the span is made after the answer was given."""
+        began_ns = time.time_ns()
+        traceparent = request.environ.get("HTTP_TRACEPARENT", "")
+
+        def replied(answer: Answer) -> None:
+            reply(answer)
+            # Once it is answered nothing may fail any more: a failure would be answered too.
+            with contextlib.suppress(Exception):
+                self._record(request, answer, traceparent, began_ns)
+
+        self._handler.begin(request, replied)
+
+    def _record(self, request: Request, answer: Answer, traceparent: str, began_ns: int) -> None:
+        attributes = span_attributes(answer)
+        self._tracing.record(
+            f"sentinel.{self._name}", traceparent=traceparent, began_ns=began_ns, attributes=attributes,
+            failed=answer.status >= 500,
+        )  # fmt: skip
+        operation_id = attributes.get("sentinel.operation_id")
+        if operation_id and is_traceparent(traceparent):
+            told = {"operation_id": operation_id, "request_id": request_id_of(request.environ)}
+            log.info("trace", traceparent=traceparent, **told)
+
+
+def span_attributes(answer: Answer) -> dict[str, Any]:
+    """What a span says of an answer: codes and ids; no arguments, no amounts."""
+    found: dict[str, Any] = {"http.response.status_code": answer.status}
+    if answer.status != 200:
+        return found
+    body = orjson.loads(answer.body)
+    pack = body.get("proof_pack", {})
+    found |= {name: body[field] for name, field in _FROM_ANSWER.items() if field in body}
+    if pack:
+        found |= {
+            "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": pack["action"], "gen_ai.agent.id": pack["agent_id"],
+        }  # fmt: skip
+    return found

@@ -1,0 +1,67 @@
+"""Decisions as an OPA decision log: a gzip JSON array that is POSTed, as pipelines behind OPA take it.
+
+Downstream of the store: what a collector did not take is sent again, in order. What is left out of `input` is named in `erased`.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+import orjson
+
+from sentinel import __version__
+from sentinel.export.cloud_events import DECISION, FeedEvent, messages_of
+from sentinel.export.deliveries import Claim, Resend
+from sentinel.export.receivers import post
+from sentinel.platform.outbound.public_addresses import PublicHttpClient
+
+BATCH = 100
+ERASED = ("/input/params", "/input/resource", "/input/evidence_context")
+_INPUT = ("agent_id", "action", "amount", "ledger_entry_id", "refund_id")
+_RESULT = ("decision", "reason_code", "policy_label", "policy_version", "proof_id")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLog:
+    """One collector. `token` "" is sent without."""
+
+    url: str
+    token: str
+    client: PublicHttpClient
+    deadline_seconds: float
+    at_once: int = BATCH
+
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
+        """All of them in one request."""
+        body = orjson.dumps([entry_of(event) for event in events])
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        return post(self.client, self.url, gzip.compress(body, mtime=0), headers, self.deadline_seconds)
+
+
+def entry_of(event: FeedEvent) -> dict[str, Any]:
+    """One decision as a decision log entry; an event of a renewal that was refused has no policy and no agent."""
+    (message,) = messages_of(event, (DECISION,))
+    data = message.data
+    policy = event.policy_id
+    entry: dict[str, Any] = {
+        "labels": {"app": "sentinel", "id": str(event.tenant_id), "version": __version__},
+        "decision_id": str(event.event_id),
+        "timestamp": event.occurred_at.astimezone(UTC).isoformat(),
+        "path": f"sentinel/{policy}" if policy else "sentinel",
+        "input": {"operation_id": data.get("operation_id"), **{name: data[name] for name in _INPUT if name in data}},
+        "result": {name: data[name] for name in _RESULT if name in data},
+        "erased": list(ERASED),
+    }
+    if "agent_id" in data:
+        entry["requested_by"] = data["agent_id"]
+    if policy:
+        entry["bundles"] = {policy: {"revision": data["policy_digest"]}}
+    if "latency_ms" in data:
+        entry["metrics"] = {"timer_server_handler_ns": data["latency_ms"] * 1_000_000}
+    return entry

@@ -1,0 +1,72 @@
+"""Notices to people about approvals that wait: what is asked, and a link to the card. Nothing in them approves.
+
+Decisions are made on the console's card alone, by somebody who is signed in there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.export.cloud_events import REQUESTED, EventMessage, FeedEvent, messages_of
+from sentinel.export.deliveries import Claim, Resend
+from sentinel.platform.outbound.mail import Mail, Mailer
+from sentinel.platform.outbound.slack import SlackWebhook, slack_text
+
+
+def notice_lines(data: Mapping[str, Any], console_url: str) -> list[str]:
+    """What is asked, by whom, why a person has to look, until when, and where. Identifiers, codes and amounts alone."""
+    amount = data.get("amount")
+    what = f"{data.get('action')} by {data.get('agent_id')}" + (
+        f", {amount['value']} {amount['currency']}" if amount else ""
+    )
+    people = data.get("required_people", 1)
+    return [
+        f"Approval wanted: {what}",
+        f"Why: {', '.join(data.get('reasons', ()))}",
+        f"By: {people} {'person' if people == 1 else 'people'} with the role {data.get('required_role')}, until {data.get('expires_at')}",
+        f"{console_url.rstrip('/')}/ops/approvals/{data['approval_id']}",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SlackNotices:
+    """A Slack-compatible channel."""
+
+    webhook: SlackWebhook
+    console_url: str
+    at_once: int = 1
+
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
+        """A message for each approval."""
+        for message in _requested(events):
+            first, *rest = (slack_text(line) for line in notice_lines(message.data, self.console_url))
+            error = self.webhook.post("\n".join([f"*{first}*", *rest]))
+            if error is not None:
+                return error
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MailNotices:
+    """One address that reads for everybody."""
+
+    mailer: Mailer
+    to: str
+    console_url: str
+    at_once: int = 1
+
+    def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
+        """A mail for each approval."""
+        for message in _requested(events):
+            first, *rest = notice_lines(message.data, self.console_url)
+            mail = Mail(message.id.replace(":", "."), self.to, first, "\n".join([first, *rest]) + "\n")
+            failure = self.mailer.send(mail)
+            if failure is not None:
+                return failure.kind
+        return None
+
+
+def _requested(events: Sequence[FeedEvent]) -> list[EventMessage]:
+    return [message for event in events for message in messages_of(event, (REQUESTED,))]

@@ -1,0 +1,94 @@
+"""OpenTelemetry spans, where an OTLP endpoint is set and the extra `otel` is installed; nothing of it is imported otherwise.
+
+Which endpoint, headers and sampling are the SDK's own environment variables (`OTEL_…`). No span has arguments of a tool, params
+or free text.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sentinel.platform.settings import UnsafeConfiguration
+
+VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def is_wanted() -> bool:
+    """Whether the environment names where spans go."""
+    return any(os.environ.get(name) for name in VARIABLES) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
+
+
+def tracing_of(service: str) -> Tracing | None:
+    """Spans of a program of that name, or None where none are wanted. Raises `UnsafeConfiguration` without the extra."""
+    if not is_wanted():
+        return None
+    try:
+        import opentelemetry.sdk.trace  # noqa: F401
+    except ImportError:
+        raise UnsafeConfiguration(
+            f"{VARIABLES[0]}: needs the extra `otel` (pip install 'sentinel-authority[otel]')"
+        ) from None
+    return Tracing(service)
+
+
+class Tracing:
+    """Makes spans. What sends them is made at the first one, in the process that makes it: servers fork."""
+
+    def __init__(self, service: str, provider: Any = None) -> None:
+        self._service, self._provider, self._lock = service, provider, threading.Lock()
+
+    def record(
+        self, name: str, *, traceparent: str, began_ns: int, attributes: Mapping[str, Any], failed: bool = False
+    ) -> None:
+        """A server's span that ends now, within the caller's trace where `traceparent` names one."""
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
+        span = self._tracer().start_span(
+            name, context=parent, kind=SpanKind.SERVER, start_time=began_ns, attributes=dict(attributes)
+        )
+        _mark(span, failed)
+        span.end()
+
+    @contextmanager
+    def calling(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
+        """A client's span around a call to somebody else; `set_attribute` and `mark_failed` are its own."""
+        from opentelemetry.trace import SpanKind
+
+        with self._tracer().start_as_current_span(name, kind=SpanKind.CLIENT, attributes=dict(attributes)) as span:
+            yield span
+
+    def _tracer(self) -> Any:
+        with self._lock:
+            if self._provider is None:
+                self._provider = _provider(self._service)
+        return self._provider.get_tracer("sentinel")
+
+
+def _mark(span: Any, failed: bool) -> None:
+    from opentelemetry.trace import StatusCode
+
+    if failed:
+        span.set_status(StatusCode.ERROR)
+
+
+def mark_failed(span: Any, error: str) -> None:
+    """The call that a span is about failed, for the reason of this code."""
+    span.set_attribute("error.type", error)
+    _mark(span, True)
+
+
+def _provider(service: str) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(resource=Resource.create({"service.name": service}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider

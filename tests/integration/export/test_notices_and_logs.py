@@ -1,0 +1,162 @@
+"""Receivers by setting: Slack and mail notices about approvals that wait, and the decision log of OPA."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import smtplib
+from collections.abc import Iterator
+from email.message import EmailMessage
+from typing import Any
+
+import pytest
+
+from sentinel.authority.webhooks import list_endpoints
+from sentinel.export.build import make_sender
+from sentinel.export.sender import EventSender
+from sentinel.export.settings import ExportSettings, load_export_settings
+from sentinel.platform.settings import UnsafeConfiguration
+from tests.support.event_receiver import answers
+from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
+from tests.support.fixtures import Fixtures
+from tests.support.scripted_server import ScriptedServer
+
+CONSOLE = "https://console.shop.example/"
+
+
+@pytest.fixture
+def export(fixtures: Fixtures) -> Iterator[Export]:
+    with exporting(fixtures) as made:
+        yield made
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    made = ScriptedServer()
+    made.script = answers(200)
+    with made.running():
+        yield made
+
+
+def sender_with(export: Export, **settings: Any) -> EventSender:
+    """A sender that also has receivers of these settings."""
+    return make_sender(dataclasses.replace(export.settings, console_url=CONSOLE, **settings), export.pool)
+
+
+def send(export: Export, sender: EventSender) -> None:
+    export.fixtures.run_housekeeping()
+    while sender.round():
+        pass
+
+
+def test_a_channel_is_told_of_an_approval_with_a_link_and_nothing_that_approves(
+    export: Export, server: ScriptedServer
+) -> None:
+    sender = sender_with(export, slack_webhook_url=f"{server.url}/T/B/secret")
+    export.fixtures.guard(value=1)
+    answer = export.fixtures.guard(value=900)
+    server.script = answers(500)
+    send(export, sender)
+    server.script = answers(200)
+    export.due_now()
+    send(export, sender)
+    assert [asked.path for asked in server.asked] == ["/T/B/secret"] * 2, "the one that waits, until it is taken"
+    assert server.asked[0].body == server.asked[1].body
+    assert list(server.asked[0].json) == ["text"], "text alone: no button"
+    text = server.asked[0].json["text"]
+    assert text.startswith("*Approval wanted: refund.create by retail-refund-agent, 900 USD*")
+    assert text.endswith(f"{CONSOLE}ops/approvals/{answer['approval_id']}")
+    (row,) = [
+        one for one in list_endpoints(export.fixtures.console_pool, export.fixtures.tenant_id) if one.kind == "slack"
+    ]
+    assert (row.url, row.behind) == (None, 0), "the address is in no table"
+
+
+def test_a_mailbox_is_told_of_an_approval(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed_in: list[tuple[EmailMessage, str]] = []
+    monkeypatch.setattr(smtplib.SMTP, "connect", lambda self, host, port: (220, b"ready"))
+    monkeypatch.setattr(smtplib.SMTP, "send_message", lambda self, mail, sender, to: handed_in.append((mail, *to)))
+    sender = sender_with(
+        export,
+        mail_to="desk@shop.example",
+        smtp_host="mail.shop.example",
+        smtp_from="sentinel@shop.example",
+        smtp_security="none",
+    )
+    answer = export.fixtures.guard(value=900)
+    send(export, sender)
+    ((mail, to),) = handed_in
+    assert (to, mail["Subject"]) == (
+        "desk@shop.example",
+        "Approval wanted: refund.create by retail-refund-agent, 900 USD",
+    )
+    assert f"{CONSOLE}ops/approvals/{answer['approval_id']}" in mail.get_content()
+    assert mail["Message-ID"] == f"<{answer['decision_event_id']}.approval-requested@shop.example>", (
+        "the same at every try"
+    )
+
+
+def test_decisions_go_out_in_batches_as_opa_writes_its_log(export: Export, server: ScriptedServer) -> None:
+    sender = sender_with(export, decision_log_url=f"{server.url}/logs", decision_log_token="t0ken")
+    made = [export.fixtures.guard(value=1 + number) for number in range(3)]
+    send(export, sender)
+    (asked,) = server.asked
+    assert (asked.headers["content-encoding"], asked.headers["authorization"]) == ("gzip", "Bearer t0ken")
+    entries = json.loads(gzip.decompress(asked.body))
+    assert [one["decision_id"] for one in entries] == [one["decision_event_id"] for one in made]
+    first = entries[0]
+    assert (first["path"], first["requested_by"], first["labels"]["app"]) == (
+        "sentinel/retail-refund",
+        "retail-refund-agent",
+        "sentinel",
+    )
+    assert first["input"]["amount"] == {"value": 1, "currency": "USD"}
+    assert first["result"]["decision"] == "ALLOW"
+    assert first["bundles"]["retail-refund"]["revision"].startswith("sha256:")
+    assert "/input/params" in first["erased"] and first["metrics"]["timer_server_handler_ns"] >= 0
+
+
+def test_a_batch_that_is_not_taken_is_sent_again_whole_and_given_up_event_by_event(
+    export: Export, server: ScriptedServer
+) -> None:
+    sender = sender_with(export, decision_log_url=f"{server.url}/logs")
+    made = [export.fixtures.guard()["decision_event_id"] for _ in range(3)]
+    server.script = answers(503)
+    send(export, sender)
+    export.due_now()
+    send(export, sender)
+    assert server.asked[0].body == server.asked[1].body
+    export.fixtures.admin.execute(
+        "update sentinel.event_endpoints set first_failed_at = now() - interval '1 day' where attempts > 0"
+    )
+    export.due_now()
+    send(export, sender)
+    rows = export.fixtures.admin.execute(
+        "select event_id::text from sentinel.dead_letters order by position"
+    ).fetchall()
+    assert [event_id for (event_id,) in rows] == made
+
+
+def test_faults_of_the_settings_are_told_at_once_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "SENTINEL_DATABASE_URL": "postgresql://x", "SENTINEL_EXPORT_SECRETS": "short", "SENTINEL_EXPORT_MAIL_TO": "a, b",
+        "SENTINEL_EXPORT_SLACK_WEBHOOK_URL": "https://10.0.0.1/T/secret-part", "SENTINEL_EXPORT_THREADS": "many",
+    }  # fmt: skip
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UnsafeConfiguration) as refused:
+        load_export_settings()
+    for name in (*list(given)[1:], "SMTP_HOST", "SMTP_FROM"):
+        assert f"{name}:" in refused.value.detail, name
+    assert "secret-part" not in refused.value.detail
+
+
+def test_settings_are_read() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SENTINEL_EXPORT_DATABASE_URL", "postgresql://elsewhere")
+        patch.setenv("SENTINEL_EXPORT_SECRETS", f"{EXPORT_SECRET}, an-older-one-0123456789-0123456789")
+        found = load_export_settings(threads=2)
+    assert isinstance(found, ExportSettings) and found.threads == 2 and found.by_setting == {}
+    assert found.secrets == (EXPORT_SECRET, "an-older-one-0123456789-0123456789")
+    assert EXPORT_SECRET not in repr(found.client)
