@@ -16,7 +16,6 @@ from sentinel.client.fields import (
     malformed,
     mapping,
     moment,
-    optional_mapping,
     optional_moment,
     optional_text,
     text,
