@@ -14,8 +14,8 @@ from typing import Any
 from sentinel.client.fields import (
     flag,
     malformed,
+    mapping,
     moment,
-    optional_mapping,
     optional_moment,
     optional_text,
     text,
@@ -175,16 +175,9 @@ def headrooms(body: Mapping[str, Any]) -> list[Headroom]:
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         malformed("limits is not a list of objects")
     return [
-        Headroom(text(one, "limit"), text(one, "reason_code"), flag(one, "fits"), *(_amount(one, name) for name in ("cap", "left")))
+        Headroom(text(one, "limit"), text(one, "reason_code"), flag(one, "fits"), mapping(one, "cap"), mapping(one, "left"))
         for one in found
     ]  # fmt: skip
-
-
-def _amount(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = optional_mapping(body, name)
-    if found is None:
-        malformed(name)
-    return found
 
 
 def heartbeat_status(body: Mapping[str, Any]) -> str:

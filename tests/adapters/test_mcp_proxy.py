@@ -86,11 +86,13 @@ def test_standard_input_and_output_on_both_sides(proxied: ProxyProcesses) -> Non
         "agent": proxied.agent_id,
     }
     client, command = proxied.client(), proxied.command(tools="stdio_tools.yaml", **options)
-    said = []
+    answers = []
     for _ in range(2):
         client.send(**proxied.refund_call(), stdio=command)
-        said.append(client.answer())
-    assert said[0]["data"] == {"done": "done: create_refund"} and said[1]["data"]["reason_code"] == "already_started"
+        answers.append(client.answer())
+    assert (
+        answers[0]["data"] == {"done": "done: create_refund"} and answers[1]["data"]["reason_code"] == "already_started"
+    )
     (effect,) = proxied.effects()
     assert effect["environment"] == SECRET and len(effect["request_key"]) == 36
 
@@ -132,11 +134,13 @@ def test_a_server_that_dies_after_the_effect_leaves_it_in_doubt_and_the_proxy_go
 
 def test_what_is_not_known_to_have_succeeded_is_in_doubt_and_not_sent_again(proxied: ProxyProcesses) -> None:
     proxied.start_proxy(timeout=1.5)
-    for behaviour, said in (("raises", "in_doubt"), ("hangs", "in_doubt"), ("asks", "in_doubt"), ("fails", None)):
+    for behaviour, reason in (("raises", "in_doubt"), ("hangs", "in_doubt"), ("asks", "in_doubt"), ("fails", None)):
         suffix = f"-{behaviour}"
         proxied.behave(behaviour)
         first = proxied.refund(suffix=suffix)
-        assert first["error"] and ((first["data"] or {}).get("reason_code") == said or "card_declined" in first["text"])
+        assert first["error"] and (
+            (first["data"] or {}).get("reason_code") == reason or "card_declined" in first["text"]
+        )
         proxied.behave("works")
         assert proxied.refund(suffix=suffix)["data"]["reason_code"] == "already_started"
     assert [one["payment_intent"].partition("-")[2] for one in proxied.effects()] == ["raises", "hangs", "fails"]
@@ -194,8 +198,8 @@ def test_calls_of_two_clients_at_once_are_sent_once(proxied: ProxyProcesses) -> 
     clients = [proxied.client(kind) for kind in ("sdk", "sdk-legacy")]
     for client in clients:
         client.send(**proxied.target(), **proxied.refund_call())
-    said: list[dict[str, Any]] = [client.answer() for client in clients]
-    assert sorted(one["error"] for one in said) == [False, True] and len(proxied.effects()) == 1
+    answers: list[dict[str, Any]] = [client.answer() for client in clients]
+    assert sorted(one["error"] for one in answers) == [False, True] and len(proxied.effects()) == 1
 
 
 def test_an_authority_that_is_away_means_that_nothing_is_sent(proxied: ProxyProcesses) -> None:

@@ -51,7 +51,7 @@ def evaluate(fixtures: Fixtures, body: dict[str, Any], *, key: str | None = None
     return dict(found.json)
 
 
-def told(fixtures: Fixtures, body: dict[str, Any]) -> tuple[bool, str]:
+def answered(fixtures: Fixtures, body: dict[str, Any]) -> tuple[bool, str]:
     found = evaluate(fixtures, body)
     return found["decision"], found["context"]["reason_code"]
 
@@ -68,7 +68,7 @@ def test_a_mapped_tool_is_guarded_by_the_key_of_its_effect_and_told_true_once(fi
     assert first["context"]["idempotency_key"] == "stripe-refund:pi_1:5000"
     assert "permit_token" not in first["context"], "whoever redeems no permit is handed none"
     assert statuses(fixtures) == ["started"]
-    assert told(fixtures, body) == (False, "already_started")
+    assert answered(fixtures, body) == (False, "already_started")
     report = {
         "idempotency_key": "stripe-refund:pi_1:5000",
         "action": "refund.create",
@@ -76,7 +76,7 @@ def test_a_mapped_tool_is_guarded_by_the_key_of_its_effect_and_told_true_once(fi
         "outcome": "success",
     }
     assert fixtures.post("action/guard/report", report).status_code == 200
-    assert told(fixtures, body) == (False, "completed")
+    assert answered(fixtures, body) == (False, "completed")
     assert fixtures.one("select max(captured_minor) from sentinel.usage") == 5000
     assert fixtures.broken_invariants() == []
 
@@ -104,7 +104,7 @@ def test_it_is_never_true_while_a_person_is_owed(fixtures: Fixtures) -> None:
         assert "permit_token" not in found["context"]
     decide(fixtures, found["context"]["approval_id"])
     assert evaluate(fixtures, body)["decision"] is True
-    assert told(fixtures, body) == (False, "already_started")
+    assert answered(fixtures, body) == (False, "already_started")
 
 
 def test_the_mutant_that_takes_pending_for_permitted_is_seen(
@@ -118,8 +118,8 @@ def test_the_mutant_that_takes_pending_for_permitted_is_seen(
 def test_what_a_person_rejected_or_a_policy_denies_is_false_for_good(fixtures: Fixtures) -> None:
     body = refund(NEEDS_PERSON)
     decide(fixtures, evaluate(fixtures, body)["context"]["approval_id"], "reject")
-    assert told(fixtures, body) == (False, "approval_rejected")
-    assert told(fixtures, refund(OVER_LIMIT)) == (False, "over_limit")
+    assert answered(fixtures, body) == (False, "approval_rejected")
+    assert answered(fixtures, refund(OVER_LIMIT)) == (False, "over_limit")
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_what_the_table_does_not_map_is_false_and_nothing_is_asked(
 ) -> None:
     body = refund()
     body["resource"] = {**body["resource"], **change}
-    assert told(fixtures, body) == (False, reason)
+    assert answered(fixtures, body) == (False, reason)
     assert statuses(fixtures) == []
 
 
 def test_an_unguarded_tool_is_true_without_being_asked_about(fixtures: Fixtures) -> None:
     body = {**refund(), "resource": {"type": "tool", "id": "stripe/list_customers"}}
-    assert told(fixtures, body) == (True, "unguarded") and statuses(fixtures) == []
+    assert answered(fixtures, body) == (True, "unguarded") and statuses(fixtures) == []
 
 
 def test_facts_count_by_whose_word_the_key_is(fixtures: Fixtures) -> None:
@@ -151,12 +151,12 @@ def test_facts_count_by_whose_word_the_key_is(fixtures: Fixtures) -> None:
     assert (found["decision"], found["context"]["reason_code"]) == (False, "fact_not_vouched")
     body = refund()
     del body["context"]["facts"]["duplicate"]
-    assert told(fixtures, body) == (False, "fact_missing")
+    assert answered(fixtures, body) == (False, "fact_missing")
 
 
 def test_what_would_be_reserved_is_not_true_on_a_mere_check(fixtures: Fixtures) -> None:
-    assert told(fixtures, plain(None)) == (False, authzen.UNRECORDED)
-    assert told(fixtures, plain(None, value=5000)) == (False, "over_limit")
+    assert answered(fixtures, plain(None)) == (False, authzen.UNRECORDED)
+    assert answered(fixtures, plain(None, value=5000)) == (False, "over_limit")
     assert statuses(fixtures) == []
 
 
@@ -164,7 +164,7 @@ def test_under_a_key_of_its_own_it_is_guarded(fixtures: Fixtures) -> None:
     body = plain("k1")
     assert evaluate(fixtures, body)["decision"] is True
     assert evaluate(fixtures, body)["decision"] is False
-    assert told(fixtures, plain("k1", value=2)) == (False, "idempotency_key_reused")
+    assert answered(fixtures, plain("k1", value=2)) == (False, "idempotency_key_reused")
     assert statuses(fixtures) == ["started"]
 
 
@@ -176,7 +176,7 @@ def test_who_redeems_permits_is_handed_one_and_starts(fixtures: Fixtures) -> Non
     bound = {"idempotency_key": "k2", "action": "refund.create", "agent_id": AGENT}
     answer = {"resource": body["resource"]["id"], "risk_class": "standard", "permit_token": found["permit_token"]}
     assert fixtures.post("action/guard/start", start_body(bound, answer)).status_code == 200
-    assert told(fixtures, body) == (False, "already_started")
+    assert answered(fixtures, body) == (False, "already_started")
 
 
 def test_who_names_a_start_is_told_of_it_again_and_nobody_else(fixtures: Fixtures) -> None:
@@ -184,8 +184,8 @@ def test_who_names_a_start_is_told_of_it_again_and_nobody_else(fixtures: Fixture
     mine = {**body, "context": {**body["context"], "start_id": start_id}}
     assert [evaluate(fixtures, mine)["decision"] for _ in range(3)] == [True] * 3
     other = {**body, "context": {**body["context"], "start_id": str(uuid.uuid4())}}
-    assert told(fixtures, other) == (False, "already_started")
-    assert told(fixtures, body) == (False, "already_started")
+    assert answered(fixtures, other) == (False, "already_started")
+    assert answered(fixtures, body) == (False, "already_started")
 
 
 def test_a_key_bound_to_an_agent_speaks_for_no_other(fixtures: Fixtures) -> None:
@@ -203,7 +203,7 @@ def test_a_key_bound_to_an_agent_speaks_for_no_other(fixtures: Fixtures) -> None
 def test_a_halt_makes_it_false(fixtures: Fixtures) -> None:
     actor = local_administrator(fixtures.tenant_id)
     set_halt(fixtures.console_pool, actor, scope="agent", target=AGENT, reason="drill")
-    assert told(fixtures, refund()) == (False, "halted")
+    assert answered(fixtures, refund()) == (False, "halted")
 
 
 def test_in_a_batch_each_tool_is_guarded_and_a_stop_asks_no_further(fixtures: Fixtures) -> None:
