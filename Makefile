@@ -12,7 +12,7 @@ T ?= tests
 # Tests of real processes wait for a third of their time: three at a time keep two cores busy.
 WORKERS ?= 3
 
-.PHONY: help env demo test check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel clean screenshots
+.PHONY: help env demo test check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel npm-package clean screenshots
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -76,6 +76,7 @@ docs: .venv/.runtime  ## write the documents that are made from the code
 	$(BIN)/worker states draw
 	$(BIN)/worker workflow draw
 	$(BIN)/worker order-review lanes draw
+	@$(BIN)/python -m tests.support.typescript_types make
 
 docs-check: .venv/.lint  ## are the made documents the ones the code makes, and do links lead somewhere?
 	@$(BIN)/python -m tests.support.settings_table | diff -u docs/settings.md - || { echo "Error: docs/settings.md is stale; run make docs"; exit 1; }
@@ -83,6 +84,7 @@ docs-check: .venv/.lint  ## are the made documents the ones the code makes, and 
 	@$(BIN)/python -m tests.support.answer_table | diff -u docs/guard-answer.md - || { echo "Error: docs/guard-answer.md is stale; run make docs"; exit 1; }
 	@folder=$$(mktemp -d); for what in states workflow "order-review lanes"; do $(BIN)/worker $$what draw --folder "$$folder" >/dev/null; done; \
 	for file in "$$folder"/*; do diff -u "deploy/$$(basename "$$file")" "$$file" || { echo "Error: deploy/$$(basename "$$file") is stale; run make docs"; exit 1; }; done; rm -r "$$folder"
+	@$(BIN)/python -m tests.support.typescript_types check
 	@$(BIN)/python tests/support/links.py
 	@$(BIN)/python -m tests.support.lock check
 	@$(BIN)/python -m tests.support.sbom check
@@ -112,7 +114,10 @@ wheel: .venv/.release  ## build the wheels of the programs and of the client alo
 	@rm -rf deploy/sentinel-client/build
 	@for folder in . deploy/sentinel-client; do $(BIN)/python -m build --no-isolation --wheel --outdir dist $$folder >/dev/null || exit 1; done; ls dist/*.whl
 
+npm-package: .venv/.runtime  ## build the package of the TypeScript client into dist/
+	@mkdir -p dist && $(BIN)/python -m tests.support.node_package dist
+
 clean:  ## stop and remove everything this folder made: environment, database, caches
 	@if test -x $(BIN)/python && test -e var; then $(BIN)/python -m sentinel.store.embedded var; fi
-	@rm -rf .venv .venv-adapters var build deploy/sentinel-client/build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
+	@rm -rf .venv .venv-adapters var build deploy/sentinel-client/build deploy/sentinel-client-ts/node_modules deploy/sentinel-client-ts/dist dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -44,7 +44,7 @@ with legs as (
   select r.tenant_id, l.limit_key, l.bucket, l.override, r.amount_minor
   from sentinel.reservations r join sentinel.operation_states o using (tenant_id, operation_id)
   cross join lateral unnest(r.limit_keys, r.buckets, r.overrides) as l(limit_key, bucket, override)
-  where r.state = 'captured' and o.outcome = 'success' and o.permit_id = r.permit_id
+  where r.state = 'captured' and o.outcome = 'success'
 ), sums as (
   select tenant_id, limit_key, bucket,
     coalesce(sum(amount_minor) filter (where not override), 0) as captured,
@@ -67,9 +67,8 @@ where u.cap_minor < (
   and u.held_minor + u.captured_minor > 0;
 
 -- reservation_without_live_permit: a held reservation belongs to a permit that lives, started or is in doubt
-select format('reservation %s of operation %s', r.permit_id, r.operation_id) from sentinel.reservations r
-left join sentinel.operation_states s on s.tenant_id = r.tenant_id and s.operation_id = r.operation_id and s.permit_id = r.permit_id
-where r.state = 'held' and (s.status is null or s.status not in ('allowed', 'approved', 'started', 'in_doubt'));
+select format('reservation %s of operation %s', s.permit_id, s.operation_id) from sentinel.operation_states s
+where s.reservation = 'held' and (s.permit_id is null or s.status not in ('allowed', 'approved', 'started', 'in_doubt'));
 
 -- done_twice: what may happen only once is live or executed at most once
 select format('once-key %s of operations %s', once_key, string_agg(operation_id::text, ', '))
@@ -151,8 +150,7 @@ where s.not_executed_at is not null and not exists (
 select 'operation ' || c.operation_id from sentinel.contradictions c join sentinel.operation_states s using (tenant_id, operation_id)
 where not exists (select from sentinel.events e where e.tenant_id = c.tenant_id and e.event_id = c.event_id and e.kind = 'contradiction')
   or not exists (select from sentinel.halts h where h.tenant_id = c.tenant_id and h.halt_id = c.halt_id)
-  or s.status = 'in_doubt' and exists (select from sentinel.reservations r
-       where r.tenant_id = s.tenant_id and r.permit_id = s.permit_id and r.state <> 'held');
+  or s.status = 'in_doubt' and s.reservation <> 'held';
 
 -- position_gaps: positions of a tenant run 1, 2, 3 … without a hole, up to the newest that was given out
 select format('tenant %s: %s positions, the newest is %s, %s were given out', coalesce(f.tenant_id, h.tenant_id), f.number, f.last, h.position)
@@ -258,11 +256,10 @@ where s.once_key is distinct from o.once_key
                     and e.kind = 'contradiction');
 
 -- reservation_freed: budget is held while its permit lives or its outcome is open, captured by a success, released else
-select format('reservation %s of operation %s', r.permit_id, r.operation_id)
-from sentinel.reservations r
-left join sentinel.operation_states s on s.tenant_id = r.tenant_id and s.operation_id = r.operation_id
-where r.state is distinct from case
-  when s.permit_id is distinct from r.permit_id then 'released'
+select format('reservation %s of operation %s', s.permit_id, s.operation_id)
+from sentinel.operation_states s
+where s.reservation is not null and s.reservation is distinct from case
+  when s.permit_id is null then 'none'
   when s.status in ('allowed', 'approved', 'started', 'in_doubt') then 'held'
   when s.status = 'completed' and s.outcome = 'success' then 'captured' else 'released' end;
 
@@ -274,9 +271,7 @@ with limits as materialized (
 ), permits as materialized (
   select s.operation_id, s.permit_id, s.policy_id, o.action, o.currency
   from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
-  left join sentinel.reservations r on r.tenant_id = s.tenant_id and r.permit_id = s.permit_id
-  where s.permit_id is not null and o.amount_minor is not null
-    and (r.operation_id, r.amount_minor) is distinct from (s.operation_id, o.amount_minor)
+  where s.permit_id is not null and o.amount_minor is not null and s.reserved_minor is distinct from o.amount_minor
 ), limited as materialized (
   -- A renewed permit may be of a later version than the decision: only what every known version limits must be held. Of
   -- conditions only those that ask for the action alone are read here.
@@ -617,3 +612,11 @@ join (
     or l.status = 'ERROR' and l.budget_part = 'handled'
   group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
 where r.back > o.paid_minor;
+
+-- aap_consumed_not_started: a consumed request of the Agent Approval Protocol is an operation that was started, and no other request's
+select 'request ' || r.request_id from sentinel.aap_requests r
+where r.consumed_at is not null and r.question is not null and (
+  not exists (select from sentinel.operation_states s
+              where s.tenant_id = r.tenant_id and s.operation_id = r.operation_id and s.started_at is not null)
+  or exists (select from sentinel.aap_requests o where o.tenant_id = r.tenant_id and o.operation_id = r.operation_id
+             and o.consumed_at is not null and o.request_id <> r.request_id));

@@ -41,7 +41,7 @@ def process_one(
             if (answer.result or {}).get("withdrawn"):
                 raise WorkerNotRunning("no worker answered in time; the request was withdrawn")
             return answer.result or {}
-        if clock() >= end and refund_views.withdraw(pool, actor.tenant_id, request_id):
+        if clock() >= end and refund_views.withdraw_process_request(pool, actor.tenant_id, request_id):
             raise WorkerNotRunning("no worker answered in time; the request was withdrawn")
         # Not withdrawn: a worker has it in hand and deserves a little longer.
         if clock() >= end + _IN_HAND_SECONDS:

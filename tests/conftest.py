@@ -42,11 +42,13 @@ def _base() -> Path:
 
 SHARED = {"demo": "demo", "victim": "victim", "place": "browser", "chromium": "browser"}
 """The group of each fixture of a session that takes seconds to set up: its tests run in one process."""
+UNIT = Path(__file__).parent / "unit"
+"""Its tests take milliseconds: handing them out one by one would take longer than some of them."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For several processes: what shares a dear fixture stays together, and long tests come before short ones."""
+    """For several processes: what shares a dear fixture and what is short stays together, and long tests come before short ones."""
     for item in items:
         group = _group(item)
         if group and item.get_closest_marker("xdist_group") is None:
@@ -55,12 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    """The group of a test that uses a fixture of `SHARED` or one of its module; "" for one that may run anywhere."""
+    """The group of a test that uses a fixture of `SHARED`, one of its module, or nothing dear at all; "" for one that may run anywhere."""
     fixtures = {name: found[-1].scope for name, found in item._fixtureinfo.name2fixturedefs.items()}  # type: ignore[attr-defined]
     for name, group in SHARED.items():
         if fixtures.get(name) == "session":
             return group
-    return item.nodeid.partition("::")[0] if "module" in fixtures.values() else ""
+    alone = "module" not in fixtures.values() and UNIT not in item.path.parents
+    return "" if alone else item.nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import secrets
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from zxcvbn import zxcvbn
 
 from sentinel.core.errors import InvalidInput
 
@@ -41,6 +40,8 @@ def hash_password(password: str, *, email: str = "", field: str = "password") ->
 
 
 def _is_easy(password: str, email: str) -> bool:
+    from zxcvbn import zxcvbn  # its lists take long to load, and few commands set a password
+
     local = email.lower().partition("@")[0]
     known = [*_PRODUCT, email, local, re.sub(r"[^a-z0-9]", "", local), *re.split(r"[^a-z0-9]+", email.lower())]
     return bool(zxcvbn(password[:_JUDGED], [one for one in known if one])["score"] < LEAST_SCORE)

@@ -71,7 +71,7 @@ def restart(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, secret: st
     changed(pool, RESTART, {**_of(tenant_id, operator_id), "secret": secret})
 
 
-def pending(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> Pending | None:
+def pending_enrolment(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> Pending | None:
     """What waits to be confirmed."""
     return one_row(pool, Pending, PENDING, _of(tenant_id, operator_id))
 

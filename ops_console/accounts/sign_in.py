@@ -18,7 +18,7 @@ from ops_console.accounts.operators import Credentials, credentials, use_one_tim
 from ops_console.accounts.passwords import is_right
 from ops_console.accounts.sessions import SignedIn, find_session, insert_session, revoke_session, touch_session
 from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt, mark_refused, mark_success
-from ops_console.accounts.totp import Vault, step_of, use_code
+from ops_console.accounts.totp import Vault, totp_step_of, use_code
 from sentinel.authority.actor import Actor
 from sentinel.core.errors import RateLimited, Unauthenticated
 from sentinel.core.operation import UNSAFE_TEXT
@@ -126,7 +126,7 @@ def _who_fits(pool: Pool, email: str, given: PresentedCredentials, vault: Vault,
     who = credentials(pool, email, given.tenant)
     fits = is_right(who.password_hash if who is not None and who.active else None, given.password)
     has_factor = who is not None and who.factor is not None
-    step = step_of(vault, who, given.code)
+    step = totp_step_of(vault, who, given.code)
     is_in = fits and (step is not None if has_factor else not attempt.needs_code)
     # A code that was used before was refused above; here only one of two that came at once.
     is_in = is_in and who is not None and (not has_factor or use_code(pool, vault, who, given.code))

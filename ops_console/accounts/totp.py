@@ -74,7 +74,7 @@ def clean_code(text: str | None) -> str:
     return re.sub(r"[\s-]", "", text or "")[:32]
 
 
-def step_of(vault: Vault, who: Credentials | None, code: str | None) -> int | None:
+def totp_step_of(vault: Vault, who: Credentials | None, code: str | None) -> int | None:
     """The step of `code` among the three around now, unless it or a later one was used. Flat: the same work for nobody."""
     if who is not None and who.factor is not None:
         secret, now_step, last_step = vault.open(who.operator_id, who.factor), who.now_step, who.last_step
@@ -97,7 +97,7 @@ def _matching(secret: str, now_step: int, code: str) -> int | None:
 
 def use_code(pool: Pool, vault: Vault, who: Credentials, code: str | None) -> bool:
     """Whether this code is right now; it is used up by this."""
-    step = step_of(vault, who, code)
+    step = totp_step_of(vault, who, code)
     if step is None or who.factor is None:
         return False
     secret = vault.open(who.operator_id, who.factor)
@@ -112,7 +112,7 @@ def begin_second_factor(pool: Pool, vault: Vault, actor: Actor) -> str:
     if not vault.usable:
         raise Conflict("this console has no secret to encrypt second factors with (CONFIRM_SECRETS)")
     second_factors.start(pool, actor.tenant_id, person, vault.seal(person, pyotp.random_base32()))
-    waiting = second_factors.pending(pool, actor.tenant_id, person)
+    waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
     if waiting is None:
         raise Conflict("you have a second factor; remove it first")
     secret = vault.open(person, waiting.secret)
@@ -125,7 +125,7 @@ def begin_second_factor(pool: Pool, vault: Vault, actor: Actor) -> str:
 def confirm_second_factor(pool: Pool, vault: Vault, actor: Actor, code: str) -> None:
     """Ask for it from now on; one that is confirmed stays so. Raises `InvalidInput` for a wrong code, `Conflict` without one."""
     person = _person(actor)
-    waiting = second_factors.pending(pool, actor.tenant_id, person)
+    waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
     if waiting is None:
         known = credentials_of(pool, actor.tenant_id, person)
         if known is not None and known.factor is not None:

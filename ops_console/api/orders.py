@@ -110,7 +110,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
                 problems=(*READING, 404), security=OPERATOR)  # fmt: skip
     def show_order(source: str, order_id: str) -> Response:
         tenant_id = actor().tenant_id
-        row = order_views.find_order(context.pool, tenant_id, *named(source, order_id))
+        row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
         if row is None:
             raise NotFound("there is nothing of that id")
         return json_response({
@@ -159,14 +159,14 @@ def _resolve(context: Context, source: str, order_id: str, word: str) -> Respons
         must_have_proved()
     given = load(_WORD, without_nulls(json_body()))
     done = resolve_order(
-        context.pool, person, *named(source, order_id), word=word, reason=given["reason"], digest=given.get("digest"),
+        context.pool, person, *checked_order_name(source, order_id), word=word, reason=given["reason"], digest=given.get("digest"),
         inspector=context.inspector,
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return json_response(_plain(done))
 
 
-def named(source: str, order_id: str) -> tuple[str, str]:
+def checked_order_name(source: str, order_id: str) -> tuple[str, str]:
     """What cannot be the name of an order names nothing: `NotFound`."""
     if any(len(part) > _ID_CHARACTERS or not part.isascii() or not part.isprintable() for part in (source, order_id)):
         raise NotFound("there is nothing of that id")

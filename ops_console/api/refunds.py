@@ -79,7 +79,7 @@ def _agent_status(context: Context, tenant_id: uuid.UUID, agent_id: str) -> dict
     waiting = by_status.get("NEW")
     action, decision = (worker.last_action, worker.last_decision) if worker is not None else (None, None)
     if decision is None:
-        latest = feed.latest_of(context.pool, tenant_id, agent_id)
+        latest = feed.latest_decision_of(context.pool, tenant_id, agent_id)
         pack = json.loads(latest.body) if latest is not None else {}
         action, decision = pack.get("action"), pack.get("decision")
     return {

@@ -37,7 +37,7 @@ class LiveEvent:
         return self._published[1]
 
 
-class Halt(Protocol):
+class BoardHalt(Protocol):
     """A halt in force: its scope and what it covers."""
 
     @property
@@ -47,7 +47,7 @@ class Halt(Protocol):
     def target(self) -> str: ...
 
 
-def agent_status(agent_id: str, last: datetime | None, halts: Sequence[Halt], now: datetime | None = None) -> str:
+def agent_status(agent_id: str, last: datetime | None, halts: Sequence[BoardHalt], now: datetime | None = None) -> str:
     """What stops an agent comes first, then "active" when it decided something lately, else "idle"."""
     stopped = _stopped(agent_id, halts)
     if stopped is not None or last is None:
@@ -55,7 +55,7 @@ def agent_status(agent_id: str, last: datetime | None, halts: Sequence[Halt], no
     return "active" if (now or datetime.now(UTC)) - last < ACTIVE_FOR else "idle"
 
 
-def _stopped(agent_id: str, halts: Sequence[Halt]) -> str | None:
+def _stopped(agent_id: str, halts: Sequence[BoardHalt]) -> str | None:
     """ "halted" where a halt covers all that this agent does, "degraded" where one covers a part of it."""
     found = None
     for halt in halts:

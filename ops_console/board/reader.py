@@ -155,7 +155,7 @@ class Board:
                 found[name] = (row.agent_id, self._published(row))
         for agent_id, (name, _) in self._agents.named.items():
             if name not in found:
-                latest = feed.latest_of(self.pool, self._tenant_id, agent_id)
+                latest = feed.latest_decision_of(self.pool, self._tenant_id, agent_id)
                 found[name] = (agent_id, self._published(latest) if latest is not None else None)
         return found
 

@@ -34,6 +34,7 @@ from ops_console.pages.limit_text import each_in_words
 from ops_console.pages.rule_results import rules_of
 from ops_console.pages.step_up import prove
 from sentinel.authority import approval_queue
+from sentinel.authority.aap_requests import reasoning_of
 from sentinel.authority.actor import Actor, has_role
 from sentinel.authority.approvals import HANDLED, ApprovalRow
 from sentinel.authority.change_text import change_text
@@ -215,6 +216,7 @@ def _of_operation(
     assert about.decision_event_id is not None
     return {
         "change": None, "limits": context.inspector.limits_of(context.pool, person.tenant_id, about.request, about.moment),
+        "reasoning": reasoning_of(context.pool, person.tenant_id, row.operation_id),
         "rules": rules_of(context, row.operation_id), "proof_id": proof_id_of(about.decision_event_id),
     }  # fmt: skip
 
@@ -224,7 +226,8 @@ def _of_change(context: Context, person: Actor, row: ApprovalRow) -> dict[str, A
     assert change is not None
     return {
         "change": change, "asks": change_text(change.request), "outcome": change.outcome and outcome_text(change.outcome),
-        "collects": change.collectable and change.asked_by == person.operator_id, "limits": (), "rules": (), "proof_id": None,
+        "collects": change.collectable and change.asked_by == person.operator_id, "limits": (), "rules": (), "reasoning": (),
+        "proof_id": None,
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import Blueprint, Response, current_app, request, url_for
 
-from ops_console.api.orders import before, named, offers
+from ops_console.api.orders import before, checked_order_name, offers
 from ops_console.api.rendering import cursor_out
 from ops_console.api.schemas import OrderVoteSchema
 from ops_console.context import Context
@@ -145,7 +145,7 @@ def _say(context: Context, source: str, order_id: str) -> str:
     resolve_order(
         context.pool,
         person,
-        *named(source, order_id),
+        *checked_order_name(source, order_id),
         word=given["word"],
         reason=wanted["reason"],
         inspector=context.inspector,
@@ -155,7 +155,7 @@ def _say(context: Context, source: str, order_id: str) -> str:
 
 def _order(context: Context, source: str, order_id: str, refused: shell.Refused | None = None) -> Response:
     tenant_id = actor().tenant_id
-    row = order_views.find_order(context.pool, tenant_id, *named(source, order_id))
+    row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
     if row is None:
         raise NotFound("there is no order of that id")
     changes = order_views.events_of(context.pool, tenant_id, row.review_id)

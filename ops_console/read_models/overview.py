@@ -163,7 +163,7 @@ def ledger_load(pool: Pool, tenant_id: uuid.UUID) -> LedgerLoad:
     return found
 
 
-def undelivered(pool: Pool, tenant_id: uuid.UUID) -> Undelivered:
+def undelivered_confirmations(pool: Pool, tenant_id: uuid.UUID) -> Undelivered:
     """Alerts that still wait for a channel."""
     found = one_row(pool, Undelivered, UNDELIVERED, {"tenant_id": tenant_id})
     assert found is not None

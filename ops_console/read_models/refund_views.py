@@ -153,6 +153,6 @@ def worker_answer(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> An
     return one_row(pool, Answer, ANSWER, {"tenant_id": tenant_id, "request_id": request_id})
 
 
-def withdraw(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> bool:
+def withdraw_process_request(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> bool:
     """Take an open question back. False when a worker answered it meanwhile or has it in hand."""
     return changed(pool, WITHDRAW, {"tenant_id": tenant_id, "request_id": request_id}) == 1

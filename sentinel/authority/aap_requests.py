@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.store.database import Pool
-from sentinel.store.queries import changed, one_row
+from sentinel.store.queries import all_rows, changed, one_row
 from sentinel.store.sql_template import SqlTemplate
 
 
@@ -41,6 +41,11 @@ class AapRequest:
     outcome: str | None
     outcome_note: str | None
     reported_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reasoning:
+    reasoning: str
 
 
 COLUMNS = """tenant_id, request_id, principal_id, agent_id, submission, question, refusal, operation_id, created_at, deadline_at,
@@ -84,6 +89,12 @@ update sentinel.aap_requests set decided_at = %(decided_at)s, expires_at = %(exp
   consumed_at = greatest(clock_timestamp(), %(decided_at)s)
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null and consumed_at is null
   and (consume_key is null or consume_key = %(consume_key)s)
+"""
+# Newest first, each text once: a client that asks again says the same.
+REASONING = """
+select r.reasoning from sentinel.aap_requests r
+where r.tenant_id = %(tenant_id)s and r.operation_id = %(operation_id)s and r.reasoning is not null
+group by r.reasoning order by max(r.created_at) desc limit 3
 """
 REPORT = """
 update sentinel.aap_requests set outcome = %(outcome)s, outcome_note = %(note)s, reported_at = greatest(clock_timestamp(), consumed_at)
@@ -136,6 +147,12 @@ def consume(pool: Pool, row: AapRequest, consume_key: str, *, decided_at: dateti
 def report(pool: Pool, row: AapRequest, outcome: str, note: str | None) -> None:
     """Keep the outcome of a consumed request; again, nothing changes."""
     changed(pool, REPORT, {**_key(row), "outcome": outcome, "note": note})
+
+
+def reasoning_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID) -> list[str]:
+    """What agents said of why they want this operation, newest first: their own words, which nothing goes by."""
+    rows = all_rows(pool, _Reasoning, REASONING, {"tenant_id": tenant_id, "operation_id": operation_id})
+    return [row.reasoning for row in rows]
 
 
 def _key(row: AapRequest) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from sentinel.authority.api import (
     switches,
 )
 from sentinel.authority.api.approval_stream import BACKLOG, ApprovalFeed, StreamSlots, approvals_stream
-from sentinel.authority.api.asking import Asker
+from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.api.calls import handlers_of
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.identity import Identity
@@ -100,11 +100,11 @@ def create_app(
         threads=ThreadPoolExecutor(settings.threads, thread_name_prefix="calls"),
     )
     posts = {**handlers_of(context, {**guard.calls(context), **check.calls(context)}), **check.handlers(context)}
-    asker = Asker(context)
+    calls = AuthorityCalls(context)
     requests = None
     if settings.authzen_access_requests:
         requests = access_requests.AccessRequests(context, behind_tls=settings.behind_tls)
-    own = authzen.Evaluations(context, asker, requests).handlers()
+    own = authzen.Evaluations(context, calls, requests).handlers()
     places = StreamSlots(settings.max_streams, settings.max_streams_per_tenant, settings.max_streams_per_key)
     feed = ApprovalFeed(partial(_decided_since, authority.pool), places, stopping)
     stream = approvals_stream(context.identity, feed)
@@ -113,7 +113,7 @@ def create_app(
         threads=settings.threads,
         posts=by_path({prefix + path: handler for prefix in PREFIXES for path, handler in posts.items()} | own),
         streams=by_path({f"{prefix}/approvals/stream": stream for prefix in PREFIXES}),
-        others=first_of([one.find for one in (aap.AapRoutes(context, asker, feed), requests) if one is not None]),
+        others=first_of([one.find for one in (aap.AapRoutes(context, calls, feed), requests) if one is not None]),
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls),
     )

@@ -1,7 +1,7 @@
 """Rows of guards as binary parameters of `sentinel.record_decisions`: arrays of row types (`schema/authority/batches.sql`).
 
-What repeats from row to row (terms, limits without whose budget, totals and breakers) stands once in a batch; its binary form is
-kept from batch to batch. PostgreSQL's binary form of an array names its element type by a number that differs from database to
+What repeats from row to row (terms, limits without whose budget) stands once in a batch; its binary form is kept from batch to
+batch. What all rows together ask of a limit or a breaker is summed up here (`batch_sums.py`). PostgreSQL's binary form of an array names its element type by a number that differs from database to
 database: it is left 0 here and put in by each connection.
 """
 
@@ -13,111 +13,109 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
-import orjson
-
+from sentinel.authority.batch_sums import BatchSums, Common, LimitSum, RateSum
 from sentinel.authority.guard_rows import GuardRow, GuardTerms
-from sentinel.core.decision import ReservationRequest
 
 TYPES = (
-    "sentinel.guard_terms", "sentinel.guard_row", "sentinel.limit_terms", "sentinel.limit_leg", "sentinel.shared_breaker",
+    "sentinel.guard_terms", "sentinel.guard_row", "sentinel.limit_terms", "sentinel.limit_sum", "sentinel.rate_sum",
 )  # fmt: skip
 """Element types of the first five parameters; the sixth is an int4."""
 
-_BOOL, _INT8, _INT4, _TEXT, _TEXTS, _UUID = 16, 20, 23, 25, 1009, 2950
+_BOOL, _INT8, _INT4, _TEXT, _INTS, _TEXTS, _UUID = 16, 20, 23, 25, 1007, 1009, 2950
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
 _int4, _int4_twice, _int4_pair = struct.Struct("!i").pack, struct.Struct("!ii").pack, struct.Struct("!IiiIii").pack
+_int8_pair = struct.Struct("!IiqIiq").pack
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
+_NO_TEXTS = _field(_TEXTS, -1)
+_NONE_OF_TEXTS, _NONE_OF_INTS = (
+    _field(oid, 12) + _no_elements(0, 0, element) for oid, element in ((_TEXTS, _TEXT), (_INTS, _INT4))
+)
 _TRUE, _FALSE, _UUID_HEAD = _field(_BOOL, 1) + b"\1", _field(_BOOL, 1) + b"\0", _field(_UUID, 16)
 
 
 def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None]:
     """The parameters of `record_decisions` for decided rows; `milliseconds` is how long locks may be waited for."""
     terms: dict[bytes, int] = {}
-    limits: dict[bytes, int] = {}
-    shared: dict[bytes, int] = {}
+    sums = BatchSums()
     packed: list[bytes] = []
-    legs: list[bytes] = []
-    breakers: list[list[bytes]] = []
     for seq, row in enumerate(rows):
-        group = None
-        if row.terms.shared is not None:
-            group = shared.setdefault(row.terms.shared, len(shared))
-            if len(shared) > len(breakers):
-                totals, rates = _shared(row.terms.shared)
-                legs += [_leg(None, group, limits.setdefault(cap, len(limits)), *names) for cap, *names in totals]
-                breakers.append([_record(_int(group), rate, count=9) for rate in rates])
-        packed.append(_row(seq, terms.setdefault(_terms(row.terms, group), len(terms)), row))
-        legs += [
-            _leg(seq, None, limits.setdefault(_limit(ask), len(limits)), ask.limit_key, ask.subject)
-            for ask in row.limits
-        ]
+        mine, places = sums.add(row)
+        packed.append(_row(seq, terms.setdefault(_terms(row.terms, mine.group, places, mine.common), len(terms)), row))
+    limit_sums = [_limit_sum(one) for one in sums.limit_sums()]
     return [
-        _numbered(terms, 25), _elements(packed), _numbered(limits, 8), _elements(legs), _elements(list(chain(*breakers))), _int4(milliseconds),
+        _numbered(terms, 28), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
+        _elements(limit_sums), _elements([_rate_sum(one) for one in sums.rate_sums()]), _int4(milliseconds),
     ]  # fmt: skip
 
 
 def _row(seq: int, terms: int, row: GuardRow) -> bytes:
+    limit_keys, subjects = (
+        [ask.limit_key for ask in row.limits],
+        list(dict.fromkeys([ask.subject for ask in row.limits])),
+    )
     return _record(
         _int4_pair(_INT4, 4, seq, _INT4, 4, terms), _text(row.idempotency_key), _text(row.once_key),
         _UUID_HEAD, row.operation_id.bytes, _UUID_HEAD, row.event_id.bytes, _UUID_HEAD, row.second_event_id.bytes,
         _UUID_HEAD, row.permit_id.bytes, _UUID_HEAD, row.approval_id.bytes, _bigint(row.amount_minor), _int(row.elapsed_ms),
         _uuid(row.start_id), _int(row.act_seconds),
-        *_texts(row.resource, row.digest, row.salt, row.facts_commitment, row.basis, row.request, *row.pack_parts), count=22,
+        *_texts(row.resource, row.digest, row.salt, row.facts_commitment, row.basis, row.request, *row.pack_parts),
+        _UUID_HEAD, row.terms.tenant_id.bytes, _text_array(limit_keys), _text_array(subjects), count=25,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _terms(terms: GuardTerms, group: int | None) -> bytes:
-    """All of a `sentinel.guard_terms` but its place, which stands first."""
-    texts = b"".join(_int4(len(one.encode())) + one.encode() for one in terms.reasons)
-    array = _array(1, 0, _TEXT, len(terms.reasons), 1) if terms.reasons else _no_elements(0, 0, _TEXT)
+def _terms(terms: GuardTerms, group: int | None, places: tuple[int, ...], common: Common) -> bytes:
+    """All of a `sentinel.guard_terms` but its place, which stands first; `places` are those of its rows' limits, then of their totals."""
     return b"".join((
         _uuid(terms.tenant_id), _uuid(terms.principal_id), _uuid(terms.owner_operator_id), _text(terms.agent_id), _text(terms.action),
         _text(terms.risk_class), _text(terms.scenario), _text(terms.policy_id), _text(terms.policy_version), _text(terms.policy_label),
         _text(terms.policy_digest), _text(terms.currency), _text(terms.verdict), _text(terms.reason_code),
-        _field(_TEXTS, len(array) + len(texts)) + array + texts,
+        _text_array(terms.reasons) if terms.reasons else _NONE_OF_TEXTS,
         _text(terms.required_role), _int(terms.required_people), _int(terms.approval_seconds), _int(terms.permit_seconds),
         _bool(terms.hand_out_is_start), _bool(terms.approvable), _bool(terms.asks_person), _text(terms.bound_agent), _int(group),
+        _int_array(places), _text_array([key for _, key, _ in common.totals]), _text_array(list(dict.fromkeys(subject for _, _, subject in common.totals))),
     ))  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _shared(common: bytes) -> tuple[list[tuple[bytes, str, str]], list[bytes]]:
-    """The totals (limit, limit key, subject) and breakers of who asks, from their JSON."""
-    read = orjson.loads(common)
-    totals = [
-        (_kept_limit(*(ask[name] for name in _LIMIT)), ask["limit_key"], ask["subject"]) for ask in read["totals"]
-    ]
-    rates = [
-        b"".join((
-            _text(rate["breaker_key"]), _text(rate["scope"]), _text(rate["target"]), _int(rate["window_seconds"]), _int(rate["bucket_seconds"]),
-            _int(rate["most_operations"]), _bigint(rate["most_minor"]), _text(rate["declared"]),
-        ))
-        for rate in read["breakers"]
-    ]  # fmt: skip
-    return totals, rates
-
-
-_LIMIT = ("window", "window_seconds", "bucket_seconds", "zone", "cap_minor", "verdict", "reason_code")
-
-
-def _limit(ask: ReservationRequest) -> bytes:
-    return _kept_limit(
-        ask.window, ask.window_seconds, ask.bucket_seconds, ask.zone, ask.cap_minor, ask.verdict, ask.reason_code
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=4096)
-def _kept_limit(window: str, seconds: int, bucket: int, zone: str, cap: int, verdict: str, code: str) -> bytes:
+def _limit(window: str, seconds: int, bucket: int, zone: str, cap: int, verdict: str, code: str) -> bytes:
     return b"".join(
         (_text(window), _int(seconds), _int(bucket), _text(zone), _bigint(cap), _text(verdict), _text(code))
     )
 
 
-def _leg(seq: int | None, group: int | None, limit: int, key: str, subject: str) -> bytes:
-    return _record(_int(seq), _int(group), _int(limit), *_texts(key, subject), count=5)
+def _limit_sum(one: LimitSum) -> bytes:
+    return _record(
+        _UUID_HEAD, one.tenant_id.bytes, _int4_field(_INT4, 4, one.limit_place), *_texts(one.limit_key, one.subject),
+        _TRUE if one.is_total else _FALSE, _TRUE if one.is_mixed else _FALSE, _int8_pair(_INT8, 8, one.asked_minor, _INT8, 8, one.taken_minor),
+        count=8,
+    )  # fmt: skip
+
+
+def _rate_sum(one: RateSum) -> bytes:
+    return _record(
+        _uuid(one.tenant_id), _int_array(one.shared), _text(one.currency), _breaker(*one.breaker), _bool(one.is_mixed), _int(one.operations),
+        _int(one.all_operations), _bigint(one.amount_minor), count=15,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _breaker(
+    key: str,
+    scope: str,
+    target: str,
+    window: int,
+    bucket: int,
+    operations: int | None,
+    minor: int | None,
+    declared: str,
+) -> bytes:
+    """The eight fields of a `sentinel.rate_sum` that the policy declares."""
+    return b"".join((
+        _text(key), _text(scope), _text(target), _int(window), _int(bucket), _int(operations), _bigint(minor), _text(declared),
+    ))  # fmt: skip
 
 
 def _numbered(values: Mapping[bytes, int], count: int) -> bytes:
@@ -151,6 +149,25 @@ def _texts(*values: str) -> list[bytes]:
         text = value.encode()
         pieces += (_field(_TEXT, len(text)), text)
     return pieces
+
+
+def _text_array(values: Sequence[str]) -> bytes:
+    """A field of an array of texts; null for none."""
+    if not values:
+        return _NO_TEXTS
+    texts = [value.encode() for value in values]
+    body = _array(1, 0, _TEXT, len(texts), 1) + b"".join(
+        chain.from_iterable((_int4(len(text)), text) for text in texts)
+    )
+    return _field(_TEXTS, len(body)) + body
+
+
+def _int_array(values: Sequence[int]) -> bytes:
+    """A field of an array of integers."""
+    if not values:
+        return _NONE_OF_INTS
+    body = _array(1, 0, _INT4, len(values), 1) + b"".join(_int4_twice(4, value) for value in values)
+    return _field(_INTS, len(body)) + body
 
 
 def _uuid(value: uuid.UUID | None) -> bytes:

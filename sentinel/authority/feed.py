@@ -111,7 +111,7 @@ def head(pool: Pool, tenant_id: uuid.UUID) -> int:
     return int(scalar(pool, HEAD, {"tenant_id": tenant_id}) or 0)
 
 
-def latest_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> FeedRow | None:
+def latest_decision_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> FeedRow | None:
     """An agent's newest decision, or None."""
     return one_row(pool, FeedRow, LATEST_OF_AGENT, {"tenant_id": tenant_id, "agent_id": agent_id})
 

@@ -81,17 +81,20 @@ class GuardRow:
     def as_input(self) -> dict[str, Any]:
         """The row of `sentinel.guard_input`, JSON-ready."""
         row = {name: getattr(self, name) for name in self.__slots__ if name not in ("terms", "limits")}
-        return {**self.terms.as_input(), **row, "limits": [_limit(ask) for ask in self.limits]}
+        return {**self.terms.as_input(), **row, "limits": [limit_fields(ask) for ask in self.limits]}
 
 
 def shared_json(totals: Sequence[ReservationRequest], breakers: Sequence[BreakerCheck]) -> bytes | None:
     """`GuardTerms.shared` of the limits that are totals and of the breakers."""
     if not totals and not breakers:
         return None
-    return orjson.dumps({"totals": [_limit(ask) for ask in totals], "breakers": [_breaker(ask) for ask in breakers]})
+    return orjson.dumps(
+        {"totals": [limit_fields(ask) for ask in totals], "breakers": [_breaker(ask) for ask in breakers]}
+    )
 
 
-def _limit(ask: ReservationRequest) -> Mapping[str, Any]:
+def limit_fields(ask: ReservationRequest) -> Mapping[str, Any]:
+    """A limit as the database takes it."""
     return {
         "limit_key": ask.limit_key, "subject": ask.subject, "window": ask.window, "window_seconds": ask.window_seconds,
         "bucket_seconds": ask.bucket_seconds, "zone": ask.zone, "cap_minor": ask.cap_minor, "verdict": ask.verdict,

@@ -88,7 +88,7 @@ where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' group by o.currency 
 FIND_OPERATION = """
 select o.operation_id, o.idempotency_key, o.agent_id, o.action, o.resource, o.amount_minor, o.currency, o.digest, s.status,
        s.decision, s.reason_code, s.policy_label, s.outcome, s.started_at, s.reported_at, s.in_doubt_reason, s.in_doubt_since,
-       (select r.amount_minor from sentinel.reservations r where r.operation_id = o.operation_id and r.state = 'held') as held_minor,
+       case when s.reservation = 'held' then s.reserved_minor end as held_minor,
        s.once_live as once_key_held, case when s.act_until > clock_timestamp() then s.act_until end as act_until,
        s.not_executed_at, c.halt_id
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)

@@ -191,7 +191,7 @@ def issue_key(
     said = request_change(
         pool, actor or local_administrator(tenant_id), ISSUE_KEY, f"key/{issued.key_id}",
         {"key_id": issued.key_id, "agent_id": agent_id, "label": label or None, "scopes": scopes, "owner": owner,
-         "owner_operator_id": owner_operator_id, "expires_seconds": seconds_of(expires_days), "test": test or None},
+         "owner_operator_id": owner_operator_id, "expires_seconds": key_lifetime_seconds(expires_days), "test": test or None},
         kept_of(issued.key, issued.principal_id),
     )  # fmt: skip
     if said != "done":
@@ -206,7 +206,7 @@ def check_scopes(scopes: tuple[str, ...]) -> None:
         raise InvalidInput.of("scopes", f"must be some of {', '.join(SCOPES)}")
 
 
-def seconds_of(days: int | None) -> int | None:
+def key_lifetime_seconds(days: int | None) -> int | None:
     """Days of life in seconds; None for no end."""
     if days is None:
         return None
@@ -242,7 +242,7 @@ def rotate_key(
     said = request_change(
         pool, actor or local_administrator(tenant_id), ROTATE_KEY, f"key/{key_id}",
         {"key_id": issued.key_id, "old_key_id": key_id, "agent_id": old.agent_id, "scopes": old.scopes,
-         "overlap_seconds": overlap_seconds, "expires_seconds": seconds_of(expires_days)},
+         "overlap_seconds": overlap_seconds, "expires_seconds": key_lifetime_seconds(expires_days)},
         kept_of(issued.key, issued.principal_id),
     )  # fmt: skip
     if said == "made_before":

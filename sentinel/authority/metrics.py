@@ -91,7 +91,8 @@ def exposition(pool: Pool) -> bytes:
 
 FIGURES = """
 select
-  (select count(*) from sentinel.reservations where state = 'held') as reservations_held,
+  (select count(*) from sentinel.operation_states
+   where reservation = 'held' and (status in ('allowed', 'approved') and permit_id is not null or status = 'started' or status = 'in_doubt')) as reservations_held,
   (select count(*) from sentinel.operation_states where status = 'in_doubt') as in_doubt,
   (select count(*) from sentinel.operation_states where status = 'in_doubt' and in_doubt_reason = 'contradiction') as contradictions,
   (select count(*) from sentinel.approvals where status = 'pending') as approvals_pending,

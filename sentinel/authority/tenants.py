@@ -44,7 +44,7 @@ FIRST_IS_DEFAULT = "insert into refunds.defaults (tenant_id) values (%(tenant_id
 _CREATING = "select sentinel.take_tenants_lock()"
 
 
-def label_of(pool: Pool, tenant_id: uuid.UUID) -> str | None:
+def tenant_label_of(pool: Pool, tenant_id: uuid.UUID) -> str | None:
     """A tenant's public name, or None where there is no such tenant."""
     found = one_row(pool, PublicTenant, TENANT, {"tenant_id": tenant_id})
     return found.label if found else None

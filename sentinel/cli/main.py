@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "policy": ("sentinel.cli.policy:group", "Check, show and test policy files."),
     "tools": ("sentinel.cli.tools:group", "List the tools that are mapped to actions, and try a call of one."),
     "hook": ("sentinel.cli.hook:group", "Hooks of agents' own programs, such as Claude Code, as commands."),
+    "mcp-proxy": ("sentinel.cli.mcp_proxy:command", "A proxy in front of an MCP server, whose tools ask first."),
     "public-ids": ("sentinel.cli.public_ids:group", "Tell what an identifier on the public board stands for."),
     "proof": ("sentinel.cli.proof:group", "Verify proof packs, alone or against the record."),
     "checkpoint": ("sentinel.cli.checkpoint:command", "Write down how the evidence stands, outside the database."),

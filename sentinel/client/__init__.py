@@ -10,6 +10,7 @@ from sentinel.client.answers import (
     ApprovalDecision,
     ApprovalView,
     CheckAnswer,
+    Headroom,
     KeyHolder,
     ReportReceipt,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "GuardQuestion",
     "Guarded",
     "HaltInForce",
+    "Headroom",
     "KeyConflict",
     "KeyHolder",
     "NoAnswerKind",

@@ -15,6 +15,7 @@ from sentinel.client.fields import (
     flag,
     malformed,
     moment,
+    optional_mapping,
     optional_moment,
     optional_text,
     text,
@@ -46,6 +47,17 @@ class CheckAnswer:
     reason_code: str
     reason: str
     policy_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """One limit of a policy: its cap, and what is left of it now. Amounts as on the wire, `{"value", "currency"}`."""
+
+    limit: str
+    reason_code: str
+    fits: bool
+    cap: Mapping[str, Any]
+    left: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,24 @@ def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
 def key_holder(body: Mapping[str, Any]) -> KeyHolder:
     """A 200 body of `key`."""
     return KeyHolder(uuid_text(body, "tenant_id"), text(body, "tenant"), optional_text(body, "agent_id"))
+
+
+def headrooms(body: Mapping[str, Any]) -> list[Headroom]:
+    """A 200 body of `action/headroom`."""
+    found = body.get("limits")
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        malformed("limits is not a list of objects")
+    return [
+        Headroom(text(one, "limit"), text(one, "reason_code"), flag(one, "fits"), *(_amount(one, name) for name in ("cap", "left")))
+        for one in found
+    ]  # fmt: skip
+
+
+def _amount(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = optional_mapping(body, name)
+    if found is None:
+        malformed(name)
+    return found
 
 
 def heartbeat_status(body: Mapping[str, Any]) -> str:

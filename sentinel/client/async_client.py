@@ -61,6 +61,10 @@ class AsyncClient:
         """What would be decided now; reserves nothing and permits nothing."""
         return await self._run(calls.check_call(question, self._agent(question.get("agent_id"))))
 
+    async def headroom(self, **question: Unpack[CheckQuestion]) -> list[answers.Headroom]:
+        """What is left of each limit that the action would be counted in; reserves nothing."""
+        return await self._run(calls.headroom_call(question, self._agent(question.get("agent_id"))))
+
     async def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
         """One approval of this agent."""
         return await self._run(calls.approval_call(approval_id))
@@ -68,6 +72,10 @@ class AsyncClient:
     async def heartbeat(self, agent_id: str | None = None) -> str:
         """OK, PAUSE or KILL."""
         return await self._run(calls.heartbeat_call(self._agent(agent_id)))
+
+    async def key(self) -> answers.KeyHolder:
+        """Whose key this client has."""
+        return await self._run(calls.key_call())
 
     async def wait_for_approval(
         self, approval_id: str | uuid.UUID, *, timeout_seconds: float, poll_seconds: float = 2.0

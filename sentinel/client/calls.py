@@ -85,6 +85,13 @@ def check_call(question: CheckQuestion, agent_id: str) -> ClientCall[answers.Che
     return ClientCall("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
 
 
+def headroom_call(question: CheckQuestion, agent_id: str) -> ClientCall[list[answers.Headroom]]:
+    """`action/headroom`."""
+    return ClientCall(
+        "POST", "/action/headroom", question_body(question, agent_id), lambda _, found: answers.headrooms(found)
+    )
+
+
 def approval_call(approval_id: str | uuid.UUID) -> ClientCall[answers.ApprovalView]:
     """`approval/{id}`."""
     path = f"/approval/{quote(str(approval_id), safe='')}"
@@ -95,6 +102,11 @@ def heartbeat_call(agent_id: str) -> ClientCall[str]:
     """`heartbeat`."""
     path = "/heartbeat?" + urlencode({"agent_id": agent_id})
     return ClientCall("GET", path, None, lambda _, found: answers.heartbeat_status(found))
+
+
+def key_call() -> ClientCall[answers.KeyHolder]:
+    """`key`."""
+    return ClientCall("GET", "/key", None, lambda _, found: answers.key_holder(found))
 
 
 def chosen_agent(given: str | None, default: str | None) -> str:

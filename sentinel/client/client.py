@@ -106,6 +106,10 @@ class Client:
         bodies = [question_body(question, self._agent(question.get("agent_id"))) for question in questions]
         return self._call_many("/action/check", bodies, lambda _body, found, **_: answers.check_answer(found))
 
+    def headroom(self, **question: Unpack[CheckQuestion]) -> list[answers.Headroom]:
+        """What is left of each limit that the action would be counted in; reserves nothing."""
+        return self._run(calls.headroom_call(question, self._agent(question.get("agent_id"))))
+
     def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
         """One approval of this agent."""
         return self._run(calls.approval_call(approval_id))
@@ -144,7 +148,7 @@ class Client:
 
     def key(self) -> answers.KeyHolder:
         """Whose key this client has."""
-        return self._run(ClientCall("GET", "/key", None, lambda _, found: answers.key_holder(found)))
+        return self._run(calls.key_call())
 
     def switches(self) -> Switches:
         """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""

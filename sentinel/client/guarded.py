@@ -69,20 +69,9 @@ class _Run:
         return {**self._given, **made}
 
     def _outcome(self, kind: type[BaseException] | None) -> Outcome:
-        answer = self.answer
-        assert answer is not None
+        assert self.answer is not None
         # The type's name only: an exception's text may carry what must not leave this process.
-        error = self.failure if kind is None else kind.__name__
-        return {
-            "idempotency_key": answer.idempotency_key,
-            "action": answer.action,
-            "agent_id": answer.agent_id,
-            "outcome": "success" if error is None else "error",
-            "error": error,
-            "resource": answer.resource,
-            "risk_class": answer.risk_class,
-            "permit_token": answer.permit_token,
-        }
+        return outcome_of(self.answer, self.failure if kind is None else kind.__name__)
 
     def _not_reported(self, failure: ClientError) -> None:
         # The side effect has happened, so do not raise. Unreported, the operation becomes in doubt at the authority.
@@ -224,6 +213,20 @@ def guarded(
     }  # fmt: skip
     kind = Guarded if isinstance(client, Client) else AsyncGuarded
     return kind(client, question, wait_seconds)
+
+
+def outcome_of(answer: GuardAnswer, error: str | None) -> Outcome:
+    """What is reported of a started action: a success, or the error in a word."""
+    return {
+        "idempotency_key": answer.idempotency_key,
+        "action": answer.action,
+        "agent_id": answer.agent_id,
+        "outcome": "success" if error is None else "error",
+        "error": error,
+        "resource": answer.resource,
+        "risk_class": answer.risk_class,
+        "permit_token": answer.permit_token,
+    }
 
 
 def raise_unless_permitted(answer: GuardAnswer) -> None:

@@ -12,13 +12,13 @@ from typing import Any, BinaryIO, cast
 
 import orjson
 import structlog
-from flask import has_request_context
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def _with_request_id(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    if "request_id" not in event and has_request_context():
+    flask = sys.modules.get("flask")  # who has not loaded it has no request
+    if "request_id" not in event and flask is not None and flask.has_request_context():
         from sentinel.platform.http.problems import request_id
 
         event["request_id"] = request_id()

@@ -15,7 +15,7 @@ def client(given, **rest):
     return haltstate.HaltStateClient(tenant_id=given["tenant_id"], api_key=given["key"], base_url=given["url"], **rest)
 
 
-def told(error):
+def error_fields(error):
     fields = {name: value for name, value in vars(error).items() if isinstance(value, (str, int, type(None)))}
     return {"raised": type(error).__name__, "text": str(error), **fields}
 
@@ -37,7 +37,7 @@ def guard(given):
                 if given.get("fail"):
                     raise RuntimeError("the block failed")
         except BaseException as error:
-            return {"ran": len(ran), "seconds": time.monotonic() - began, **told(error)}
+            return {"ran": len(ran), "seconds": time.monotonic() - began, **error_fields(error)}
     return {"ran": len(ran), "seconds": time.monotonic() - began, "audit": json.loads(json.dumps(ran[0], default=str))}
 
 
@@ -58,7 +58,7 @@ def wrong_key(given):
         try:
             sdk.check("refund.create", given["params"])
         except Exception as error:
-            return told(error)
+            return error_fields(error)
     return {"raised": None}
 
 
@@ -122,7 +122,7 @@ def heartbeat(given):
     return {"interrupted": False}
 
 
-def report_again(given):
+def repeat_report(given):
     """0.8: the same report sent again by hand gets the original receipt."""
     arguments = {
         "params": given["params"],

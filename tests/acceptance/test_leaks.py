@@ -152,7 +152,7 @@ def planted(demo: Demo) -> Iterator[dict[str, str]]:
     request("POST", f"{demo.console}/ops/api/halts/{secrets['halt id']}/lift", body={"reason": "over"}, headers=admin)
 
 
-def public_places(demo: Demo) -> dict[str, bytes]:
+def public_answers(demo: Demo) -> dict[str, bytes]:
     """Every byte the public can get, headers included, and what a stranger is told who asks for more."""
     console, board, authority, found = demo.console, demo.board, demo.authority, {}
 
@@ -201,7 +201,7 @@ def public_places(demo: Demo) -> dict[str, bytes]:
     return found
 
 
-def log_places(demo: Demo) -> dict[str, bytes]:
+def log_files(demo: Demo) -> dict[str, bytes]:
     """Every file of ours that says what happened; PostgreSQL's own too."""
     files = [path for path in (*demo.data_dir.glob("log/*"), *demo.data_dir.rglob("*.log")) if path.is_file()]
     assert {"authority.log", "console.log", "worker.log"} <= {path.name for path in files}
@@ -209,7 +209,7 @@ def log_places(demo: Demo) -> dict[str, bytes]:
 
 
 def test_no_planted_secret_is_in_any_public_byte(demo: Demo, planted: dict[str, str]) -> None:
-    places = public_places(demo)
+    places = public_answers(demo)
     assert sum(map(len, places.values())) > 10_000
     with psycopg.connect(demo.database_url) as connection:
         proofs = connection.execute(
@@ -232,7 +232,7 @@ def test_no_planted_secret_is_in_any_public_byte(demo: Demo, planted: dict[str, 
 
 
 def test_no_planted_secret_is_in_any_log_line(demo: Demo, planted: dict[str, str]) -> None:
-    places = log_places(demo)
+    places = log_files(demo)
     assert leaks(planted, places) == []
     print(f"{len(planted)} secrets, {sum(map(len, places.values()))} bytes of logs: 0 hits")
 

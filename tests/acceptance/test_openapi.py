@@ -19,7 +19,6 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
-from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -55,7 +54,9 @@ Prepare = Callable[[Any, Any], dict[str, str]]
 def authority_of(fixtures: Fixtures) -> Iterator[InProcessApp]:
     """The authority on the same fixtures; its streams end after what they begin with, as at a deploy."""
     limit = SharedRateLimit(per_second=100_000, burst=100_000)
-    edge = create_authority(Settings(secret_keys=(SECRET,)), fixtures.authority, limit, stopping=lambda: True)
+    edge = create_authority(
+        Settings(secret_keys=(SECRET,), authzen_access_requests=True), fixtures.authority, limit, stopping=lambda: True
+    )
     with closing(InProcessApp(edge)) as app:
         yield app
 
@@ -95,6 +96,9 @@ def document(app: InProcessApp) -> dict[str, Any]:
 
 
 def test_every_route_of_both_programs_is_documented_and_the_documents_are_valid(fixtures: Fixtures) -> None:
+    # Loading it takes two seconds, which every process would spend that only collects this file.
+    from openapi_spec_validator import OpenAPIV31SpecValidator
+
     with console_of(fixtures) as console:
         for app in (fixtures.app, console):
             assert undocumented_routes(app.flask, pages="pages") == []
@@ -185,6 +189,15 @@ def test_the_authority_answers_as_its_document_says(fixtures: Fixtures) -> None:
     assert fixtures.broken_invariants() == []
 
 
+@pytest.mark.parametrize("protocol", ["/access/", "/aap/"])
+def test_the_protocols_of_others_answer_as_their_documents_say(fixtures: Fixtures, protocol: str) -> None:
+    # A key that is bound to an agent, because the approval protocol answers no other.
+    with authority_of(fixtures) as app:
+        answered = fuzz(app, {"X-API-Key": fixtures.new_key(agent_id=AGENT)}, only=protocol)
+    assert set(answered) - {403}, "only one refusal was looked at"
+    assert fixtures.broken_invariants() == []
+
+
 def test_the_console_answers_as_its_document_says(fixtures: Fixtures) -> None:
     with console_of(fixtures) as console:
         headers = sign_in(console, fixtures)
@@ -202,7 +215,7 @@ def test_streams_answer_as_their_documents_say(fixtures: Fixtures, path: str) ->
         assert fuzz(app, headers, only=path).total() >= 1
 
 
-def at_the_door(fixtures: Fixtures, case: Any, draw: Any) -> dict[str, str]:
+def sign_in_headers(fixtures: Fixtures, case: Any, draw: Any) -> dict[str, str]:
     """Signing in as generated, or as a person who is right or wrong; now and then the throttle has forgotten everything."""
     if draw(st.integers(0, 9)) == 0:
         fixtures.admin.execute("delete from sentinel.sign_in_attempts")
@@ -222,7 +235,7 @@ def with_a_session(app: InProcessApp, fixtures: Fixtures, role: str, case: Any, 
 
 def test_signing_in_reading_and_ending_a_session_answer_as_their_documents_say(fixtures: Fixtures) -> None:
     with console_of(fixtures) as console:
-        door, inside = partial(at_the_door, fixtures), partial(with_a_session, console, fixtures, "viewer")
+        door, inside = partial(sign_in_headers, fixtures), partial(with_a_session, console, fixtures, "viewer")
         met: dict[str, set[int]] = {}
         for operation in [one for one in operations_of(console) if one.path == SESSION]:
             prepare = door if operation.method == "post" else inside
@@ -289,7 +302,7 @@ def test_mutant_that_says_why_a_sign_in_was_refused_is_caught(fixtures: Fixtures
         console.flask.view_functions[name] = broken
         (operation,) = [one for one in operations_of(console) if (one.path, one.method) == (SESSION, "post")]
         with pytest.raises(BaseException, match="404"):
-            question(operation, partial(at_the_door, fixtures), time.monotonic() + SECONDS)
+            question(operation, partial(sign_in_headers, fixtures), time.monotonic() + SECONDS)
 
 
 def test_the_same_fuzzing_catches_an_answer_that_no_document_names(fixtures: Fixtures) -> None:

@@ -72,7 +72,7 @@ def report_passing(served: Served, approver: Actor) -> None:
         record_gate_report(pool, approver, BOOK, passing_report(found[0]))
 
 
-def tell(shop: Shop, command: str, line: dict[str, Any]) -> None:
+def send_line(shop: Shop, command: str, line: dict[str, Any]) -> None:
     """`worker facts` or `worker enqueue` with one line."""
     env = {name: value for name, value in shop.env.items() if name.startswith(("SENTINEL", "WORKER"))}
     done = run(command, "-", program="worker.cli", stdin=json.dumps(line), **env)
@@ -82,11 +82,11 @@ def tell(shop: Shop, command: str, line: dict[str, Any]) -> None:
 def enter(shop: Shop) -> None:
     """A fee of 4.90 that was charged three days ago, and asked back."""
     days_ago = lambda days: (datetime.now(UTC) - timedelta(days=days)).isoformat()  # noqa: E731
-    tell(shop, "facts", {
+    send_line(shop, "facts", {
         "kind": "order", "channel": "private", "order_ref": "ord_fee", "account_ref": "acct_fee", "ordered_at": days_ago(5),
         "delivered_at": days_ago(3), "paid": "89.00", "currency": "USD", "shipping_fee": "4.90",
     })  # fmt: skip
-    tell(shop, "enqueue", {
+    send_line(shop, "enqueue", {
         "ledger_entry_id": ROW, "refund_id": "rf_fee", "channel": "private", "scenario": "fee", "account_ref": "acct_fee",
         "order_ref": "ord_fee", "amount": {"value": "4.90", "currency": "USD"}, "language": "en",
         "contact": "somebody@shop.example", "reason": "It came a week late, please return the shipping fee.",

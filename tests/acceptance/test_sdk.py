@@ -249,7 +249,7 @@ def test_a_second_try_after_a_lost_answer_gets_the_same_decision(sdk: Sdk) -> No
 
 def test_the_new_clients_report_sent_again_gets_the_original_receipt(served: Served) -> None:
     sdk, key = Sdk(NEW, served), unique("sdk")
-    first, second = sdk("report_again", params=params(key, 2), idempotency_key=key, report_id=str(uuid.uuid4()))[
+    first, second = sdk("repeat_report", params=params(key, 2), idempotency_key=key, report_id=str(uuid.uuid4()))[
         "receipts"
     ]
     assert first["duplicate"] is second["duplicate"] is True

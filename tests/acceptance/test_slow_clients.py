@@ -24,7 +24,7 @@ HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "
 BODY = b"POST /ops/api/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
 
 
-class Crowd:
+class SlowConnections:
     """Connections to one port: silent ones, and ones that send a byte of a head or of a body now and then."""
 
     def __init__(self, port: int) -> None:
@@ -33,7 +33,7 @@ class Crowd:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._trickle, daemon=True)
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> SlowConnections:
         self._held = [
             socket.create_connection(("127.0.0.1", self._port), timeout=10) for _ in range(SILENT + TRICKLING)
         ]
@@ -93,7 +93,7 @@ def asked(demo: Demo, admin: dict[str, str]) -> Iterator[tuple[str, float]]:
 def test_slow_and_silent_connections_hold_nobody_up(demo: Demo, admin: dict[str, str], face: str) -> None:
     port = int(str(demo.told[f"{face}_url"]).rpartition(":")[2])
     longest: dict[str, float] = {}
-    with Crowd(port):
+    with SlowConnections(port):
         for _ in range(ROUNDS):
             for what, seconds in asked(demo, admin):
                 longest[what] = max(longest.get(what, 0), seconds)

@@ -42,6 +42,7 @@ ADAPTERS = {
     "aap_langgraph": "langchain",
     "aap_openai_agents": "openai_agents",
     "aap_pydantic_ai": "pydantic_ai",
+    "mcp_proxy": "mcp_proxy",
 }
 """Adapter → the framework whose environment it needs; None: this one. `aap_`: not ours, a client of the Agent Approval Protocol."""
 DRIVERS = {"trusting": "tests.mutants.trusting_adapter"}

@@ -38,13 +38,16 @@ def apparitor(command: dict[str, Any]) -> dict[str, Any]:
 
 
 def policy_backend(command: dict[str, Any]) -> dict[str, Any]:
-    """What the Agent Governance Toolkit is told of a flat context."""
+    """What the evaluator of the Agent Governance Toolkit decides of a flat context, with no rule of its own."""
+    from agent_os.policies import PolicyEvaluator
     from authzen_backend import AuthZENBackend
 
     url = command["url"] + "/access/v1/evaluation"
     with AuthZENBackend(pdp_url=url, pdp_application="tests", token=command["key"]) as backend:
-        found = backend.evaluate(command["context"])
-    return {"allowed": found.allowed, "reason": found.reason, "error": found.error}
+        evaluator = PolicyEvaluator()
+        evaluator.add_backend(backend)
+        found = evaluator.evaluate(command["context"])
+    return {"allowed": found.allowed, "reason": found.reason}
 
 
 CLIENTS = {"decern": decern, "apparitor": apparitor, "policy_backend": policy_backend}

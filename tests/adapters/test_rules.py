@@ -18,21 +18,21 @@ from tests.support.scripted_server import ScriptedServer, faults
 FORMS = [
     ("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async"),
     ("openai_agents", "asked"), ("openai_agents", "naive"), ("pydantic_ai", "run"),
-    ("claude_agent_sdk", "defer"),
+    ("claude_agent_sdk", "defer"), ("mcp_proxy", "modern"), ("mcp_proxy", "legacy"), ("mcp_proxy", "tasks"),
 ]  # fmt: skip
 """Adapter and form. "naive": who goes on approves whatever interrupts, without looking at the authority."""
 NEEDS_PERSON = 40_000
 OVER_LIMIT = 500_000
 
-DEAR = "claude_agent_sdk"
-"""Its program takes seconds to start: it is tried with the first two values of a rule."""
+DEAR = ("claude_agent_sdk", "mcp_proxy")
+"""A program that takes seconds to start, and three forms with servers of their own: tried with the first two values of a rule."""
 
 every_adapter = pytest.mark.parametrize("agent", FORMS, indirect=True, ids=["-".join(one) for one in FORMS])
 
 
 def every_adapter_with(name: str, values: list[Any]) -> pytest.MarkDecorator:
     """Each adapter with each value of a parameter."""
-    cases = [(form, value) for form in FORMS for value in (values[:2] if form[0] == DEAR else values)]
+    cases = [(form, value) for form in FORMS for value in (values[:2] if form[0] in DEAR else values)]
     ids = [f"{'-'.join(form)}-{str(value)[:30]}" for form, value in cases]
     return pytest.mark.parametrize(("agent", name), cases, indirect=["agent"], ids=ids)
 

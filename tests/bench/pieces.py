@@ -5,6 +5,7 @@ write-ahead log, heap rows and index entries. The rows are those that `decided_r
 room in its totals. An own PostgreSQL in memory; the sequencer's work is measured apart.
 `bytes`: what it costs the authority from bytes to row and from row to bytes (`pieces_bytes.py`).
 `edge`: what a request costs the server that does nothing with it (`pieces_edge.py`).
+`adapters`, only where it is named: what each adapter costs over a bare tool call (`pieces_adapters.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.migrate import migrate
-from tests.bench import pieces_bytes, pieces_edge
+from tests.bench import pieces_adapters, pieces_bytes, pieces_edge
 from tests.support.fixtures import SECRET, add_tenant, guard_body
 from tests.support.roomy import roomy_policies
 
@@ -173,13 +174,16 @@ PIECES = ("sql", "bytes", "edge")
 def main() -> None:
     """Measure the pieces that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pieces", nargs="*", metavar="piece", help=f"of {', '.join(PIECES)}; all without")
+    parser.add_argument(
+        "pieces", nargs="*", metavar="piece", help=f"of {', '.join(PIECES)}, adapters; all but the last without"
+    )
     parser.add_argument("--sizes", default="1,8,32,64,128", help="rows of a batch, of sql")
     parser.add_argument("--number", type=int, default=1600, help="guards of each measurement of sql and bytes")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of adapters")
     parser.add_argument("--seconds", type=int, default=3, help="seconds of each measurement of edge")
     options = parser.parse_args()
     wanted = options.pieces or PIECES
-    if unknown := set(wanted) - set(PIECES):
+    if unknown := set(wanted) - {*PIECES, "adapters"}:
         parser.error(f"no such piece: {', '.join(sorted(unknown))}")
     if "sql" in wanted:
         with place() as here:
@@ -188,6 +192,8 @@ def main() -> None:
         pieces_bytes.main()
     if "edge" in wanted:
         pieces_edge.measure(options.seconds)
+    if "adapters" in wanted:
+        pieces_adapters.measure(options.rounds)
 
 
 if __name__ == "__main__":

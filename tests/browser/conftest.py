@@ -93,7 +93,7 @@ def sign_in(
     page.get_by_role("button", name="Sign in").click()
 
 
-def said(page: Any) -> Any:
+def notice(page: Any) -> Any:
     """What the page tells after an act."""
     return page.locator("#said")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import PHONE, People, refusal, said, sign_in
+from tests.browser.conftest import PHONE, People, notice, refusal, sign_in
 from tests.browser.place import Place
 from tests.browser.watch import Watch
 from tests.integration.console.conftest import PASSWORD
@@ -46,7 +46,7 @@ def test_a_double_click_sets_one_halt_and_lifting_it_takes_a_proof(people: Peopl
     row.get_by_label("Your password").fill(PASSWORD)
     row.get_by_role("button", name="Lift").click()
     expect(page.get_by_role("region", name="Lifted").get_by_role("row", name=agent)).to_be_visible()
-    expect(said(page)).not_to_be_empty()
+    expect(notice(page)).not_to_be_empty()
     assert place.fixtures.sql("select count(*) from sentinel.halts where target = %s and lifted_at is null", agent) == [
         (0,)
     ]
@@ -102,7 +102,7 @@ def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
     page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
     page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
     page.get_by_role("button", name="Make the key").click()
-    expect(said(page)).to_contain_text("waits for a second administrator")
+    expect(notice(page)).to_contain_text("waits for a second administrator")
     asked = page.url
     assert place.fixtures.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(0,)]
     second = people.operator("admin", path="/ops/approvals")
@@ -112,7 +112,7 @@ def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
     second.get_by_label("Reason").fill("we spoke about it")
     second.get_by_label("Your password").fill(PASSWORD)
     second.get_by_role("button", name="Decide").click()
-    expect(said(second)).to_contain_text("when who asked collects it")
+    expect(notice(second)).to_contain_text("when who asked collects it")
     expect(second.get_by_role("button", name="Make the key and show it")).to_have_count(0)
     page.goto(asked)
     page.get_by_role("button", name="Make the key and show it").click()
@@ -153,7 +153,7 @@ def test_a_form_filled_before_signing_in_anew_elsewhere_is_kept_where_one_acts_a
     expect(page.get_by_role("combobox", name="Role")).to_have_value("approver")
     page.get_by_label("Your password").fill(PASSWORD)
     page.get_by_role("button", name="Change the role").click()
-    expect(said(page)).to_contain_text("is approver.")
+    expect(notice(page)).to_contain_text("is approver.")
 
 
 def sign_in_anew(page: Any, who: Any) -> None:
@@ -217,7 +217,7 @@ def test_the_overviews_figures_and_drawings_move_while_somebody_looks(people: Pe
     other = people.operator("approver", path="/ops/halts")
     fill_halt(other, f"agent-{uuid.uuid4().hex[:8]}")
     other.get_by_role("button", name="Halt").click()
-    expect(said(other)).not_to_be_empty()
+    expect(notice(other)).not_to_be_empty()
 
     expect(halts.locator("strong")).to_have_text(str(before[0] + 1), timeout=15_000)
     expect(line).not_to_have_attribute("d", before[1])

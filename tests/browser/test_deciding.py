@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import PHONE, People, refusal, said, sign_in
+from tests.browser.conftest import PHONE, People, notice, refusal, sign_in
 from tests.browser.place import Place
 from tests.browser.watch import Watch
 from tests.integration.console.conftest import PASSWORD
@@ -47,7 +47,7 @@ def test_approving_needs_a_proof_and_then_counts_once(people: People, place: Pla
     expect(refusal(page)).to_be_visible()
     assert place.fixtures.approval_status(approval) == "pending"
     decide(page, "Approve", proof=PASSWORD)
-    expect(said(page)).to_contain_text("Approved.")
+    expect(notice(page)).to_contain_text("Approved.")
     expect(page.get_by_role("button", name="Decide")).to_have_count(0)
     assert (place.fixtures.approval_status(approval), votes(place, approval)) == ("approved", ["approve"])
 
@@ -63,7 +63,7 @@ def test_two_people_approve_what_takes_two_and_the_first_sees_the_second(people:
     second.get_by_role("button", name="Show it as it is now").click()
     expect(second.get_by_text("1 of 2 people have approved")).to_be_visible()
     decide(second, "Approve", proof=PASSWORD)
-    expect(said(second)).to_contain_text("Approved.")
+    expect(notice(second)).to_contain_text("Approved.")
     assert (place.fixtures.approval_status(approval), votes(place, approval)) == ("approved", ["approve", "approve"])
     expect(first.get_by_text("It was approved by")).to_be_visible()
 
@@ -75,7 +75,7 @@ def test_rejecting_takes_a_reason_and_no_proof(people: People, place: Place) -> 
     page.get_by_role("button", name="Decide").click()
     assert place.fixtures.approval_status(approval) == "pending", "the browser asks for the reason first"
     decide(page, "Reject", reason="not this one")
-    expect(said(page)).to_contain_text("Rejected.")
+    expect(notice(page)).to_contain_text("Rejected.")
     assert place.fixtures.approval_status(approval) == "rejected"
 
 
@@ -124,7 +124,7 @@ def test_a_refusal_on_a_phone_comes_into_view_and_a_session_that_ends_takes_no_w
     expect(page.get_by_label("Reason")).to_have_value("words that took longer")
     assert place.fixtures.approval_status(approval) == "pending"
     page.get_by_role("button", name="Decide").click()
-    expect(said(page)).to_contain_text("Rejected.")
+    expect(notice(page)).to_contain_text("Rejected.")
 
 
 def test_a_double_click_on_approving_is_one_word(people: People, place: Place) -> None:
@@ -186,6 +186,6 @@ def test_everything_from_signing_in_to_approving_works_by_keyboard(people: Peopl
     page.keyboard.type(PASSWORD)
     tab_to(page.get_by_role("button", name="Decide"))
     page.keyboard.press("Enter")
-    expect(said(page)).to_contain_text("Approved.")
+    expect(notice(page)).to_contain_text("Approved.")
     assert page.evaluate("document.activeElement.id") == "main", "who reads the screen begins where the page speaks"
     assert place.fixtures.approval_status(approval) == "approved"

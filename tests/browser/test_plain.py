@@ -8,7 +8,7 @@ import uuid
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import People, said
+from tests.browser.conftest import People, notice
 from tests.browser.place import Place
 from tests.integration.console.conftest import PASSWORD
 
@@ -26,7 +26,7 @@ def test_an_operator_signs_in_approves_and_halts_without_scripts(people: People,
     page.get_by_label("Reason").fill("looked at it")
     page.get_by_label("Your password").fill(PASSWORD)
     page.get_by_role("button", name="Decide").click()
-    expect(said(page)).to_contain_text("Approved.")
+    expect(notice(page)).to_contain_text("Approved.")
     assert place.fixtures.approval_status(approval) == "approved"
     page.goto("/ops/halts")
     page.get_by_label("Scope").select_option("agent")

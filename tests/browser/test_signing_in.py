@@ -8,7 +8,7 @@ import pyotp
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import People, refusal, said, sign_in
+from tests.browser.conftest import People, notice, refusal, sign_in
 from tests.browser.place import Place
 from tests.browser.watch import Watch
 from tests.integration.console.conftest import PASSWORD
@@ -55,7 +55,7 @@ def test_a_second_factor_is_set_up_and_then_asked_for(people: People, place: Pla
     expect(page.locator(".qr svg")).to_be_visible()
     page.get_by_label("Code").fill(pyotp.TOTP(secret).now())
     page.get_by_role("button", name="Confirm").click()
-    expect(said(page)).to_contain_text("From now on signing in asks for a code.")
+    expect(notice(page)).to_contain_text("From now on signing in asks for a code.")
 
     elsewhere = people.visitor()
     sign_in(elsewhere, who)
@@ -89,7 +89,7 @@ def test_an_act_in_a_tab_whose_session_ended_elsewhere_does_nothing_and_keeps_it
     page.get_by_role("button", name="Halt").click()
     expect(refusal(page)).to_contain_text("Nothing was done")
     page.get_by_role("button", name="Halt").click()
-    expect(said(page)).to_contain_text("The halt is in force.")
+    expect(notice(page)).to_contain_text("The halt is in force.")
     assert place.fixtures.sql("select scope, target from sentinel.halts where target like 'after%'") == [
         ("agent", "after-the-end")
     ]

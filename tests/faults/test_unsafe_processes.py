@@ -171,7 +171,7 @@ class StreamSlots:
 
 
 @pytest.fixture
-def places(pg_server: RunningServer, migrated_template: str, tmp_path: Path) -> Iterator[StreamSlots]:
+def slots(pg_server: RunningServer, migrated_template: str, tmp_path: Path) -> Iterator[StreamSlots]:
     with ExitStack() as stack:
         yield StreamSlots(pg_server, migrated_template, tmp_path, stack)
 
@@ -181,7 +181,7 @@ def drop(admin_url: str, name: str) -> None:
         admin.execute(f"drop database {name} with (force)".encode())
 
 
-def told(ended: subprocess.CompletedProcess[str], word: str) -> str:
+def fault_of_refusal(ended: subprocess.CompletedProcess[str], word: str) -> str:
     """What is wrong with how a program refused; "" when it said one line with what is wrong, no secret, and ended."""
     lines = ended.stderr.splitlines()
     if ended.returncode == 0:
@@ -199,14 +199,14 @@ def refusal(program: str, name: str, place: Place) -> str:
     make, word = bad[name]
     taken = "taken" in name
     ended = run_warm(command, *arguments, env=clean_env(**place.env | (make(place) or {})))
-    found = told(ended, word)
+    found = fault_of_refusal(ended, word)
     return f"{name}: {found}" if found else f"{name}: it listens" if not taken and listens(place.port) else ""
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_every_bad_configuration_is_refused_with_one_clear_line(program: str, places: StreamSlots) -> None:
+def test_every_bad_configuration_is_refused_with_one_clear_line(program: str, slots: StreamSlots) -> None:
     names = list(PROGRAMS[program][2])
-    made = [places.make(name, program) for name in names]
+    made = [slots.make(name, program) for name in names]
     with ThreadPoolExecutor(AT_ONCE) as several:
         found = list(several.map(lambda pair: refusal(program, *pair), zip(names, made, strict=True)))
     assert [text for text in found if text] == []
@@ -214,18 +214,18 @@ def test_every_bad_configuration_is_refused_with_one_clear_line(program: str, pl
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE_SERVER))
-def test_a_role_that_may_too_much_is_refused_by_the_process(name: str, places: StreamSlots) -> None:
-    place = places.make(name)
+def test_a_role_that_may_too_much_is_refused_by_the_process(name: str, slots: StreamSlots) -> None:
+    place = slots.make(name)
     make, word = BAD[name]
     with contextlib.ExitStack() as stack:
         place.stack = stack  # the role is mended when this test ends, not when its database goes
-        assert told(run("serve", timeout=60, **place.env | (make(place) or {})), word) == ""
+        assert fault_of_refusal(run("serve", timeout=60, **place.env | (make(place) or {})), word) == ""
 
 
-def test_mutant_the_same_places_without_a_mistake_are_not_refused(places: StreamSlots) -> None:
+def test_mutant_the_same_places_without_a_mistake_are_not_refused(slots: StreamSlots) -> None:
     """Else programs that refuse everything would pass the tests above."""
-    worker, place = places.make("good", "worker"), places.make("good", "console")
-    assert told(run("run", "--once", program="worker.cli", timeout=60, **worker.env), "") == "it ran"
+    worker, place = slots.make("good", "worker"), slots.make("good", "console")
+    assert fault_of_refusal(run("run", "--once", program="worker.cli", timeout=60, **worker.env), "") == "it ran"
     console = subprocess.Popen(
         module("ops_console", "--only", "operators"),
         env=clean_env(**place.env),

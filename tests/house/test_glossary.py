@@ -55,16 +55,8 @@ BETTER = {
 """Words that no module, class, public function or table is named with, and the better ones."""
 
 NOT_YET: dict[str, frozenset[str]] = {
-    "sentinel/platform": frozenset({"told"}),
     "tables": frozenset({"crowded"}),
-    "tests/acceptance": frozenset({"again", "crowd", "door", "places", "tell", "told"}),
-    "tests/browser": frozenset({"said"}),
-    "tests/faults": frozenset({"places", "told"}),
-    "tests/integration": frozenset({"again", "book", "said", "tell", "together", "told", "word"}),
-    "tests/support": frozenset({"again", "said", "standing"}),
-    "tests/unit": frozenset({"judged", "said", "standing", "told"}),
-    "worker/critic": frozenset({"word"}),
-    "worker/orders": frozenset({"places"}),
+    "tests/acceptance": frozenset({"places"}),
 }
 """By folder, what is still named with such words there. Remove a word when its names are gone; never add one."""
 

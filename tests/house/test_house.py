@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -162,3 +163,18 @@ def test_files_are_written_by_what_makes_them_private() -> None:
         if _WRITES.search(line) and "0o600" not in line
     ]
     assert not bad, f"write it with sentinel.platform.private_files: {bad}"
+
+
+@pytest.fixture(scope="module")
+def shared() -> str:
+    """What a module sets up once."""
+    return "made"
+
+
+def test_what_shares_a_dear_fixture_runs_in_one_process(shared: str, request: pytest.FixtureRequest) -> None:
+    group = request.node.get_closest_marker("xdist_group")
+    assert group is not None, "tests/conftest.py groups what uses a fixture of its module"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert request.node.nodeid.endswith(f"@{group.args[0]}"), (
+            "xdist does not know the group (with pytest 9.2 it forgets them): every process makes every shared fixture"
+        )

@@ -197,7 +197,7 @@ def test_the_console_may_ask_every_invariant(honest: Honest) -> None:
 
 def test_a_ledger_whose_authority_is_elsewhere_is_not_compared_with_it(honest: Honest) -> None:
     with undone(honest.fixtures.admin):
-        for table in ("operations", "operation_states", "events", "feed", "feed_heads", "reservations", "usage", "velocity", "approvals", "approval_votes"):  # fmt: skip
+        for table in ("operations", "operation_states", "events", "feed", "feed_heads", "usage", "velocity", "approvals", "approval_votes"):  # fmt: skip
             honest.fixtures.admin.execute(f"delete from sentinel.{table}".encode())
         verdicts = [check_invariant(honest.fixtures.admin, one) for one in read_invariants(invariants_sql())]
     assert [one.name for one in verdicts if one.violations] == []

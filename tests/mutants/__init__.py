@@ -59,14 +59,14 @@ def meet_in_set(admin: psycopg.Connection[Any], *, parties: int = 2) -> None:
     """`meet_before` within the statement that decides a set, whose view of the tables is taken already; and where a row that comes
     alone has looked at everything and written nothing yet."""
     _make_meeting(admin, parties)
-    alone = "if not sentinel.count_velocity_of_one("
+    alone = "perform sentinel.count_rates("
     _cut(admin, "sentinel.record_one", alone, f"perform sentinel.meet(); {alone}")
-    fence = "where not exists (select from tight"
+    fence = "select case when bool_and("
     _cut(
         admin,
-        "sentinel.plain_rows",
+        "sentinel.all_plain",
         fence,
-        fence.replace("not", "sentinel.meet()::text is distinct from 'never' and not", 1),
+        f"select case when sentinel.meet()::text is distinct from 'never' and {fence.removeprefix('select case when ')}",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -28,9 +29,13 @@ def frameworks() -> list[str]:
     return sorted(path.stem for path in REQUIREMENTS.glob("*.txt"))
 
 
-def interpreter_of(framework: str) -> Path:
-    """The interpreter of the framework's environment; made first where it is not there or its file changed. Raises `NotInstalled`."""
-    wanted = (REQUIREMENTS / f"{framework}.txt").read_bytes()
+def interpreter_of(framework: str, requirements: Path | None = None) -> Path:
+    """The interpreter of the framework's environment; made first where it is not there or its file changed. Raises `NotInstalled`.
+
+    `requirements` is its pinned file where that is not one of tests/adapters.
+    """
+    requirements = requirements or REQUIREMENTS / f"{framework}.txt"
+    wanted = requirements.read_bytes()
     folder = ENVIRONMENTS / framework
     stamp, failed = folder / "made", ENVIRONMENTS / f"{framework}.failed"
     digest = hashlib.sha256(wanted + sys.version.encode()).hexdigest()
@@ -40,7 +45,7 @@ def interpreter_of(framework: str) -> Path:
         if not (stamp.exists() and stamp.read_text() == digest):
             if failed.exists() and _is_recent(failed) and failed.read_text().startswith(digest):
                 raise NotInstalled(failed.read_text().partition("\n")[2])
-            _make(folder, framework, failed, digest)
+            _make(folder, requirements, failed, digest)
             stamp.write_text(digest)
     return folder / "bin" / "python"
 
@@ -50,18 +55,49 @@ def _is_recent(failed: Path) -> bool:
     return time.time() - failed.stat().st_mtime < 3600
 
 
-def _make(folder: Path, framework: str, failed: Path, digest: str) -> None:
+def _make(folder: Path, requirements: Path, failed: Path, digest: str) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True, timeout=120)
-    command = [
-        sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--quiet", "--disable-pip-version-check", "install",
-        "--no-deps", "--requirement", str(REQUIREMENTS / f"{framework}.txt"),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        failed.write_text(f"{digest}\n{framework} cannot be installed: {lines[0]}")
-        raise NotInstalled(failed.read_text().partition("\n")[2])
-    failed.unlink(missing_ok=True)
+    python, wanted = str(folder / "bin" / "python"), str(requirements)
+    # uv takes a tenth of the time; pip knows registries that only its own configuration names.
+    for command in (
+        ("uv", "pip", "install", "--quiet", "--python", python),
+        ("pip", "--python", python, "--quiet", "--disable-pip-version-check", "install"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *command, "--no-deps", "--requirement", wanted],
+            capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False,
+        )  # fmt: skip
+        if not done.returncode:
+            failed.unlink(missing_ok=True)
+            return
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
+    failed.write_text(f"{digest}\n{folder.name} cannot be installed: {lines[0]}")
+    raise NotInstalled(failed.read_text().partition("\n")[2])
+
+
+def node_environment() -> tuple[Path, Path]:
+    """(node, the script that drives the proxy beside its packages), installed from tests/adapters/node once. Raises `NotInstalled`."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        raise NotInstalled("there is no node or no npm here")
+    source, folder = REQUIREMENTS / "node", ENVIRONMENTS / "node"
+    files = [source / name for name in ("package.json", "package-lock.json", "mcp_client.mjs")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (ENVIRONMENTS / "node.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = folder / "made"
+        if not (stamp.exists() and stamp.read_text() == digest):
+            for path in files:
+                shutil.copy(path, folder)
+            command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+            )
+            if done.returncode:
+                raise NotInstalled(f"the packages for Node cannot be installed: {done.stderr.strip()[-200:]}")
+            stamp.write_text(digest)
+    return Path(node), folder / "mcp_client.mjs"
 
 
 def environment_variables() -> dict[str, str]:

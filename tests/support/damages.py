@@ -12,6 +12,8 @@ LIVE_BUDGET = """update sentinel.usage u set held_minor = u.held_minor - r.amoun
   where r.permit_id = '{live_permit}' and u.limit_key = any (r.limit_keys) and u.bucket = any (r.buckets);"""
 PAID_BUDGET = """update sentinel.usage u set captured_minor = u.captured_minor - r.amount_minor from sentinel.reservations r
   where r.operation_id = '{paid}' and u.limit_key = any (r.limit_keys) and u.bucket = any (r.buckets);"""
+NO_RESERVATION = """update sentinel.operation_states set reservation = null, reserved_minor = null, limit_keys = null, limit_buckets = null
+  where """
 TEN_TIMES = """update refunds.ledger_entries set amount_minor = amount_minor * 10 where ledger_entry_id = 'paid';
   update refunds.executions set amount_minor = amount_minor * 10 where ledger_entry_id = 'paid';"""
 ALSO_THERE = "update sentinel.operations set amount_minor = amount_minor * 10 where operation_id = '{paid}';"
@@ -45,7 +47,7 @@ class Damage:
 
 SEVENTEEN = [
     Damage("a budget freed consistently", LIVE_BUDGET + "update sentinel.reservations set state = 'released' where permit_id = '{live_permit}'", "reservation_freed", "{live_permit}"),
-    Damage("a reservation deleted", LIVE_BUDGET + "delete from sentinel.reservations where permit_id = '{live_permit}'", "reservation_missing", "{live}"),
+    Damage("a reservation deleted", LIVE_BUDGET + NO_RESERVATION + "permit_id = '{live_permit}'", "reservation_missing", "{live}"),
     Damage("a cap raised", "update sentinel.usage set cap_minor = cap_minor * 10 where limit_key = '{limit_key}'", "cap_other_than_policy", "{limit_key}"),
     Damage("an execution deleted and its row NEW again", BACK_TO_NEW, "ledger_trail_differs", "ledger entry paid"),
     Damage("an amount times ten on both sides", TEN_TIMES + ALSO_THERE, "request_differs", "{paid}"),
@@ -76,7 +78,7 @@ SIX = [
 """What was seen then too."""
 
 BEYOND = [
-    Damage("a captured reservation deleted with its budget", PAID_BUDGET + "delete from sentinel.reservations where operation_id = '{paid}'", "reservation_missing", "{paid}"),
+    Damage("a captured reservation deleted with its budget", PAID_BUDGET + NO_RESERVATION + "operation_id = '{paid}'", "reservation_missing", "{paid}"),
     Damage("a reservation of a smaller amount", LIVE_BUDGET.replace("- r.amount_minor", "- r.amount_minor + 1") + "update sentinel.reservations set amount_minor = 1 where permit_id = '{live_permit}'", "reservation_missing", "{live}"),
     Damage("an execution, its row's start and its trail deleted", BACK_TO_NEW + NO_TRAIL.replace("{entry}", "paid"), "execution_missing", "ledger entry paid"),
     Damage("an amount times ten in the ledger and its execution", TEN_TIMES, "executions_other_than_permitted", "{execution}"),
@@ -92,6 +94,9 @@ BEYOND = [
     Damage("an approval nobody gave", "update sentinel.approvals set status = 'approved', decided_at = clock_timestamp() where approval_id = '{open_approval}'", "approval_without_quorum", "{open_approval}"),
     Damage("a change of people done that nobody approved", "insert into sentinel.protected_changes select tenant_id, approval_id, '-', null, now(), 'done'"
            " from sentinel.approvals where approval_id = '{open_approval}'", "change_without_approval", "{open_approval}"),
+    Damage("a tool call consumed that was never started", "insert into sentinel.aap_requests (tenant_id, request_id, principal_id, idempotency_key, agent_id, submission, question,"
+           " operation_id, created_at, deadline_at, consume_key, consumed_at, decided_at, expires_at) select tenant_id, approval_id, principal_id, 'k', agent_id, '{{}}', '{{}}', operation_id,"
+           " created_at, expires_at, 'c', created_at, created_at, expires_at from sentinel.approvals where approval_id = '{open_approval}'", "aap_consumed_not_started", "{open_approval}"),
     Damage("a question about another amount", "update sentinel.approvals set amount_minor = 1 where approval_id = '{open_approval}'", "approval_of_another", "{open_approval}"),
     Damage("a velocity breaker's count lowered", "update sentinel.velocity set amount_minor = amount_minor - 1", "velocity_differs", "retail-refund/agent_velocity"),
     Damage("a velocity breaker's counts deleted", "delete from sentinel.velocity", "velocity_differs", "retail-refund/agent_velocity"),

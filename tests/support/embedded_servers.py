@@ -60,12 +60,12 @@ class Holder:
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package_root), os.environ.get("PYTHONPATH", "")])},
         )
 
-    def said(self) -> str:
+    def output_line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def server(self) -> tuple[int, bool, str]:
-        pid, started, url = self.said().split()
+        pid, started, url = self.output_line().split()
         return int(pid), started == "True", url
 
     def finish(self) -> int:
@@ -119,7 +119,7 @@ def ask(url: str, statement: str) -> tuple[object, ...] | None:
         return cursor.fetchone() if cursor.description else None
 
 
-def answers_again(url: str) -> bool:
+def is_answering(url: str) -> bool:
     with suppress(psycopg.OperationalError):
         return ask(url, "SELECT 1") is not None
     return False

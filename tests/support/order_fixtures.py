@@ -109,7 +109,7 @@ class OrderFixtures:
         found = self.all(query, *arguments)
         return found[0][0] if found else None
 
-    def standing(self, order_id: str) -> tuple[str, str | None]:
+    def status_and_lane(self, order_id: str) -> tuple[str, str | None]:
         """(status, lane) of an order."""
         return self.all("select status, lane from orders.reviews where order_id = %s", order_id)[0]  # type: ignore[return-value]
 

@@ -76,7 +76,7 @@ def _move(fixtures: Any, review_id: uuid.UUID, event: str, status: str, more: st
     )
 
 
-def standing(fixtures: Any, order_id: str) -> tuple[str, str | None]:
+def status_and_resolution(fixtures: Any, order_id: str) -> tuple[str, str | None]:
     """(status, resolution) as stored."""
     found = fixtures.sql("select status, resolution from orders.reviews where order_id = %s", order_id)
     return found[0]

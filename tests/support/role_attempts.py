@@ -111,10 +111,11 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     ),
     CONSOLE: (
         *each("insert into sentinel.{0} select * from sentinel.{0}",
-              "operations usage reservations feed feed_heads approvals policies check_reports"),
+              "operations usage feed feed_heads approvals policies check_reports"),
         "insert into sentinel.operation_states default values",
+        "insert into sentinel.reservations (permit_id) values (gen_random_uuid())",
         *each("update sentinel.operation_states set {0} = {0}", "tightened permit_id permit_expires_at start_id started_at"
-              " start_event_id approval_id policy_digest once_key report_digest"),
+              " start_event_id approval_id policy_digest once_key report_digest reserved_minor limit_keys limit_buckets limit_overrides"),
         *each("update sentinel.approvals set {0} = {0}", QUESTION),
         "insert into refunds.executions select * from refunds.executions",
         "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')",

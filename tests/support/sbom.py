@@ -1,11 +1,12 @@
 """The bill of materials (CycloneDX): `python -m tests.support.sbom make` writes it, `check` says what is missing from it.
 
 cyclonedx-py reads what is installed, with licences and who needs whom; hashes come from the lock file, the vendored front-end
-files from their own lists. What only tests, linters and releases need has the scope `excluded`: it is no part of the product.
+files from their own lists, and what compiles the TypeScript client from its lock file. What only tests, linters and releases need has the scope `excluded`: it is no part of the product.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -21,6 +22,7 @@ from tests.support.lock import LOCK, REPO, Pin, pins
 
 BILL = REPO / "deploy" / "sbom.cdx.json"
 VENDORED = (REPO / "sentinel" / "platform" / "http" / "static" / "vendor", REPO / "ops_console" / "static" / "vendor")
+CLIENT_LOCK = REPO / "deploy" / "sentinel-client-ts" / "package-lock.json"
 SHIPPED = ("build", "runtime")
 PROJECT = "sentinel-authority"
 _ROW = re.compile(
@@ -49,11 +51,28 @@ def vendored() -> Iterator[Component]:
             }  # fmt: skip
 
 
+def compiling() -> Iterator[Component]:
+    """The packages that make and check the TypeScript client, which itself needs none."""
+    packages = json.loads(CLIENT_LOCK.read_text())["packages"]
+    for path, one in sorted(packages.items()):
+        if not path:
+            continue
+        name = path.rpartition("node_modules/")[2]
+        purl = f"pkg:npm/{name.replace('@', '%40')}@{one['version']}"
+        algorithm, _, digest = one["integrity"].partition("-")
+        files = [{"alg": algorithm.replace("sha", "SHA-"), "content": base64.b64decode(digest).hex()}]
+        yield {
+            "type": "library", "bom-ref": purl, "purl": purl, "name": name, "version": one["version"], "scope": "excluded",
+            "licenses": [{"expression": one["license"]}], "hashes": files,
+        }  # fmt: skip
+
+
 def bill(installed: dict[str, Any]) -> dict[str, Any]:
     """The document, from what cyclonedx-py says of the environment."""
     locked = {pin.name: pin for pin in pins(LOCK.read_text())}
     known = {canonicalize_name(one["name"]): one for one in installed["components"]}
-    components = [_component(pin, known.get(pin.name)) for pin in locked.values()] + list(vendored())
+    components = [_component(pin, known.get(pin.name)) for pin in locked.values()]
+    components += [*vendored(), *compiling()]
     (root,) = (one for name, one in known.items() if name == PROJECT)
     references = {one["bom-ref"] for one in components} | {root["bom-ref"]}
     needs = [
@@ -85,13 +104,13 @@ def _component(pin: Pin, known: Component | None) -> Component:
 
 
 def faults(told: dict[str, Any]) -> list[str]:
-    """What the lock file or the vendored lists have and the bill has not, or otherwise, and the other way round. A line each."""
+    """What the lock files or the vendored lists have and the bill has not, or otherwise, and the other way round. A line each."""
 
     def facts(one: Component) -> tuple[Any, ...]:
-        parts = [*one.get("externalReferences", []), *one.get("components", [])]
+        parts = [one, *one.get("externalReferences", []), *one.get("components", [])]
         return one["purl"], one["scope"], sorted(each["content"] for part in parts for each in part.get("hashes", []))
 
-    wanted = [_component(pin, None) for pin in pins(LOCK.read_text())] + list(vendored())
+    wanted = [*(_component(pin, None) for pin in pins(LOCK.read_text())), *vendored(), *compiling()]
     meant = {one["purl"]: facts(one) for one in wanted}
     there = {one["purl"]: facts(one) for one in told["components"]}
     found = [f"{name} is not in it" for name in sorted(meant.keys() - there.keys())]

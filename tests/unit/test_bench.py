@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import check, minimal, report, row_by_row, templates
+from tests.bench import adapter_calls, check, minimal, pieces_adapters, report, row_by_row, templates
 from tests.bench.chart import chart
 from tests.bench.check import BUSY, GREEN, RED, Slices, judge
 
@@ -212,3 +212,18 @@ def test_a_kept_run_stands_in_the_results_between_its_marks(monkeypatch: pytest.
     assert (tmp_path / "results.svg").exists()
     with pytest.raises(SystemExit):
         report.write(run, tmp_path, whole=False, keep=True)
+
+
+def test_what_an_adapter_adds_is_the_median_of_what_each_round_added() -> None:
+    figures = {
+        "bare cpu": [1.0, 3.0, 2.0],
+        "guarded cpu": [11.0, 14.0, 10.0],
+        "bare wall": [5.0] * 3,
+        "guarded wall": [9.0] * 3,
+    }
+    table = pieces_adapters.table([pieces_adapters.Form("langchain", None, figures)], 3)  # type: ignore[arg-type]
+    assert table.splitlines()[-1] == "| LangChain middleware | 2 | 11 | 10 [8–11] | 5 | 9 | 4 [4–4] |"
+
+
+def test_every_form_of_an_adapter_has_a_name_and_is_measured() -> None:
+    assert pieces_adapters.FORMS.keys() == adapter_calls.FORMS.keys()

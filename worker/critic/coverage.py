@@ -24,7 +24,7 @@ class UnreadableText(StrEnum):
     LANGUAGE = "other_language"
 
 
-class _WordLanguages(Enum):
+class _LanguageMatch(Enum):
     """Which languages a word belongs to: supported ones alone, others too, others alone, or unknown."""
 
     KNOWN, SHARED, FOREIGN, OTHER = range(4)
@@ -71,27 +71,27 @@ def _has_other_script(text: str) -> bool:
 
 def _is_other_language(text: str, languages: frozenset[str]) -> bool:
     known, shared, foreign = _words_of(languages)
-    counts = Counter[_WordLanguages]()
+    counts = Counter[_LanguageMatch]()
     for sentence in _SENTENCE.split(_NO_WORDS.sub(" ", text)):
         kinds = [
-            _WordLanguages.KNOWN if (word := written.casefold()) in known
-            else _WordLanguages.SHARED if word in shared
-            else _WordLanguages.FOREIGN if word in foreign or _has_strange_letter(written)
-            else _WordLanguages.OTHER
+            _LanguageMatch.KNOWN if (word := written.casefold()) in known
+            else _LanguageMatch.SHARED if word in shared
+            else _LanguageMatch.FOREIGN if word in foreign or _has_strange_letter(written)
+            else _LanguageMatch.OTHER
             for written in _WORD.findall(sentence) if len(written) > 1
         ]  # fmt: skip
-        common = len(kinds) - kinds.count(_WordLanguages.OTHER) - kinds.count(_WordLanguages.FOREIGN)
+        common = len(kinds) - kinds.count(_LanguageMatch.OTHER) - kinds.count(_LanguageMatch.FOREIGN)
         if _has_foreign_run(kinds) or (len(kinds) >= _FEWEST_TO_TELL and common * _COMMON_SHARE < len(kinds)):
             return True
         counts.update(kinds)
-    return counts[_WordLanguages.FOREIGN] > counts[_WordLanguages.KNOWN]
+    return counts[_LanguageMatch.FOREIGN] > counts[_LanguageMatch.KNOWN]
 
 
-def _has_foreign_run(kinds: list[_WordLanguages]) -> bool:
+def _has_foreign_run(kinds: list[_LanguageMatch]) -> bool:
     """Whether two foreign words stand together, with no known one between them."""
     foreign = 0
     for kind in kinds:
-        foreign = 0 if kind is _WordLanguages.KNOWN else foreign + (kind is _WordLanguages.FOREIGN)
+        foreign = 0 if kind is _LanguageMatch.KNOWN else foreign + (kind is _LanguageMatch.FOREIGN)
         if foreign > 1:
             return True
     return False

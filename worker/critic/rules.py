@@ -8,6 +8,7 @@ a maximum length first. What it detects and what it misses is written in `polici
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from sentinel.platform.resources import policies_dir
 from worker.critic.amounts import amount_detail
@@ -17,7 +18,6 @@ from worker.critic.coverage import unreadable_because
 from worker.critic.decision_words import speaks_of_deciding
 from worker.critic.prompt_injection import SAME_TEXT_ACCOUNTS, InjectionSign, suspicious_because
 from worker.critic.readings import MAX_LOOKED_AT, normalized
-from worker.critic.scenarios import scenario_detail
 
 # Brackets that look like those of tags, beyond what NFKC folds.
 _BRACKETS = str.maketrans("‹›〈〉⟨⟩⟪⟫《》❮❯❰❱【】〔〕⟦⟧", "<><><><><><><>[][][]")
@@ -73,7 +73,7 @@ class RulesCritic:
         for text in case.texts.values():
             if why := suspicious_because(text):
                 return Opinion(_TEXT_CODES[why][0], "rules", _TEXT_CODES[why][1])
-        if detail := scenario_detail(case.scenario, normalized((case.reason or "")[:MAX_LOOKED_AT])):
+        if detail := _scenario_detail(case.scenario, normalized((case.reason or "")[:MAX_LOOKED_AT])):
             return Opinion(CriticCode.SCENARIO, "rules", detail)
         if case.same_text_accounts >= SAME_TEXT_ACCOUNTS:
             return Opinion(CriticCode.REPEATED_TEXT, "rules")
@@ -93,3 +93,64 @@ class RulesCritic:
         if speaks_of_deciding(normalized(text)):
             return Opinion(CriticCode.INSTRUCTIONS, "rules", SPEAKS_OF_DECIDING)
         return None
+
+
+# A text that speaks of another scenario than the one requested: English and German keywords, plain cases only. One that also has
+# words of its own scenario passes, and so does one without any known words: own keywords are matched broadly, foreign ones narrowly.
+
+
+def _finders(words: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
+    return {topic: re.compile(rf"\b(?:{pattern})") for topic, pattern in words.items()}
+
+
+_FAULT = (
+    r"broken|damaged|defect|crack(?:ed|s)\b|shattered|scratched|faulty|does(?:n.?t| not) work|not working|stopped working"
+    r"|torn\b|kaputt|defekt|beschadigt|zerbrochen|zerkratzt|funktioniert nicht|gerissen"
+)
+_FEE = (
+    r"(?:shipping|delivery|return|freight)\W{1,3}(?:fee|cost|charge)|postage|versandkosten|lieferkosten|liefergebuhr"
+    r"|rucksendekosten|frachtkosten|porto\b"
+)
+_PRICE = (
+    r"(?:now|today|elsewhere) (?:much )?cheaper|cheaper (?:now|elsewhere|today)|price (?:drop|match|difference)|lower price"
+    r"|price (?:has |was |is )?(?:now )?(?:gone down|went down|fell|fallen|lowered|reduced)"
+    r"|preis(?:differenz|senkung|unterschied)|jetzt (?:viel )?(?:gunstiger|billiger)|(?:gunstiger|billiger) geworden"
+)
+_OWN = _finders(
+    {
+        "fee": rf"{_FEE}|ship|deliver|post|send|sent|return|label|versand|liefer|fracht|ruckse|porto|fees?\b|gebuhr|charge",
+        "fault": rf"{_FAULT}|quality|qualitat|worn|wear|fade|stain|loose|leak|hole|missing|dead|turn on|fabric|material|naht"
+        r"|lose|fehlt|loch|stoff|verarbeit|fleck|verfarb|broke\b|break",
+        "price": rf"{_PRICE}|price|preis|cheap|gunstig|billig|sale\b|discount|rabatt|reduc|reduziert|difference|differenz|offer",
+    }
+)
+_FOREIGN = _finders(
+    {
+        "fault": _FAULT,
+        "fee": _FEE,
+        "price": _PRICE,
+        "loss": r"never (?:arrived|came|received|got)|not (?:yet )?(?:arrived|received)|did(?:n.?t| not) (?:arrive|receive)"
+        r"|lost in|nie (?:angekommen|erhalten)|nicht (?:angekommen|erhalten|geliefert)|verloren gegangen",
+    }
+)
+_OWN_AND_FOREIGN: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "fee": ("fee", ("fault", "price", "loss")),
+    "price_diff": ("price", ("fault", "fee", "loss")),
+    "defect": ("fault", ("fee", "price", "loss")),
+    "quality": ("fault", ("fee", "price", "loss")),
+}
+"""Scenario → its own topic and those that do not go with it. Standard and compensation are asked for all reasons."""
+
+
+def _scenario_detail(scenario: str, plain_text: str) -> str:
+    """What the text speaks of instead, e.g. "speaks_of_fault"; "" if nothing speaks against the scenario.
+
+    `plain_text` is lower case without accents (`readings.normalized`).
+    """
+    found = _OWN_AND_FOREIGN.get(scenario)
+    if found is None or not plain_text:
+        return ""
+    own, foreign = found
+    if _OWN[own].search(plain_text):
+        return ""
+    return next((f"speaks_of_{topic}" for topic in foreign if _FOREIGN[topic].search(plain_text)), "")

@@ -60,16 +60,18 @@ def enter_cases(ledger: Ledger, admin: psycopg.Connection[Any], file: CaseFile) 
     _write_former(admin, ledger, file)
     ledger.add_rows([_row(case, file, moment) for case in file.cases])
     for case in file.cases:
-        for sha256, content, _ in pictures(case):
+        for sha256, content, _ in case_images(case):
             ledger.add_image(names_of(case).entry, sha256, "image/png", content)
 
 
 def write_labels(cases: Iterable[Case], path: Path) -> None:
     """The file of labels that stands in for a recogniser."""
-    write_private(path, json.dumps({sha256: label for case in cases for sha256, _, label in pictures(case)}).encode())
+    write_private(
+        path, json.dumps({sha256: label for case in cases for sha256, _, label in case_images(case)}).encode()
+    )
 
 
-def pictures(case: Case) -> list[tuple[str, bytes, Mapping[str, Any]]]:
+def case_images(case: Case) -> list[tuple[str, bytes, Mapping[str, Any]]]:
     """(digest, bytes, label) of each picture of a case."""
     found: list[tuple[str, bytes, Mapping[str, Any]]] = []
     for number, label in enumerate(case.given.images):

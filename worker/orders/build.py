@@ -16,7 +16,7 @@ from worker.orders.authority import AuthorityClient, OutcomeReporter
 from worker.orders.background import Background
 from worker.orders.enrich import Enricher
 from worker.orders.failpoints import OrderFailpoint
-from worker.orders.key_check import key_check, trying_client
+from worker.orders.key_check import default_tenant, key_check, trying_client
 from worker.orders.model_score import ModelScore
 from worker.orders.order import AGENT_ID
 from worker.orders.processor import OrderProcessor
@@ -26,7 +26,7 @@ from worker.orders.settings import OrderReviewSettings
 from worker.orders.shop import HttpShop, Shop
 from worker.orders.simulated_shop import SimulatedShop
 from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
-from worker.orders.store import OrderStore, default_tenant
+from worker.orders.store import OrderStore
 from worker.orders.taking import Enriching, Scoring
 
 SIGNALS_FILE = "order_signals.yaml"

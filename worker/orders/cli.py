@@ -17,7 +17,7 @@ from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.command_line import Command, OneLineCommand, errors_on_one_line
 from sentinel.platform.settings import UnsafeConfiguration
 from worker.diagrams import order_lanes
-from worker.orders.replay_cli import replay_orders, sign, sources
+from worker.orders.replay_cli import replay_orders, sign_webhook, sources
 
 FAILED, MISUSED, NO_DATABASE = 1, 2, 3
 
@@ -83,5 +83,5 @@ def _database_url() -> Iterator[str]:
         yield server.url(user=ORDERS)
 
 
-for command in (replay_orders, sign, sources):
+for command in (replay_orders, sign_webhook, sources):
     order_review.add_command(command)

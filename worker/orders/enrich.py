@@ -35,6 +35,18 @@ class Lookup:
     timeout_seconds: float = 1.0
 
 
+def lookup_url_fault(url: str) -> str | None:
+    """What is wrong with the address of a look-up; its placeholders may stand behind the host only."""
+    unknown = [name for name in PLACEHOLDER.findall(url) if name not in PLACEHOLDERS]
+    if unknown:
+        return f"unknown placeholder {{{unknown[0]}}}; known: {', '.join(PLACEHOLDERS)}"
+    host_ends = url.find("/", len("https://"))
+    if "{" in url[: host_ends if host_ends > 0 else len(url)]:
+        return "a placeholder may not choose the host"
+    fault = PublicHttpClient().fault(PLACEHOLDER.sub("x", url))
+    return None if fault is None else f"may not be called ({fault}): https, a public name and port 443 or 8443"
+
+
 @dataclass(frozen=True, slots=True)
 class Enriched:
     """The enriched order, and a signal for each look-up that failed."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from typing import Any
 
+import psycopg
 import structlog
 
 from sentinel.client import Client
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
+from sentinel.store.queries import call_with_retry
 from worker.key_check import KeyCheck, tenant_label
+from worker.orders import sql
 from worker.orders.order import AGENT_ID
 from worker.orders.settings import OrderReviewSettings
-from worker.orders.store import default_tenant
 
 log = structlog.get_logger("worker.orders")
 
@@ -47,3 +50,13 @@ def key_check(client: Client, pool: Pool, tenant_id: uuid.UUID) -> KeyCheck:
         client, variable="SENTINEL_ORDERS_API_KEY", tenant_id=tenant_id, tenant=lambda: tenant_label(pool, tenant_id),
         agent_id=AGENT_ID,
     )  # fmt: skip
+
+
+def default_tenant(pool: Pool) -> uuid.UUID | None:
+    """The tenant that orders belong to when nothing says otherwise. Raises `EngineUnavailable`."""
+
+    def call(connection: psycopg.Connection[Any]) -> uuid.UUID | None:
+        row = connection.execute(sql.DEFAULT_TENANT).fetchone()
+        return row[0] if row else None
+
+    return call_with_retry(pool, call)

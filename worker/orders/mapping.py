@@ -68,7 +68,7 @@ def order_id(fields: FieldMap, payload: Mapping[str, Any]) -> str:
     return text
 
 
-def read_places(fields: FieldMap, payload: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def read_paths(fields: FieldMap, payload: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """(fact, path, value) of everything that the map finds in a payload, as it stands there."""
     read = _Reader(fields, payload)
     for name in FIELDS:

@@ -55,7 +55,7 @@ def count_decision(work: ClaimedOrder, event: str) -> None:
     LANES.labels(work.lane, event).inc()
 
 
-def settled(work: ClaimedOrder) -> None:
+def count_settled(work: ClaimedOrder) -> None:
     """A fulfilment ended."""
     SETTLED.labels(work.status).inc()
 

@@ -137,7 +137,7 @@ def _print_summary(tally: ReplaySummary) -> None:
 @_source
 @_url
 @_policies
-def sign(file: Path, name: str, url: str, policies: Path) -> None:
+def sign_webhook(file: Path, name: str, url: str, policies: Path) -> None:
     """Print the curl line that posts FILE as a signed webhook.
 
     \b

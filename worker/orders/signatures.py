@@ -9,6 +9,7 @@ sender.
 from __future__ import annotations
 
 import base64
+import binascii
 import hmac
 import re
 from collections.abc import Mapping
@@ -139,3 +140,11 @@ def _hex(mac: bytes) -> str:
 
 def _base64(mac: bytes) -> str:
     return base64.b64encode(mac).decode()
+
+
+def standard_key(text: str) -> bytes | None:
+    """The secret of Standard Webhooks in `whsec_…` text, or None for what is none."""
+    try:
+        return base64.b64decode(text.removeprefix("whsec_"), validate=True)
+    except (binascii.Error, ValueError):
+        return None

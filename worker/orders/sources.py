@@ -7,8 +7,6 @@ changed and keeps the last good one otherwise.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hmac
 import logging
 import os
@@ -20,13 +18,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.platform.outbound.public_addresses import PublicHttpClient
-from sentinel.policy.errors import PolicyError
+from sentinel.policy.errors import PolicyError as PolicyError
 from sentinel.policy.source import Listing, Node, Source, Table, read_source
-from worker.orders.enrich import PLACEHOLDER, PLACEHOLDERS, Lookup
+from worker.orders.enrich import Lookup, lookup_url_fault
 from worker.orders.mapping import FIELDS, REQUIRED, FieldMap, order_id, to_order
 from worker.orders.order import Order
-from worker.orders.signatures import Scheme, Secret, Signing, Unverified, Verified
+from worker.orders.signatures import Scheme, Secret, Signing, Unverified, Verified, standard_key
 
 FILE_NAME = "order_sources.yaml"
 LEAST_BYTES, LEAST_STANDARD_BYTES = 16, 24
@@ -211,7 +208,7 @@ class _File:
         text = self._env.get(variable, "").strip()
         if not text:
             return None
-        key = _standard_key(text) if scheme is Scheme.STANDARD else text.encode()
+        key = standard_key(text) if scheme is Scheme.STANDARD else text.encode()
         if key is None:
             raise source.error(node.place, f"{variable} must hold whsec_ and base64")
         least = LEAST_STANDARD_BYTES if scheme is Scheme.STANDARD else LEAST_BYTES
@@ -230,7 +227,7 @@ class _File:
     def _lookup(self, source: Source, node: Node) -> Lookup:
         at = source.fields(node, "a lookup", known=_LOOKUP_KEYS, required=("url", "fields")).entries
         url = source.text(at["url"], "url")
-        if (fault := _url_fault(url)) is not None:
+        if (fault := lookup_url_fault(url)) is not None:
             raise source.error(at["url"].place, fault)
         fields = source.fields(at["fields"], "fields of a lookup", known=_ENRICHABLE)
         timeout = source.integer(at["timeout_ms"], "timeout_ms", least=50, most=5000) if "timeout_ms" in at else 1000
@@ -247,13 +244,6 @@ class _File:
         if not (key.isascii() and (key.isprintable() or not key) and " " not in key):
             raise source.error(node.place, f"{variable} must be printable ASCII without spaces")
         return key
-
-
-def _standard_key(text: str) -> bytes | None:
-    try:
-        return base64.b64decode(text.removeprefix("whsec_"), validate=True)
-    except (binascii.Error, ValueError):
-        return None
 
 
 def _prefix(source: Source, node: Node) -> str:
@@ -300,18 +290,3 @@ def _always(source: Source, node: Node, fields: FieldMap, lookups: Collection[Lo
 
 def _items(source: Source, at: Mapping[str, Node], key: str) -> tuple[Node, ...]:
     return source.listing(at[key], key) if key in at else ()
-
-
-def _url_fault(url: str) -> str | None:
-    """What is wrong with the address of a look-up; its placeholders may stand behind the host only."""
-    unknown = [name for name in PLACEHOLDER.findall(url) if name not in PLACEHOLDERS]
-    if unknown:
-        return f"unknown placeholder {{{unknown[0]}}}; known: {', '.join(PLACEHOLDERS)}"
-    host_ends = url.find("/", len("https://"))
-    if "{" in url[: host_ends if host_ends > 0 else len(url)]:
-        return "a placeholder may not choose the host"
-    fault = PublicHttpClient().fault(PLACEHOLDER.sub("x", url))
-    return None if fault is None else f"may not be called ({fault}): https, a public name and port 443 or 8443"
-
-
-__all__ = ["FILE_NAME", "OrderSource", "PolicyError", "Rate", "Sources", "SourcesFile"]

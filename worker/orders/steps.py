@@ -33,7 +33,7 @@ from worker.orders.transitions import (
     event_of,
     held_alert,
     hold_row,
-    is_settled_elsewhere,
+    is_start_ruled_out,
     is_started,
     late_alert,
     pause_seconds,
@@ -136,7 +136,7 @@ class OrderSteps(OrderTaking):
             work = run.work
             if is_started(answer):
                 run.is_ours, run.tried = True, Attempts(max(1, work.tries or 0), work.seconds_since_try or 0.0)
-            elif is_settled_elsewhere(answer):
+            elif is_start_ruled_out(answer):
                 run.outside = partial(self._look, how=answer.resolution or "started")
             elif self.store.refuse_start(work, answer.reason_code):
                 # Surely nothing happened: it is asked again, as one that is not started.
@@ -200,7 +200,7 @@ class OrderSteps(OrderTaking):
     def _over(self, run: OrderRun, status: ReviewStatus, response: OrderResponse, reference: str | None) -> None:
         run.claimed = replace(run.work, status=status)
         run.response = response
-        metrics.settled(run.work)
+        metrics.count_settled(run.work)
         if status is ReviewStatus.FULFILLED:
             # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
             self.reports.soon(run.work, done=True, reference=reference, error=None)

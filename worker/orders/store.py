@@ -248,16 +248,6 @@ class OrderStore:
         return call_with_retry(self.pool, call)
 
 
-def default_tenant(pool: Pool) -> uuid.UUID | None:
-    """The tenant that orders belong to when nothing says otherwise. Raises `EngineUnavailable`."""
-
-    def call(connection: psycopg.Connection[Any]) -> uuid.UUID | None:
-        row = connection.execute(sql.DEFAULT_TENANT).fetchone()
-        return row[0] if row else None
-
-    return call_with_retry(pool, call)
-
-
 def _look(row: Sequence[Any], order: Order) -> DeliveryLook:
     _, outcome, status, body, orders, minor, seen_at = row
     return DeliveryLook(outcome == "new", _known(orders, minor, order.amount.currency), seen_at, status, body)

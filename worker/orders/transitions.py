@@ -86,7 +86,7 @@ def recorded_decision(answer: GuardAnswer) -> str:
     return str((answer.proof_pack or {}).get("decision") or answer.decision)
 
 
-def is_settled_elsewhere(answer: GuardAnswer) -> bool:
+def is_start_ruled_out(answer: GuardAnswer) -> bool:
     """Started elsewhere, or resolved by a person: nothing may be started any more."""
     return answer.status in ("already_started", "completed") and not is_started(answer)
 

@@ -21,7 +21,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import money_out
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import PolicyLibrary
-from worker.orders.mapping import read_places
+from worker.orders.mapping import read_paths
 from worker.orders.order import ACTION, AGENT_ID, KnownAccount, Order, Score, as_received, missing_facts, resource_of
 from worker.orders.rule_settings import FILE_NAME as SIGNALS
 from worker.orders.rule_settings import RuleSettings
@@ -94,7 +94,7 @@ def _decided(policies: Path, order: Order, score: Score) -> tuple[str, str]:
 
 
 def _places(source: OrderSource, payload: Mapping[str, Any]) -> tuple[tuple[FieldReading, ...], tuple[str, ...]]:
-    found = list(read_places(source.fields, payload))
+    found = list(read_paths(source.fields, payload))
     taken = {_starred(path) for _, path, _ in found}
     unread = dict.fromkeys(_starred(path) for path in _leaves(payload, "") if _starred(path) not in taken)
     return tuple(FieldReading(fact, path, str(value)[:80]) for fact, path, value in found), tuple(unread)

@@ -83,7 +83,7 @@ class BatchProcessor:
                 context.outcome = run_results.lease_lost(context.row, change.from_state)
         self._ledger.release_leases([release for _, release in releases])
         for context, release in releases:
-            context.outcome = run_results.of_release(release, context.state)
+            context.outcome = run_results.result_of_release(release, context.state)
 
     def _count(self, batch: BatchResult, context: RunContext) -> None:
         """A refusal of the row counts as an answer; a failure outside does not."""

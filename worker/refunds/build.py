@@ -34,10 +34,9 @@ from worker.refunds.agent import Agent, OnRow, PeriodicTask
 from worker.refunds.batch import BatchProcessor
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import confirmations_from
-from worker.refunds.in_doubt import InDoubtPoller
 from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
 from worker.refunds.reconcile import Reconciler
-from worker.refunds.reporter import Reporter
+from worker.refunds.reporter import InDoubtPoller, Reporter
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.build import Dependencies, build_runner, build_simulator

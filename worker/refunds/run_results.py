@@ -93,7 +93,7 @@ def of_change(change: Change, *, harmless: bool = False) -> RowResult:
     )  # fmt: skip
 
 
-def of_release(release: ReleaseLease, state: LedgerState) -> RowResult:
+def result_of_release(release: ReleaseLease, state: LedgerState) -> RowResult:
     """The row after its lease was released in `state`."""
     return replace(untouched(release.row, state, release.last_error), put_off=release.outside)
 

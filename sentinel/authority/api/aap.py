@@ -20,7 +20,7 @@ from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.api.aap_wire import (
     REQUESTS,
     AapConflict,
-    Standing,
+    RequestStatus,
     outcome_of,
     refused,
     rendered,
@@ -29,7 +29,7 @@ from sentinel.authority.api.aap_wire import (
     wait_seconds,
 )
 from sentinel.authority.api.approval_stream import ApprovalFeed
-from sentinel.authority.api.asking import Asker
+from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.api.context import Context
 from sentinel.authority.approvals import find_approval
 from sentinel.authority.decisions import Recorded
@@ -65,8 +65,8 @@ class _Found:
 class AapRoutes:
     """The five routes. `feed` tells when an approval is decided."""
 
-    def __init__(self, context: Context, asker: Asker, feed: ApprovalFeed) -> None:
-        self._context, self._asker, self._feed = context, asker, feed
+    def __init__(self, context: Context, calls: AuthorityCalls, feed: ApprovalFeed) -> None:
+        self._context, self._calls, self._feed = context, calls, feed
         self._pool, self._clock = context.authority.pool, context.authority.clock
 
     def find(self, method: str, path: str) -> Handler | None:
@@ -136,9 +136,9 @@ class AapRoutes:
     async def _cancel(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         """The approval stays: withdrawing it would be deciding it."""
         if row.cancelled_at is None:
-            standing = await self._standing(caller, row, request)
-            if standing.status != "pending" or not await self._in_thread(aap_requests.cancel, self._pool, row):
-                raise AapConflict("already_terminal", f"the request is {standing.status}")
+            now = await self._status(caller, row, request)
+            if now.status != "pending" or not await self._in_thread(aap_requests.cancel, self._pool, row):
+                raise AapConflict("already_terminal", f"the request is {now.status}")
         return await self._again(caller, row)
 
     async def _consume(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
@@ -175,18 +175,18 @@ class AapRoutes:
             raise AapConflict("not_consumed", "the request was not consumed")
         if row.outcome is None:
             if row.question is not None:
-                await self._tell(caller, row, outcome, note)
+                await self._tell(caller, row, outcome, note, request_id_of(request.environ))
             await self._in_thread(aap_requests.report, self._pool, row, outcome, note)
             row = await self._again(caller, row)
         if (row.outcome, row.outcome_note) != (outcome, note):
             raise AapConflict("outcome_conflict", "another outcome was reported before")
         return row
 
-    async def _tell(self, caller: Caller, row: AapRequest, outcome: str, note: str | None) -> None:
+    async def _tell(self, caller: Caller, row: AapRequest, outcome: str, note: str | None, request_id: str) -> None:
         operation = stored_question(row)
         try:
-            await self._asker.report(
-                caller, outcome="success" if outcome == "succeeded" else "error",
+            await self._calls.report(
+                caller, request_id=request_id, outcome="success" if outcome == "succeeded" else "error",
                 error=None if outcome == "succeeded" else note, idempotency_key=operation.idempotency_key,
                 action=operation.action, agent_id=operation.agent_id, resource=operation.resource,
                 risk_class=operation.risk_class,
@@ -200,7 +200,7 @@ class AapRoutes:
         """Guard the request's operation, and keep which one it is."""
         operation = stored_question(row)
         try:
-            found = await self._asker.guard(
+            found = await self._calls.guard(
                 caller, operation, request_id=request_id_of(request.environ), start_id=start_id
             )
         except (KeyReused, ResolvedNotExecuted) as error:
@@ -209,32 +209,32 @@ class AapRoutes:
             await self._in_thread(aap_requests.name_operation, self._pool, row, found.operation_id)
         return _Found(found)
 
-    async def _standing(self, caller: Caller, row: AapRequest, request: Request) -> Standing:
+    async def _status(self, caller: Caller, row: AapRequest, request: Request) -> RequestStatus:
         if row.consumed_at is not None:
-            return Standing("approved", row.decided_at, row.expires_at)
+            return RequestStatus("approved", row.decided_at, row.expires_at)
         if row.cancelled_at is not None:
-            return Standing("cancelled", row.cancelled_at)
+            return RequestStatus("cancelled", row.cancelled_at)
         if row.refusal is not None:
-            return Standing("denied", row.created_at, note=row.refusal)
+            return RequestStatus("denied", row.created_at, note=row.refusal)
         if self._clock() >= row.deadline_at:
-            return Standing("expired", row.deadline_at)
+            return RequestStatus("expired", row.deadline_at)
         if row.question is None:
-            return Standing("approved", row.created_at, row.deadline_at)
+            return RequestStatus("approved", row.created_at, row.deadline_at)
         found = await self._ask(caller, row, request)
         if found.recorded is None:
-            return Standing("denied", row.created_at, note=found.refusal)
-        return await self._standing_of(row, found.recorded)
+            return RequestStatus("denied", row.created_at, note=found.refusal)
+        return await self._status_of(row, found.recorded)
 
-    async def _standing_of(self, row: AapRequest, found: Recorded) -> Standing:
+    async def _status_of(self, row: AapRequest, found: Recorded) -> RequestStatus:
         if found.status == "pending":
-            return Standing("pending")
+            return RequestStatus("pending")
         if found.status in ("allowed", "approved") and found.permit_expires_at is not None:
-            return Standing("approved", _decided_at(row, found), found.permit_expires_at)
+            return RequestStatus("approved", _decided_at(row, found), found.permit_expires_at)
         if found.status == "expired":
-            return Standing("expired", max(row.created_at, found.approval_expires_at or row.created_at))
+            return RequestStatus("expired", max(row.created_at, found.approval_expires_at or row.created_at))
         code = found.status if found.status in ("already_started", "completed") else found.reason_code
         sentence = "This effect was started before." if code == found.status else reason_text(code)
-        return Standing("denied", await self._denied_at(row, found), note=f"{code}: {sentence}")
+        return RequestStatus("denied", await self._denied_at(row, found), note=f"{code}: {sentence}")
 
     async def _denied_at(self, row: AapRequest, found: Recorded) -> datetime:
         approval = None
@@ -244,8 +244,7 @@ class AapRoutes:
         return max(row.created_at, decided_at)
 
     async def _answered(self, caller: Caller, row: AapRequest, request: Request, *, status: int = 200) -> Answer:
-        standing = await self._standing(caller, row, request)
-        return Answer(rendered(row, standing), status)
+        return Answer(rendered(row, await self._status(caller, row, request)), status)
 
     async def _find(self, caller: Caller, request_id: uuid.UUID) -> AapRequest | None:
         found: AapRequest | None = await self._in_thread(

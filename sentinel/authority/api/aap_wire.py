@@ -17,7 +17,7 @@ from marshmallow import Schema, fields
 from marshmallow.validate import Length, OneOf
 
 from sentinel.authority.aap_requests import AapRequest
-from sentinel.authority.api.asking import amended_problem
+from sentinel.authority.api.authority_calls import amended_problem, retryable
 from sentinel.authority.api.evaluation_questions import LOCAL
 from sentinel.authority.api.guard import SECURITY, rfc3339
 from sentinel.core.errors import Conflict, InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
@@ -103,7 +103,7 @@ class AapConflict(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RequestStatus:
     """How a request stands; `decided_at` is None while it is pending, `expires_at` but for an approval."""
 
     status: str
@@ -155,18 +155,18 @@ def stored_question(row: AapRequest) -> Operation:
     return operation_of(json.loads(row.question), row.agent_id)
 
 
-def rendered(row: AapRequest, standing: Standing) -> bytes:
+def rendered(row: AapRequest, now: RequestStatus) -> bytes:
     """The request as its client checks it: everything submitted, and how it stands."""
     found: dict[str, Any] = {
-        **json.loads(row.submission), "id": str(row.request_id), "status": standing.status,
+        **json.loads(row.submission), "id": str(row.request_id), "status": now.status,
         "created_at": rfc3339(row.created_at), "deadline_at": rfc3339(row.deadline_at),
     }  # fmt: skip
-    if standing.decided_at is not None:
-        decision = {"status": standing.status, "decided_at": rfc3339(standing.decided_at)}
-        if standing.expires_at is not None:
-            decision["expires_at"] = rfc3339(standing.expires_at)
-        if standing.note is not None:
-            decision["note"] = standing.note
+    if now.decided_at is not None:
+        decision = {"status": now.status, "decided_at": rfc3339(now.decided_at)}
+        if now.expires_at is not None:
+            decision["expires_at"] = rfc3339(now.expires_at)
+        if now.note is not None:
+            decision["note"] = now.note
         found["decision"] = decision
     if row.consumed_at is not None:
         found["consumption"] = {"consumed_at": rfc3339(row.consumed_at)}
@@ -178,6 +178,7 @@ def rendered(row: AapRequest, standing: Standing) -> bytes:
 
 def refused(error: SentinelError, request_id: str) -> Answer:
     """A problem document that also has the protocol's `error`."""
+    error = retryable(error)
     status, _ = status_of(error)
     told = {
         "type": _kind(error, status), "code": error.code.replace("-", "_"), "message": error.detail if status < 500 else "try again",

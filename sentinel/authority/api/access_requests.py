@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from flask import Blueprint
 
-from sentinel.authority.api.asking import amended_problem
+from sentinel.authority.api.authority_calls import amended_problem
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.evaluation_questions import EvaluationRequestSchema, Question, question_of
 from sentinel.authority.api.guard import SECURITY, rfc3339

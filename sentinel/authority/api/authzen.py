@@ -15,7 +15,7 @@ from flask import Blueprint, Response, request
 from marshmallow import Schema, fields
 
 from sentinel.authority.api.access_requests import AccessRequests, base_address
-from sentinel.authority.api.asking import Asker, amended_problem
+from sentinel.authority.api.authority_calls import AuthorityCalls, amended_problem, retryable
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.evaluation_questions import (
     EvaluationRequestSchema,
@@ -77,8 +77,8 @@ class EvaluationsSchema(Schema):
 class Evaluations:
     """Answers evaluations. `access_requests` is None where nobody can ask for an approval this way."""
 
-    def __init__(self, context: Context, asker: Asker, access_requests: AccessRequests | None) -> None:
-        self._context, self._asker, self._access_requests = context, asker, access_requests
+    def __init__(self, context: Context, calls: AuthorityCalls, access_requests: AccessRequests | None) -> None:
+        self._context, self._calls, self._access_requests = context, calls, access_requests
 
     def handlers(self) -> dict[str, Handler]:
         """By path."""
@@ -126,7 +126,7 @@ class Evaluations:
         try:
             return await self._decision(caller, merged(body, one), request)
         except SentinelError as error:
-            status, title = status_of(error)
+            status, title = status_of(retryable(error))
             told = title if isinstance(error, EngineUnavailable) else error.detail
             return {"decision": False, "context": {"error": {"status": status, "message": told}}}
 
@@ -139,13 +139,13 @@ class Evaluations:
         if question.operation is None:
             return _decision(True, "unguarded", "The table lets this tool run without asking.")
         if not question.is_recorded:
-            return _checked(*await self._asker.check(caller, question.operation))
+            return _checked(*await self._calls.check(caller, question.operation))
         if self._access_requests is not None and question.approval_id is not None:
             refusal = await self._access_requests.refusal_of(caller, question)
             if refusal is not None:
                 return refusal
         try:
-            found = await self._asker.guard(
+            found = await self._calls.guard(
                 caller, question.operation, request_id=request_id_of(request.environ),
                 has_start_step=question.has_start_step, start_id=question.start_id,
             )  # fmt: skip
@@ -179,7 +179,7 @@ class Evaluations:
 
 
 def may_act(question: Question, found: Recorded) -> bool:
-    """Whether a recorded decision lets its asker act now: a permit is out, and where a start was named, it is that one."""
+    """Whether a recorded decision lets its calls act now: a permit is out, and where a start was named, it is that one."""
     if question.start_id is not None:
         return found.start_event_id is not None
     return found.status in ("allowed", "approved") and found.permit_id is not None
@@ -220,7 +220,7 @@ def _answered(found: dict[str, Any]) -> Answer:
 def _refused(error: SentinelError, request: Request) -> Answer:
     """A problem document. One that says "DENY" says false here, which is what a careless PEP takes for no."""
     told = {"decision": False} if isinstance(error, EngineUnavailable) else {}
-    return amended_problem(error, request_id_of(request.environ), told)
+    return amended_problem(retryable(error), request_id_of(request.environ), told)
 
 
 def routes(root: Blueprint, *, behind_tls: bool, has_access_requests: bool) -> None:
@@ -245,7 +245,7 @@ def routes(root: Blueprint, *, behind_tls: bool, has_access_requests: bool) -> N
         return json_response(orjson.dumps(found))
 
 
-PROBLEMS = (400, 401, 403, 409, 413, 429, 503)
+PROBLEMS = (400, 401, 403, 413, 429, 503)
 DOCUMENTATION = {
     EVALUATION: Documentation(
         "May this be done now? (AuthZEN)",

@@ -16,12 +16,14 @@ from sentinel.authority.api.schemas import (
     CheckAnswerSchema,
     CheckReportRequestSchema,
     CheckRequestSchema,
+    HeadroomSchema,
     ReportReceiptSchema,
 )
 from sentinel.authority.decisions import Peeked
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard import decided_row
 from sentinel.authority.guard_rows import GuardRow
+from sentinel.authority.headroom import find_headroom
 from sentinel.authority.outcomes import report_check
 from sentinel.authority.reasons import reason_text
 from sentinel.core.operation import plain_json
@@ -53,7 +55,8 @@ def calls(context: Context) -> dict[str, Call]:
 
 
 def handlers(context: Context) -> dict[str, Handler]:
-    """The check's report by path under a prefix."""
+    """The check's report, and what is left of limits, by path under a prefix."""
+    authority = context.authority
 
     async def report(request: Request) -> Answer:
         caller = await context.identity.waited_for("report", request.environ)
@@ -62,9 +65,17 @@ def handlers(context: Context) -> dict[str, Handler]:
         same_agent(caller, fields["agent_id"])
         fields.pop("evidence_context", None)
         fields["result"] = plain_json(fields.get("result"), "result")
-        return report_receipt(await context.in_thread(report_check, context.authority, caller, content=fields))
+        return report_receipt(await context.in_thread(report_check, authority, caller, content=fields))
 
-    return {"/action/report": report}
+    async def headroom(request: Request) -> Answer:
+        caller = await context.identity.waited_for("check", request.environ)
+        body = CHECK.read(request.body())
+        same_tenant(caller, body.tenant_id, "tenant_id")
+        same_agent(caller, body.agent_id)
+        found = await context.in_thread(find_headroom, authority, caller, to_operation(body, "headroom"))
+        return Answer(orjson.dumps({"limits": found}))
+
+    return {"/action/report": report, "/action/headroom": headroom}
 
 
 DOCUMENTATION = {
@@ -72,6 +83,12 @@ DOCUMENTATION = {
         "Ask what would be decided now",
         description="Reserves nothing, issues no permit; the answer cannot be executed on.",
         request=_check, responses={200: ("The answer.", CheckAnswerSchema())}, problems=PROBLEMS, security=SECURITY,
+    ),
+    "/action/headroom": Documentation(
+        "Ask what is left of the limits that apply",
+        description="Per limit that the action would be counted in: its cap, what is left of it now, and whether the amount fits."
+        " Reserves nothing. None where the policy denies the action whatever is left.",
+        request=_check, responses={200: ("The limits.", HeadroomSchema())}, problems=PROBLEMS, security=SECURITY,
     ),
     "/action/report": Documentation(
         "Report what came of a checked action", request=_report,

@@ -36,10 +36,8 @@ _OWN = ("idempotency_key", "start_step", "start_id", "arguments", "facts", "appr
 class _Tolerant(Schema):
     """Unknown members are ignored, as the specification wants."""
 
-    class Meta:
-        """For readers of a later version."""
-
-        unknown = EXCLUDE
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(unknown=EXCLUDE, **rest)
 
 
 class SubjectSchema(_Tolerant):

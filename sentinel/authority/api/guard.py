@@ -150,11 +150,7 @@ def calls(context: Context) -> dict[str, Call]:
         return row, body.outcome
 
     def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
-        receipt = raise_if_report_refused(recorded)
-        if receipt.result == "contradiction":
-            log.error("contradiction", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
-        log.info("report", operation_id=receipt.operation_id, outcome=prepared, request_id=request_id)
-        return report_receipt(receipt)
+        return report_receipt(accepted_report(recorded, prepared, request_id))
 
     return {
         "/action/guard": Call("guard", GUARD, prepare_guard, authority.decisions, render_guard),
@@ -170,6 +166,15 @@ def _same(caller: Caller, body: GuardBody | StartBody | ReportBody) -> None:
 
 def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate: bool | None) -> dict[str, Any]:
     return {"started": True, "start_event_id": event_id, "start_hash": event_hash, "duplicate": bool(duplicate)}
+
+
+def accepted_report(recorded: Receipt, outcome: str, request_id: str) -> Receipt:
+    """A report that counts, logged. Raises its refusals."""
+    receipt = raise_if_report_refused(recorded)
+    if receipt.result == "contradiction":
+        log.error("contradiction", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
+    log.info("report", operation_id=receipt.operation_id, outcome=outcome, request_id=request_id)
+    return receipt
 
 
 def report_receipt(receipt: Receipt) -> Answer:

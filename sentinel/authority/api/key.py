@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.api.schemas import KeySchema
-from sentinel.authority.tenants import label_of
+from sentinel.authority.tenants import tenant_label_of
 from sentinel.platform.http.openapi import documented
 from sentinel.platform.http.responses import json_response
 
@@ -26,7 +26,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         caller = context.identity.caller(None, request.environ)
         found = {
             "tenant_id": str(caller.tenant_id),
-            "tenant": label_of(context.authority.pool, caller.tenant_id),
+            "tenant": tenant_label_of(context.authority.pool, caller.tenant_id),
             "agent_id": caller.agent_id,
         }
         return json_response(orjson.dumps({name: value for name, value in found.items() if value is not None}))

@@ -8,7 +8,7 @@ from flask import Blueprint, Flask, Response, send_from_directory
 from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
 from sentinel.authority.guard import GuardProbe
-from sentinel.authority.policies import are_declared
+from sentinel.authority.policies import are_policies_declared
 from sentinel.platform.http.docs_page import FILES, docs_page
 from sentinel.platform.http.openapi import documented, openapi_document
 from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
@@ -42,7 +42,7 @@ def routes(app: Flask, context: Context) -> None:
     )
     def readyz() -> Response:
         checks = database_checks(lambda: database_status(context.authority.pool, AUTHORITY))
-        declared = checks["schema"] and holds(lambda: are_declared(context.authority))
+        declared = checks["schema"] and holds(lambda: are_policies_declared(context.authority))
         guard = checks["schema"] and guard_try.would_be_answered()
         return readiness_answer({**checks, "policies": declared, "guard": guard})
 

@@ -9,7 +9,7 @@ from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.client.fields import optional_count, optional_moment
 from sentinel.client.guard_answer import MEMBERS, Member
-from sentinel.platform.http.bodies import Identifier, JsonObject, StrictSchema, Text, ToldText
+from sentinel.platform.http.bodies import ErrorText, Identifier, JsonObject, StrictSchema, Text
 
 MONEY = {
     "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
@@ -81,7 +81,7 @@ class ReportRequestSchema(_Bound):
 
     idempotency_key = Identifier(most=255, required=True)
     outcome = fields.String(required=True, validate=OneOf(["success", "error"]))
-    error = ToldText(most=4000)
+    error = ErrorText(most=4000)
     result = fields.Raw(metadata={"description": "Any JSON without fractions; kept as a digest only."})
     resource = Identifier(most=255)
     risk_class = Identifier(most=64)
@@ -190,6 +190,22 @@ class CheckAnswerSchema(Schema):
     reason_code = fields.String(required=True)
     policy_id = fields.String(required=True)
     latency_ms = fields.Integer(required=True)
+
+
+class LimitLeftSchema(Schema):
+    """One limit, and what is left of it for whom the action is counted to."""
+
+    limit = fields.String(required=True)
+    reason_code = fields.String(required=True)
+    fits = fields.Boolean(required=True)
+    cap = fields.Nested(AmountSchema, required=True)
+    left = fields.Nested(AmountSchema, required=True)
+
+
+class HeadroomSchema(Schema):
+    """What is left of the limits that an action would be counted in."""
+
+    limits = fields.List(fields.Nested(LimitLeftSchema), required=True)
 
 
 class ApprovalSchema(Schema):

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from flask import request
 from marshmallow import RAISE, Schema, ValidationError, fields
 
 from sentinel.core.errors import BodyTooLarge, InvalidInput, LengthRequired, UnsupportedMediaType
@@ -17,6 +16,8 @@ from sentinel.core.operation import UNSAFE_TEXT, check_identifier, check_text
 
 def json_body() -> dict[str, Any]:
     """The JSON object of the request that Flask is handling. Raises the refusals of `body_bytes` and `read_object`."""
+    from flask import request  # the worker and the commands take the schemas from here and never serve Flask
+
     return read_object(body_bytes(request.environ))
 
 
@@ -127,7 +128,7 @@ class Text(fields.String):
             raise ValidationError(next(iter(error.errors.values()))) from None
 
 
-class ToldText(fields.String):
+class ErrorText(fields.String):
     """Whatever somebody's exception said: cut and cleaned, never a reason to lose the message that carries it."""
 
     def __init__(self, *, most: int, **rest: Any) -> None:

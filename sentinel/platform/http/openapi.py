@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from apispec import APISpec
-from apispec.ext.marshmallow import MarshmallowPlugin
-from flask import Flask, Response, request
 from marshmallow import Schema
 
 from sentinel import __version__
 from sentinel.core.errors import NotFound
+
+if TYPE_CHECKING:  # the worker's runs take documented routes from here and serve none
+    from flask import Flask, Response
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -46,6 +46,8 @@ def answered_on_the_loop(documentation: Documentation) -> Callable[..., Response
     """A view that only documents a route: the event loop answers it, Flask the other methods (405, and HEAD of a stream)."""
 
     def view(**_: str) -> Response:
+        from flask import Response, request
+
         if request.method != "HEAD":
             raise NotFound("there is nothing here")
         return Response(content_type=documentation.content_type)
@@ -93,6 +95,9 @@ def openapi_document(
     app: Flask, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """The OpenAPI 3.1 document of every documented route of `app`."""
+    from apispec import APISpec
+    from apispec.ext.marshmallow import MarshmallowPlugin
+
     plugin = MarshmallowPlugin(schema_name_resolver=_resolver)
     spec = APISpec(
         title=title, version=__version__, openapi_version="3.1.0", plugins=[plugin], info={"description": description}

@@ -70,7 +70,7 @@ def _is_nearly_full(where: Path) -> bool:
 
 
 @contextmanager
-def as_one_line(where: Path) -> Iterator[None]:
+def postgres_errors_in_one_line(where: Path) -> Iterator[None]:
     """Turn what the operating system or the driver raises into an `EmbeddedError`."""
     try:
         yield

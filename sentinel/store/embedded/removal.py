@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sentinel.store.embedded import locks, process
-from sentinel.store.embedded.failures import EmbeddedError, as_one_line
+from sentinel.store.embedded.failures import EmbeddedError, postgres_errors_in_one_line
 from sentinel.store.embedded.layout import RELOCATION_PARENTS, Layout, delete_socket_dir
 
 _WAIT_SECONDS = 10.0
@@ -22,7 +22,7 @@ def remove(base_dir: Path) -> None:
     process runs the server, and if something cannot be deleted. Nothing there is not an error.
     """
     layout = Layout.of(base_dir)
-    with as_one_line(layout.run_dir):
+    with postgres_errors_in_one_line(layout.run_dir):
         if layout.run_dir.is_dir():
             _remove_under_locks(layout)
         _delete_relocated(layout)

@@ -25,7 +25,7 @@ from sentinel.store.embedded.binary_copies import usable_binaries
 from sentinel.store.embedded.child import start_server
 from sentinel.store.embedded.cluster import ensure_cluster
 from sentinel.store.embedded.connection import DATABASE, Address
-from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, as_one_line, never_stop
+from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, never_stop, postgres_errors_in_one_line
 from sentinel.store.embedded.layout import (
     Layout,
     choose_home,
@@ -119,7 +119,7 @@ class Embedded:
             return self._server
         if self._share is not None:
             self._share.close()
-        with as_one_line(self._layout.run_dir):
+        with postgres_errors_in_one_line(self._layout.run_dir):
             make_base(self._layout)
             try:
                 self._server = self._start_or_join()

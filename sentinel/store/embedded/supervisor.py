@@ -10,15 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import structlog
-
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, never_stop
 from sentinel.store.embedded.server import Embedded, RunningServer
 
 _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 5.0
-
-log = structlog.get_logger("sentinel.embedded")
 
 
 @contextmanager
@@ -42,6 +38,9 @@ def supervised(base_dir: Path, *, should_stop: Callable[[], bool] = never_stop) 
 
 
 def _watch(embedded: Embedded, ended: threading.Event) -> None:
+    import structlog  # commands that run a server for a moment log nothing and need not load it
+
+    log = structlog.get_logger("sentinel.embedded")
     pause = _POLL_SECONDS
     while not ended.wait(pause):
         pause = _POLL_SECONDS

@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.aap import AapRoutes
-from sentinel.authority.api.aap_wire import Standing
+from sentinel.authority.api.aap_wire import RequestStatus
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.halts import set_halt
 from tests.support.fixtures import Fixtures, unique
@@ -319,13 +319,13 @@ def _dies(*_: Any, **__: Any) -> None:
 def test_the_mutant_that_takes_pending_for_approved_is_seen(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = AapRoutes._standing_of
+    honest = AapRoutes._status_of
 
-    async def hasty(self: AapRoutes, row: AapRequest, found: Recorded) -> Standing:
-        standing = await honest(self, row, found)
-        return standing if standing.status != "pending" else Standing("approved", row.created_at, row.deadline_at)
+    async def hasty(self: AapRoutes, row: AapRequest, found: Recorded) -> RequestStatus:
+        status = await honest(self, row, found)
+        return status if status.status != "pending" else RequestStatus("approved", row.created_at, row.deadline_at)
 
-    monkeypatch.setattr(AapRoutes, "_standing_of", hasty)
+    monkeypatch.setattr(AapRoutes, "_status_of", hasty)
     with pytest.raises(AssertionError):
         test_what_needs_a_person_is_pending_until_one_approves(instance)
 

@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         lambda self: any(one.status in ("allowed", "approved", "pending") for one in self.model.actions.values())
     )
     @rule(data=st.data(), escalation=ESCALATIONS)
-    def guard_again(self, data: st.DataObject, escalation: str | None) -> None:
+    def repeat_guard(self, data: st.DataObject, escalation: str | None) -> None:
         open_ones = [key for key, one in self.model.actions.items() if one.status in ("allowed", "approved", "pending")]
         fresh = [key for key in open_ones if self.model.actions[key].status == "approved"]
         key = data.draw(st.sampled_from(fresh or open_ones))
@@ -176,9 +176,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.asked))
     @rule(data=st.data(), outcome=st.sampled_from(["success", "success", "error"]))
     def report(self, data: st.DataObject, outcome: str) -> None:
-        self.tell(data.draw(st.sampled_from(list(self.asked))), outcome)
+        self.report_outcome_of(data.draw(st.sampled_from(list(self.asked))), outcome)
 
-    def tell(self, key: str, outcome: str) -> None:
+    def report_outcome_of(self, key: str, outcome: str) -> None:
         asked = self.asked[key]
         if self.model.actions[key].not_executed:
             outcome = "error"  # a success is a contradiction, which halts: see test_contradictions.py
@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(going or list(self.asked)))
         action, permits = self.model.actions[key], len(self.asked[key].permits)
         if action.status == "pending" and action.question:
-            self.give_word(key, "admin" if "approver" in action.question.yes else "approver", "approve")
+            self.vote(key, "admin" if "approver" in action.question.yes else "approver", "approve")
         elif action.status == "approved" and not permits:
             self.ask(key, action.account, action.refund, action.minor, None)
         elif action.status in ("allowed", "approved"):
@@ -203,7 +203,7 @@ class Machine(RuleBasedStateMachine):
         elif action.status == "in_doubt":
             self.find(key, outcome == "success")
         else:
-            self.tell(key, outcome)
+            self.report_outcome_of(key, outcome)
 
     @precondition(lambda self: any(one.start is None and one.permit for one in self.model.actions.values()))
     @rule(data=st.data(), seconds=st.sampled_from([1, 121]))
@@ -220,9 +220,9 @@ class Machine(RuleBasedStateMachine):
     def decide(self, data: st.DataObject, person: str, verdict: str) -> None:
         waiting = [key for key, one in self.model.actions.items() if one.status == "pending"]
         asked_once = [key for key, one in self.model.actions.items() if one.question]
-        self.give_word(data.draw(st.sampled_from(waiting or asked_once)), person, verdict)
+        self.vote(data.draw(st.sampled_from(waiting or asked_once)), person, verdict)
 
-    def give_word(self, key: str, person: str, verdict: str) -> None:
+    def vote(self, key: str, person: str, verdict: str) -> None:
         tenant = self.tenants[self.asked[key].tenant]
         approval = self.one("select approval_id from sentinel.operation_states join sentinel.operations"
                             " using (tenant_id, operation_id) where idempotency_key = %s", key)  # fmt: skip
@@ -375,8 +375,8 @@ def test_the_authority_does_what_the_model_does_in_any_order(clocked: Fixtures) 
     [
         ("sentinel.once_seen", "and s.once_live", "and s.once_live and s.approval_id is null"),
         ("sentinel.renew_permit", "where not r = any(lifted)", "where cardinality(lifted) = 0"),
-        ("sentinel.start_operation", "s.permit_expires_at <= moment", "s.permit_expires_at <= moment - interval '1 minute'"),
-        ("sentinel.settle_budgets", "case when settlement = 'captured' then l.within_minor else 0 end", "l.within_minor"),
+        ("sentinel.judge_start", "s.permit_expires_at <= moment", "s.permit_expires_at <= moment - interval '1 minute'"),
+        ("sentinel.settle_usage", "case when settlement = 'captured' then l.within_minor else 0 end", "l.within_minor"),
     ],
     ids=["forgets who was approved", "an approval lifts everything", "a permit for a minute more", "nothing is given back"],
 )  # fmt: skip

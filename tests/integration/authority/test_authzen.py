@@ -9,8 +9,10 @@ import pytest
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api import authzen
+from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.halts import set_halt
 from sentinel.authority.settings import Settings
+from sentinel.core.errors import StillDeciding
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from tests.support.fixtures import AGENT, SECRET, Fixtures, guard_body, served, start_body, unique
@@ -220,3 +222,26 @@ def test_an_authority_without_its_database_says_nothing_that_reads_as_yes(fixtur
         for path in (ONE, MANY):
             found = app.test_client().post(path, json=refund(), headers={"X-API-Key": fixtures.key})
             assert found.status_code == 503 and found.json.get("decision", False) is False
+
+
+def test_what_is_still_being_decided_is_asked_again(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def busy(*_: Any, **__: Any) -> None:
+        raise StillDeciding("somebody holds its lock")
+
+    monkeypatch.setattr(AuthorityCalls, "guard", busy)
+    headers = {"X-API-Key": fixtures.new_key(agent_id=AGENT), "Idempotency-Key": "k"}
+    call = {
+        "tool": "create_refund",
+        "server": "stripe",
+        "arguments": {"payment_intent": "pi", "amount": 5},
+        "timeout": "1m",
+        "context": {"facts": FACTS},
+    }
+    for path, body in ((ONE, refund()), ("/aap/v1/requests", call)):
+        found = fixtures.client.post(path, json=body, headers=headers)
+        assert (found.status_code, found.headers["Retry-After"]) == (503, "1"), (
+            "clients retry it, and take 409 for final"
+        )
+        assert "decision" not in found.json
+    one = evaluate(fixtures, {"evaluations": [refund()]}, path=MANY)["evaluations"][0]
+    assert (one["decision"], one["context"]["error"]["status"]) == (False, 503)

@@ -137,7 +137,7 @@ def one_by_one(fixtures: Fixtures, bodies: Sequence[Body]) -> list[Seen]:
     return [answers[place] for place in range(len(bodies))]
 
 
-def together(fixtures: Fixtures, bodies: Sequence[Body]) -> list[Seen]:
+def recorded_in_one_batch(fixtures: Fixtures, bodies: Sequence[Body]) -> list[Seen]:
     return [
         seen(row, body)
         for row, body in zip(record_decisions(fixtures.authority.pool, rows_of(fixtures, bodies)), bodies, strict=True)
@@ -180,7 +180,7 @@ def differences(
         bodies = make(dice, turn, number)
         found += [
             f"turn {turn}: {a} instead of {b}"
-            for a, b in zip(together(batched, bodies), one_by_one(single, bodies), strict=True)
+            for a, b in zip(recorded_in_one_batch(batched, bodies), one_by_one(single, bodies), strict=True)
             if a != b
         ]
         live_on(batched, turn)
@@ -214,16 +214,22 @@ def test_a_set_gives_every_row_what_it_would_get_alone(database_url: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("fence", "instead"),
+    ("function", "fence", "instead"),
     [
-        ("u.used_minor + k.asked_minor > k.cap_minor", "false"),
-        ("s.once_folded = a.once and s.once_live", "false"),
-        ("where once is not null group by 1, 2 having count(*) > 1", "where false group by 1, 2"),
-        ("sentinel.halt_over(a.tenant_id, a.agent_id, a.action, a.scenario) is not null", "false"),
+        ("plain_rows", "u.used_minor + k.asked_minor > parts.caps[k.limit_place + 1]", "false"),
+        ("plain_rows", "s.once_folded = a.once and s.once_live", "false"),
+        ("plain_rows", "where once is not null group by 1, 2 having count(*) > 1", "where false group by 1, 2"),
+        ("plain_rows", "sentinel.halt_over(a.tenant_id, a.agent_id, a.action, a.scenario) is not null", "false"),
+        ("all_plain", "> parts.caps[k.limit_place + 1]", "> 1000000000"),
+        ("all_plain", "s.once_folded = sentinel.once_folded(r.once_key) and s.once_live", "false"),
+        ("all_plain", "count(distinct sentinel.once_folded(r.once_key)) = count(r.once_key)", "true"),
+        ("all_plain", "sentinel.halt_over(t.tenant_id, t.agent_id, t.action, t.scenario) is not null", "false"),
     ],
-    ids=["a full budget", "what is live", "a twin in the batch", "a halt"],
+    ids=[f"{what}, {where}" for where in ("row by row", "all at once") for what in ("a full budget", "what is live", "a twin in the batch", "a halt")],
 )  # fmt: skip
-def test_mutants_of_the_set_that_overlook_something_are_caught(fixtures: Fixtures, fence: str, instead: str) -> None:
+def test_mutants_of_the_set_that_overlook_something_are_caught(
+    fixtures: Fixtures, function: str, fence: str, instead: str
+) -> None:
     def make(_: random.Random, turn: int, number: int) -> list[Body]:
         bodies = [guard_body(f"t{turn}_{place}", value=1) for place in range(number)]
         if turn == 0:
@@ -241,14 +247,14 @@ def test_mutants_of_the_set_that_overlook_something_are_caught(fixtures: Fixture
     with two_worlds(fixtures) as (batched, single):
         mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
         batched.admin.execute("drop index sentinel.operation_states_once")
-        mutants.cut(batched, "sentinel.plain_rows", fence, instead)
+        mutants.cut(batched, f"sentinel.{function}", fence, instead)
         assert differences(batched, single, seeded(32, 4 * 6), 4, 6, make) != []
 
 
 @pytest.mark.parametrize(
     ("fence", "instead"),
     [
-        ("k.since) > k.cap_minor", "k.since) > 1000000000"),
+        (") > parts.caps[k.limit_place + 1]", ") > 1000000000"),
         ("and s.once_live", "and false"),
         ("exists (select from sentinel.halts where lifted_at is null)", "false"),
     ],

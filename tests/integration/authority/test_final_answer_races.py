@@ -97,7 +97,7 @@ def test_starts_reports_and_words_at_once_never_say_go_after_not_executed(fixtur
         def start(body: Body = body, answer: Body = answer, start_id: str = start_id) -> Any:
             return says_go(alone_in_a_thread(fixtures, body, answer, start_id))
 
-        def word(body: Body = body) -> str:
+        def resolve(body: Body = body) -> str:
             return refused(lambda: say(fixtures, body, executed=False))
 
         def report(fields: Body = fields) -> Any:
@@ -106,7 +106,7 @@ def test_starts_reports_and_words_at_once_never_say_go_after_not_executed(fixtur
                 "/api/sentinel/action/guard/report", json={**fields, "outcome": "success"}, headers=headers
             ).status_code
 
-        jobs: list[Callable[[], Any]] = [start, start, word, word, report]
+        jobs: list[Callable[[], Any]] = [start, start, resolve, resolve, report]
         dice.shuffle(jobs)
         results = dict(zip([id(job) for job in jobs], at_once(jobs), strict=True))
         assert not any(isinstance(one, BaseException) for one in results.values()), results

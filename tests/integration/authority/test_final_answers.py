@@ -53,7 +53,7 @@ def test_a_caller_without_a_start_step_is_refused_too(fixtures: Fixtures) -> Non
 
 def test_mutant_whose_start_honours_it_is_caught(fixtures: Fixtures) -> None:
     """The start and the replay of before: they looked at the status alone."""
-    mutants.cut(fixtures, "sentinel.start_operation", "s.not_executed_at is not null", "false")
+    mutants.cut(fixtures, "sentinel.judge_start", "s.not_executed_at is not null", "false")
     mutants.cut(fixtures, "sentinel.replay", "s.not_executed_at is not null", "false")
     mutants.cut(fixtures, "sentinel.extend_leave", "if s.status not in ('started', 'in_doubt') then", "if true then")
     assert go_aheads(fixtures) > 0

@@ -125,7 +125,7 @@ def test_mutant_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_cau
     fixtures = make_fixtures(database_url)
     try:
         mutants.without_locks(fixtures, "pg_advisory_xact_lock_shared")
-        mutants.meet_before(fixtures.admin, "sentinel.start_operation", "e := sentinel.start_event(")
+        mutants.meet_before(fixtures.admin, "sentinel.judge_start", "e := sentinel.start_event(")
 
         def halt_meanwhile() -> int:
             mutants.wait_for_arrivals(fixtures, 1)

@@ -33,7 +33,7 @@ def test_handled_by_hand_is_recorded_with_its_reference_and_denied_to_the_machin
     assert fixtures.broken_invariants() == []
 
 
-def paid_again_after_handling(fixtures: Fixtures) -> bool:
+def paid_twice_after_handling(fixtures: Fixtures) -> bool:
     """Whether what a person handled by hand is decided once more under another key."""
     body = guard_body()
     by_hand(fixtures, fixtures.guard(asks(body, "open_complaint")))
@@ -42,7 +42,7 @@ def paid_again_after_handling(fixtures: Fixtures) -> bool:
 
 
 def test_what_was_handled_by_hand_is_not_done_again_under_another_key(fixtures: Fixtures) -> None:
-    assert not paid_again_after_handling(fixtures)
+    assert not paid_twice_after_handling(fixtures)
 
 
 def test_mutant_that_frees_what_was_handled_is_caught(database_url: str) -> None:
@@ -51,7 +51,7 @@ def test_mutant_that_frees_what_was_handled_is_caught(database_url: str) -> None
         mutants.cut(
             fixtures, "sentinel.resolve_approval", "once_live and vote <> 'reject'", "once_live and vote = 'approve'"
         )
-        assert paid_again_after_handling(fixtures)
+        assert paid_twice_after_handling(fixtures)
     finally:
         fixtures.close()
 

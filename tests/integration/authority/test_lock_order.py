@@ -184,8 +184,8 @@ def test_whoever_touches_a_budget_holds_its_lock(fixtures: Fixtures) -> None:
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
-        ("sentinel.record_batch", "locks := sentinel.locks_of_batch(terms, batch, legs, breakers);", ""),
-        ("sentinel.locks_of_batch", "select distinct a.tenant_id, g.subject", "select distinct a.tenant_id, ''::text as subject"),
+        ("sentinel.record_batch", "locks := sentinel.locks_of_batch(terms, batch, rates);", ""),
+        ("sentinel.locks_of_batch", "budget_lock(a.tenant_id, one.subject) from a", "budget_lock(a.tenant_id, '') from a"),
         ("sentinel.report_outcomes", "where a.outcome = 'success'", "where false"),
         ("sentinel.resolve_in_doubt", "perform sentinel.take_held_locks(tenant, operation)", "perform 1"),
     ],

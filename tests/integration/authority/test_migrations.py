@@ -30,7 +30,7 @@ from sentinel.store.migrate import (
 from tests.support.fixtures import guard_body, make_fixtures
 from tests.support.harness import at_once, dump
 from tests.support.logins import make_login
-from tests.support.old_databases import SCRIPTS, empty_database
+from tests.support.old_databases import SCRIPTS, empty_database, run_migrations
 
 
 @pytest.fixture
@@ -204,3 +204,33 @@ def test_a_login_that_may_not_migrate_is_told_so_in_one_line(empty_url: str) -> 
             admin.execute("drop role poor_login")
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1), ran
     assert ran.stderr.startswith("Error: cannot migrate")
+
+
+RESERVED = """
+insert into sentinel.operation_states (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label,
+  policy_digest, decision_event_id, permit_id, permit_expires_at)
+values ({ids}, 'allowed', 'ALLOW', 'small_amount', 'p', '1', 'p 1', 'd', gen_random_uuid(), gen_random_uuid(), now());
+insert into sentinel.reservations select tenant_id, permit_id, operation_id, 'acct_1', 400, '{{p/day|acct_1,p/hour|acct_1}}', array[now(), now()],
+  '{overrides}', 'held', now(), null from sentinel.operation_states where operation_id = '{operation}';
+insert into sentinel.reservations values ({tenant}, gen_random_uuid(), '{operation}', 'acct_1', 400, '{{p/day|acct_1}}', array[now()], '{{f}}', 'released', now(), now())
+"""
+
+
+def test_what_permits_reserve_is_kept_by_an_upgrade(empty_url: str) -> None:
+    run_migrations(empty_url, "0025")
+    tenant, within, beside = (uuid.uuid4() for _ in range(3))
+    with psycopg.connect(empty_url) as admin:
+        for operation, overrides in ((within, "{f,f}"), (beside, "{f,t}")):
+            ids = f"'{tenant}', '{operation}'"
+            admin.execute(
+                RESERVED.format(ids=ids, tenant=f"'{tenant}'", operation=operation, overrides=overrides).encode()
+            )
+    migrate(empty_url)
+    with psycopg.connect(empty_url) as admin:
+        found = admin.execute(
+            "select operation_id, amount_minor, limit_keys, overrides, state from sentinel.reservations"
+        ).fetchall()
+    keys = ["p/day|acct_1", "p/hour|acct_1"]
+    assert sorted(found) == sorted(
+        [(within, 400, keys, [False, False], "held"), (beside, 400, keys, [False, True], "held")]
+    )

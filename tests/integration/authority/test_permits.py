@@ -95,7 +95,7 @@ def test_a_start_that_differs_from_what_was_guarded_in_any_field_is_refused_and_
 def test_mutant_that_compares_nothing_starts_tampered_requests_and_is_caught(database_url: str) -> None:
     fixtures = make_fixtures(database_url)
     try:
-        mutants.cut(fixtures, "sentinel.start_operation", "if differs is not null", "if false")
+        mutants.cut(fixtures, "sentinel.judge_start", "if differs is not null", "if false")
         assert any("another resource" in name for name in started_although_tampered(fixtures))
     finally:
         fixtures.close()
@@ -148,12 +148,12 @@ def test_mutant_that_reads_then_writes_starts_twice_and_is_caught(database_url: 
         mutants.cut(
             fixtures,
             "sentinel.start_operations",
-            "jsonb_array_elements(batch) as a)",
-            "jsonb_array_elements(batch) as a where false)",
+            "array(select sentinel.operation_lock(a.tenant_id, a.idempotency_key) from unnest(asks) as a)",
+            "array[]::bigint[]",
         )
-        mutants.cut(fixtures, "sentinel.start_operation", "for update", "")
+        mutants.cut(fixtures, "sentinel.lock_operations", " for update of s", "")
         mutants.cut(fixtures, "sentinel.write_starts", "and t.status in ('allowed', 'approved')", "")
-        mutants.meet_before(fixtures.admin, "sentinel.start_operation", "e := sentinel.start_event(")
+        mutants.meet_before(fixtures.admin, "sentinel.judge_start", "e := sentinel.start_event(")
         assert any("winners" in found for found in started_more_than_once(fixtures, 1))
     finally:
         fixtures.close()

@@ -12,7 +12,7 @@ from tests.support.lifecycle import fill_account, policy_change
 Body = dict[str, Any]
 
 
-def asked_again_under(fixtures: Fixtures, folder: Path, old: str, new: str) -> tuple[Body, Body]:
+def asked_after_policy_change(fixtures: Fixtures, folder: Path, old: str, new: str) -> tuple[Body, Body]:
     """A question about 140 USD whose permit ran out, and its answer after the policy's text changed."""
     body = guard_body(value=140)
     fixtures.guard(body)
@@ -34,7 +34,7 @@ def test_an_expired_permit_is_renewed_under_the_recorded_decision(fixtures: Fixt
 
 
 def test_a_renewal_meets_a_policy_that_became_stricter_with_a_final_refusal(fixtures: Fixtures, tmp_path: Path) -> None:
-    body, refused = asked_again_under(
+    body, refused = asked_after_policy_change(
         fixtures, tmp_path, 'approve_up_to: {USD: "1000.00"', 'approve_up_to: {USD: "100.00"'
     )
     assert (refused["decision"], refused["status"], refused["reason_code"]) == ("DENY", "denied", "over_limit")
@@ -46,7 +46,7 @@ def test_a_renewal_meets_a_policy_that_became_stricter_with_a_final_refusal(fixt
 def test_a_renewal_meets_a_policy_that_now_wants_a_person_with_a_fresh_question(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    body, asked = asked_again_under(
+    body, asked = asked_after_policy_change(
         fixtures, tmp_path, 'allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "100.00"'
     )
     assert (asked["status"], asked["reason_code"], "permit_token" in asked) == (

@@ -81,7 +81,11 @@ def given_back_by_one_guard(fixtures: Fixtures) -> int:
     """How many of a thousand run-out permits one guard of a full account gives back; it needs two."""
     accounts, _ = pile_up(fixtures, 1000)
     assert fixtures.guard(guard_body(value=150, params={"account_ref": f"{accounts}7"}))["decision"] == "ALLOW"
-    return int(fixtures.one("select count(*) from sentinel.reservations where state = 'released'"))
+    return int(
+        fixtures.one(
+            "select count(*) from sentinel.operation_states where status = 'allowed' and permit_id is null and reservation is null"
+        )
+    )
 
 
 def test_only_what_is_needed_is_given_back(fixtures: Fixtures) -> None:
@@ -109,7 +113,12 @@ def test_guards_and_the_housekeeper_give_back_each_permit_once(fixtures: Fixture
     assert {answer["decision"] for answer in answers[:24]} == {"ALLOW"}  # type: ignore[index]
     while run_housekeeping(fixtures.authority.pool, 300).permits_expired:
         pass
-    assert fixtures.one("select count(*) from sentinel.reservations where state = 'released'") == number
+    assert (
+        fixtures.one(
+            "select count(*) from sentinel.operation_states where status = 'allowed' and permit_id is null and reservation is null"
+        )
+        == number
+    )
     assert set(fixtures.broken_invariants()) == FORGED
 
 

@@ -219,8 +219,8 @@ def test_mutant_that_counts_without_the_lock_passes_the_rate_and_is_caught(datab
         mutants.cut(
             fixtures,
             "sentinel.locks_of_batch",
-            "unnest(breakers) as b join",
-            "unnest(array[]::sentinel.shared_breaker[]) as b join",
+            "from unnest(rates) as b",
+            "from unnest(array[]::sentinel.rate_sum[]) as b",
         )
         mutants.meet_in_set(fixtures.admin)
         answers = flood(fixtures, threads=4, batches=1, rows=1)

@@ -68,7 +68,7 @@ def body(window: str, zone: str, account: str) -> dict[str, Any]:
     return guard_body(value=CAP // ROOM, action=f"w.{name_of(window, zone)}", params={"account_ref": account})
 
 
-def ask_together(bench: list[Desk], window: str, zone: str, account: str) -> list[tuple[dict[str, Any], Recorded]]:
+def guard_at_once(bench: list[Desk], window: str, zone: str, account: str) -> list[tuple[dict[str, Any], Recorded]]:
     """`ASKERS` refunds of one account at one moment, over all desks: those that were allowed."""
     asked = [body(window, zone, account) for _ in range(ASKERS)]
     answers = at_once([lambda ask=ask, desk=desk: desk.guard(ask) for ask, desk in zip(asked, itertools.cycle(bench))])  # type: ignore[misc]
@@ -91,7 +91,7 @@ def around(fixtures: Fixtures, bench: list[Desk], window: str, instant: Instant,
     account, spent, wrong, late = unique("acct"), Counter[tuple[int, ...]](), [], []
     for moment in (instant.at - MICRO, instant.at, instant.at + MICRO):
         set_clock(fixtures, moment)
-        allowed = ask_together(bench, window, instant.zone, account)
+        allowed = guard_at_once(bench, window, instant.zone, account)
         here = window_of(window, instant.zone, moment)
         wanted = min(ASKERS, ROOM - spent[here])
         spent[here] += len(allowed)
@@ -162,11 +162,11 @@ def rolling_differences(fixtures: Fixtures, window: str, spends: list[datetime])
             assert timedelta(0) < free - (spent_at + timedelta(seconds=seconds)) <= timedelta(seconds=part)
             midnight = spent_at.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
             set_clock(fixtures, spent_at)
-            settle(bench[0], ask_together(bench, window, "UTC", account))
+            settle(bench[0], guard_at_once(bench, window, "UTC", account))
             for moment in sorted({midnight, spent_at + timedelta(seconds=seconds), free - MICRO, free}):
                 set_clock(fixtures, moment)
                 counts = rolling_counts(spent_at, moment, window=seconds, part=part)
-                allowed = ask_together(bench, window, "UTC", account)
+                allowed = guard_at_once(bench, window, "UTC", account)
                 if len(allowed) != (0 if counts else ROOM):
                     found.append(f"{window}: {len(allowed)} at {moment} after {ROOM} at {spent_at}")
     return found + fixtures.broken_invariants()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import zipfile
@@ -55,7 +56,7 @@ def test_the_wheel_has_the_client_and_its_types_and_nothing_of_the_authority(whe
         names = archive.namelist()
         metadata = next(archive.read(name).decode() for name in names if name.endswith("/METADATA"))
     rooms = {name.split("/")[1] for name in names if name.startswith("sentinel/") and name.count("/") > 1}
-    assert rooms == {"client", "core", "integrations", "policy", "tools"}
+    assert rooms == {"client", "core", "integrations", "mcp_proxy", "policy", "tools"}
     assert "sentinel/py.typed" in names
     assert "Requires-Python: >=3.10" in metadata
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
@@ -81,13 +82,29 @@ def test_alone_in_an_environment_it_asks_starts_and_reports(
     assert fixtures.one("select count(*) from sentinel.operation_states where status = 'completed'") == 3
 
 
-def test_it_imports_in_a_tenth_of_a_second(wheel: Path, tmp_path: Path) -> None:
+def test_importing_it_adds_less_than_a_tenth_of_a_second_to_an_interpreters_own_start(
+    wheel: Path, tmp_path: Path
+) -> None:
     interpreter = environment_with(tmp_path / "env", wheel)
-    timed = (
-        "import json, time; t = time.process_time(); import sentinel.client; print(json.dumps(time.process_time() - t))"
+    programs = {"start": "pass", "import": "import sentinel.client"}
+    spent: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(7):
+        for name, program in programs.items():
+            spent[name].append(cpu_seconds(interpreter, program))
+    # The best of some, in turn: another process's load makes a start slower, never faster.
+    added = min(spent["import"][1:]) - min(spent["start"][1:])
+    print(
+        f"an interpreter's own start {1000 * min(spent['start']):.0f} ms of CPU, the client {1000 * added:.0f} ms more"
     )
-    # The best of some: another process's load makes an import slower, never faster.
-    assert min(run(interpreter, timed) for _ in range(5)) < 0.1
+    assert added < 0.1
+
+
+def cpu_seconds(interpreter: Path, program: str) -> float:
+    """CPU time of one process of this interpreter, from its start to its end."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([interpreter, "-I", "-c", program], check=True, timeout=60, cwd=interpreter.parent)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def run(interpreter: Path, program: str, *arguments: str) -> Any:

@@ -38,14 +38,14 @@ def asked_twice(fixtures: Any, *who: Any) -> tuple[uuid.UUID, uuid.UUID]:
 
 
 @pytest.fixture
-def again(fixtures: Any) -> tuple[Any, uuid.UUID, uuid.UUID]:
+def two_approvals(fixtures: Any) -> tuple[Any, uuid.UUID, uuid.UUID]:
     """An approver spoke, and two administrators are asked now."""
     ann = fixtures.person("ann")
     return ann, *asked_twice(fixtures, ann)
 
 
-def test_the_card_shows_who_spoke_before_and_that_it_does_not_count(fixtures: Any, again: Any) -> None:
-    _, first, second = again
+def test_the_card_shows_who_spoke_before_and_that_it_does_not_count(fixtures: Any, two_approvals: Any) -> None:
+    _, first, second = two_approvals
     page = fixtures.browser("eve", "admin").get(f"/ops/approvals/{second}").get_data(as_text=True)
     assert "Said before" in page and "ann@demo.local" in page and "does not count here" in page
     assert f'href="/ops/approvals/{first}"' in page
@@ -53,8 +53,8 @@ def test_the_card_shows_who_spoke_before_and_that_it_does_not_count(fixtures: An
     assert "Said before" not in fixtures.browser("kim").get(f"/ops/approvals/{first}").get_data(as_text=True)
 
 
-def test_the_api_tells_the_earlier_words_and_the_approval_they_belong_to(again: Any) -> None:
-    ann, first, second = again
+def test_the_api_tells_the_earlier_words_and_the_approval_they_belong_to(two_approvals: Any) -> None:
+    ann, first, second = two_approvals
     shown = ann.get(f"/ops/api/approvals/{second}").json
     assert (shown["follows"], shown["approvals_given"], shown["votes"]) == (str(first), 0, [])
     (before,) = shown["earlier_votes"]
@@ -63,8 +63,8 @@ def test_the_api_tells_the_earlier_words_and_the_approval_they_belong_to(again: 
     assert "follows" not in ann.get(f"/ops/api/approvals/{first}").json
 
 
-def test_the_command_line_tells_them_too(fixtures: Any, again: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, first, second = again
+def test_the_command_line_tells_them_too(fixtures: Any, two_approvals: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, first, second = two_approvals
     monkeypatch.setenv("SENTINEL_DATABASE_URL", fixtures.url)
     monkeypatch.setenv("SENTINEL_SECRET_KEYS", "a-secret-for-tests-0123456789abcdef")
     told = CliRunner().invoke(group, ["show", str(second)])

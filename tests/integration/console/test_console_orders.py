@@ -16,7 +16,7 @@ from sentinel.authority.actor import Actor
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import CONSOLE, ORDERS, with_role
 from tests.support.harness import at_once, scaled
-from tests.support.orders_console_fixtures import held, queued, standing
+from tests.support.orders_console_fixtures import held, queued, status_and_resolution
 
 REASON = {"reason": "called the customer"}
 
@@ -136,7 +136,7 @@ def test_an_order_id_that_the_ledger_cannot_name_is_filed_under_its_hash(fixture
     order_id, ann = queued(fixtures, "#1001"), fixtures.person("ann")
     answer = ann.analyst(order_id, "refund").json
     assert answer["ledger_entry_id"].startswith("order:demo:md5-")
-    assert standing(fixtures, order_id) == ("REFUND_FILED", "refund")
+    assert status_and_resolution(fixtures, order_id) == ("REFUND_FILED", "refund")
 
 
 def test_a_refund_that_is_in_the_ledger_already_is_not_filed_again(fixtures: Any) -> None:
@@ -146,7 +146,7 @@ def test_a_refund_that_is_in_the_ledger_already_is_not_filed_again(fixtures: Any
         fixtures.tenant_id, f"order:demo:{order_id}",
     )  # fmt: skip
     assert say(fixtures, fixtures.operator("ann"), order_id, "refund") == "conflict"
-    assert standing(fixtures, order_id) == ("QUEUED", None)
+    assert status_and_resolution(fixtures, order_id) == ("QUEUED", None)
     assert say(fixtures, fixtures.operator("bob"), order_id, "hold") == "hold"
 
 
@@ -155,7 +155,7 @@ def test_a_large_order_needs_as_many_people_as_its_approval_does(fixtures: Any) 
     ann, bob = fixtures.operator("ann"), fixtures.operator("bob")
     assert say(fixtures, ann, order_id, "fulfil") == "recorded"
     assert say(fixtures, ann, order_id, "fulfil") == "conflict"
-    assert standing(fixtures, order_id) == ("QUEUED", None)
+    assert status_and_resolution(fixtures, order_id) == ("QUEUED", None)
     assert say(fixtures, bob, order_id, "fulfil") == "fulfil"
 
 
@@ -165,7 +165,7 @@ def test_nobody_speaks_below_the_role_or_about_what_they_ask_for_themselves(fixt
     for word in DECISIONS:
         assert say(fixtures, owner, order_id, word) == "forbidden"
         assert say(fixtures, viewer, order_id, word) == "forbidden"
-    assert standing(fixtures, order_id) == ("QUEUED", None)
+    assert status_and_resolution(fixtures, order_id) == ("QUEUED", None)
     assert fixtures.sql("select 1 from refunds.ledger_entries") == []
 
 
@@ -180,7 +180,7 @@ def test_a_word_on_what_was_not_shown_or_is_over_changes_nothing(fixtures: Any) 
     )
     for word, order_id in orders.items():
         assert say(fixtures, ann, order_id, word) == "conflict"
-        assert standing(fixtures, order_id) == ("QUEUED", None)
+        assert status_and_resolution(fixtures, order_id) == ("QUEUED", None)
     assert fixtures.sql("select 1 from refunds.ledger_entries") == []
 
 
@@ -193,7 +193,7 @@ def test_a_word_needs_its_csrf_token_and_a_reason(fixtures: Any) -> None:
         assert ann.post(path, REASON, headers={"Origin": "https://evil.example"}).status_code == 403
         for body in ({}, {"reason": ""}, {"reason": 1}, {**REASON, "more": 1}):
             assert ann.post(path, body).status_code == 400
-    assert standing(fixtures, order_id) == ("QUEUED", None)
+    assert status_and_resolution(fixtures, order_id) == ("QUEUED", None)
 
 
 # Exactly one ---------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_of_analysts_speaking_at_once_exactly_one_wins(fixtures: Any) -> None:
         assert len(won) == 1, (number, said)
         assert set(said) - set(DECISIONS) == {"conflict"}
         assert sum(traces(fixtures, order_id).values()) == 1
-        assert standing(fixtures, order_id)[1] == won[0]
+        assert status_and_resolution(fixtures, order_id)[1] == won[0]
 
 
 def careless(fixtures: Any, order_id: str, word: str, pause: threading.Barrier) -> bool:

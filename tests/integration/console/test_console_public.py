@@ -72,7 +72,7 @@ def test_the_board_never_says_active_while_a_halt_covers_the_agent(
     fixtures.publish()
     client, longest = fixtures.app().test_client(), 0.0
 
-    def told(status: str) -> float:
+    def seconds_until_shown(status: str) -> float:
         """Seconds until every public face says it; fails after two."""
         began = time.monotonic()
         while True:
@@ -83,13 +83,13 @@ def test_the_board_never_says_active_while_a_halt_covers_the_agent(
             assert time.monotonic() - began < 2, (said, status)
             time.sleep(0.05)
 
-    told("active")
+    seconds_until_shown("active")
     for _ in range(3):
         by = local_administrator(fixtures.tenant_id)
         done = set_halt(fixtures.pool, by, scope=scope, target=target or "", reason="drill")
-        longest = max(longest, told(wanted))
+        longest = max(longest, seconds_until_shown(wanted))
         lift_halt(fixtures.pool, by, done.halt_id, reason="over")
-        longest = max(longest, told("active"))
+        longest = max(longest, seconds_until_shown("active"))
     print(f"N=6 flips, longest {longest:.2f} s")
 
 

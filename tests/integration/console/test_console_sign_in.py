@@ -161,15 +161,15 @@ def test_the_cookie_is_host_bound_secure_and_out_of_reach_of_scripts(fixtures: A
 def test_behind_tls_every_page_tells_browsers_to_stay_there(fixtures: Any) -> None:
     paths = ("/ops/sign-in", "/live", "/ops/api/session", "/healthz", "/nothing", "/docs", "/confirm/x")
 
-    def said(headers: dict[str, str], **settings: Any) -> set[str | None]:
+    def transport_security(headers: dict[str, str], **settings: Any) -> set[str | None]:
         client = fixtures.app(**settings).test_client()
         return {client.get(path, headers=headers).headers.get("Strict-Transport-Security") for path in paths}
 
     year = {"max-age=31536000"}
-    assert said({"X-Forwarded-Proto": "https"}) == {None}
-    assert said({"X-Forwarded-Proto": "https", "X-Forwarded-For": "10.1.1.1"}, trusted_proxies=1) == year
-    assert said({"X-Forwarded-Proto": "http", "X-Forwarded-For": "10.1.1.1"}, trusted_proxies=1) == {None}
-    assert said({}, behind_tls=True) == year
+    assert transport_security({"X-Forwarded-Proto": "https"}) == {None}
+    assert transport_security({"X-Forwarded-Proto": "https", "X-Forwarded-For": "10.1.1.1"}, trusted_proxies=1) == year
+    assert transport_security({"X-Forwarded-Proto": "http", "X-Forwarded-For": "10.1.1.1"}, trusted_proxies=1) == {None}
+    assert transport_security({}, behind_tls=True) == year
 
 
 def test_passwords_sessions_and_tokens_are_kept_as_hashes_only(fixtures: Any) -> None:

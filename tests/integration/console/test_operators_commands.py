@@ -32,7 +32,7 @@ def run(fixtures: Any, *words: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(GROUPS[words[0]].group, list(words[1:]), env=env, input=stdin)
 
 
-def told(fixtures: Any, *words: str, stdin: str | None = None) -> Any:
+def printed_json(fixtures: Any, *words: str, stdin: str | None = None) -> Any:
     """The JSON a command printed."""
     done = run(fixtures, *words, "--json", stdin=stdin)
     assert done.exit_code == 0, done.output
@@ -56,13 +56,13 @@ def test_every_command_explains_itself(fixtures: Any, group: str) -> None:
 
 def test_an_approval_is_a_local_administrators_act_for_the_named_operator(fixtures: Any) -> None:
     ann, approval_id = fixtures.operator("ann"), fixtures.approval()
-    assert [one["approval_id"] for one in told(fixtures, "approvals", "list", "--status", "pending")] == [
+    assert [one["approval_id"] for one in printed_json(fixtures, "approvals", "list", "--status", "pending")] == [
         str(approval_id)
     ]
     assert (
-        told(fixtures, "approvals", "approve", str(approval_id), "--as", "ANN@demo.local", "--reason", "by phone")[
-            "result"
-        ]
+        printed_json(
+            fixtures, "approvals", "approve", str(approval_id), "--as", "ANN@demo.local", "--reason", "by phone"
+        )["result"]
         == "approved"
     )
     assert fixtures.sql("select operator_id, via from sentinel.approval_votes") == [
@@ -114,10 +114,10 @@ def test_a_two_person_approval_says_how_many_are_missing(fixtures: Any) -> None:
 
 
 def test_a_global_halt_is_set_and_lifted_here(fixtures: Any) -> None:
-    halt_id = told(fixtures, "halts", "set", "--scope", "global", "--reason", "stop")["halt_id"]
+    halt_id = printed_json(fixtures, "halts", "set", "--scope", "global", "--reason", "stop")["halt_id"]
     assert fixtures.guard("10.00").reason_code == "halted"
-    assert [one["scope"] for one in told(fixtures, "halts", "list")] == ["global"]
-    assert told(fixtures, "halts", "lift", halt_id, "--reason", "fine")["lifted"] is True
+    assert [one["scope"] for one in printed_json(fixtures, "halts", "list")] == ["global"]
+    assert printed_json(fixtures, "halts", "lift", halt_id, "--reason", "fine")["lifted"] is True
     assert fixtures.guard("10.00").decision == "ALLOW"
     refused(run(fixtures, "halts", "lift", halt_id, "--reason", "again"), 1, "no halt")
     refused(run(fixtures, "halts", "set", "--scope", "agent", "--reason", "x"), 2, "target")
@@ -134,14 +134,14 @@ def test_a_doubt_is_resolved_in_an_administrators_name(fixtures: Any) -> None:
         " in_doubt_since = clock_timestamp(), in_doubt_reason = 'no_report'"
     )
     operation = str(recorded.operation_id)
-    assert [one["operation_id"] for one in told(fixtures, "in-doubt", "list")] == [operation]
+    assert [one["operation_id"] for one in printed_json(fixtures, "in-doubt", "list")] == [operation]
     refused(
         run(fixtures, "in-doubt", "resolve", operation, "--executed", "--evidence", "x", "--as", "ann@demo.local"),
         1,
         "admin",
     )
     assert (
-        told(
+        printed_json(
             fixtures, "in-doubt", "resolve", operation, "--not-executed", "--evidence", "statement", "--as", abe.email
         )["executed"]
         is False
@@ -152,7 +152,7 @@ def test_a_doubt_is_resolved_in_an_administrators_name(fixtures: Any) -> None:
 def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -> None:
     deciding = Pool(with_role(fixtures.url, AUTHORITY), size=1)
     fixtures.operator("ann")
-    made = told(
+    made = printed_json(
         fixtures,
         "keys",
         "create",
@@ -169,8 +169,8 @@ def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -
     assert found is not None
     assert (found.usable, found.agent_id, found.scopes) == (True, "a1", ["guard"])
     assert made["key"] not in str(fixtures.sql("select k::text from sentinel.agent_keys k"))
-    second = told(fixtures, "keys", "rotate", made["key_id"])
-    (old, new) = told(fixtures, "keys", "list")
+    second = printed_json(fixtures, "keys", "rotate", made["key_id"])
+    (old, new) = printed_json(fixtures, "keys", "list")
     assert (old["usable"], new["usable"], old["principal_id"] == new["principal_id"], new["owner"]) == (
         True,
         True,
@@ -179,7 +179,7 @@ def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -
     )
     fixtures.sql("update sentinel.agent_keys set expires_at = clock_timestamp() where key_id = %s", made["key_id"])
     refused(run(fixtures, "keys", "rotate", made["key_id"]), 1, "revoked or expired")
-    told(fixtures, "keys", "revoke", second["key_id"])
+    printed_json(fixtures, "keys", "revoke", second["key_id"])
     for key in (made["key"], second["key"]):
         row = find_key(deciding, key_hash(key))
         assert row is not None
@@ -198,14 +198,14 @@ def test_a_mistyped_key_is_known_by_its_checksum() -> None:
 
 
 def test_operators_are_made_changed_and_shut_out(fixtures: Any) -> None:
-    made = told(fixtures, "operators", "create", "Ann@Demo.local", "--role", "approver")
+    made = printed_json(fixtures, "operators", "create", "Ann@Demo.local", "--role", "approver")
     assert made["email"] == "ann@demo.local"
     client = fixtures.app().test_client()
     body = {"email": "ann@demo.local", "password": made["password"]}
     assert client.post("/ops/api/session", json=body).json["role"] == "approver"
-    told(fixtures, "operators", "set-role", "ann@demo.local", "viewer")
+    printed_json(fixtures, "operators", "set-role", "ann@demo.local", "viewer")
     assert client.get("/ops/api/session").json["role"] == "viewer"
-    told(fixtures, "operators", "disable", "ann@demo.local")
+    printed_json(fixtures, "operators", "disable", "ann@demo.local")
     assert client.get("/ops/api/session").status_code == 401
     refused(run(fixtures, "operators", "create", "ann@demo.local", "--role", "admin"), 1, "already")
     for bad in ("ann", "ann@", "\u0430nn@demo.local", "a b@demo.local"):
@@ -213,7 +213,7 @@ def test_operators_are_made_changed_and_shut_out(fixtures: Any) -> None:
 
 
 def test_a_given_password_is_read_from_standard_input_and_not_shown(fixtures: Any) -> None:
-    made = told(
+    made = printed_json(
         fixtures,
         "operators",
         "create",
@@ -232,11 +232,11 @@ def test_a_given_password_is_read_from_standard_input_and_not_shown(fixtures: An
 
 
 def test_several_tenants_have_to_be_told_apart(fixtures: Any) -> None:
-    other = told(fixtures, "tenants", "create", "other")
-    assert [one["label"] for one in told(fixtures, "tenants", "list")] == ["public-demo", "other"]
+    other = printed_json(fixtures, "tenants", "create", "other")
+    assert [one["label"] for one in printed_json(fixtures, "tenants", "list")] == ["public-demo", "other"]
     refused(run(fixtures, "keys", "list"), 2, "--tenant")
-    assert told(fixtures, "keys", "list", "--tenant", "other") == []
-    assert told(fixtures, "keys", "list", "--tenant", other["tenant_id"]) == []
+    assert printed_json(fixtures, "keys", "list", "--tenant", "other") == []
+    assert printed_json(fixtures, "keys", "list", "--tenant", other["tenant_id"]) == []
     refused(run(fixtures, "keys", "list", "--tenant", "third"), 1, "no tenant")
     refused(run(fixtures, "tenants", "create", "other"), 1, "already")
     refused(run(fixtures, "tenants", "create", "Other Tenant"), 2, "label")

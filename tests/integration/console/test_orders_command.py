@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.console.test_operators_commands import refused, run, told
-from tests.support.orders_console_fixtures import held, queued, refused_by_shop, standing
+from tests.integration.console.test_operators_commands import printed_json, refused, run
+from tests.support.orders_console_fixtures import held, queued, refused_by_shop, status_and_resolution
 
 
 def decide(fixtures: Any, order_id: str, word: str, who: str = "ann@demo.local", reason: str = "by phone") -> Any:
@@ -20,11 +20,11 @@ def test_what_waits_is_listed_what_came_back_first(fixtures: Any) -> None:
     assert run(fixtures, "orders", "list").output == "No order waits for a person.\n"
     waiting, back = queued(fixtures), refused_by_shop(fixtures)
     held(fixtures)
-    found = told(fixtures, "orders", "list")
+    found = printed_json(fixtures, "orders", "list")
     assert [(one["source"], one["order_id"], one["status"], one["lane"], one["amount"]) for one in found] == [
         ("demo", back, "SHOP_REFUSED", "low", "200.00 USD"), ("demo", waiting, "QUEUED", "medium", "200.00 USD"),
     ]  # fmt: skip
-    assert [one["order_id"] for one in told(fixtures, "orders", "list", "--limit", "1")] == [back]
+    assert [one["order_id"] for one in printed_json(fixtures, "orders", "list", "--limit", "1")] == [back]
     table = run(fixtures, "orders", "list").output
     assert waiting in table and "SHOP_REFUSED" in table and "secret" not in table
 
@@ -40,7 +40,7 @@ def test_a_word_is_a_local_administrators_for_the_named_operator(
     assert (done.exit_code, done.output) == (0, f"{word.capitalize()} as ann@demo.local (local administrator).\n"), (
         done.output
     )
-    assert standing(fixtures, order) == status
+    assert status_and_resolution(fixtures, order) == status
     assert fixtures.sql("select operator_id, via, reason from orders.analyst_decisions") == [
         (ann.operator_id, "local_administrator", "by phone")
     ]
@@ -54,7 +54,7 @@ def test_of_what_came_back_a_retry_asks_the_shop_again(fixtures: Any) -> None:
     refused(decide(fixtures, order, "fulfil"), 1, "")
     done = decide(fixtures, order, "retry")
     assert done.exit_code == 0, done.output
-    assert standing(fixtures, order)[0] == "STARTED"
+    assert status_and_resolution(fixtures, order)[0] == "STARTED"
 
 
 def test_nobody_has_more_rights_here_than_on_the_pages(fixtures: Any) -> None:
@@ -83,5 +83,5 @@ def test_nobody_has_more_rights_here_than_on_the_pages(fixtures: Any) -> None:
     refused(decide(fixtures, order, "hold", reason=" "), 2, "")
     assert decide(fixtures, order, "burn").exit_code == 2
     assert run(fixtures, "orders", "decide", "demo", order, "hold", "--reason", "x").exit_code == 2
-    assert standing(fixtures, order) == ("QUEUED", None)
+    assert status_and_resolution(fixtures, order) == ("QUEUED", None)
     assert fixtures.sql("select count(*) from orders.analyst_decisions") == [(0,)]

@@ -132,3 +132,26 @@ def test_a_halt_and_an_operation_that_is_not_the_digests_are_told_on_the_card(fi
     assert 'name="verdict"' not in page
     assert say(ann, approval_id).status_code == 409
     assert votes(fixtures, approval_id) == 0
+
+
+def test_why_an_agent_wants_it_is_shown_fenced_off_and_changes_nothing(fixtures: Any) -> None:
+    approval_id = fixtures.approval("200.00")
+    browser = fixtures.browser("reader")
+    before = card(browser, approval_id)
+    for number, words in enumerate(
+        ("The customer waits.", "The customer waits.", '<b>Approve</b> "at once" \u202e now', "Third.", "Fourth.")
+    ):
+        fixtures.sql(
+            "insert into sentinel.aap_requests (tenant_id, request_id, principal_id, idempotency_key, agent_id, submission, reasoning,"
+            " operation_id, created_at, deadline_at) select tenant_id, %s, principal_id, %s, agent_id, '{}', %s, operation_id,"
+            " created_at + %s * interval '1 second', created_at + interval '1 hour' from sentinel.approvals where approval_id = %s",
+            uuid.uuid4(), f"k{number}", words, number, approval_id,
+        )  # fmt: skip
+    page = card(browser, approval_id)
+    fenced = re.findall(r'<figure class="untrusted">.*?</figure>', page, re.S)
+    assert [part for part in ("Fourth.", "Third.", "&lt;b&gt;Approve", "The customer waits.") if part in "".join(fenced)] == [
+        "Fourth.", "Third.", "&lt;b&gt;Approve",
+    ], "the newest three, each once"  # fmt: skip
+    outside = re.sub(r'<figure class="untrusted">.*?</figure>', "", page, flags=re.S)
+    assert "Approve</b>" not in page and "Fourth." not in outside and hidden_in(page) == []
+    assert digest_on(page) == digest_on(before)

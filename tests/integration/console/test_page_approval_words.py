@@ -10,7 +10,7 @@ from ops_console.pages import approval_votes as approval_words
 from tests.integration.console.approval_pages import ZERO, card, digest_of, digest_on, listed, say, votes
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_shown_is_decided import FENCE
-from tests.support.orders_console_fixtures import queued, standing
+from tests.support.orders_console_fixtures import queued, status_and_resolution
 
 
 def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(fixtures: Any) -> None:
@@ -138,6 +138,6 @@ def test_an_orders_card_has_its_signals_fenced_and_the_analysts_words(fixtures: 
             assert say(ann, approval_id, word).status_code == 400
         for _ in range(2):
             assert say(ann, approval_id, word, proof=PASSWORD).status_code == 303
-        assert standing(fixtures, order_id) == (ends, word)
+        assert status_and_resolution(fixtures, order_id) == (ends, word)
         assert votes(fixtures, approval_id) == 1
         assert approval_words.REPEATED in card(ann, approval_id)

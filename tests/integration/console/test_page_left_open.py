@@ -23,7 +23,7 @@ TABLES = (
 SENTENCE = "Your session was renewed in another tab. Nothing was done"
 
 
-def again(browser: Browser, path: str, **fields: Any) -> Any:
+def post_old_form(browser: Browser, path: str, **fields: Any) -> Any:
     """The form of a tab whose session was renewed elsewhere."""
     return browser.client.post(path, data={"csrf": "x" * 43, **fields}, headers=OURS)
 
@@ -39,7 +39,7 @@ def faults(fixtures: Any, browser: Browser, about: dict[str, str], *, proved: bo
     found, before = [], state(fixtures)
     for route, form in FORMS.items():
         typed = {name: filled(text, about) for name, text in form.typed.items()}
-        answer = again(browser, filled(route, about), proof=HIDDEN, **typed)
+        answer = post_old_form(browser, filled(route, about), proof=HIDDEN, **typed)
         title = form.title if proved else form.unproved or form.title
         wanted = (f"<title>{title}", SENTENCE, *form.back)
         found += [f"{route}: no {piece}" for piece in wanted if piece not in answer.text]
@@ -72,7 +72,7 @@ def test_every_form_of_an_earlier_session_does_nothing_and_comes_back_on_its_pag
     word = {"digest": about["digest"], "verdict": "reject", "reason": WORDS}
     assert browser.submit(f"/ops/approvals/{about['approval_id']}", **word).status_code == 303
     assert fixtures.approval_status(about["approval_id"]) == "rejected"
-    gone = again(browser, "/ops/approvals/00000000-0000-0000-0000-000000000000", **word)
+    gone = post_old_form(browser, "/ops/approvals/00000000-0000-0000-0000-000000000000", **word)
     assert gone.status_code == 404
 
 
@@ -89,12 +89,12 @@ def test_the_mutants_that_show_no_form_again_or_a_secret_too_are_seen(fixtures: 
     assert {fault.partition(":")[0] for fault in found} == {"/ops/account/tokens", "/ops/operators", "/ops/keys"}
     assert "/ops/operators: a secret came back" in found
     # What shows no form again says so and leads back to the page.
-    assert 'href="/ops/account">back to the page' in again(browser, "/ops/account/tokens", label="nightly").text
+    assert 'href="/ops/account">back to the page' in post_old_form(browser, "/ops/account/tokens", label="nightly").text
 
 
 def test_signing_out_from_a_tab_left_open_does_nothing_and_offers_it_again(fixtures: Any) -> None:
     browser = fixtures.browser("ann", "viewer")
-    answer = again(browser, "/ops/sign-out")
+    answer = post_old_form(browser, "/ops/sign-out")
     assert answer.status_code == 403
     assert SENTENCE in answer.text
     assert 'href="/ops">back to the page' in answer.text
@@ -114,13 +114,13 @@ def test_only_a_form_that_the_browser_says_is_ours_comes_back(fixtures: Any) -> 
     strict = fixtures.at_page(
         browser.email, fixtures.app(require_second_factor="everyone", second_factor_secrets=("s" * 40,))
     )
-    assert "thinking" not in again(strict, path, **fields).text, "nothing is shown before the second factor"
+    assert "thinking" not in post_old_form(strict, path, **fields).text, "nothing is shown before the second factor"
 
 
 def test_a_viewer_is_shown_what_a_viewer_may_see(fixtures: Any) -> None:
     approval = fixtures.approval("220.00")
     viewer = fixtures.browser("vic", "viewer")
-    answer = again(viewer, "/ops/approvals/batch", id=approval, digest="d", verdict="reject", reason=WORDS)
+    answer = post_old_form(viewer, "/ops/approvals/batch", id=approval, digest="d", verdict="reject", reason=WORDS)
     assert answer.status_code == 403 and "thinking" not in answer.text
     menu = viewer.get("/ops/halts").text.partition("</nav>")[0]
     assert "/ops/keys" not in menu and "/ops/operators" not in menu and "/ops/events" in menu

@@ -14,7 +14,7 @@ from sentinel.authority.protected_changes import DEACTIVATE, SET_ROLE
 from sentinel.core.errors import Conflict
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import SECRET, api_sign_in, enrol
-from tests.integration.console.test_operators_commands import told
+from tests.integration.console.test_operators_commands import printed_json
 
 ADDRESS = "/ops/operators"
 FIRST = "a first password"
@@ -167,11 +167,11 @@ def test_a_lost_second_factor_is_reset_at_the_machine(fixtures: Any) -> None:
     browser = fixtures.browser("ann", app=app)
     enrol(fixtures, browser)
     assert api_sign_in(app, "ann@demo.local").status_code == 401
-    assert told(fixtures, "operators", "reset-second-factor", "ann@demo.local")["was_there"] is True
-    assert told(fixtures, "operators", "reset-second-factor", "ann@demo.local")["was_there"] is False
+    assert printed_json(fixtures, "operators", "reset-second-factor", "ann@demo.local")["was_there"] is True
+    assert printed_json(fixtures, "operators", "reset-second-factor", "ann@demo.local")["was_there"] is False
     assert browser.get("/ops/account").status_code == 303
     assert api_sign_in(app, "ann@demo.local").status_code == 200
     # At the machine itself the last admin can be changed too: nobody is locked out there.
     fixtures.operator("ada", "admin")
-    told(fixtures, "operators", "disable", "ada@demo.local")
+    printed_json(fixtures, "operators", "disable", "ada@demo.local")
     assert fixtures.sql("select active from sentinel.operators where role = 'admin'") == [(False,)]

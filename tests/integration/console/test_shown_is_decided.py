@@ -27,7 +27,7 @@ class Console:
     def shown(self, approval_id: uuid.UUID) -> str:
         return str(self.person.get(f"/ops/api/approvals/{approval_id}").json["digest"])
 
-    def word(self, approval_id: uuid.UUID, verdict: str, digest: str) -> bool:
+    def vote(self, approval_id: uuid.UUID, verdict: str, digest: str) -> bool:
         """Whether it was taken; a refusal must be the conflict that says to look again."""
         more = {"reference": "ticket 7"} if verdict == "handled" else {}
         answer = self.person.post(
@@ -53,7 +53,7 @@ class CommandLine:
         listed = json.loads(self.run("list", "--json").stdout)
         return str(next(one["digest"] for one in listed if one["approval_id"] == str(approval_id)))
 
-    def word(self, approval_id: uuid.UUID, verdict: str, digest: str) -> bool:
+    def vote(self, approval_id: uuid.UUID, verdict: str, digest: str) -> bool:
         """Whether it was taken; a refusal must be one line that says to look again."""
         more = ("--reference", "ticket 7") if verdict == "handled" else ()
         asked = (verdict, str(approval_id), "--as", self.email, "--reason", "looked", "--digest", digest, *more)
@@ -80,7 +80,7 @@ def taken_unseen(fixtures: Any, make_way: Any, verdict: str) -> list[str]:
     others = other_digests(fixtures, way, approval_id)
     print(f"N={len(others)} other digests")
     for digest in others:
-        if way.word(approval_id, verdict, digest):
+        if way.vote(approval_id, verdict, digest):
             found.append(digest)
             approval_id = fixtures.approval("200.00")
     if not found:
@@ -88,7 +88,7 @@ def taken_unseen(fixtures: Any, make_way: Any, verdict: str) -> list[str]:
             (0,)
         ]
         assert fixtures.approval_status(approval_id) == "pending"
-        assert way.word(approval_id, verdict, way.shown(approval_id)), "what was shown is taken"
+        assert way.vote(approval_id, verdict, way.shown(approval_id)), "what was shown is taken"
     return found
 
 
@@ -104,7 +104,7 @@ def test_what_changed_since_it_was_shown_is_refused(fixtures: Any, way: str) -> 
     hand, approval_id = WAYS[way](fixtures), fixtures.approval("200.00")
     seen = hand.shown(approval_id)
     fixtures.sql("update sentinel.approvals set amount_minor = 90000, digest = 'sha256:' || repeat('9', 64)")
-    assert [verdict for verdict in VERDICTS if hand.word(approval_id, verdict, seen)] == []
+    assert [verdict for verdict in VERDICTS if hand.vote(approval_id, verdict, seen)] == []
     assert fixtures.approval_status(approval_id) == "pending"
 
 

@@ -27,9 +27,9 @@ from tests.support.embedded_servers import (
     IS_ROOT,
     Holder,
     alive,
-    answers_again,
     ask,
     eventually,
+    is_answering,
     launch_without_watch,
     needs_linux,
 )
@@ -70,7 +70,7 @@ def test_a_server_that_ends_by_itself_is_started_again_at_the_same_address(base:
             assert pid is not None
             os.kill(pid, signal.SIGQUIT)
             assert eventually(lambda: process.live_server(server.data_dir) not in (None, pid), 10)
-            assert eventually(lambda: answers_again(server.admin_url), 10)
+            assert eventually(lambda: is_answering(server.admin_url), 10)
         assert ask(server.admin_url, "SELECT count(*) FROM kept") == (500,)
     assert process.live_server(server.data_dir) is None
 

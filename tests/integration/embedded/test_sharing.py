@@ -14,7 +14,7 @@ from sentinel.store.embedded import (
     running,
     supervised,
 )
-from tests.support.embedded_servers import Holder, alive, answers_again, ask, eventually
+from tests.support.embedded_servers import Holder, alive, ask, eventually, is_answering
 
 
 def test_two_short_commands_at_once_share_one_server(base: Path, holders: list[Holder]) -> None:
@@ -90,7 +90,7 @@ def _taken_over(base: Path, holders: list[Holder]) -> bool:
         began = time.monotonic()
         assert loop.finish() == 0
         assert time.monotonic() - began < 8, "the command waited for its lodger"
-        found = eventually(lambda: answers_again(joined.admin_url), 5)
+        found = eventually(lambda: is_answering(joined.admin_url), 5)
         assert found is (process.live_server(joined.data_dir) not in (None, loop_pid))
     assert process.live_server(joined.data_dir) is None
     return found
@@ -122,6 +122,6 @@ def test_a_server_that_is_taken_over_stays_where_its_users_know_it(
     with supervised(base) as joined:
         assert joined.socket_dir.parent != elsewhere
         holders[0].kill()
-        assert eventually(lambda: answers_again(joined.admin_url), 10)
+        assert eventually(lambda: is_answering(joined.admin_url), 10)
         with running(base) as other:
             assert other.socket_dir == joined.socket_dir

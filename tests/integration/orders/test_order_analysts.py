@@ -50,12 +50,12 @@ def test_each_word_has_its_effect_once_and_the_redelivery_says_where_the_order_s
     assert shop_rows(orders) == []
     for word in DECISIONS:
         assert say(orders, f"o-{word}", word) == word
-    orders.rounds(until=lambda: len(shop_rows(orders)) == 2 and orders.standing("o-fulfil")[0] == "FULFILLED")
+    orders.rounds(until=lambda: len(shop_rows(orders)) == 2 and orders.status_and_lane("o-fulfil")[0] == "FULFILLED")
     orders.rounds()
     assert shop_rows(orders) == [("o-fulfil", "fulfilled"), ("o-hold", "held")]
     ended = {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}
     for word, body in bodies.items():
-        assert orders.standing(f"o-{word}") == (ended[word], "medium")
+        assert orders.status_and_lane(f"o-{word}") == (ended[word], "medium")
         again = orders.deliver(body)
         # The same status as at first, and where the order stands now.
         assert (again.status_code, again.json["status"]) == (202, ended[word].lower())
@@ -100,9 +100,12 @@ def test_words_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: Order
         said = at_once(jobs)
         won = [one for one in said if one in DECISIONS]
         assert len(won) == 1, said
-        orders.rounds(until=lambda: orders.standing(order_id)[0] != "QUEUED")
+        orders.rounds(until=lambda: orders.status_and_lane(order_id)[0] != "QUEUED")
         orders.rounds()
-        assert orders.standing(order_id)[0] == {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}[won[0]]
+        assert (
+            orders.status_and_lane(order_id)[0]
+            == {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}[won[0]]
+        )
     assert orders.fixtures.broken_invariants() == []
 
 
@@ -114,7 +117,7 @@ def test_an_alert_channel_that_is_down_leaves_the_order_held_and_the_alert_waiti
         try:
             assert orders.deliver(order_body("o-1", "high")).json["status"] == "held"
             orders.rounds(until=lambda: orders.one("select attempts from orders.alerts") == 1)
-            assert orders.standing("o-1") == ("HELD", "high")
+            assert orders.status_and_lane("o-1") == ("HELD", "high")
             assert orders.one("select last_error from orders.alerts") == "http_500"
             channel.script = lambda asked: asked.answer(200, b"ok", "text/plain")
             fixtures.admin.execute("update orders.alerts set next_attempt_at = clock_timestamp()")

@@ -123,7 +123,7 @@ def test_an_order_left_started_that_the_authority_does_not_have_so_is_asked_agai
     halted = set_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="tenant", reason="drill")
     orders.make_due()
     orders.rounds()
-    assert (orders.standing("o-1"), shop.done) == (("DECIDED", "low"), [])
+    assert (orders.status_and_lane("o-1"), shop.done) == (("DECIDED", "low"), [])
     lift_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), halted.halt_id, reason="over")
     orders.make_due()
     orders.rounds()

@@ -78,7 +78,7 @@ def test_another_body_is_a_conflict_and_people_are_told_once(orders: OrderFixtur
         answer = orders.deliver(other)
         assert (answer.status_code, answer.json["errors"].keys()) == (422, {"body"})
     assert orders.all("select kind, order_id from orders.alerts") == [("body_conflict", "o-1")]
-    assert orders.standing("o-1") == ("QUEUED", "medium")
+    assert orders.status_and_lane("o-1") == ("QUEUED", "medium")
 
 
 class Slow:

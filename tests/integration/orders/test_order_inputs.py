@@ -120,12 +120,12 @@ def test_a_source_has_a_limit_of_its_own(fixtures: Fixtures, authority_url: str)
     orders.deliver(GOOD)
     with intake_of(orders, SharedRateLimit(per_second=100_000, burst=100_000)) as app:
 
-        def again() -> int:
+        def repeat_delivery() -> int:
             return app.test_client().post(PATH, data=GOOD, headers=signed(GOOD)).status_code
 
-        assert {again() for _ in range(120)} == {200}
+        assert {repeat_delivery() for _ in range(120)} == {200}
         # What comes back meanwhile, 20 a second, is used up too.
-        assert any(again() == 429 for _ in range(600))
+        assert any(repeat_delivery() == 429 for _ in range(600))
     orders.close()
 
 

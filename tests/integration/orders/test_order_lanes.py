@@ -22,7 +22,7 @@ def test_an_order_ends_in_the_lane_that_the_authority_decides(orders: OrderFixtu
     answer = orders.deliver(order_body("o-1", lane))
     assert answer.status_code == {"low": 200, "medium": 202, "high": 200}[lane], answer.text
     assert (answer.json["lane"], answer.json["status"]) == (lane, LANES[lane].lower())
-    assert orders.standing("o-1") == (LANES[lane], lane)
+    assert orders.status_and_lane("o-1") == (LANES[lane], lane)
     shop = {"low": ["fulfilled"], "medium": [], "high": ["held"]}[lane]
     assert [row[0] for row in orders.all("select status from orders.simulated_shop")] == shop
     assert [row[0] for row in orders.all("select kind from orders.alerts")] == (
@@ -43,7 +43,7 @@ def test_an_approved_order_is_fulfilled_once_and_its_replay_says_so(orders: Orde
     body = order_body("o-1", "medium")
     assert orders.deliver(body).json["status"] == "queued"
     decide(orders.fixtures, orders.one("select approval_id from orders.reviews"))
-    orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
+    orders.rounds(until=lambda: orders.status_and_lane("o-1") == ("FULFILLED", "medium"))
     again = orders.deliver(body)
     assert (again.status_code, again.json["status"], again.headers["X-Sentinel-Idempotent-Replay"]) == (
         202,
@@ -56,7 +56,7 @@ def test_an_approved_order_is_fulfilled_once_and_its_replay_says_so(orders: Orde
 def test_a_rejected_order_is_held_and_never_fulfilled(orders: OrderFixtures) -> None:
     orders.deliver(order_body("o-1", "medium"))
     decide(orders.fixtures, orders.one("select approval_id from orders.reviews"), "reject")
-    orders.rounds(until=lambda: orders.standing("o-1") == ("HELD", "medium"))
+    orders.rounds(until=lambda: orders.status_and_lane("o-1") == ("HELD", "medium"))
     orders.make_due()
     orders.rounds()
     assert orders.all("select kind, state from orders.effects") == [("hold", "done")]
@@ -74,7 +74,7 @@ def test_an_order_with_nothing_to_pay_waits_for_a_person_who_cannot_refund_it(or
         say(orders, "refund")
     assert orders.one("select count(*) from refunds.ledger_entries") == 0
     assert say(orders, "fulfil") == "fulfil"
-    orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
+    orders.rounds(until=lambda: orders.status_and_lane("o-1") == ("FULFILLED", "medium"))
     orders.make_due()
     orders.rounds()
     assert orders.one("select outcome from sentinel.operation_states") == "success"
@@ -157,7 +157,7 @@ def test_what_is_only_scored_is_not_fulfilled_by_saying_so(fixtures: Fixtures) -
         ):
             with pytest.raises(pg.CheckViolation):
                 connection.execute(statement.encode())
-    assert away.standing("o-1") == ("SCORED", None)
+    assert away.status_and_lane("o-1") == ("SCORED", None)
     away.close()
 
 

@@ -52,7 +52,7 @@ def test_an_order_is_not_resolved_while_its_intake_may_act(fixtures: Fixtures, a
     assert round(left) == act_within_seconds(orders.settings) > orders.settings.lease_seconds
     orders.make_due()
     orders.rounds()
-    assert orders.standing("o-1") == ("FULFILLED", "low") and fixtures.broken_invariants() == []
+    assert orders.status_and_lane("o-1") == ("FULFILLED", "low") and fixtures.broken_invariants() == []
     orders.close()
 
 
@@ -81,7 +81,7 @@ def test_an_order_left_behind_started_is_held_for_a_person_and_never_fulfilled(
     assert say_not_executed(fixtures) == ""
     orders.make_due()
     orders.rounds()
-    assert (orders.standing("o-1"), shop.done) == (standing, told_shop)
+    assert (orders.status_and_lane("o-1"), shop.done) == (standing, told_shop)
     assert orders.all("select kind, details ->> 'reason' from orders.alerts") == [alert]
     orders.make_due()
     orders.rounds()
@@ -96,14 +96,14 @@ def test_what_the_shop_did_before_is_told_and_halts(fixtures: Fixtures, authorit
     shop = FlakyShop("late", "blind")
     orders = make_intake(fixtures, authority_url, parts={"shop": shop})
     orders.deliver(order_body("o-1"))
-    assert shop.done == [("fulfilled", "o-1")] and orders.standing("o-1")[0] == "STARTED"
+    assert shop.done == [("fulfilled", "o-1")] and orders.status_and_lane("o-1")[0] == "STARTED"
     let_leave_end(fixtures)
     assert say_not_executed(fixtures) == ""
     shop.script = ["blind"]
     for _ in range(3):
         orders.make_due()
         orders.rounds()
-    assert orders.standing("o-1") == ("FULFILLED", "low") and shop.done == [("fulfilled", "o-1")]
+    assert orders.status_and_lane("o-1") == ("FULFILLED", "low") and shop.done == [("fulfilled", "o-1")]
     assert orders.one("select count(*) from orders.effects where reported_at is null") == 0
     assert fixtures.one("select in_doubt_reason from sentinel.operation_states") == "contradiction"
     assert [halt.target for halt in list_halts(fixtures.console_pool, fixtures.tenant_id)] == [

@@ -47,10 +47,10 @@ def test_an_order_left_before_its_score_is_scored_by_whoever_takes_it_up(
     orders.app.close()
     orders.app = InProcessApp(create_app(intake, orders.review.store, orders.review.key, orders.settings))
     assert orders.deliver(order_body("o-left")).status_code == 503
-    assert orders.standing("o-left") == ("RECEIVED", None)
+    assert orders.status_and_lane("o-left") == ("RECEIVED", None)
     orders.make_due()
     orders.rounds()
-    assert orders.standing("o-left") == ("FULFILLED", "low")
+    assert orders.status_and_lane("o-left") == ("FULFILLED", "low")
 
 
 def test_an_order_that_the_simulated_shop_holds_is_not_settled_as_fulfilled(
@@ -64,8 +64,8 @@ def test_an_order_that_the_simulated_shop_holds_is_not_settled_as_fulfilled(
     )
     assert orders.deliver(order_body("o-held")).status_code == 202
     assert orders.deliver(order_body("o-other")).status_code == 200
-    assert orders.standing("o-held") == ("SHOP_REFUSED", "low")
-    assert orders.standing("o-other") == ("FULFILLED", "low")
+    assert orders.status_and_lane("o-held") == ("SHOP_REFUSED", "low")
+    assert orders.status_and_lane("o-other") == ("FULFILLED", "low")
     assert orders.all("select order_id, status from orders.simulated_shop order by 1") == [
         ("o-held", "held"),
         ("o-other", "fulfilled"),

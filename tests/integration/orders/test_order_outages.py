@@ -63,12 +63,12 @@ def test_a_shop_that_does_not_answer_keeps_the_order_in_its_lane_until_it_is_don
     orders = make_intake(fixtures, authority_url, parts={"shop": shop})
     body = order_body("o-1")
     answer = orders.deliver(body)
-    if orders.standing("o-1")[0] != "FULFILLED":
+    if orders.status_and_lane("o-1")[0] != "FULFILLED":
         assert (answer.status_code, answer.json["status"], answer.json["lane"]) == (202, "fulfilling", "low")
         for _ in range(4):
             orders.make_due()
             orders.rounds()
-    assert orders.standing("o-1") == ("FULFILLED", "low")
+    assert orders.status_and_lane("o-1") == ("FULFILLED", "low")
     assert shop.done == [("fulfilled", "o-1")]
     assert orders.deliver(body).json["status"] == "fulfilled"
     orders.close()
@@ -91,7 +91,7 @@ def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(fixtures: Fixtures, 
     orders = make_intake(fixtures, authority_url, parts={"shop": FlakyShop("refuse")})
     answer = orders.deliver(order_body("o-1"))
     assert (answer.status_code, answer.json["status"]) == (202, "queued")
-    assert orders.standing("o-1") == ("SHOP_REFUSED", "low")
+    assert orders.status_and_lane("o-1") == ("SHOP_REFUSED", "low")
     assert orders.all("select kind, state from orders.effects") == [("fulfil", "refused")]
     assert [row[0] for row in orders.all("select kind from orders.alerts")] == ["shop_refused"]
     orders.make_due()
@@ -99,7 +99,7 @@ def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(fixtures: Fixtures, 
     # Nothing is reported while somebody may still have it tried again.
     assert orders.one("select count(*) from sentinel.operation_states where status = 'in_doubt'") == 0
     resolve_order(fixtures.console_pool, actor(fixtures, "approver"), "demo", "o-1", word="hold", reason="out of stock")
-    assert orders.standing("o-1") == ("HELD", "low")
+    assert orders.status_and_lane("o-1") == ("HELD", "low")
     orders.rounds()
     assert orders.all("select kind, state from orders.effects order by kind") == [
         ("fulfil", "refused"),
@@ -126,10 +126,10 @@ def test_an_order_approved_before_it_was_queued_goes_on_at_once(fixtures: Fixtur
     halted = set_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="tenant", reason="drill")
     orders.make_due()
     orders.rounds()
-    assert orders.standing("o-1") == ("SCORED", None), "a halt is for now; what was decided before it stands"
+    assert orders.status_and_lane("o-1") == ("SCORED", None), "a halt is for now; what was decided before it stands"
     lift_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), halted.halt_id, reason="over")
     orders.make_due()
-    orders.rounds(until=lambda: orders.standing("o-1") == ("FULFILLED", "medium"))
+    orders.rounds(until=lambda: orders.status_and_lane("o-1") == ("FULFILLED", "medium"))
     assert [row[0] for row in orders.all("select event from orders.events order by event_id")] == [
         "scored", "needs_analyst", "queued", "started", "fulfilled",
     ]  # fmt: skip
@@ -148,5 +148,5 @@ def test_a_permit_that_ran_out_is_asked_for_again(fixtures: Fixtures) -> None:
         assert getattr(answer, "status", None) == "approved"
         let_permits_expire(fixtures)
         orders.review.pipeline.run(work)
-        assert orders.standing("o-1") == ("FULFILLED", "medium")
+        assert orders.status_and_lane("o-1") == ("FULFILLED", "medium")
         orders.close()

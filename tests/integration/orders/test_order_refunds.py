@@ -57,7 +57,7 @@ def test_a_guests_refund_is_paid_on_the_analysts_one_word(orders: OrderFixtures)
         assert say(orders, name, "refund") == "refund"
     work(orders, 2)
     assert [row[1] for row in rows(orders)] == ["EXECUTED"] * 3, rows(orders)
-    assert {orders.standing(name)[0] for name in names} == {"REFUND_FILED"}
+    assert {orders.status_and_lane(name)[0] for name in names} == {"REFUND_FILED"}
     assert orders.all("select distinct state, carried_result from orders.refunds") == [("paid", "approved")]
     votes = orders.all("select v.reason, a.reasons from sentinel.approval_votes v join sentinel.approvals a using (approval_id)"
                        " where a.action = 'refund.create'")  # fmt: skip
@@ -103,7 +103,7 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
     assert say(orders, "o-1", "refund") == "refund"
     work(orders)
     assert rows(orders)[0][1:] == ("DENIED", reason)
-    assert orders.standing("o-1") == ("REFUND_REFUSED", "medium")
+    assert orders.status_and_lane("o-1") == ("REFUND_REFUSED", "medium")
     assert orders.one("select last_error from orders.reviews") == f"refund_denied: {reason}"
     assert orders.all("select kind, occasion from orders.alerts") == [("refund_refused", "try 1")]
     assert say(orders, "o-1", "fulfil") == "conflict" and say(orders, "o-1", "refund") == "conflict"
@@ -112,7 +112,7 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
     work(orders)
     assert [row[0] for row in rows(orders)] == ["order:demo:o-1", "order:demo:o-1:try2"]
     assert orders.one("select count(distinct refund_id) from refunds.ledger_entries") == 1
-    assert orders.standing("o-1")[0] == "REFUND_REFUSED"
+    assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
     assert say(orders, "o-1", "hold") == "hold"
     orders.rounds()
     assert orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")]
@@ -173,7 +173,7 @@ def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_hap
     )
     admin.execute("set session_replication_role = origin")
     orders.rounds()
-    assert orders.standing("o-1")[0] == "REFUND_REFUSED"
+    assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
     assert [say(orders, "o-1", word) for word in ("retry", "hold")] == ["conflict"] * 2
     # It had been done: the order's way is over, and nothing is filed anew.
     admin.execute(
@@ -181,5 +181,5 @@ def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_hap
         " in_doubt_reason = null where status = 'in_doubt'"
     )
     orders.rounds()
-    assert orders.standing("o-1")[0] == "REFUND_FILED"
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
     assert orders.all("select state from orders.refunds") == [("paid",)]

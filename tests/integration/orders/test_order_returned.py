@@ -70,24 +70,26 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
             orders.deliver(order_body(name, lane))
             if lane == "medium":
                 assert say(orders, name, "fulfil") == "fulfil"
-        orders.rounds(until=lambda: all(orders.standing(name)[0] == "SHOP_REFUSED" for name in names))
+        orders.rounds(until=lambda: all(orders.status_and_lane(name)[0] == "SHOP_REFUSED" for name in names))
         # It stays there: nothing that time brings moves it, and the shop is not asked on.
         asked = len(shop.http.asked)
         orders.make_due()
         orders.rounds()
-        assert len(shop.http.asked) == asked and {orders.standing(name) for name in names} == {("SHOP_REFUSED", lane)}
+        assert len(shop.http.asked) == asked and {orders.status_and_lane(name) for name in names} == {
+            ("SHOP_REFUSED", lane)
+        }
         assert fixtures.broken_invariants() == []
         # Still refused: back again, and a viewer's or an unknown word is none.
         assert say(orders, "o-0", "retry") == "retry" and say(orders, "o-1", "fulfil") == "conflict"
         assert say(orders, "o-1", "retry", "viewer") == "forbidden"
-        orders.rounds(until=lambda: orders.standing("o-0")[0] == "SHOP_REFUSED")
+        orders.rounds(until=lambda: orders.status_and_lane("o-0")[0] == "SHOP_REFUSED")
         shop.forever = None
         for name, word in (("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")):
             assert say(orders, name, word) == word
         orders.make_due()
-        orders.rounds(until=lambda: shop.held["o-2"] == 1 and orders.standing("o-1")[0] == "FULFILLED")
+        orders.rounds(until=lambda: shop.held["o-2"] == 1 and orders.status_and_lane("o-1")[0] == "FULFILLED")
         orders.rounds()
-        assert {name: orders.standing(name)[0] for name in names} == {
+        assert {name: orders.status_and_lane(name)[0] for name in names} == {
             "o-0": "FULFILLED", "o-1": "FULFILLED", "o-2": "HELD", "o-3": "REFUND_FILED",
         }  # fmt: skip
         assert (dict(shop.shipped), dict(shop.held)) == ({"o-0": 1, "o-1": 1}, {"o-2": 1})
@@ -107,7 +109,7 @@ def test_no_program_tries_again_what_no_person_said_and_no_retry_passes_a_halt(
         orders = make_intake(fixtures, authority_url, shop_url=shop.url)
         shop.forever = ("POST", False, problem(422))
         orders.deliver(order_body("o-1"))
-        assert orders.standing("o-1")[0] == "SHOP_REFUSED"
+        assert orders.status_and_lane("o-1")[0] == "SHOP_REFUSED"
         moved: Any = "update orders.reviews set status = 'STARTED', last_event = 'retried' where order_id = 'o-1'"
         with pytest.raises(Exception, match="nobody said to try again"):
             fixtures.admin.execute(moved)

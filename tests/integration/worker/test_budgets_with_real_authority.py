@@ -16,7 +16,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, digest_of
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.workflow_fixtures import Shop
-from worker.refunds.in_doubt import InDoubtPoller
+from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.escalations import Escalation
 from worker.settlement import Refused
@@ -43,7 +43,7 @@ def ordered(shop: Shop, paid: int) -> None:
     shop.fixtures.ledger.add_orders([OrderFacts("o", datetime.now(UTC) - timedelta(days=1), paid, "USD")])
 
 
-def word(shop: Shop, fixtures: Fixtures, name: str, verdict: str, **rest: str) -> None:
+def vote(shop: Shop, fixtures: Fixtures, name: str, verdict: str, **rest: str) -> None:
     approval = fixtures.one("select approval_id from refunds.ledger_entries where ledger_entry_id = %s", name)
     resolve_approval(fixtures.console_pool, actor(fixtures, "approver"), approval, verdict=verdict, reason="seen",
                      digest=digest_of(fixtures, approval), **rest)  # fmt: skip
@@ -66,7 +66,7 @@ def test_what_a_person_handled_elsewhere_is_not_paid_again(shop: Shop, fixtures:
     assert parts(shop) == (140_00, 0, 0, 0, 0), "what waits for a person holds its amount"
     complain(shop, closed=True)
     asks(shop, "meanwhile", 140_00)
-    word(shop, fixtures, "first", "handled", reference="CASE-7")
+    vote(shop, fixtures, "first", "handled", reference="CASE-7")
     assert shop.stands("first") == ("DENIED", None, "handled_by_person")
     assert parts(shop) == (0, 0, 140_00, 0, 0)
     asks(shop, "second", 140_00)
@@ -81,7 +81,7 @@ def test_what_a_person_handled_beyond_what_is_left_is_on_record_and_named(shop: 
     asks(shop, "over", 60_00)
     assert shop.stands("over")[2] == Escalation.ORDER_OVERDRAWN
     assert fixtures.one("select offers_approve from sentinel.approvals") is False
-    word(shop, fixtures, "over", "handled", reference="CASE-8")
+    vote(shop, fixtures, "over", "handled", reference="CASE-8")
     assert parts(shop) == (0, 60_00, 60_00, 0, 20_00)
     assert fixtures.broken_invariants() == ["order_over_refunded"]
 
@@ -91,7 +91,7 @@ def test_a_rejected_refund_gives_its_amount_back(shop: Shop, fixtures: Fixtures)
     asks(shop, "asked", 180_00)
     asks(shop, "meanwhile", 60_00)
     assert shop.stands("meanwhile")[2] == Escalation.ORDER_OVERDRAWN
-    word(shop, fixtures, "asked", "reject")
+    vote(shop, fixtures, "asked", "reject")
     asks(shop, "after", 60_00)
     assert shop.stands("asked")[0] == "DENIED" and shop.stands("after")[0] == "EXECUTED"
     assert parts(shop)[1] == 60_00
@@ -111,7 +111,7 @@ def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
         assert doubts.look() == [], "an agent's report of an error frees nothing"
         asks(shop, "second", 60_00)
         assert shop.stands("second")[2] == Escalation.ORDER_OVERDRAWN
-        word(shop, fixtures, "second", "reject")
+        vote(shop, fixtures, "second", "reject")
         (doubt,) = list_in_doubt(fixtures.console_pool, fixtures.tenant_id)
         operation: uuid.UUID = doubt.operation_id
         resolve_in_doubt(

@@ -76,7 +76,7 @@ def outbox_open(fixtures: Fixtures) -> int:
     return int(fixtures.one("select count(*) from refunds.outbox where acknowledged_at is null"))
 
 
-def paid_after_the_word(fixtures: Fixtures, real: Shop) -> tuple[str, int]:
+def paid_after_not_executed(fixtures: Fixtures, real: Shop) -> tuple[str, int]:
     """The checker: a person speaks between the worker's start and its commit. (what the person heard, executions after)."""
     heard: list[str] = []
     real.spies["simulated_refund"] = Between("simulated_refund", lambda: heard.append(say_not_executed(fixtures)))
@@ -89,7 +89,7 @@ def paid_after_the_word(fixtures: Fixtures, real: Shop) -> tuple[str, int]:
 
 
 def test_not_executed_is_refused_while_the_worker_may_act(fixtures: Fixtures, real: Shop) -> None:
-    assert paid_after_the_word(fixtures, real) == ("still-acting", 1)
+    assert paid_after_not_executed(fixtures, real) == ("still-acting", 1)
     assert real.stands()[0] == "EXECUTED" and outbox_open(fixtures) == 0
     assert fixtures.broken_invariants() == []
 
@@ -97,7 +97,7 @@ def test_not_executed_is_refused_while_the_worker_may_act(fixtures: Fixtures, re
 def test_mutant_that_gives_no_time_lets_it_be_said_and_pays(fixtures: Fixtures, real: Shop) -> None:
     mutants.cut(fixtures, "sentinel.resolve_in_doubt", "when not executed and s.act_until > moment then 'still_acting'")
     mutants.cut(fixtures, "sentinel.leave_until", "moment + make_interval(secs => coalesce(seconds, 900))", "moment")
-    assert paid_after_the_word(fixtures, real) == ("", 1), "said, and paid all the same"
+    assert paid_after_not_executed(fixtures, real) == ("", 1), "said, and paid all the same"
 
 
 def test_a_worker_that_is_late_pays_nothing_and_its_row_ends(fixtures: Fixtures, real: Shop) -> None:

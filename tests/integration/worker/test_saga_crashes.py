@@ -66,7 +66,7 @@ class Fuse:
 
 
 @pytest.fixture
-def book(ledger_fixtures: LedgerFixtures) -> Effects:
+def effect_records(ledger_fixtures: LedgerFixtures) -> Effects:
     return Effects(ledger_fixtures.pool, ledger_fixtures.tenant_id)
 
 
@@ -122,16 +122,16 @@ def most_often(systems: list[InMemory]) -> int:
 @pytest.mark.parametrize("naive", [False, True], ids=["idempotent systems", "naive systems"])
 @pytest.mark.parametrize("shape", shapes())
 def test_a_saga_that_dies_anywhere_does_nothing_twice_and_forgets_nothing(
-    ledger_fixtures: LedgerFixtures, book: Effects, shape: str, naive: bool
+    ledger_fixtures: LedgerFixtures, effect_records: Effects, shape: str, naive: bool
 ) -> None:
     def make(fuse: Fuse, systems: list[Any]) -> Saga:
         effects = tuple(Effect(system) for system in systems)
-        return Saga("a_then_b", effects, Mortal(book, fuse), in_flight_seconds=0)
+        return Saga("a_then_b", effects, Mortal(effect_records, fuse), in_flight_seconds=0)
 
     for place in range(MOST_PLACES):
         died, answer, row, systems = crashed_and_resumed(ledger_fixtures, make, place, shape, naive=naive)
         first, second = systems
-        records = {record.effect_number: record for record in book.of_entry(row.ledger_entry_id)}
+        records = {record.effect_number: record for record in effect_records.of_entry(row.ledger_entry_id)}
         assert most_often(systems) <= 1, place
         assert isinstance(answer, WANTED[shape]), (place, answer)
         for system, number in ((first, 1), (second, 2)):
@@ -163,7 +163,7 @@ def test_a_saga_without_a_record_doubles(ledger_fixtures: LedgerFixtures) -> Non
 
 
 def test_a_saga_that_does_not_look_first_doubles_at_a_naive_system(
-    ledger_fixtures: LedgerFixtures, book: Effects, monkeypatch: pytest.MonkeyPatch
+    ledger_fixtures: LedgerFixtures, effect_records: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant of looking up: nothing is ever found."""
     monkeypatch.setattr(saga_module, "is_there", lambda system, reference: Refused("not there"))
@@ -171,7 +171,7 @@ def test_a_saga_that_does_not_look_first_doubles_at_a_naive_system(
     for place in range(12):
         _, _, _, systems = crashed_and_resumed(
             ledger_fixtures,
-            lambda fuse, systems: Saga("a_then_b", [Effect(s) for s in systems], Mortal(book, fuse), in_flight_seconds=0),
+            lambda fuse, systems: Saga("a_then_b", [Effect(s) for s in systems], Mortal(effect_records, fuse), in_flight_seconds=0),
             place, "goes well", naive=True,
         )  # fmt: skip
         seen.append(most_often(systems))

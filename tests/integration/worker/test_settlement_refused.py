@@ -24,7 +24,7 @@ RETAIL, DEFECT, PRICE = (BRANCHES[name] for name in ("retail/standard", "public/
 ENDED = ("ERROR", None, "settlement_refused")
 
 
-def said(shop: Shop, name: str = "r") -> str:
+def last_error(shop: Shop, name: str = "r") -> str:
     """The row's last error."""
     return str(shop.fixtures.one("select last_error from refunds.ledger_entries where ledger_entry_id = %s", name))
 
@@ -76,12 +76,12 @@ def test_a_refused_row_ends_in_one_run_and_its_authority_is_told(shop: Shop, aut
     operation = authority.operations[f"refund:{name}"]
     assert operation.outcome == "error"
     assert authority.operations[f"refund:{by_state['ALLOWED']}"].outcome is None, "silence tells nothing"
-    assert said(shop, name).startswith("simulated_refund refused: 422 account closed. Nothing was executed;")
+    assert last_error(shop, name).startswith("simulated_refund refused: 422 account closed. Nothing was executed;")
     operation_id = shop.fixtures.one("select operation_id from refunds.ledger_entries where ledger_entry_id = %s", name)
-    assert f"`sentinel in-doubt resolve {operation_id} --not-executed`" in said(shop, name)
+    assert f"`sentinel in-doubt resolve {operation_id} --not-executed`" in last_error(shop, name)
     (row,) = [row for row in outcome.rows if row.ledger_entry_id == name]
     assert (row.state, row.failed, row.what_next) == ("ERROR", True, "needs a person") and outcome.failed
-    assert row.as_json()["detail"] == said(shop, name) and row.reason_code == "settlement_refused"
+    assert row.as_json()["detail"] == last_error(shop, name) and row.reason_code == "settlement_refused"
     assert (
         outcome.reported == 2
         and shop.fixtures.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
@@ -96,14 +96,14 @@ def test_the_command_line_says_what_became_of_it(shop: Shop) -> None:
     shop.enter(RETAIL)
     shop.spies["simulated_refund"].says = [Refused("422 account closed")]
     shop.run()
-    assert worker_said(shop, "workflow", "explain", "r").count("ALLOWED → ERROR  (settlement_refused)") == 1
-    summary = json.loads(worker_said(shop, "summary", "--json"))
+    assert worker_output(shop, "workflow", "explain", "r").count("ALLOWED → ERROR  (settlement_refused)") == 1
+    summary = json.loads(worker_output(shop, "summary", "--json"))
     assert [(line["status"], line["decision"], line["reason_code"]) for line in summary] == [
         ("ERROR", "ALLOW", "settlement_refused")
     ]
 
 
-def worker_said(shop: Shop, *words: str) -> str:
+def worker_output(shop: Shop, *words: str) -> str:
     """What a command of the worker prints."""
     with worker_process(
         list(words), database_url=shop.fixtures.url, authority_url=shop.url, script=["-m", "worker.cli"],
@@ -147,7 +147,7 @@ def test_a_refund_whose_second_effect_is_refused_ends_with_nothing_left_of_the_f
     shop.fixtures.make_due()
     shop.run()
     assert shop.stands() == ENDED and authority.operations["refund:r"].outcome == "error"
-    assert said(shop).startswith("ticket_then_platform refused: platform_backend: no. Nothing was executed;")
+    assert last_error(shop).startswith("ticket_then_platform refused: platform_backend: no. Nothing was executed;")
     assert [record.state for record in book.of_entry("r")] == ["compensated", "refused"] and broken(shop.fixtures) == []
 
 
@@ -190,7 +190,7 @@ def test_killed_between_the_refusal_and_its_record_or_report_it_ends_the_same(
         shop.fixtures.make_due()
         shop.run()
     assert shop.stands() == ENDED and shop.fixtures.executions() == 0 and not server.done
-    assert said(shop).startswith("price_difference refused: 422 account closed. Nothing was executed;")
+    assert last_error(shop).startswith("price_difference refused: 422 account closed. Nothing was executed;")
     assert shop.fixtures.one("select count(*) from refunds.outbox where acknowledged_at is not null") == 1
     assert authority.operations["refund:r"].outcome == "error" and broken(shop.fixtures) == []
 

@@ -64,7 +64,7 @@ def shop(fixtures: Fixtures) -> Iterator[Shop]:
     ledger.close()
 
 
-def word(fixtures: Fixtures, name: str, verdict: str = "approve", **rest: Any) -> None:
+def vote(fixtures: Fixtures, name: str, verdict: str = "approve", **rest: Any) -> None:
     """A person's vote on what the row waits for."""
     approval = fixtures.one("select approval_id from refunds.ledger_entries where ledger_entry_id = %s", name)
     resolve_approval(
@@ -137,7 +137,7 @@ def test_approved_it_asks_its_customer_and_passes_every_hard_rule_again(shop: Sh
     asked = []
     while shop.stands()[1] == "operator":
         asked.append(shop.stands()[2])
-        word(fixtures, "r")
+        vote(fixtures, "r")
         shop.run()
     assert asked == ["open_complaint", "outside_window"]
     shop.answer("r")
@@ -151,7 +151,7 @@ def test_approved_it_asks_its_customer_and_passes_every_hard_rule_again(shop: Sh
 def test_under_a_halt_an_approval_pays_nothing(shop: Shop, fixtures: Fixtures) -> None:
     shop.flag(shop.enter(FEE), FEE, "open_complaint")
     shop.run()
-    word(fixtures, "r")
+    vote(fixtures, "r")
     set_halt(
         fixtures.console_pool, actor(fixtures, "approver"), scope="tenant", target="", level="pause", reason="stop"
     )
@@ -174,8 +174,8 @@ def test_what_no_machine_can_pay_is_not_offered_for_approval(
     reasons, may_approve = offers(fixtures, "r")
     assert may_approve is False and shop.stands()[2] in reasons
     with pytest.raises(SentinelError):
-        word(fixtures, "r")
-    word(fixtures, "r", "handled", reference="CASE-7")
+        vote(fixtures, "r")
+    vote(fixtures, "r", "handled", reference="CASE-7")
     shop.run()
     assert shop.stands() == ("DENIED", None, "handled_by_person")
     assert shop.nothing_paid()
@@ -186,8 +186,8 @@ def test_rejected_and_handled_rows_end(shop: Shop, fixtures: Fixtures) -> None:
     for name in ("rejected", "handled"):
         shop.flag(shop.enter(FEE, name), FEE, "open_complaint")
     shop.run()
-    word(fixtures, "rejected", "reject")
-    word(fixtures, "handled", "handled", reference="CASE-8")
+    vote(fixtures, "rejected", "reject")
+    vote(fixtures, "handled", "handled", reference="CASE-8")
     shop.run()
     assert shop.stands("rejected")[::2] == ("DENIED", "approval_rejected")
     assert shop.stands("handled")[::2] == ("DENIED", "handled_by_person")
@@ -201,7 +201,7 @@ def test_a_switch_that_is_turned_off_counts_for_rows_that_were_asked_already(sho
     turn_switch_off(fixtures.console_pool, actor(fixtures, "approver"), BOOK, "small_refund.refund_fee", reason="odd")
     shop.run()
     assert shop.stands()[1:] == ("operator", "switch_off")
-    word(fixtures, "r")
+    vote(fixtures, "r")
     shop.run()
     assert executed_once(shop, ["r"], "private_refund")
 
@@ -244,7 +244,7 @@ def test_what_its_system_refuses_for_good_is_in_doubt_at_once_and_its_budget_fre
     shop.run()
     assert shop.stands("before")[1:] == ("operator", "over_limit_early"), "what is in doubt holds its budget"
     assert "limit_exceeded" in str(shop.steps("before"))
-    word(fixtures, "before", "reject")
+    vote(fixtures, "before", "reject")
     admin = actor(fixtures, "admin")
     resolve_in_doubt(
         fixtures.console_pool, admin, doubt.operation_id, executed=False, evidence="refused: account closed"

@@ -42,15 +42,15 @@ class Hot(QuickHandler):
         if body["n"] == -1:
             raise InvalidInput.of("n", "must not be -1")
         if body.get("now"):
-            reply(told(body["n"]))
+            reply(json_answer(body["n"]))
         else:
             self.waiting[body["n"]] = reply
 
     def let_go(self, n: int) -> None:
-        self.waiting.pop(n)(told(n))
+        self.waiting.pop(n)(json_answer(n))
 
 
-def told(n: int) -> Answer:
+def json_answer(n: int) -> Answer:
     return Answer(orjson.dumps({"n": n}))
 
 

@@ -41,13 +41,13 @@ def admitted(limit: SharedRateLimit, before_each: Callable[[], SharedRateLimit] 
         return sum(count for (count,) in struct.iter_unpack("=q", file.read()))
 
 
-def standing_still() -> float:
+def stopped_clock() -> float:
     return 1000.0
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_four_processes_together_are_admitted_exactly_the_burst() -> None:
-    limit = SharedRateLimit(per_second=1, burst=BURST, clock=standing_still)
+    limit = SharedRateLimit(per_second=1, burst=BURST, clock=stopped_clock)
     assert admitted(limit) == BURST
     print(f"{PROCESSES * BURST} requests, exactly {BURST} admitted")
 
@@ -55,7 +55,7 @@ def test_four_processes_together_are_admitted_exactly_the_burst() -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_the_same_count_catches_a_limit_per_process() -> None:
     def own() -> SharedRateLimit:
-        return SharedRateLimit(per_second=1, burst=BURST, clock=standing_still)
+        return SharedRateLimit(per_second=1, burst=BURST, clock=stopped_clock)
 
     assert admitted(own(), own) == PROCESSES * BURST
 
@@ -72,7 +72,7 @@ def test_the_wait_that_is_told_is_the_wait_that_helps() -> None:
 
 
 def test_one_keys_debt_is_not_anothers() -> None:
-    limit = SharedRateLimit(per_second=1, burst=1, clock=standing_still)
+    limit = SharedRateLimit(per_second=1, burst=1, clock=stopped_clock)
     for number in range(200):
         limit.take(hashlib.sha256(b"%d" % number).digest())
 
@@ -89,7 +89,7 @@ def test_a_refusal_costs_nothing() -> None:
 
 
 def test_a_process_that_dies_with_the_lock_holds_up_one_request_and_no_more() -> None:
-    limit = SharedRateLimit(per_second=1, burst=100, clock=standing_still)
+    limit = SharedRateLimit(per_second=1, burst=100, clock=stopped_clock)
     lock = limit._locks[KEY[0] % len(limit._locks)]
     child = os.fork()
     if child == 0:

@@ -13,10 +13,11 @@ from click.testing import CliRunner
 
 from sentinel.core.money import Money
 from sentinel.platform.resources import policies_dir
+from sentinel.policy.errors import PolicyError
 from worker.orders.order import Band, Order, Score, as_received, facts_of, missing_facts, order_of
 from worker.orders.replay_cli import sources
 from worker.orders.scoring import without_facts
-from worker.orders.sources import FILE_NAME, PolicyError, Sources
+from worker.orders.sources import FILE_NAME, Sources
 
 CAME = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -19,7 +19,7 @@ from tests.corpora.retail import retail_lines
 from tests.support.scripted_server import Asked, ScriptedServer
 from worker.orders.online_retail import payload_of, read_retail_orders
 from worker.orders.replay import NO_LANE, DeliveryResult, ReplayedDelivery, ReplaySummary, percentiles, replay
-from worker.orders.replay_cli import replay_orders, sign, sources
+from worker.orders.replay_cli import replay_orders, sign_webhook, sources
 from worker.orders.signatures import Verified
 from worker.orders.sources import FILE_NAME, Sources
 
@@ -190,7 +190,7 @@ def test_a_file_that_is_another_one_or_a_source_without_a_secret_is_refused(
 def test_the_printed_line_posts_the_file_signed(intake: Intake, tmp_path: Path) -> None:
     file = tmp_path / "it's an order.json"
     file.write_text('{"order": {"id": "o-77", "amount": {"value": "12.50", "currency": "GBP"}}}\n')
-    printed = CliRunner().invoke(sign, [str(file), "--url", intake.http.url]).stdout
+    printed = CliRunner().invoke(sign_webhook, [str(file), "--url", intake.http.url]).stdout
     assert SECRETS["ORDERS_DEMO_SECRET"] not in printed
     answer = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, timeout=20, check=False)
     assert json.loads(answer.stdout) == {"lane": "low"}, answer
@@ -214,14 +214,14 @@ def test_the_sources_are_listed_with_what_is_missing(monkeypatch: pytest.MonkeyP
 
 
 def test_two_lanes_for_one_order_are_never_reported_as_one() -> None:
-    def told(lane: str) -> DeliveryResult:
+    def delivery(lane: str) -> DeliveryResult:
         return DeliveryResult("o", 200, lane, False, 0.1, Counter())
 
-    assert ReplaySummary([told("low"), told("low")]).is_good
-    assert ReplaySummary([told("low"), told(NO_LANE)]).lanes == {"o": "low"}
-    assert ReplaySummary([told("low"), told("high")]).lanes == {"o": "different lanes"}
-    assert not ReplaySummary([told("low"), told("high")]).is_good
-    assert not ReplaySummary([told(NO_LANE)]).is_good
+    assert ReplaySummary([delivery("low"), delivery("low")]).is_good
+    assert ReplaySummary([delivery("low"), delivery(NO_LANE)]).lanes == {"o": "low"}
+    assert ReplaySummary([delivery("low"), delivery("high")]).lanes == {"o": "different lanes"}
+    assert not ReplaySummary([delivery("low"), delivery("high")]).is_good
+    assert not ReplaySummary([delivery(NO_LANE)]).is_good
     assert not ReplaySummary().is_good
 
 
@@ -244,6 +244,6 @@ def test_every_order_of_a_file_can_be_told_by_every_source(lines: list[str]) -> 
     assert len(found) > 250
     for source in Sources.load(policies_dir() / FILE_NAME, SECRETS).all:
         for order in found:
-            told = source.to_order(json.loads(json.dumps(payload_of(order, source.fields))))
-            assert (told.order_id, told.amount, told.account_ref, told.placed_at, told.items) == (
+            delivery = source.to_order(json.loads(json.dumps(payload_of(order, source.fields))))
+            assert (delivery.order_id, delivery.amount, delivery.account_ref, delivery.placed_at, delivery.items) == (
                 order.order_id, order.amount, order.account_ref, order.placed_at, order.items)  # fmt: skip

@@ -109,7 +109,7 @@ def engine_answers(texts: list[str], values: Mapping[str, Any]) -> list[bool | N
     return list(CONDITIONS.combined(conditions).answers(values))
 
 
-def told(ask: Any) -> Any:
+def answers_or_error(ask: Any) -> Any:
     """What it answers, or the kind of what it raises: the engine refuses some values altogether."""
     try:
         return [*ask()]
@@ -127,7 +127,9 @@ def test_a_generated_condition_answers_as_the_engine_does(texts: list[str], valu
     combined = CONDITIONS.combined(conditions)
     assert not combined.by_engine, texts
     for one in values:
-        assert told(lambda one=one: combined.answers(one)) == told(lambda one=one: engine_answers(texts, one)), (
+        assert answers_or_error(lambda one=one: combined.answers(one)) == answers_or_error(
+            lambda one=one: engine_answers(texts, one)
+        ), (
             texts,
             one,
         )
@@ -142,7 +144,7 @@ def test_a_condition_that_is_not_translated_is_answered_by_the_engine_beside_the
         assume(False)
     combined = CONDITIONS.combined(conditions)
     assert {place for place, one in enumerate(conditions) if one.tree is None} == combined.by_engine
-    assert told(lambda: combined.answers(values)) == told(lambda: engine_answers(texts, values))
+    assert answers_or_error(lambda: combined.answers(values)) == answers_or_error(lambda: engine_answers(texts, values))
 
 
 @pytest.mark.parametrize("text", ["name.matches('a+')", "string(n) == 'x'", "[1, 2].exists(x, x > n)", "timestamp(name) < now", "n in [1, m]",
@@ -280,4 +282,4 @@ def test_a_translation_that_is_a_little_wrong_is_caught(
 ) -> None:
     monkeypatch.setitem(module._GLOBALS, name, mutant)
     broken = CONDITIONS.combined([CONDITIONS.compile(text)])
-    assert told(lambda: broken.answers(values)) != told(lambda: engine_answers([text], values))
+    assert answers_or_error(lambda: broken.answers(values)) != answers_or_error(lambda: engine_answers([text], values))

@@ -43,7 +43,7 @@ def kept(policy: CompiledPolicy) -> CompiledPolicy:
     return found
 
 
-def said(policy: CompiledPolicy, request: dict[str, Any]) -> dict[str, tuple[RuleAnswer, str]]:
+def explained(policy: CompiledPolicy, request: dict[str, Any]) -> dict[str, tuple[RuleAnswer, str]]:
     return {one.rule_id: (one.said, one.reason_code) for one in explain(policy, request, NOW)}
 
 
@@ -85,23 +85,23 @@ def test_a_policy_kept_without_sentences_has_the_digest_it_always_had_and_is_tol
 
 def test_a_rule_whose_answer_hangs_on_evidence_says_so_and_any_other_is_answered(tmp_path: Path) -> None:
     policy, request = kept(compile_text(tmp_path, EVIDENCE_RULES)), sample_request()
-    found = said(policy, request)
+    found = explained(policy, request)
     assert (found["asked"][0], found["unready"][0]) == (KEPT, KEPT)
     assert found["known_or_unready"][0] is RuleAnswer.DOES_NOT_HOLD, "no evidence could have made it hold"
     assert found["small_or_late"][0] is KEPT, "it held, but which reason it gave stood in the evidence"
     assert found["small"] == (RuleAnswer.HOLDS, "small_amount")
     risky = {**request, "params": {**request["params"], "risk": {**request["params"]["risk"], "known": True}}}
-    assert said(policy, risky)["known_or_unready"][0] is KEPT
+    assert explained(policy, risky)["known_or_unready"][0] is KEPT
     missing = {**request, "params": {**request["params"], "risk": {"known": False}}}
-    assert said(policy, missing)["often"] == (RuleAnswer.COULD_NOT_ANSWER, "fact_missing")
+    assert explained(policy, missing)["often"] == (RuleAnswer.COULD_NOT_ANSWER, "fact_missing")
 
 
 def test_what_the_operation_itself_carries_or_evidence_that_is_there_is_used(tmp_path: Path) -> None:
     policy, request = kept(compile_text(tmp_path, EVIDENCE_RULES)), sample_request()
-    own = said(policy, {**request, "params": {**request["params"], "why": "late"}})
+    own = explained(policy, {**request, "params": {**request["params"], "why": "late"}})
     assert own["asked"] == (RuleAnswer.HOLDS, "late")
     assert own["unready"][0] is KEPT
-    there = said(policy, {**request, "evidence_context": {"ready": False}})
+    there = explained(policy, {**request, "evidence_context": {"ready": False}})
     assert there["unready"] == (RuleAnswer.HOLDS, "not_ready")
     assert there["asked"][0] is RuleAnswer.DOES_NOT_HOLD, "the evidence is there and says nothing of it"
 
@@ -111,4 +111,4 @@ def test_mutant_that_takes_what_is_not_kept_for_silence_would_tell_of_an_escalat
 ) -> None:
     policy = kept(compile_text(tmp_path, EVIDENCE_RULES))
     monkeypatch.setattr(explaining, "_is_on_record", lambda fact, request: True)
-    assert said(policy, sample_request())["asked"][0] is RuleAnswer.DOES_NOT_HOLD
+    assert explained(policy, sample_request())["asked"][0] is RuleAnswer.DOES_NOT_HOLD

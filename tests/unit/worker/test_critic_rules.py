@@ -36,7 +36,7 @@ def case(**over: Any) -> CriticCase:
     return CriticCase(**{**fields, **over})
 
 
-def judged(**over: Any) -> tuple[str, str]:
+def critic_codes(**over: Any) -> tuple[str, str]:
     opinion = RULES.judge(case(**over))
     return opinion.reason_code.value, opinion.detail_code
 
@@ -62,7 +62,7 @@ def test_a_plain_request_is_approved_by_the_rules_alone() -> None:
     ],
 )  # fmt: skip
 def test_an_amount_that_the_facts_contradict_goes_to_a_person(over: dict[str, Any], detail: str) -> None:
-    assert judged(**over) == ("critic_amount", detail)
+    assert critic_codes(**over) == ("critic_amount", detail)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_amount_that_the_facts_contradict_goes_to_a_person(over: dict[str, An
      {"paid": None, "shipping_fee": None, "requested": usd(10**9)}],
 )  # fmt: skip
 def test_exactly_equal_is_no_contradiction_and_what_nobody_knows_says_nothing(over: dict[str, Any]) -> None:
-    assert judged(**over)[0] == "critic_ok"
+    assert critic_codes(**over)[0] == "critic_ok"
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_exactly_equal_is_no_contradiction_and_what_nobody_knows_says_nothing(ov
 @pytest.mark.parametrize("slip", [10, 100])
 def test_ten_or_a_hundred_times_what_the_words_name_goes_to_a_person(text: str, slip: int) -> None:
     facts = {"paid": usd(500_000), "shipping_fee": usd(200_000)}
-    assert judged(reason=text, requested=usd(980), **facts)[0] == "critic_ok"
-    assert judged(reason=text, requested=usd(980 * slip), **facts)[0] == "critic_amount"
+    assert critic_codes(reason=text, requested=usd(980), **facts)[0] == "critic_ok"
+    assert critic_codes(reason=text, requested=usd(980 * slip), **facts)[0] == "critic_amount"
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_amounts_are_read_in_the_ways_people_write_them(text: str, currency: str
      "2 items, each $2.45, and 10% off the shipping", "see https://shop.example/a?price=1.00 about shipping"],
 )  # fmt: skip
 def test_numbers_that_say_nothing_against_the_amount_are_left_alone(text: str) -> None:
-    assert judged(reason=text)[0] == "critic_ok"
+    assert critic_codes(reason=text)[0] == "critic_ok"
 
 
 def test_words_in_another_currency_go_to_a_person_and_nothing_is_converted() -> None:
-    assert judged(reason="shipping was 4,90 €") == ("critic_amount", "text_names_other_currency")
-    assert judged(reason="shipping was 4,90 € which is $4.90") == ("critic_ok", "")
+    assert critic_codes(reason="shipping was 4,90 €") == ("critic_amount", "text_names_other_currency")
+    assert critic_codes(reason="shipping was 4,90 € which is $4.90") == ("critic_ok", "")
 
 
 # Scenario
@@ -123,7 +123,7 @@ def test_words_in_another_currency_go_to_a_person_and_nothing_is_converted() -> 
      ("defect", "The price dropped? No: price difference please", "speaks_of_price")],
 )  # fmt: skip
 def test_a_text_about_something_else_goes_to_a_person(scenario: str, text: str, detail: str) -> None:
-    assert judged(scenario=scenario, reason=text) == ("critic_scenario", detail)
+    assert critic_codes(scenario=scenario, reason=text) == ("critic_scenario", detail)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_text_about_something_else_goes_to_a_person(scenario: str, text: str, 
      ("compensation", "It arrived broken and late"), ("standard", "never arrived"), ("unheard_of", "broken")],
 )  # fmt: skip
 def test_a_text_that_also_or_only_speaks_of_the_scenario_is_left_alone(scenario: str, text: str) -> None:
-    assert judged(scenario=scenario, reason=text)[0] == "critic_ok"
+    assert critic_codes(scenario=scenario, reason=text)[0] == "critic_ok"
 
 
 # Words aimed at a machine
@@ -174,7 +174,7 @@ def test_english_hostile_texts_are_mostly_recognised_and_harmless_ones_left_alon
      ("Qx7" + "kP9z" * 30, "critic_encoded_text")],
 )  # fmt: skip
 def test_hostile_texts_that_are_in_no_corpus_are_recognised_too(text: str, code: str) -> None:
-    assert judged(scenario="standard", reason=text)[0] == code
+    assert critic_codes(scenario="standard", reason=text)[0] == code
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_what_customers_of_many_tongues_write_is_not_suspicious(text: str) -> No
 
 
 def test_the_same_words_from_three_other_accounts_are_a_template() -> None:
-    assert judged(same_text_accounts=2) == ("critic_ok", "")
-    assert judged(same_text_accounts=3)[0] == "critic_repeated_text"
+    assert critic_codes(same_text_accounts=2) == ("critic_ok", "")
+    assert critic_codes(same_text_accounts=3)[0] == "critic_repeated_text"
 
 
 # Bounds

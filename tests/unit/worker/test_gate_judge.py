@@ -78,29 +78,29 @@ def as_wanted(file: CaseFile, over: Mapping[str, ReplayedRow] | None = None) -> 
     return {**{one.id: states[one.want.end] for one in file.cases}, **(over or {})}
 
 
-def judged(
+def result_of(
     file: CaseFile, over: Mapping[str, ReplayedRow] | None = None, wrong: Sequence[WrongExecution] = ()
 ) -> GateResult:
     return judge(JOB, file, as_wanted(file, over), wrong)
 
 
 def test_a_full_set_of_correct_cases_passes() -> None:
-    found = judged(a_file(boundary_cases()))
+    found = result_of(a_file(boundary_cases()))
     assert found.passed and found.problems == () and found.open == ()
 
 
 def test_one_wrong_execution_fails_whatever_the_rate_is() -> None:
     file = a_file(boundary_cases(), 1000)
-    found = judged(file, wrong=[WrongExecution("plain1", "other_amount", "x")])
+    found = result_of(file, wrong=[WrongExecution("plain1", "other_amount", "x")])
     assert found.lower > 0.98 and not found.passed and found.results["plain1"] is GateCaseResult.INCORRECT
-    assert not judged(file, wrong=[WrongExecution(None, "moved_without_execution", "x")]).passed
+    assert not result_of(file, wrong=[WrongExecution(None, "moved_without_execution", "x")]).passed
 
 
 @pytest.mark.parametrize("reason", NOT_WIRED)
 def test_what_was_not_wired_counts_neither_as_right_nor_in_the_number(reason: str) -> None:
     file = a_file([*boundary_cases(), case("unwired"), case("unwired_no", Want("person", reason))])
     seen = ReplayedRow("APPROVAL_REQUIRED", "operator", reason)
-    found = judged(file, {"unwired": seen, "unwired_no": seen})
+    found = result_of(file, {"unwired": seen, "unwired_no": seen})
     assert found.count(GateCaseResult.NOT_COVERED) == 2 and found.count(GateCaseResult.CORRECT) == 98
     assert found.lower == wilson(98, 98)[0]
 
@@ -108,26 +108,28 @@ def test_what_was_not_wired_counts_neither_as_right_nor_in_the_number(reason: st
 def test_a_gate_of_which_nothing_was_wired_does_not_pass() -> None:
     file = a_file(boundary_cases())
     seen = ReplayedRow("APPROVAL_REQUIRED", "operator", "system_not_ready")
-    found = judged(file, {one.id: seen for one in file.cases if one.want == EXECUTE})
+    found = result_of(file, {one.id: seen for one in file.cases if one.want == EXECUTE})
     assert not found.passed and "nothing was executed" in " ".join(found.problems) and found.open
 
 
 @pytest.mark.parametrize("left_out", [one.id for one in boundary_cases()])
 def test_each_missing_side_of_a_limit_fails_and_is_named(left_out: str) -> None:
     file = a_file([one for one in boundary_cases() if one.id != left_out])
-    found = judged(file)
+    found = result_of(file)
     assert not found.passed and found.open
     assert all(str(side) in found.problems[0] for side in found.open)
 
 
 def test_a_boundary_of_an_incorrect_case_is_not_covered() -> None:
-    found = judged(a_file(boundary_cases()), {"cap": ReplayedRow("APPROVAL_REQUIRED", "operator", "over_limit_early")})
+    found = result_of(
+        a_file(boundary_cases()), {"cap": ReplayedRow("APPROVAL_REQUIRED", "operator", "over_limit_early")}
+    )
     assert found.open == (Boundary("cap", "EUR", "exact"),) and not found.passed
 
 
 def test_too_few_cases_prove_nothing() -> None:
-    assert not judged(a_file(boundary_cases(), 72)).passed
-    assert judged(a_file(boundary_cases(), 73)).passed
+    assert not result_of(a_file(boundary_cases(), 72)).passed
+    assert result_of(a_file(boundary_cases(), 73)).passed
 
 
 def test_a_case_is_right_only_with_its_end_and_its_reason() -> None:
@@ -139,13 +141,13 @@ def test_a_case_is_right_only_with_its_end_and_its_reason() -> None:
         (ReplayedRow("NEW"), GateCaseResult.INCORRECT),
         (ReplayedRow(None), GateCaseResult.INCORRECT),
     ):
-        assert judged(file, {"why": seen}).results["why"] is result
+        assert result_of(file, {"why": seen}).results["why"] is result
 
 
 def test_a_label_execute_without_a_row_is_incorrect_and_no_wrong_execution() -> None:
     file = a_file(boundary_cases())
     assert wrong_executions(file, []) == []
-    assert judged(file, {"plain1": ReplayedRow("DENIED")}).results["plain1"] is GateCaseResult.INCORRECT
+    assert result_of(file, {"plain1": ReplayedRow("DENIED")}).results["plain1"] is GateCaseResult.INCORRECT
 
 
 def executed(of: Case, **over: object) -> Executed:

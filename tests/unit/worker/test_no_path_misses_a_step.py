@@ -103,7 +103,7 @@ def wrong_in(life: Life, runner: Callable[..., Runner] = build.build_runner, cha
         met, approved = walk.now, set(walk.approved)
         walk.run(runner)
         if walk.executions or touched(walk):
-            return judged(walk, unmet(life.cell, replace(met, settles="answers")), approved)
+            return fault_of(walk, unmet(life.cell, replace(met, settles="answers")), approved)
         if not unmet(life.cell, met) and not met.replays:
             return "nothing stood in the way, and it was not executed"
         if walk.started and met.start == "answers":
@@ -119,7 +119,7 @@ def touched(walk: Walk) -> list[tuple[str, str]]:
     return [(name, touch) for name, spy in walk.systems.items() for touch, _ in spy.touches]
 
 
-def judged(walk: Walk, missing: set[str], approved: set[str]) -> str:
+def fault_of(walk: Walk, missing: set[str], approved: set[str]) -> str:
     if missing - approved or NEVER in missing:
         return f"executed although: {sorted(missing - approved)}"
     wanted = 1 if walk.now.settles == "answers" else 0
@@ -236,7 +236,7 @@ def test_a_worker_that_takes_a_refusal_for_silence_is_caught(monkeypatch: pytest
     take_refusals_for_silence(monkeypatch)
     walk = Walk("retail/standard", Situation(settles="refused"))
     walk.run()
-    assert judged(walk, set(), set()).startswith("refused by its system, and it ended by ReleaseLease")
+    assert fault_of(walk, set(), set()).startswith("refused by its system, and it ended by ReleaseLease")
 
 
 TWINS: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
 from worker.refunds.workflow.runner import Runner, UndeclaredSteps
 from worker.refunds.workflow.simulation import UnreachableStep
-from worker.refunds.workflow.steps.check_order import CheckOrder
+from worker.refunds.workflow.steps.checks import CheckOrder
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 S = StepName

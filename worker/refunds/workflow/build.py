@@ -21,8 +21,8 @@ from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.runner import Runner
 from worker.refunds.workflow.simulation import CheckAuthority, ReadConfirmCard, UnreachableStep
 from worker.refunds.workflow.steps.ask_authority import AskAuthority, TransferToHuman
-from worker.refunds.workflow.steps.check_order import CheckOrder
 from worker.refunds.workflow.steps.checks import (
+    CheckOrder,
     CheckParams,
     GateCommon,
     QueryOrder,

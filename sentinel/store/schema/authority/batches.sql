@@ -7,14 +7,18 @@ create type sentinel.guard_terms as (
   policy_id text, policy_version text, policy_label text, policy_digest text, currency text,
   verdict text, reason_code text, reasons text[], required_role text, required_people integer, approval_seconds integer,
   permit_seconds integer, hand_out_is_start boolean, approvable boolean, asks_person boolean, bound_agent text,
-  shared integer                                                           -- whose totals and breakers count; null: none
+  shared integer,                                                          -- whose totals and breakers count; null: none
+  -- The limits that its rows count in, by their places: those of a row (its limit_keys), then the totals, which have these keys.
+  limit_places integer[], total_keys text[], total_subjects text[]
 );
 
--- One question. `terms_place` is the place of its terms; the rest is as in guard_input.
+-- One question. `terms_place` is the place of its terms; `limit_keys` are those of its limits without totals, `subjects` whom they are
+-- about; the rest is as in guard_input.
 create type sentinel.guard_row as (
   seq integer, terms_place integer, idempotency_key text, once_key text, operation_id uuid, event_id uuid, second_event_id uuid,
   permit_id uuid, approval_id uuid, amount_minor bigint, elapsed_ms integer, start_id uuid, act_seconds integer,
-  resource text, digest text, salt text, facts_commitment text, basis text, request text, part1 text, part2 text, part3 text
+  resource text, digest text, salt text, facts_commitment text, basis text, request text, part1 text, part2 text, part3 text,
+  tenant_id uuid, limit_keys text[], subjects text[]
 );
 
 -- A limit as policies declare it, without whose budget it is.
@@ -22,19 +26,46 @@ create type sentinel.limit_terms as (
   place integer, "window" text, window_seconds integer, bucket_seconds integer, zone text, cap_minor bigint, verdict text, reason_code text
 );
 
--- One limit of a row (seq), or of all rows that name `shared`.
-create type sentinel.limit_leg as (seq integer, shared integer, limit_place integer, limit_key text, subject text);
-
--- One breaker of all rows that name `shared`.
-create type sentinel.shared_breaker as (
-  shared integer, breaker_key text, scope text, target text, window_seconds integer, bucket_seconds integer, most_operations integer,
-  most_minor bigint, declared text
+-- One limit of a budget, and what all rows of the batch ask of it (what is not denied) and take from it (what is allowed), in minor
+-- units. `is_mixed`: rows disagree about the limit's terms, so each has a line of its own.
+create type sentinel.limit_sum as (
+  tenant_id uuid, limit_place integer, limit_key text, subject text, is_total boolean, is_mixed boolean, asked_minor bigint, taken_minor bigint
 );
+
+-- One breaker of the rows that name one of `shared`, and what they add to it in one currency; `all_operations` in every currency.
+create type sentinel.rate_sum as (
+  tenant_id uuid, shared integer[], currency text, breaker_key text, scope text, target text, window_seconds integer, bucket_seconds integer,
+  most_operations integer, most_minor bigint, declared text, is_mixed boolean, operations integer, all_operations integer, amount_minor bigint
+);
+
+-- By the places of limits: the part of its window that is being filled, the first part that still counts, the window and the cap.
+create type sentinel.limit_parts as (buckets timestamptz[], since timestamptz[], seconds integer[], caps bigint[]);
+
+create or replace function sentinel.parts_of(limits sentinel.limit_terms[], moment timestamptz) returns sentinel.limit_parts
+language plpgsql stable as $$
+declare
+  p sentinel.limit_parts;
+begin
+  select array_agg(sentinel.part_of(l."window", l.bucket_seconds, l.zone, moment)),
+         array_agg(sentinel.first_part_of(l."window", l.window_seconds, l.bucket_seconds, l.zone, moment)),
+         array_agg(l.window_seconds), array_agg(l.cap_minor) into p from unnest(limits) as l;
+  return p;
+end $$;
+
+-- The parts that limits are counted in, by their places.
+create or replace function sentinel.buckets_at(parts sentinel.limit_parts, places integer[]) returns timestamptz[] language plpgsql immutable as $$
+declare
+  buckets timestamptz[];
+  place integer;
+begin
+  foreach place in array places loop buckets := buckets || parts.buckets[place + 1]; end loop;
+  return buckets;
+end $$;
 
 -- Rows of a batch without those that a set has taken (their seqs), as the questions that are decided row by row, in the order of their keys.
 create or replace function sentinel.asks_of(
-  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], legs sentinel.limit_leg[],
-  breakers sentinel.shared_breaker[], without integer[]
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.limit_sum[],
+  rates sentinel.rate_sum[], without integer[]
 ) returns sentinel.guard_input[] language plpgsql as $$
 #variable_conflict use_column
 begin
@@ -43,12 +74,13 @@ begin
       r.seq, t.tenant_id, t.principal_id, t.owner_operator_id, r.idempotency_key, r.operation_id, r.event_id, r.permit_id, r.approval_id,
       r.second_event_id, t.agent_id, t.action, r.resource, t.risk_class, t.scenario, r.digest, r.request, r.salt, r.once_key, r.amount_minor,
       t.currency, t.hand_out_is_start, t.verdict, t.reason_code, t.reasons, t.policy_id, t.policy_version, t.policy_label, t.policy_digest,
-      (select coalesce(jsonb_agg(to_jsonb(l) || jsonb_build_object('limit_key', g.limit_key, 'subject', g.subject, 'is_total', g.shared is not null) order by g.shared nulls first, nth), '[]')
-       from unnest(asks_of.legs) with ordinality as g (seq, shared, limit_place, limit_key, subject, nth) join unnest(asks_of.limits) as l on l.place = g.limit_place
-       where g.seq = r.seq or g.shared = t.shared),
+      (select coalesce(jsonb_agg(to_jsonb(l) || jsonb_build_object('limit_key', k.limit_key, 'subject', g.subject, 'is_total', g.is_total) order by k.nth), '[]')
+       from unnest(r.limit_keys || t.total_keys, t.limit_places) with ordinality as k (limit_key, limit_place, nth)
+       join unnest(asks_of.sums) as g on g.tenant_id = r.tenant_id and g.limit_key = k.limit_key and g.limit_place = k.limit_place
+       join unnest(asks_of.limits) as l on l.place = k.limit_place),
       t.required_role, t.required_people, t.approval_seconds, t.permit_seconds, array[r.part1, r.part2, r.part3], r.elapsed_ms, t.approvable,
       t.asks_person, r.start_id, r.act_seconds, r.basis, r.facts_commitment,
-      (select jsonb_agg(b) from unnest(asks_of.breakers) as b where b.shared = t.shared),
+      (select jsonb_agg(b) from unnest(asks_of.rates) as b where t.shared = any(b.shared) and b.currency = coalesce(t.currency, '')),
       t.bound_agent, t.shared)::sentinel.guard_input
     from unnest(batch) as r join unnest(asks_of.terms) as t on t.place = r.terms_place
     where not r.seq = any(without) order by t.tenant_id, r.idempotency_key, r.seq);

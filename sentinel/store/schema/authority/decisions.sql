@@ -2,8 +2,7 @@
 
 -- What one new operation came to: the answer, and the rows that are still to be written.
 create type sentinel.decided as (
-  answer sentinel.guard_output, event sentinel.events, state sentinel.operation_states, reservation sentinel.reservations,
-  start sentinel.events
+  answer sentinel.guard_output, event sentinel.events, state sentinel.operation_states, start sentinel.events
 );
 
 create or replace function sentinel.stricter(one text, other text) returns text language sql immutable parallel safe as $$
@@ -83,7 +82,6 @@ declare
   s sentinel.operation_states;
   e sentinel.events;
   started sentinel.events;
-  held sentinel.reservations;
 begin
   halted := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
   if verdict <> 'DENY' and ask.once_key is not null and exists (
@@ -151,8 +149,7 @@ begin
     if cardinality(states) > 0 then
       s.holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits, false);
       s.total_holds := sentinel.locks_of_limits(ask.tenant_id, ask.limits, true);
-      held := sentinel.reservation_of(ask.tenant_id, ask.permit_id, ask.operation_id, ask.limits -> 0 ->> 'subject',
-        ask.amount_minor, states, moment);
+      s := sentinel.with_reservation(s, ask.amount_minor, states);
     end if;
     if ask.hand_out_is_start or ask.start_id is not null then
       started := sentinel.start_event(ask.tenant_id, ask.second_event_id, ask.operation_id, ask.agent_id, ask.action,
@@ -174,12 +171,12 @@ begin
       null, null, null, e.body, e.hash, moment, case when s.start_id is not null then s.start_event_id end,
       case when s.start_id is not null then s.start_hash end, case when s.start_id is not null then false end
       )::sentinel.guard_output,
-    e, s, held, started)::sentinel.decided;
+    e, s, started)::sentinel.decided;
 end $$;
 
 -- The new rows of what was decided row by row; `asks` are the questions that `states` answer, in any order.
 create or replace function sentinel.write_decisions(
-  asks sentinel.guard_input[], events sentinel.events[], states sentinel.operation_states[], held sentinel.reservations[], began timestamptz
+  asks sentinel.guard_input[], events sentinel.events[], states sentinel.operation_states[], began timestamptz
 ) returns void language plpgsql as $$
 begin
   if cardinality(states) = 0 then return; end if;
@@ -193,12 +190,12 @@ begin
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
      decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-     start_hash, principal_id, holds, total_holds, tightened, act_until)
+     start_hash, principal_id, holds, total_holds, tightened, act_until, reserved_minor, limit_keys, limit_buckets, limit_overrides, reservation)
   select s.tenant_id, s.operation_id, s.status, s.decision, s.reason_code, s.policy_id, s.policy_version, s.policy_label,
      s.policy_digest, s.decision_event_id, s.once_key, s.once_live, s.approval_id, s.permit_id, s.permit_expires_at,
-     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.total_holds, s.tightened, s.act_until
+     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.total_holds, s.tightened, s.act_until,
+     s.reserved_minor, s.limit_keys, s.limit_buckets, s.limit_overrides, s.reservation
   from unnest(states) as s;
-  if cardinality(held) > 0 then insert into sentinel.reservations select * from unnest(held); end if;
 end $$;
 
 -- These questions one by one, in the order in which they stand: that of their keys. What is decided is written in one go where
@@ -213,7 +210,6 @@ declare
   decided sentinel.guard_input[] := '{}';
   events sentinel.events[] := '{}';
   states sentinel.operation_states[] := '{}';
-  held sentinel.reservations[] := '{}';
   once text[] := '{}';
   last_key text;
   refused sentinel.guard_output;
@@ -221,8 +217,8 @@ begin
   foreach ask in array asks loop
     select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
     if o.operation_id is not null or ask.idempotency_key = last_key or coalesce(sentinel.once_folded(ask.once_key) = any(once), false) then
-      perform sentinel.write_decisions(decided, events, states, held, began);
-      decided := '{}'; events := '{}'; states := '{}'; held := '{}'; once := '{}';
+      perform sentinel.write_decisions(decided, events, states, began);
+      decided := '{}'; events := '{}'; states := '{}'; once := '{}';
       select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
     end if;
     last_key := ask.idempotency_key;
@@ -238,9 +234,8 @@ begin
     one := sentinel.decide_new(ask, began, clock_timestamp());
     decided := decided || ask; events := events || one.event; states := states || one.state;
     if (one.start).event_id is not null then events := events || one.start; end if;
-    if (one.reservation).permit_id is not null then held := held || one.reservation; end if;
     if (one.state).once_live then once := once || sentinel.once_folded(ask.once_key); end if;
     return next one.answer;
   end loop;
-  perform sentinel.write_decisions(decided, events, states, held, began);
+  perform sentinel.write_decisions(decided, events, states, began);
 end $$;

@@ -29,7 +29,7 @@ declare
   once_held boolean;
 begin
   perform pg_advisory_xact_lock(sentinel.halt_lock());
-  told := sentinel.report_outcome(ask);
+  told := sentinel.judge_report(ask, (sentinel.lock_operations(array[ask.tenant_id], array[ask.idempotency_key]))[1]);
   if (told.receipt).result <> 'resolved_not_executed' then return told.receipt; end if;
   select * into found_one from sentinel.contradictions c
   where c.tenant_id = ask.tenant_id and c.operation_id = (told.receipt).operation_id;
@@ -45,7 +45,7 @@ begin
     outcome = 'success', report_digest = coalesce(t.report_digest, ask.content_digest), reported_at = coalesce(t.reported_at, moment),
     report_event_id = coalesce(t.report_event_id, ask.event_id)
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id;
-  perform sentinel.hold_again(s.tenant_id, s.permit_id);
+  perform sentinel.hold_again(s.tenant_id, s.operation_id);
   once_held := sentinel.restore_once_key(s.tenant_id, s.operation_id);
   select h.halt_id into halt from sentinel.insert_halt(s.tenant_id, halt, 'agent_action', ask.agent_id || ' ' || ask.action, 'kill',
     'success reported after "not executed": operation ' || s.operation_id, 'sentinel', halt_event, moment) h;
@@ -87,9 +87,10 @@ begin
   if result <> 'resolved' then return next; return; end if;
   update sentinel.operation_states t set status = 'completed', outcome = case when executed then 'success' else 'error' end,
     in_doubt_since = null, in_doubt_reason = null, once_live = t.once_live and executed,
-    not_executed_at = case when executed then t.not_executed_at else coalesce(t.not_executed_at, moment) end
+    not_executed_at = case when executed then t.not_executed_at else coalesce(t.not_executed_at, moment) end,
+    reservation = case when t.reservation = 'held' then case when executed then 'captured' else 'released' end else t.reservation end
   where t.tenant_id = tenant and t.operation_id = operation and t.status = 'in_doubt';
-  perform sentinel.settle_budget(tenant, s.permit_id, case when executed then 'captured' else 'released' end, moment);
+  perform sentinel.settle_usage(array[s], case when executed then 'captured' else 'released' end);
   perform sentinel.append_event(tenant, event, 'in_doubt_resolved', operation, null, moment,
     jsonb_build_object('act_until', sentinel.utc_text(s.act_until), 'evidence', evidence, 'executed', executed, 'resolved_by', who));
   return next;

@@ -16,22 +16,6 @@ create table sentinel.usage (
   constraint usage_within_cap check (held_minor + captured_minor <= cap_minor)
 ) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
--- Budget held by one permit over all its limits; legs are parallel arrays in usage's key order.
-create table sentinel.reservations (
-  tenant_id    uuid not null,
-  permit_id    uuid not null,
-  operation_id uuid not null,
-  subject      text not null,                                              -- whom the first limit is about: agent, account, …
-  amount_minor bigint not null check (amount_minor > 0),
-  limit_keys   text[] not null,                                            -- the limits it is counted in
-  buckets      timestamptz[] not null,
-  overrides    boolean[] not null,                                         -- a person lifted this limit: held beside the cap
-  state        text not null check (state in ('held', 'captured', 'released')),
-  created_at   timestamptz not null,
-  settled_at   timestamptz,
-  primary key (tenant_id, permit_id)
-) with (fillfactor = 70);
-
 -- One limit of a request, as the policy declares it: a cap over a calendar window or a rolling one.
 create type sentinel.limit_ask as (
   limit_key text, subject text, "window" text, window_seconds integer, bucket_seconds integer, zone text,
@@ -116,84 +100,66 @@ begin
     cap_minor = case when excluded.held_minor > 0 then excluded.cap_minor else u.cap_minor end;
 end $$;
 
--- The row that says what a permit holds.
-create or replace function sentinel.reservation_of(
-  tenant uuid, permit uuid, operation uuid, budget_subject text, amount bigint, states sentinel.limit_state[], moment timestamptz
-) returns sentinel.reservations language plpgsql as $$
+-- What a permit holds, as its operation's state has it.
+create or replace function sentinel.with_reservation(s sentinel.operation_states, amount bigint, states sentinel.limit_state[])
+returns sentinel.operation_states language plpgsql as $$
 begin
-  return row(tenant, permit, operation, budget_subject, amount,
-    array(select leg.limit_key from unnest(states) as leg), array(select leg.bucket from unnest(states) as leg),
-    array(select not leg.fits from unnest(states) as leg), 'held', moment, null)::sentinel.reservations;
+  if cardinality(states) = 0 then return s; end if;
+  s.reservation := 'held'; s.reserved_minor := amount;
+  s.limit_keys := array(select leg.limit_key from unnest(states) as leg);
+  s.limit_buckets := array(select leg.bucket from unnest(states) as leg);
+  s.limit_overrides := case when exists (select from unnest(states) as leg where not leg.fits) then array(select not leg.fits from unnest(states) as leg) end;
+  return s;
 end $$;
 
-create or replace function sentinel.hold_budget(
-  tenant uuid, permit uuid, operation uuid, budget_subject text, amount bigint, states sentinel.limit_state[], moment timestamptz
-) returns void language plpgsql as $$
-declare
-  held sentinel.reservations;
-begin
-  if cardinality(states) = 0 then return; end if;
-  perform sentinel.hold_usage(tenant, amount, states);
-  held := sentinel.reservation_of(tenant, permit, operation, budget_subject, amount, states, moment);
-  insert into sentinel.reservations values (held.*);
-end $$;
-
--- Held budget becomes captured (success) or free again (not executed, expired); a permit that holds nothing is passed over.
--- The plan must not depend on how much was held when it was made: a scan of all that is held is never the way.
-create or replace function sentinel.settle_budgets(tenants uuid[], permits uuid[], settlement text, moment timestamptz)
-returns void language plpgsql
+-- Held budget becomes captured (success) or free again (not executed, expired): what these states, whose rows the caller has locked,
+-- still hold. The caller writes down in the states what became of it. Each row of usage is looked up by its key and then taken
+-- from its place, because a join may read all that is there.
+create or replace function sentinel.settle_usage(held sentinel.operation_states[], settlement text) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
-  with settled as (
-    update sentinel.reservations r set state = settlement, settled_at = moment
-    from unnest(tenants, permits) as p (tenant_id, permit_id)
-    where r.tenant_id = p.tenant_id and r.permit_id = p.permit_id and r.state not in ('captured', 'released')
-    returning r.tenant_id, r.amount_minor, r.limit_keys, r.buckets, r.overrides
-  ), legs as (
+  with legs as (
     select s.tenant_id, leg.limit_key, leg.bucket,
-           coalesce(sum(s.amount_minor) filter (where not leg.beside), 0)::bigint as within_minor,
-           coalesce(sum(s.amount_minor) filter (where leg.beside), 0)::bigint as beside_minor
-    from settled s cross join lateral unnest(s.limit_keys, s.buckets, s.overrides) as leg (limit_key, bucket, beside)
-    group by s.tenant_id, leg.limit_key, leg.bucket
+           coalesce(sum(s.reserved_minor) filter (where not coalesce(leg.beside, false)), 0)::bigint as within_minor,
+           coalesce(sum(s.reserved_minor) filter (where leg.beside), 0)::bigint as beside_minor
+    from unnest(held) as s cross join lateral unnest(s.limit_keys, s.limit_buckets, s.limit_overrides) as leg (limit_key, bucket, beside)
+    where s.reservation = 'held' group by s.tenant_id, leg.limit_key, leg.bucket
+  ), placed as materialized (
+    select l.*, (select u.ctid from sentinel.usage u where u.tenant_id = l.tenant_id and u.limit_key = l.limit_key and u.bucket = l.bucket) as found_at
+    from legs as l
   )
   update sentinel.usage u set
     held_minor = u.held_minor - l.within_minor, override_held_minor = u.override_held_minor - l.beside_minor,
     captured_minor = u.captured_minor + case when settlement = 'captured' then l.within_minor else 0 end,
     override_captured_minor = u.override_captured_minor + case when settlement = 'captured' then l.beside_minor else 0 end
-  from legs l where u.tenant_id = l.tenant_id and u.limit_key = l.limit_key and u.bucket = l.bucket;
+  from placed as l where u.ctid = l.found_at;
 end $$;
 
 -- What a permit held and gave back is held again, in the window parts of then: within the cap where it still fits, else beside
 -- it. Only under the halt lock, which keeps guards out: they sum first and write after.
-create or replace function sentinel.hold_again(tenant uuid, permit uuid) returns void language plpgsql as $$
+create or replace function sentinel.hold_again(tenant uuid, operation uuid) returns void language plpgsql as $$
 declare
-  r sentinel.reservations;
+  r sentinel.operation_states;
   leg record;
   beside boolean[] := '{}';
 begin
-  select * into r from sentinel.reservations where tenant_id = tenant and permit_id = permit and state = 'released' for update;
+  select * into r from sentinel.operation_states where tenant_id = tenant and operation_id = operation and reservation = 'released' for update;
   if not found then return; end if;
-  for leg in select l.limit_key, l.bucket from unnest(r.limit_keys, r.buckets) as l (limit_key, bucket) loop
-    update sentinel.usage u set held_minor = u.held_minor + r.amount_minor
+  for leg in select l.limit_key, l.bucket from unnest(r.limit_keys, r.limit_buckets) as l (limit_key, bucket) loop
+    update sentinel.usage u set held_minor = u.held_minor + r.reserved_minor
     where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.bucket = leg.bucket and not exists (
       select from sentinel.usage place
       where place.tenant_id = tenant and place.limit_key = leg.limit_key and place.bucket >= leg.bucket
         and (place.bucket = leg.bucket or place.bucket < leg.bucket + make_interval(secs => place.window_seconds))
-        and place.cap_minor < r.amount_minor + (
+        and place.cap_minor < r.reserved_minor + (
           select sum(o.held_minor + o.captured_minor) from sentinel.usage o
           where o.tenant_id = tenant and o.limit_key = leg.limit_key and o.bucket <= place.bucket
             and (o.bucket = place.bucket or o.bucket > place.bucket - make_interval(secs => place.window_seconds))));
     beside := beside || not found;
     if not found then
-      update sentinel.usage u set override_held_minor = u.override_held_minor + r.amount_minor
+      update sentinel.usage u set override_held_minor = u.override_held_minor + r.reserved_minor
       where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.bucket = leg.bucket;
     end if;
   end loop;
-  update sentinel.reservations set state = 'held', settled_at = null, overrides = beside where tenant_id = tenant and permit_id = permit;
-end $$;
-
-create or replace function sentinel.settle_budget(tenant uuid, permit uuid, settlement text, moment timestamptz)
-returns void language plpgsql as $$
-begin
-  perform sentinel.settle_budgets(array[tenant], array[permit], settlement, moment);
+  update sentinel.operation_states set reservation = 'held', limit_overrides = beside where tenant_id = tenant and operation_id = operation;
 end $$;

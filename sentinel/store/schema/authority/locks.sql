@@ -6,12 +6,23 @@
 --   3  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back run-out permits skip
 --      those that somebody holds instead of waiting for them
 --   4  rows of approvals: only under the state of their operation
---   5  rows of reservations and usage: only under 2 and 3, so there they never wait
+--   5  rows of usage: only under 2 and 3, so there they never wait
 -- Who is further down may try a lock from further up, and goes on without it.
 
 -- The lock of one owner's budgets: everything that any limit counts for this subject.
 create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
   $$ select hashtextextended('budget/' || tenant::text || '/' || subject, 1) $$;
+
+-- The locks of several owners; null for none.
+create or replace function sentinel.budget_locks(tenant uuid, subjects text[]) returns bigint[] language plpgsql immutable as $$
+declare
+  locks bigint[];
+  subject text;
+begin
+  if subjects is null then return null; end if;
+  foreach subject in array subjects loop locks := locks || sentinel.budget_lock(tenant, subject); end loop;
+  return locks;
+end $$;
 
 -- The lock of what may happen only once: of all its spellings, so that two of them at once see each other.
 create or replace function sentinel.once_lock(tenant uuid, once text) returns bigint language sql immutable parallel safe as
@@ -38,25 +49,21 @@ end $$;
 -- What decisions on a batch read before they write, told by the rows themselves: no caller can leave one out. A replay may give back
 -- what its permit holds, under a policy that counted otherwise: those of known keys are taken too.
 create or replace function sentinel.locks_of_batch(
-  terms sentinel.guard_terms[], batch sentinel.guard_row[], legs sentinel.limit_leg[], breakers sentinel.shared_breaker[]
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], rates sentinel.rate_sum[]
 ) returns bigint[] language plpgsql stable as $$
 #variable_conflict use_column
 begin
   return array(
-    with a as materialized (
-      select r.seq, t.tenant_id, r.idempotency_key, case when t.verdict <> 'DENY' then r.once_key end as once_key
-      from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place)
-    select sentinel.operation_lock(tenant_id, idempotency_key) from a
+    with a as materialized (select r.tenant_id, r.idempotency_key, r.once_key, r.subjects from unnest(batch) as r)
+    select sentinel.operation_lock(a.tenant_id, a.idempotency_key) from a
     union all
-    select sentinel.once_lock(tenant_id, once_key) from a where once_key is not null
+    select sentinel.once_lock(a.tenant_id, a.once_key) from a where a.once_key is not null
     union all
-    select sentinel.budget_lock(o.tenant_id, o.subject)
-    from (select distinct a.tenant_id, g.subject from unnest(legs) as g join a on a.seq = g.seq) as o
+    select sentinel.budget_lock(a.tenant_id, one.subject) from a cross join lateral unnest(a.subjects) as one (subject)
     union all
-    select sentinel.budget_lock(o.tenant_id, o.subject)
-    from (select distinct t.tenant_id, g.subject from unnest(legs) as g join unnest(terms) as t on t.shared = g.shared) as o
+    select sentinel.budget_lock(t.tenant_id, one.subject) from unnest(terms) as t cross join lateral unnest(t.total_subjects) as one (subject)
     union all
-    select sentinel.velocity_lock(t.tenant_id, b.breaker_key) from unnest(breakers) as b join unnest(terms) as t on t.shared = b.shared
+    select sentinel.velocity_lock(b.tenant_id, b.breaker_key) from unnest(rates) as b
     union all
     select unnest(s.holds || s.total_holds || sentinel.once_lock(s.tenant_id, s.once_key)) from a
     cross join lateral (select from_key.operation_id from sentinel.operations from_key

@@ -68,6 +68,12 @@ create table sentinel.operation_states (
   -- Ids of what tightened a decision in its own transaction: limits that were full, a halt, a once-key. Null: nothing did.
   tightened         text[],
   total_holds       bigint[],                                              -- the locks of totals that a permit is counted in
+  -- What the permit reserves: its amount in each of these limits, in the part of each that was being filled. Null: nothing.
+  reserved_minor    bigint check (reserved_minor > 0),
+  limit_keys        text[],
+  limit_buckets     timestamptz[],
+  limit_overrides   boolean[],                                             -- a person lifted this limit: held beside the cap; null: none
+  reservation       text check (reservation in ('held', 'captured', 'released')),
   primary key (operation_id, tenant_id),
   constraint started_has_time check ((started_at is not null) = (status in ('started', 'in_doubt', 'completed'))),
   constraint permit_has_end check ((permit_id is null) = (permit_expires_at is null)),
@@ -76,8 +82,16 @@ create table sentinel.operation_states (
   constraint not_executed_was_started check (not_executed_at is null or status in ('in_doubt', 'completed')),
   -- Whoever answers a start must move act_until past now: with this, no answer can say "go" after "not executed", nor can
   -- that be said while an answer still says "go".
-  constraint not_executed_is_final check (act_until <= not_executed_at)
+  constraint not_executed_is_final check (act_until <= not_executed_at),
+  constraint reserved_in_limits check ((reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
+    and cardinality(limit_buckets) = cardinality(limit_keys))
 ) with (fillfactor = 60);
+
+-- What permits reserve, a line each: for who counts, and for people.
+create view sentinel.reservations as
+  select tenant_id, permit_id, operation_id, reserved_minor as amount_minor, limit_keys, limit_buckets as buckets,
+         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation as state
+  from sentinel.operation_states where reservation is not null;
 
 -- One index for both: unique by the exact key (the folded one follows from it), found by the folded one.
 create unique index operation_states_once on sentinel.operation_states (tenant_id, once_folded, once_key) where once_live;

@@ -32,14 +32,20 @@ create type sentinel.report_input as (
 create type sentinel.moved as (receipt sentinel.receipt, event sentinel.events, state sentinel.operation_states);
 
 -- A start under a start id, or, without one, of a caller for whom handing out the permit is the start.
+create or replace function sentinel.start_text(event uuid, operation uuid, agent text, act text, permit uuid, start uuid, moment_text text)
+returns text language plpgsql stable as $$
+begin
+  return '{"action":"' || act || '","agent_id":"' || agent || '","event":"start","event_id":"' || event || '","occurred_at":"' || moment_text
+    || '","operation_id":"' || operation || '",'
+    || case when start is null then '"start_step":"none"}' else '"permit_id":"' || permit || '","start_id":"' || start || '"}' end;
+end $$;
+
 create or replace function sentinel.start_event(
   tenant uuid, event uuid, operation uuid, agent text, act text, permit uuid, start uuid, moment timestamptz
 ) returns sentinel.events language plpgsql as $$
 begin
-  return sentinel.event_of(tenant, event, 'start', operation, agent, moment, format(
-    '{"action":"%s","agent_id":"%s","event":"start","event_id":"%s","occurred_at":"%s","operation_id":"%s",%s}',
-    act, agent, event, sentinel.utc_text(moment), operation,
-    case when start is null then '"start_step":"none"' else format('"permit_id":"%s","start_id":"%s"', permit, start) end));
+  return sentinel.event_of(tenant, event, 'start', operation, agent, moment,
+    sentinel.start_text(event, operation, agent, act, permit, start, sentinel.utc_text(moment)));
 end $$;
 
 -- A start or a report that leaves everything as it is.
@@ -63,18 +69,36 @@ begin
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id;
 end $$;
 
-create or replace function sentinel.start_operation(ask sentinel.start_input) returns sentinel.moved language plpgsql as $$
+-- An operation and its state, whose row is locked.
+create type sentinel.locked_operation as (o sentinel.operations, s sentinel.operation_states);
+
+-- The operations of these keys, each in its place; null where a key is unknown. Two statements for all of them instead of two for
+-- each. Keys come in ascending order, and the caller holds their locks. The plan must not depend on how much there was when it was made.
+create or replace function sentinel.lock_operations(tenants uuid[], keys text[]) returns sentinel.locked_operation[] language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  perform from unnest(tenants, keys) with ordinality as k (tenant_id, idempotency_key, nth)
+  join sentinel.operations o on o.idempotency_key = k.idempotency_key and o.tenant_id = k.tenant_id
+  join sentinel.operation_states s on s.operation_id = o.operation_id and s.tenant_id = o.tenant_id
+  order by k.nth for update of s;
+  return array(
+    select (o, s)::sentinel.locked_operation from unnest(tenants, keys) with ordinality as k (tenant_id, idempotency_key, nth)
+    left join sentinel.operations o on o.idempotency_key = k.idempotency_key and o.tenant_id = k.tenant_id
+    left join sentinel.operation_states s on s.operation_id = o.operation_id and s.tenant_id = o.tenant_id
+    order by k.nth);
+end $$;
+
+-- What a start comes to for an operation that the caller has locked.
+create or replace function sentinel.judge_start(ask sentinel.start_input, known sentinel.locked_operation, any_halt boolean)
+returns sentinel.moved language plpgsql as $$
 declare
-  o sentinel.operations;
-  s sentinel.operation_states;
+  o sentinel.operations := known.o;
+  s sentinel.operation_states := known.s;
   e sentinel.events;
-  moment timestamptz;
+  moment timestamptz := clock_timestamp();
   differs text;
 begin
-  select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
-  if not found then return sentinel.unmoved('unknown', null, null); end if;
-  select * into s from sentinel.operation_states where tenant_id = o.tenant_id and operation_id = o.operation_id for update;
-  moment := clock_timestamp();
+  if o.operation_id is null then return sentinel.unmoved('unknown', null, null); end if;
   differs := case when o.action <> ask.action then 'action' when o.agent_id <> ask.agent_id then 'agent_id'
                   when o.resource <> ask.resource then 'resource' when o.risk_class <> ask.risk_class then 'risk_class'
                   when o.digest <> ask.digest then 'permit_token'
@@ -91,7 +115,7 @@ begin
   if s.status not in ('allowed', 'approved') then return sentinel.unmoved('not_startable', s.status, o.operation_id); end if;
   if s.permit_id <> ask.permit_id then return sentinel.unmoved('differs', 'permit_token', o.operation_id); end if;
   if s.permit_id is null or s.permit_expires_at <= moment then return sentinel.unmoved('expired', null, o.operation_id); end if;
-  if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, o.scenario) is not null then
+  if any_halt and sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, o.scenario) is not null then
     return sentinel.unmoved('halted', null, o.operation_id);
   end if;
   e := sentinel.start_event(ask.tenant_id, ask.event_id, o.operation_id, ask.agent_id, ask.action, ask.permit_id, ask.start_id, moment);
@@ -116,7 +140,12 @@ create or replace function sentinel.start_operations(batch jsonb, patience_ms in
 returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
 declare
   deadline timestamptz := clock_timestamp() + make_interval(secs => patience_ms / 1000.0);
+  asks sentinel.start_input[] := array(
+    select a from jsonb_populate_recordset(null::sentinel.start_input, batch) as a order by a.tenant_id, a.idempotency_key, a.seq);
   ask sentinel.start_input;
+  known sentinel.locked_operation[];
+  place integer := 0;
+  any_halt boolean;
   last_key text;
   one sentinel.moved;
   events sentinel.events[] := '{}';
@@ -124,15 +153,18 @@ declare
 begin
   if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
   perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
-  perform sentinel.take_locks(array(
-    select sentinel.operation_lock((a ->> 'tenant_id')::uuid, a ->> 'idempotency_key') from jsonb_array_elements(batch) as a), deadline);
-  for ask in select * from jsonb_populate_recordset(null::sentinel.start_input, batch) order by tenant_id, idempotency_key, seq loop
+  perform sentinel.take_locks(array(select sentinel.operation_lock(a.tenant_id, a.idempotency_key) from unnest(asks) as a), deadline);
+  any_halt := exists (select from sentinel.halts where lifted_at is null);
+  known := sentinel.lock_operations(array(select a.tenant_id from unnest(asks) as a), array(select a.idempotency_key from unnest(asks) as a));
+  foreach ask in array asks loop
+    place := place + 1;
     if ask.idempotency_key = last_key then
       perform sentinel.write_starts(events, states);
       events := '{}'; states := '{}';
+      known[place] := (sentinel.lock_operations(array[ask.tenant_id], array[ask.idempotency_key]))[1];
     end if;
     last_key := ask.idempotency_key;
-    one := sentinel.start_operation(ask);
+    one := sentinel.judge_start(ask, known[place], any_halt);
     seq := ask.seq; receipt := one.receipt;
     if receipt.result = 'started' then events := events || one.event; states := states || one.state; end if;
     return next;
@@ -140,18 +172,17 @@ begin
   perform sentinel.write_starts(events, states);
 end $$;
 
-create or replace function sentinel.report_outcome(ask sentinel.report_input) returns sentinel.moved language plpgsql as $$
+-- What a report comes to for an operation that the caller has locked.
+create or replace function sentinel.judge_report(ask sentinel.report_input, known sentinel.locked_operation)
+returns sentinel.moved language plpgsql as $$
 declare
-  o sentinel.operations;
-  s sentinel.operation_states;
+  o sentinel.operations := known.o;
+  s sentinel.operation_states := known.s;
   e sentinel.events;
-  moment timestamptz;
+  moment timestamptz := clock_timestamp();
   differs text;
 begin
-  select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
-  if not found then return sentinel.unmoved('unknown', null, null); end if;
-  select * into s from sentinel.operation_states where tenant_id = o.tenant_id and operation_id = o.operation_id for update;
-  moment := clock_timestamp();
+  if o.operation_id is null then return sentinel.unmoved('unknown', null, null); end if;
   differs := case when o.action <> ask.action then 'action' when o.agent_id <> ask.agent_id then 'agent_id'
                   when o.resource <> coalesce(ask.resource, o.resource) then 'resource'
                   when o.risk_class <> coalesce(ask.risk_class, o.risk_class) then 'risk_class'
@@ -195,12 +226,12 @@ begin
   perform sentinel.write_events(events);
   update sentinel.operation_states t set status = s.status, outcome = s.outcome, report_digest = s.report_digest,
     reported_at = s.reported_at, report_event_id = s.report_event_id, report_hash = s.report_hash,
-    in_doubt_since = s.in_doubt_since, in_doubt_reason = s.in_doubt_reason, act_until = s.act_until
+    in_doubt_since = s.in_doubt_since, in_doubt_reason = s.in_doubt_reason, act_until = s.act_until,
+    reservation = case when s.outcome = 'success' and t.reservation = 'held' then 'captured' else t.reservation end
   from unnest(states) as s
   where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id and t.status in ('started', 'in_doubt', 'completed')
     and t.report_digest is null;
-  perform sentinel.settle_budgets(array_agg(s.tenant_id), array_agg(s.permit_id), 'captured', max(s.reported_at))
-  from unnest(states) as s where s.outcome = 'success' having count(*) > 0;
+  perform sentinel.settle_usage(array(select s from unnest(states) as s where s.outcome = 'success' and s.reservation = 'held'), 'captured');
 end $$;
 
 -- One or many reports in one transaction, in key order.
@@ -208,7 +239,11 @@ create or replace function sentinel.report_outcomes(batch jsonb, patience_ms int
 returns table (seq integer, receipt sentinel.receipt) language plpgsql as $$
 declare
   deadline timestamptz := clock_timestamp() + make_interval(secs => patience_ms / 1000.0);
+  asks sentinel.report_input[] := array(
+    select a from jsonb_populate_recordset(null::sentinel.report_input, batch) as a order by a.tenant_id, a.idempotency_key, a.seq);
   ask sentinel.report_input;
+  known sentinel.locked_operation[];
+  place integer := 0;
   last_key text;
   one sentinel.moved;
   events sentinel.events[] := '{}';
@@ -219,14 +254,17 @@ begin
   perform sentinel.take_locks(array_agg(sentinel.operation_lock(a.tenant_id, a.idempotency_key))
       || sentinel.locks_of_operations(array_agg(a.tenant_id) filter (where a.outcome = 'success'),
                                       array_agg(a.idempotency_key) filter (where a.outcome = 'success')), deadline)
-  from jsonb_populate_recordset(null::sentinel.report_input, batch) a;
-  for ask in select * from jsonb_populate_recordset(null::sentinel.report_input, batch) order by tenant_id, idempotency_key, seq loop
+  from unnest(asks) as a;
+  known := sentinel.lock_operations(array(select a.tenant_id from unnest(asks) as a), array(select a.idempotency_key from unnest(asks) as a));
+  foreach ask in array asks loop
+    place := place + 1;
     if ask.idempotency_key = last_key then
       perform sentinel.write_reports(events, states);
       events := '{}'; states := '{}';
+      known[place] := (sentinel.lock_operations(array[ask.tenant_id], array[ask.idempotency_key]))[1];
     end if;
     last_key := ask.idempotency_key;
-    one := sentinel.report_outcome(ask);
+    one := sentinel.judge_report(ask, known[place]);
     seq := ask.seq; receipt := one.receipt;
     if receipt.result = 'received' then events := events || one.event; states := states || one.state; end if;
     return next;

@@ -54,10 +54,10 @@ begin
   end if;
   if cardinality(gone) = 0 then return 0; end if;
   update sentinel.operation_states s
-    set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, once_live = s.once_live and s.approval_id is not null
+    set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, reserved_minor = null, limit_keys = null,
+      limit_buckets = null, limit_overrides = null, reservation = null, once_live = s.once_live and s.approval_id is not null
   from unnest(gone) as g where s.operation_id = g.operation_id and s.tenant_id = g.tenant_id;
-  perform sentinel.settle_budgets(array_agg(g.tenant_id), array_agg(g.permit_id), 'released', moment)
-  from unnest(gone) as g where g.holds is not null or g.total_holds is not null having count(*) > 0;
+  perform sentinel.settle_usage(gone, 'released');
   return cardinality(gone);
 end $$;
 
@@ -225,9 +225,10 @@ begin
     return;
   end if;
 
-  perform sentinel.hold_budget(ask.tenant_id, ask.permit_id, s.operation_id, ask.limits -> 0 ->> 'subject',
-                               ask.amount_minor, states, moment);
-  update sentinel.operation_states set permit_id = ask.permit_id, permit_for_person = coalesce(ask.asks_person, false), once_live = once_key is not null,
+  if cardinality(states) > 0 then perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states); end if;
+  s := sentinel.with_reservation(s, ask.amount_minor, states);
+  update sentinel.operation_states set reserved_minor = s.reserved_minor, limit_keys = s.limit_keys, limit_buckets = s.limit_buckets,
+    limit_overrides = s.limit_overrides, reservation = s.reservation, permit_id = ask.permit_id, permit_for_person = coalesce(ask.asks_person, false), once_live = once_key is not null,
     permit_expires_at = moment + make_interval(secs => ask.permit_seconds), principal_id = ask.principal_id,
     holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, false) end,
     total_holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, true) end

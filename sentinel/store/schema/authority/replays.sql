@@ -64,9 +64,10 @@ begin
   end if;
   if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.requires_approval(ask, s)
       or s.permit_for_person and not coalesce(ask.asks_person, false)) then
-    perform sentinel.settle_budget(s.tenant_id, s.permit_id, 'released', moment);
+    perform sentinel.settle_usage(array[s], 'released');
     s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
-    update sentinel.operation_states set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, once_live = s.once_live
+    update sentinel.operation_states set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, reserved_minor = null,
+      limit_keys = null, limit_buckets = null, limit_overrides = null, reservation = null, once_live = s.once_live
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
   end if;
   if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (

@@ -1,4 +1,4 @@
-"""check_params, gate_common, query_order, route_mode_scenario and scenario_validate: what is known of a row, without asking outside.
+"""check_params, gate_common, query_order, check_order, route_mode_scenario and scenario_validate: what is known of a row, without asking outside.
 
 A row that is incomplete is an ERROR that says what is wrong; everything else that stands in the way goes to a person.
 """
@@ -242,3 +242,27 @@ _CHECKS: Mapping[str, Callable[[RunContext, OrderFacts], list[Escalation]]] = {
     "quality": _damage,
 }
 """What a scenario asks for; the retail standard refund asks for nothing that the policy does not."""
+
+
+class CheckOrder(PureStep):
+    """Pure on the order that was queried; a row without one has nothing to contradict."""
+
+    name = StepName.CHECK_ORDER
+
+    def run(self, context: RunContext) -> StepResult:
+        """On, or to a person with the first contradiction."""
+        found = None if context.order is None else _contradiction(context.order)
+        if found is None:
+            return StepResult({}, next_step(self.name))
+        return to_person(context, Escalation.ORDER_PAID_UNKNOWN, next_step(self.name), contradiction=found)
+
+
+def _contradiction(order: OrderFacts) -> str | None:
+    """What cannot be so, in a code for the trail."""
+    if order.delivered_at is not None and order.delivered_at < order.ordered_at:
+        return "delivered_before_ordered"
+    if (order.shipping_fee_minor or 0) > order.paid_minor:
+        return "shipping_fee_above_paid"
+    if (order.item_paid_minor or 0) > order.paid_minor:
+        return "item_above_paid"
+    return None

@@ -11,19 +11,19 @@ import orjson
 
 from sentinel.authority.api.calls import count_unavailable
 from sentinel.authority.api.context import Context
-from sentinel.authority.api.guard import DecisionTally
+from sentinel.authority.api.guard import DecisionTally, accepted_report
 from sentinel.authority.decisions import Peeked, Receipt, Recorded
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard import decided_row, raise_if_refused
 from sentinel.authority.guard_rows import GuardRow
-from sentinel.authority.outcomes import raise_if_report_refused, report_row
-from sentinel.core.errors import SentinelError
+from sentinel.authority.outcomes import report_row
+from sentinel.core.errors import SentinelError, StillDeciding, TryLater
 from sentinel.core.operation import Operation
 from sentinel.platform.http.problems import problem_of
 from sentinel.platform.http.wire import Answer
 
 
-class Asker:
+class AuthorityCalls:
     """Asks the authority on behalf of a route; rows of several routes share their commits."""
 
     def __init__(self, context: Context) -> None:
@@ -53,12 +53,19 @@ class Asker:
         row = decided_row(self._authority, caller, operation, has_start_step=True, elapsed_ms=0)
         return await self._authority.checks.recorded(row), row
 
-    async def report(self, caller: Caller, *, outcome: str, error: str | None, **bound: Any) -> Receipt:
+    async def report(
+        self, caller: Caller, *, request_id: str, outcome: str, error: str | None, **bound: Any
+    ) -> Receipt:
         """The receipt of a report; `bound` names the operation. Raises the report's refusals."""
         row = report_row(
             self._authority, caller, outcome=outcome, error=error, result=None, permit_token=None, report_id=None, **bound
         )  # fmt: skip
-        return raise_if_report_refused(await self._authority.reports.recorded(row))
+        return accepted_report(await self._authority.reports.recorded(row), outcome, request_id)
+
+
+def retryable(error: SentinelError) -> SentinelError:
+    """What is still being decided is 503 here: clients of other protocols ask again then, and take a conflict for final."""
+    return TryLater(error.detail) if isinstance(error, StillDeciding) else error
 
 
 def amended_problem(error: SentinelError, request_id: str, members: Mapping[str, Any]) -> Answer:

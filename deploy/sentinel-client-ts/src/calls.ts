@@ -1,0 +1,211 @@
+/**
+ * What each question sends and how its answer is read, without any I/O.
+ *
+ * Every question carries its own idempotency key or start id, so a repeat gets the recorded answer.
+ */
+
+import {
+  type ApprovalView,
+  type CheckAnswer,
+  GuardAnswer,
+  type ReportReceipt,
+  readApproval,
+  readCheckAnswer,
+  readHeartbeat,
+  readReportReceipt,
+  readStartReceipt,
+  type StartReceipt,
+  type Wire,
+} from "./answers.js";
+import { codeOf, KeyConflict, Rejected, Unreachable } from "./errors.js";
+import { isObject, malformed } from "./fields.js";
+import type { RawAnswer } from "./transport.js";
+
+const FIRST_BACKOFF_SECONDS = 0.05;
+const LEAST_ATTEMPT_SECONDS = 0.01;
+const FIRST_POLL_SECONDS = 0.2;
+const RETRYABLE = new Set(["connection_refused", "connection_broken", "server_error", "busy"]);
+const JSON_TYPES = new Set(["application/json", "application/problem+json"]);
+
+/** A JSON object. Numbers of JavaScript are binary floats: write money as text, e.g. `{ value: "40.00", currency: "USD" }`. */
+export type JsonObject = Readonly<Record<string, unknown>>;
+
+/** A question without effect: nothing is recorded. */
+export interface CheckQuestion {
+  readonly action: string;
+  readonly params: JsonObject;
+  /** Not bound with the operation; it can only tighten. */
+  readonly evidenceContext?: JsonObject | undefined;
+  readonly agentId?: string | undefined;
+}
+
+/** One exact action under its key; `params` is bound with it. */
+export interface GuardQuestion extends CheckQuestion {
+  readonly idempotencyKey: string;
+  readonly resource?: string | undefined;
+  readonly riskClass?: string | undefined;
+  /** For who acts at once: a permission is started under this UUID in the same call. Stable over retries. */
+  readonly startId?: string | undefined;
+  /** Seconds to act, counted from before the call; "not executed" cannot be recorded before they are over. */
+  readonly actWithinSeconds?: number | undefined;
+}
+
+/** What came of a started action; "error" means unknown, not "not executed". */
+export interface Outcome {
+  readonly idempotencyKey: string;
+  readonly action: string;
+  readonly outcome: "success" | "error";
+  readonly error?: string | undefined;
+  readonly result?: unknown;
+  readonly resource?: string | undefined;
+  readonly riskClass?: string | undefined;
+  readonly permitToken?: string | undefined;
+  readonly reportId?: string | undefined;
+  readonly agentId?: string | undefined;
+}
+
+/** One request and the reader of its answer. */
+export interface Call<Answer> {
+  readonly method: "GET" | "POST";
+  readonly path: string;
+  readonly sent: string | undefined;
+  readonly read: (found: JsonObject, raw: RawAnswer) => Answer;
+}
+
+/** `action/guard`. `resource`, `risk_class` and `evidence_context` tell the authority that this caller starts in a step of its own. */
+export function guardCall(question: GuardQuestion, agentId: string): Call<GuardAnswer> {
+  const body = {
+    agent_id: agentId,
+    action: question.action,
+    idempotency_key: question.idempotencyKey,
+    params: question.params,
+    resource: question.resource || question.action,
+    risk_class: question.riskClass || "standard",
+    evidence_context: question.evidenceContext ?? {},
+    ...(question.startId ? { start_id: question.startId } : {}),
+    ...(question.actWithinSeconds ? { act_within_seconds: question.actWithinSeconds } : {}),
+  } satisfies Wire["GuardRequest"];
+  const asked = { action: body.action, agentId, idempotencyKey: body.idempotency_key };
+  return post("/action/guard", body, (found, raw) => {
+    const answer = new GuardAnswer(found, asked, raw.replayed);
+    if (answer.resource !== body.resource || answer.riskClass !== body.risk_class) {
+      malformed("the answer is about another resource or risk class");
+    }
+    if (answer.mayStart && question.startId && !answer.start) {
+      malformed("a permission for a start id does not say that it is started");
+    }
+    return answer;
+  });
+}
+
+/** `action/guard/start`. */
+export function startCall(answer: GuardAnswer, startId: string, actWithinSeconds: number | undefined): Call<StartReceipt> {
+  const body = {
+    idempotency_key: answer.idempotencyKey,
+    action: answer.action,
+    agent_id: answer.agentId,
+    resource: answer.resource,
+    risk_class: answer.riskClass,
+    permit_token: answer.permitToken() ?? "",
+    start_id: startId,
+    ...(actWithinSeconds ? { act_within_seconds: actWithinSeconds } : {}),
+  } satisfies Wire["StartRequest"];
+  return post("/action/guard/start", body, readStartReceipt);
+}
+
+/** `action/guard/report`. */
+export function reportCall(outcome: Outcome, agentId: string): Call<ReportReceipt> {
+  const body = {
+    agent_id: agentId,
+    action: outcome.action,
+    idempotency_key: outcome.idempotencyKey,
+    outcome: outcome.outcome,
+    ...given("error", outcome.error),
+    ...given("result", outcome.result),
+    ...given("resource", outcome.resource),
+    ...given("risk_class", outcome.riskClass),
+    ...given("permit_token", outcome.permitToken),
+    ...given("report_id", outcome.reportId),
+  } satisfies Wire["ReportRequest"];
+  return post("/action/guard/report", body, readReportReceipt);
+}
+
+/** `action/check`. */
+export function checkCall(question: CheckQuestion, agentId: string): Call<CheckAnswer> {
+  const body = {
+    agent_id: agentId,
+    action: question.action,
+    params: question.params,
+    ...given("evidence_context", question.evidenceContext),
+  } satisfies Wire["CheckRequest"];
+  return post("/action/check", body, readCheckAnswer);
+}
+
+/** `approval/{id}`. */
+export function approvalCall(approvalId: string): Call<ApprovalView> {
+  return { method: "GET", path: `/approval/${encodeURIComponent(approvalId)}`, sent: undefined, read: readApproval };
+}
+
+/** `heartbeat`. */
+export function heartbeatCall(agentId: string): Call<Wire["Heartbeat"]["status"]> {
+  const path = `/heartbeat?${new URLSearchParams({ agent_id: agentId })}`;
+  return { method: "GET", path, sent: undefined, read: readHeartbeat };
+}
+
+/** What was answered. Throws `Unreachable`, `KeyConflict` or `Rejected`. */
+export function readAnswer<Answer>(call: Call<Answer>, raw: RawAnswer): Answer {
+  const found = JSON_TYPES.has(raw.contentType) ? parsed(raw.data) : undefined;
+  if (raw.status === 200) return call.read(found ?? malformed("200 without a JSON object"), raw);
+  const wait = raw.retryAfter !== null && /^\d{1,5}$/.test(raw.retryAfter) ? Number(raw.retryAfter) : undefined;
+  if (raw.status >= 500) throw new Unreachable("server_error", `status ${raw.status}`, wait);
+  const type = textOf(found?.["type"]);
+  const stillDeciding = raw.status === 409 && (wait !== undefined || type.endsWith("still-deciding"));
+  if ([408, 425, 429].includes(raw.status) || stillDeciding) throw new Unreachable("busy", `status ${raw.status}`, wait);
+  if (raw.status < 400 || !found) malformed(`status ${raw.status} without a problem document`);
+  const problem = { status: raw.status, type, title: textOf(found["title"]), detail: textOf(found["detail"]) };
+  const isConflict = raw.status === 422 && codeOf(type) === "idempotency-key-reused";
+  throw isConflict ? new KeyConflict(problem) : new Rejected(problem);
+}
+
+/** Seconds until the call may be repeated. Throws the error where it may not, or no time is left for it. */
+export function pauseBeforeRetry(error: Unreachable, attempt: number, retries: number, leftSeconds: number): number {
+  const jittered = FIRST_BACKOFF_SECONDS * 2 ** attempt * (0.5 + Math.random());
+  const pause = Math.max(jittered, error.retryAfterSeconds ?? 0);
+  if (attempt >= retries || !RETRYABLE.has(error.kind) || pause + LEAST_ATTEMPT_SECONDS > leftSeconds) throw error;
+  return pause;
+}
+
+/** Seconds until an approval is looked at again: 0.2 at first, doubled up to `mostSeconds`, with jitter. */
+export function pollPause(attempt: number, mostSeconds: number, leftSeconds: number): number {
+  const growing = Math.min(FIRST_POLL_SECONDS * 2 ** Math.min(attempt, 20), mostSeconds);
+  return Math.min(growing * (0.75 + Math.random() / 2), leftSeconds);
+}
+
+function post<Answer>(path: string, body: object, read: Call<Answer>["read"]): Call<Answer> {
+  return { method: "POST", path, sent: JSON.stringify(body, exactly), read };
+}
+
+/** Refuses a number that JSON has not, or that lost digits when it was read: it would be asked about something else. */
+function exactly(name: string, value: unknown): unknown {
+  if (typeof value === "number" && (!Number.isFinite(value) || (Number.isInteger(value) && !Number.isSafeInteger(value)))) {
+    throw new TypeError(`${name} is not an exact number: give it as text`);
+  }
+  return value;
+}
+
+function given<Name extends string, Value>(name: Name, value: Value | undefined): { [Key in Name]?: Value } {
+  return (value === undefined || value === null ? {} : { [name]: value }) as { [Key in Name]?: Value };
+}
+
+function parsed(data: Uint8Array): JsonObject | undefined {
+  try {
+    const found: unknown = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(data));
+    return isObject(found) ? found : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function textOf(found: unknown): string {
+  return typeof found === "string" ? found.slice(0, 500) : "";
+}

@@ -1,0 +1,105 @@
+/**
+ * What can go wrong between an agent and the authority, one class per thing an agent handles differently.
+ *
+ * `Unreachable` means that nothing is known: not yes, not no. `Rejected` means that the authority answered and refused
+ * the request itself. The `Action…` family is for `guarded()`, where a refusal must stop the effect.
+ */
+
+/** Why there is no answer. */
+export type NoAnswerKind =
+  | "connection_refused"
+  | "timeout"
+  | "connection_broken"
+  | "server_error"
+  | "busy"
+  | "malformed_answer";
+
+/** Base of everything this client throws by itself; `message` is one line without secrets. */
+export class ClientError extends Error {
+  override readonly name: string = "ClientError";
+}
+
+/** No usable answer. The same call with the same key may be repeated; nothing may be executed on it. */
+export class Unreachable extends ClientError {
+  override readonly name: string = "Unreachable";
+  readonly kind: NoAnswerKind;
+  /** Seconds that the authority asked to wait, where it did. */
+  readonly retryAfterSeconds: number | undefined;
+
+  constructor(kind: NoAnswerKind, detail: string, retryAfterSeconds?: number) {
+    super(`${kind}: ${detail}`);
+    this.kind = kind;
+    this.retryAfterSeconds = retryAfterSeconds;
+  }
+}
+
+/** A problem document (RFC 9457) as the authority sends it with a 4xx status. */
+export interface ProblemDocument {
+  readonly status: number;
+  readonly type: string;
+  readonly title: string;
+  readonly detail: string;
+}
+
+/** The authority refused the request. Repeating it unchanged is no use. */
+export class Rejected extends ClientError {
+  override readonly name: string = "Rejected";
+  readonly status: number;
+  readonly type: string;
+  readonly title: string;
+  readonly detail: string;
+  /** The last part of the problem's type, e.g. "permit-expired". */
+  readonly code: string;
+
+  constructor(problem: ProblemDocument) {
+    super(problem.title ? `${problem.status} ${problem.title}: ${problem.detail}` : `${problem.status} ${problem.detail}`);
+    ({ status: this.status, type: this.type, title: this.title, detail: this.detail } = problem);
+    this.code = codeOf(problem.type);
+  }
+}
+
+/** 422 idempotency-key-reused: the key belongs to another operation. */
+export class KeyConflict extends Rejected {
+  override readonly name: string = "KeyConflict";
+}
+
+/** Not allowed. `reasonCode` is the authority's, `reason` its sentence. */
+export class ActionDenied extends ClientError {
+  override readonly name: string = "ActionDenied";
+  readonly reasonCode: string;
+  readonly reason: string;
+
+  constructor(reasonCode: string, reason: string) {
+    super(`${reasonCode}: ${reason}`);
+    this.reasonCode = reasonCode;
+    this.reason = reason;
+  }
+}
+
+/** A person must decide first; ask again with the same key once `approvalId` is decided. */
+export class ApprovalPending extends ClientError {
+  override readonly name: string = "ApprovalPending";
+  readonly approvalId: string;
+  readonly reason: string;
+
+  constructor(approvalId: string, reason: string) {
+    super(`approval ${approvalId} is pending: ${reason}`);
+    this.approvalId = approvalId;
+    this.reason = reason;
+  }
+}
+
+/** Nobody decided in time, or the permit ran out before the start. */
+export class ActionExpired extends ClientError {
+  override readonly name: string = "ActionExpired";
+}
+
+/** The operation was started before: it may have happened, so the effect is not called again. */
+export class AlreadyStarted extends ClientError {
+  override readonly name: string = "AlreadyStarted";
+}
+
+/** The last part of a problem's type. */
+export function codeOf(type: string): string {
+  return type.replace(/\/+$/, "").split(/[/#:]/).pop() ?? "";
+}

@@ -1,0 +1,102 @@
+/**
+ * Calls an effect only under authority: guard → start → the effect → report.
+ *
+ *     await guarded(client, "email.send", { params: { recipients: 1 }, idempotencyKey: "mail:42" }, () => send());
+ */
+
+import type { GuardAnswer } from "./answers.js";
+import type { GuardQuestion } from "./calls.js";
+import type { CallOptions, Client } from "./client.js";
+import { ActionDenied, ActionExpired, AlreadyStarted, ApprovalPending, type ClientError, Rejected } from "./errors.js";
+
+export interface GuardedOptions extends Omit<GuardQuestion, "action" | "startId">, CallOptions {
+  /** How long to wait for a person, then ask again with the same key; 0 or nothing: throw `ApprovalPending` at once. */
+  readonly waitSeconds?: number | undefined;
+  /** Called where the effect is over and its outcome could not be reported; without it a warning is written to the console. */
+  readonly onUnreported?: ((error: unknown, answer: GuardAnswer) => void) | undefined;
+}
+
+/**
+ * What `effect` returns, called only with a started permit; its answer has the operation's id for a provider's idempotency key.
+ *
+ * Throws `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`, `KeyConflict`, `Rejected` or `Unreachable`
+ * before the effect. What the effect throws is reported as an error, which puts the operation in doubt, and goes on. An
+ * aborted `signal` gives up whatever comes before the effect; the effect itself has to look at it.
+ */
+export async function guarded<Result>(
+  client: Client,
+  action: string,
+  options: GuardedOptions,
+  effect: (answer: GuardAnswer) => Result | PromiseLike<Result>,
+): Promise<Result> {
+  if (typeof effect !== "function") throw new TypeError("the effect must be a function");
+  const answer = await permitted(client, { ...options, action }, options);
+  const start = { signal: options.signal, actWithinSeconds: options.actWithinSeconds };
+  await client.start(answer, crypto.randomUUID(), start).catch((error: unknown) => {
+    throw error instanceof Rejected ? refusedStart(answer, error) : error;
+  });
+  let result: Result;
+  try {
+    options.signal?.throwIfAborted();
+    result = await effect(answer);
+  } catch (error) {
+    await report(client, answer, options, nameOf(error));
+    throw error;
+  }
+  await report(client, answer, options);
+  return result;
+}
+
+/** Throws `ActionDenied`, `ApprovalPending`, `ActionExpired` or `AlreadyStarted` unless the answer is a permission. */
+export function throwUnlessPermitted(answer: GuardAnswer): void {
+  if (answer.mayStart) return;
+  switch (answer.status) {
+    case "pending":
+      throw new ApprovalPending(answer.approvalId ?? "", answer.reason);
+    case "expired":
+      throw new ActionExpired(answer.reason || "nobody decided in time");
+    case "already_started":
+    case "completed":
+      throw new AlreadyStarted(`${answer.idempotencyKey} was started before`);
+    default:
+      throw new ActionDenied(answer.reasonCode, answer.reason);
+  }
+}
+
+async function permitted(client: Client, question: GuardQuestion, options: GuardedOptions): Promise<GuardAnswer> {
+  const asked = { ...question, startId: undefined };
+  let answer = await client.guard(asked, options);
+  if (answer.status === "pending" && options.waitSeconds) {
+    await client.waitForApproval(answer.approvalId ?? "", { timeoutSeconds: options.waitSeconds, signal: options.signal });
+    answer = await client.guard(asked, options);
+  }
+  throwUnlessPermitted(answer);
+  return answer;
+}
+
+/** What a refused start means for the effect. */
+function refusedStart(answer: GuardAnswer, refused: Rejected): ClientError {
+  if (refused.code === "already-started") return new AlreadyStarted(`${answer.idempotencyKey} was started before`);
+  if (refused.code === "permit-expired") return new ActionExpired("the permit ran out before the start");
+  return refused.status === 403 || refused.status === 409 ? new ActionDenied(refused.code, refused.detail) : refused;
+}
+
+/** Reports the outcome, also after an abort. It throws nothing: the effect is over, and unreported it becomes in doubt. */
+async function report(client: Client, answer: GuardAnswer, options: GuardedOptions, error?: string): Promise<void> {
+  const { idempotencyKey, action, agentId, resource, riskClass } = answer;
+  const bound = { idempotencyKey, action, agentId, resource, riskClass, permitToken: answer.permitToken() };
+  try {
+    await client.report({ ...bound, outcome: error === undefined ? "success" : "error", error });
+  } catch (failure) {
+    (options.onUnreported ?? warn)(failure, answer);
+  }
+}
+
+function warn(failure: unknown, answer: GuardAnswer): void {
+  console.warn(`the outcome of ${answer.idempotencyKey} was not reported: ${String(failure)}`);
+}
+
+/** The error's name only: its text may carry what must not leave this process. */
+function nameOf(error: unknown): string {
+  return error instanceof Error ? error.name.slice(0, 100) : typeof error;
+}

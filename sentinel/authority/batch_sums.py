@@ -1,0 +1,162 @@
+"""What the rows of a batch together ask of limits and breakers, so that the database asks for room once and not for each row."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from sentinel.authority.guard_rows import GuardRow, GuardTerms
+
+LimitTerms = tuple[str, int, int, str, int, str, str]
+"""A limit as policies declare it, without whose budget it is: window, its seconds, those of its parts, zone, cap, verdict, reason code."""
+_LIMIT = ("window", "window_seconds", "bucket_seconds", "zone", "cap_minor", "verdict", "reason_code")
+_BREAKER = ("breaker_key", "scope", "target", "window_seconds", "bucket_seconds", "most_operations", "most_minor", "declared")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Common:
+    """The totals (limit, limit key, subject) and breakers (in the order of _BREAKER) of who asks."""
+
+    totals: list[tuple[LimitTerms, str, str]]
+    breakers: list[tuple[Any, ...]]
+
+
+_NOTHING = Common([], [])
+
+
+@dataclass(slots=True)
+class LimitSum:
+    """One `sentinel.limit_sum`: asked by all that is not denied, taken by what is allowed, in minor units."""
+
+    tenant_id: uuid.UUID
+    limit_place: int
+    limit_key: str
+    subject: str
+    is_total: bool
+    is_mixed: bool
+    asked_minor: int
+    taken_minor: int
+
+
+@dataclass(slots=True)
+class RateSum:
+    """One `sentinel.rate_sum`: what is allowed in one currency; `shared` are the groups of rows that name the breaker."""
+
+    tenant_id: uuid.UUID
+    shared: list[int]
+    currency: str
+    breaker: tuple[Any, ...]
+    is_mixed: bool
+    operations: int
+    all_operations: int
+    amount_minor: int
+
+
+class TermsSum:
+    """What the rows of one kind come to: their totals and breakers are summed up once for all of them."""
+
+    __slots__ = ("asked_minor", "common", "group", "operations", "taken_minor", "total_places")
+
+    def __init__(self, group: int | None, common: Common, total_places: tuple[int, ...]) -> None:
+        self.group, self.common, self.total_places = group, common, total_places
+        self.asked_minor = self.taken_minor = self.operations = 0
+
+
+class BatchSums:
+    """Sums over rows that are added one by one. `limits` are the limits' terms with their places."""
+
+    def __init__(self) -> None:
+        self.limits: dict[LimitTerms, int] = {}
+        self._groups: dict[tuple[uuid.UUID, bytes], int] = {}
+        self._terms: dict[GuardTerms, TermsSum] = {}
+        self._sums: dict[str, list[LimitSum]] = {}
+
+    def add(self, row: GuardRow) -> tuple[TermsSum, tuple[int, ...]]:
+        """The sum of the row's terms, and the places of the row's limits and then of its totals."""
+        terms = row.terms
+        mine = self._terms.get(terms) or self._first_of(terms)
+        minor = row.amount_minor or 0
+        asked, taken = (minor if terms.verdict != "DENY" else 0), 0
+        if terms.verdict == "ALLOW":
+            mine.operations += 1
+            taken = minor
+        mine.asked_minor += asked
+        mine.taken_minor += taken
+        places = [
+            self._count(terms.tenant_id, ask[2:9], ask.limit_key, ask.subject, False, asked, taken)
+            for ask in row.limits
+        ]
+        return mine, (*places, *mine.total_places)
+
+    def limit_sums(self) -> list[LimitSum]:
+        """One for each budget and limit; more than one of a budget where rows disagree about the limit's terms."""
+        for terms, mine in self._terms.items():
+            for limit, key, subject in mine.common.totals:
+                self._count(terms.tenant_id, limit, key, subject, True, mine.asked_minor, mine.taken_minor)
+        return [one for same in self._sums.values() for one in same]
+
+    def rate_sums(self) -> list[RateSum]:
+        """One for each breaker and currency."""
+        rates: dict[tuple[uuid.UUID, str], list[RateSum]] = {}
+        for terms, mine in self._terms.items():
+            for breaker in mine.common.breakers:
+                _add_rate(rates.setdefault((terms.tenant_id, breaker[0]), []), terms, mine, breaker)
+        return [one for same in rates.values() for one in same]
+
+    def _first_of(self, terms: GuardTerms) -> TermsSum:
+        if terms.shared is None:
+            mine = TermsSum(None, _NOTHING, ())
+        else:
+            common = _common(terms.shared)
+            group = self._groups.setdefault((terms.tenant_id, terms.shared), len(self._groups))
+            mine = TermsSum(group, common, tuple(self._place(limit) for limit, _, _ in common.totals))
+        self._terms[terms] = mine
+        return mine
+
+    def _place(self, limit: LimitTerms) -> int:
+        return self.limits.setdefault(limit, len(self.limits))
+
+    def _count(self, tenant: uuid.UUID, limit: LimitTerms, key: str, subject: str, is_total: bool, asked: int, taken: int) -> int:  # fmt: skip
+        place, same = self._place(limit), self._sums.setdefault(key, [])
+        for one in same:
+            if one.limit_place == place and one.tenant_id == tenant:
+                one.asked_minor += asked
+                one.taken_minor += taken
+                return place
+        same.append(LimitSum(tenant, place, key, subject, is_total, False, asked, taken))
+        if len(same) > 1:
+            mixed = [one for one in same if one.tenant_id == tenant]
+            for one in mixed:
+                one.is_mixed = len(mixed) > 1
+        return place
+
+
+def _add_rate(same: list[RateSum], terms: GuardTerms, mine: TermsSum, breaker: tuple[Any, ...]) -> None:
+    """Count the rows of these terms in the breaker; `same` are its sums so far, one for each currency."""
+    currency = terms.currency or ""
+    found = next((one for one in same if one.currency == currency and one.breaker == breaker), None)
+    if found is None:
+        mixed, operations = any(one.breaker != breaker for one in same), same[0].all_operations if same else 0
+        found = RateSum(terms.tenant_id, [], currency, breaker, mixed, 0, operations, 0)
+        same.append(found)
+    if mine.group is not None and mine.group not in found.shared:
+        found.shared.append(mine.group)
+    found.operations += mine.operations
+    found.amount_minor += mine.taken_minor
+    for one in same:
+        one.all_operations += mine.operations
+        one.is_mixed |= found.is_mixed
+
+
+@lru_cache(maxsize=4096)
+def _common(shared: bytes) -> Common:
+    """What `GuardTerms.shared` says."""
+    read = orjson.loads(shared)
+    return Common(
+        [(tuple(ask[name] for name in _LIMIT), ask["limit_key"], ask["subject"]) for ask in read["totals"]],
+        [tuple(rate[name] for name in _BREAKER) for rate in read["breakers"]],
+    )

@@ -1,0 +1,198 @@
+"""A tool call under authority: guard, connect, start, send once, report.
+
+The authority's record is what survives the proxy. Each attempt starts under an id of its own, so that of two attempts at one
+operation, in whatever process, one is told that it is started already; and a proxy that died after its start finds the operation
+started and does not send it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import mcp_types as types
+from mcp import MCPError
+
+from sentinel.client import ClientError, GuardAnswer, GuardQuestion, Headroom, Rejected, Unreachable
+from sentinel.client.guarded import outcome_of, raise_unless_permitted, refused_start
+from sentinel.integrations import ToolGuard
+from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, upstream_unavailable
+from sentinel.mcp_proxy.upstream import Connection, Upstream, UpstreamUnavailable, reason_of
+from sentinel.tools import ToolCall, ToolRefused
+
+log = logging.getLogger("sentinel.mcp_proxy")
+REPORT_MARGIN_SECONDS = 10
+"""How much longer than the call the authority waits before anybody can say that it was not executed."""
+_MOST_START_SECONDS = 5.0
+
+Result: TypeAlias = "types.CallToolResult | types.InputRequiredResult"
+
+
+@dataclass(frozen=True, slots=True)
+class PermittedCall:
+    """A call that may go on: unguarded, or with a permit that is not started yet."""
+
+    asked: ToolCall
+    answer: GuardAnswer | None
+    params: types.CallToolRequestParams
+    progress: Any = None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """How far a call came. `failure`: started, and what came of it is not known."""
+
+    is_started: bool = False
+    refusal: ClientError | None = None
+    result: Result | None = None
+    failure: str | None = None
+
+
+class GuardedCalls:
+    """The calls of one upstream. `seconds` is how long one may take."""
+
+    def __init__(self, guard: ToolGuard, upstream: Upstream, *, seconds: float) -> None:
+        self._guard, self._upstream, self._seconds = guard, upstream, seconds
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def ask(self, agent: str, params: types.CallToolRequestParams, progress: Any = None) -> PermittedCall:
+        """Ask whether the call may be made. Raises `CallRefused`."""
+        arguments = {name: value for name, value in (params.arguments or {}).items() if value is not None}
+        asked = answer = None
+        try:
+            asked = await self._guard.call_of_async(params.name, arguments)
+            if asked.question is None:
+                # Without `_meta`: it is about the client's own connection.
+                passed = types.CallToolRequestParams(
+                    name=params.name, arguments=params.arguments, input_responses=params.input_responses,
+                    request_state=params.request_state,
+                )  # fmt: skip
+                return PermittedCall(asked, None, passed, progress)
+            if params.input_responses or params.request_state:
+                raise ToolRefused("input_not_accepted", f"{params.name}: a guarded tool takes no answers to questions")
+            answer = await self._guard.async_client.guard(**_asked_by(agent, asked.question))
+            raise_unless_permitted(answer)
+        except ClientError as error:
+            raise CallRefused(error, answer, await self._tight(asked, answer, agent)) from error
+        given = {**arguments, **asked.injected("argument", operation_id=answer.operation_id)}
+        # Nothing else of the request goes along: the table has not seen it.
+        return PermittedCall(asked, answer, types.CallToolRequestParams(name=params.name, arguments=given), progress)
+
+    async def _tight(self, asked: ToolCall | None, answer: GuardAnswer | None, agent: str) -> list[Headroom]:
+        """The limits that a refused or waiting call does not fit; none where they cannot be asked."""
+        if asked is None or asked.question is None or answer is None or answer.status not in ("denied", "pending"):
+            return []
+        try:
+            found = await self._guard.async_client.headroom(
+                action=asked.question["action"], params=asked.question["params"], agent_id=agent
+            )
+        except ClientError:
+            return []
+        return [one for one in found if not one.fits]
+
+    async def run(self, call: PermittedCall) -> Result:
+        """Make the call; it goes on to its end and its report when the caller is cancelled. Raises `CallRefused`."""
+        return await asyncio.shield(self.begin(call))
+
+    def begin(self, call: PermittedCall) -> asyncio.Task[Result]:
+        """The call, as a task of its own."""
+        made: Awaitable[Result] = self._unguarded(call) if call.answer is None else self._guarded(call, call.answer)
+        task: asyncio.Task[Result] = asyncio.ensure_future(made)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def finish(self) -> None:
+        """Wait for the calls that are under way."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._seconds + REPORT_MARGIN_SECONDS)
+
+    def _ended(self, task: asyncio.Task[Result]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at: whoever waited for it may be gone
+
+    async def _unguarded(self, call: PermittedCall) -> Result:
+        error: BaseException | None = None
+        try:
+            async with self._upstream.connect() as connection:
+                try:
+                    return await connection.call(call.params, headers={}, seconds=self._seconds, progress=call.progress)
+                except MCPError as answered:
+                    error = answered
+        except UpstreamUnavailable as away:
+            raise CallRefused(upstream_unavailable(str(away))) from away
+        except Exception as lost:
+            raise CallRefused(upstream_unavailable(reason_of(lost))) from lost
+        assert error is not None
+        raise error
+
+    async def _guarded(self, call: PermittedCall, answer: GuardAnswer) -> Result:
+        attempt = _Attempt()
+        try:
+            async with self._upstream.connect() as connection:
+                await self._attempt(connection, call, answer, attempt)
+        except UpstreamUnavailable as away:
+            attempt.refusal = upstream_unavailable(str(away))
+        except Exception as lost:
+            if attempt.result is None:
+                attempt.failure = attempt.failure or reason_of(lost)
+        if not attempt.is_started:
+            raise CallRefused(attempt.refusal or upstream_unavailable(attempt.failure or "closed"), answer)
+        if attempt.result is None:
+            attempt.failure = attempt.failure or "ConnectionLost"
+        await self._report(answer, attempt.failure)
+        return attempt.result or in_doubt_result(answer, attempt.failure or "")
+
+    async def _attempt(
+        self, connection: Connection, call: PermittedCall, answer: GuardAnswer, attempt: _Attempt
+    ) -> None:
+        """Start and send. Raises nothing but a cancellation, when the connection breaks: the caller reads `attempt`."""
+        began, leave = time.monotonic(), int(self._seconds) + REPORT_MARGIN_SECONDS
+        try:
+            # Before it: a start whose answer is lost may be recorded.
+            attempt.is_started = True
+            await self._guard.async_client.start(answer, uuid.uuid4(), act_within_seconds=leave)
+        except Rejected as refused:
+            attempt.is_started, attempt.refusal = False, refused_start(answer, refused)
+            return
+        except Unreachable as silent:
+            attempt.is_started, attempt.refusal = False, silent
+            return
+        if time.monotonic() - began > _MOST_START_SECONDS:
+            # This process stood still. Sent now, the call could end after somebody may say that it was not executed.
+            attempt.failure = "StartedTooLate"
+            return
+        headers = call.asked.injected("header", operation_id=answer.operation_id)
+        try:
+            attempt.result = await connection.call(
+                call.params, headers=headers, seconds=self._seconds, progress=call.progress
+            )
+            attempt.failure = _failure_of(attempt.result)
+        except Exception as error:
+            attempt.failure = reason_of(error)
+        if isinstance(attempt.result, types.InputRequiredResult):
+            attempt.result = None  # it would have to be sent again, with an answer that no policy has seen
+
+    async def _report(self, answer: GuardAnswer, failure: str | None) -> None:
+        try:
+            await self._guard.async_client.report(**outcome_of(answer, failure))
+        except ClientError as error:
+            # It has happened, so nothing is raised. Unreported, the operation becomes in doubt at the authority.
+            log.warning("the outcome of %s was not reported: %s", answer.idempotency_key, error.detail)
+
+
+def _asked_by(agent: str, question: GuardQuestion) -> GuardQuestion:
+    named: GuardQuestion = {**question, "agent_id": agent}
+    return named
+
+
+def _failure_of(result: Result) -> str | None:
+    if isinstance(result, types.InputRequiredResult):
+        return "InputRequired"
+    return "ToolFailed" if result.is_error else None

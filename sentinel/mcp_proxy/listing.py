@@ -1,0 +1,62 @@
+"""The upstream's tools as the proxy lists them: as they are, but for what the proxy changes about a call.
+
+Arguments that it fills in are not listed. An output schema admits a refusal beside the tool's own results: clients hold results
+that are errors against it too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mcp_types as types
+
+from sentinel.tools import ToolTable
+
+_REFUSAL = {
+    "type": "object",
+    "description": "In place of a result: the call was not made, or what came of it is not known.",
+    "properties": {
+        "decision": {"type": "string"},
+        "reason_code": {"type": "string"},
+        "retry": {"enum": ["never", "later", "after_approval"]},
+    },
+    "required": ["decision", "reason_code", "retry"],
+}
+_OF_THE_WHOLE = ("$schema", "$defs", "definitions")
+"""What a schema refers to from its root."""
+
+
+def listed(tools: list[types.Tool], table: ToolTable, server: str) -> list[types.Tool]:
+    """Those that the table does not hide."""
+    return [_shown(tool, table, server) for tool in tools if not _is_hidden(tool.name, table, server)]
+
+
+def _is_hidden(tool: str, table: ToolTable, server: str) -> bool:
+    mapping = table.find(server, tool)
+    return mapping is not None and mapping.hidden
+
+
+def _shown(tool: types.Tool, table: ToolTable, server: str) -> types.Tool:
+    mapping = table.find(server, tool.name)
+    injections = mapping.action.injections if mapping is not None and mapping.action is not None else ()
+    names = {one.name for one in injections if one.place == "argument"}
+    changed: dict[str, Any] = {"input_schema": _without(dict(tool.input_schema), names)}
+    if tool.output_schema is not None:
+        changed["output_schema"] = _or_refusal(tool.output_schema)
+    return tool.model_copy(update=changed)
+
+
+def _without(schema: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    if names & set(schema.get("properties") or {}):
+        schema["properties"] = {name: one for name, one in schema["properties"].items() if name not in names}
+    if names & set(schema.get("required") or ()):
+        schema["required"] = [name for name in schema["required"] if name not in names]
+    return schema
+
+
+def _or_refusal(schema: dict[str, Any]) -> dict[str, Any]:
+    whole = {name: schema[name] for name in _OF_THE_WHOLE if name in schema}
+    if schema.get("type") == "object":
+        whole["type"] = "object"  # revisions before 2026-07-28 want it at the root
+    own = {name: one for name, one in schema.items() if name not in _OF_THE_WHOLE}
+    return {**whole, "anyOf": [own, _REFUSAL]}

@@ -1,0 +1,98 @@
+"""Puts the proxy together and runs it: `sentinel mcp-proxy`, or `sentinel-mcp-proxy` of the client alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import uvicorn
+from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
+
+from sentinel.client import Client
+from sentinel.integrations import ToolGuard
+from sentinel.mcp_proxy.agents import SCOPE_KEY, AgentKeys, AgentsOnly
+from sentinel.mcp_proxy.calls import GuardedCalls
+from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
+from sentinel.mcp_proxy.server import ProxyServer, WhoAsks
+from sentinel.mcp_proxy.tasks import TaskIds, Tasks
+from sentinel.mcp_proxy.upstream import HttpUpstream, StdioUpstream, Upstream
+from sentinel.policy.errors import PolicyError
+
+WRONG_USAGE = 2
+
+
+class Proxy:
+    """One upstream's proxy, put together. `async with` keeps its connections, and at the end waits for calls under way."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._client = Client(
+            options.authority, options.key, agent_id=options.agent, timeout_seconds=options.authority_seconds
+        )
+        guard = ToolGuard(options.table, self._client, server=options.server, facts=options.facts)
+        self._authority = guard.async_client
+        self._upstream = upstream_of(options)
+        self._calls = GuardedCalls(guard, self._upstream, seconds=options.seconds)
+        tasks = Tasks(self._calls, TaskIds(options.key, server=options.server))
+        who: WhoAsks = _agent_of_request if options.agent is None else lambda ctx: options.agent or ""
+        self.server = ProxyServer(options.server, options.table, self._upstream, self._calls, tasks, who).build()
+
+    async def __aenter__(self) -> Proxy:
+        await self._authority.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._calls.finish()
+        await self._upstream.close()
+        await self._authority.close()
+        self._client.close()
+
+    def app(self) -> Any:
+        """The ASGI application. Without sessions: a client goes on after the proxy was started again."""
+        allowed = [*self._options.allowed_hosts, *(f"{host}:*" for host in ("127.0.0.1", "localhost", "[::1]"))]
+        security = TransportSecuritySettings(enable_dns_rebinding_protection=True, allowed_hosts=allowed)
+        app = self.server.streamable_http_app(stateless_http=True, transport_security=security)
+        return AgentsOnly(app, AgentKeys(self._options.authority, self._authority))
+
+    async def run(self) -> None:
+        """Serve until standard input ends, or until a signal."""
+        async with self:
+            if self._options.listen is None:
+                async with stdio_server() as (read, write):
+                    await self.server.run(read, write, self.server.create_initialization_options())
+            else:
+                host, port = self._options.listen
+                config = uvicorn.Config(self.app(), host=host, port=port, log_level="warning", access_log=False)
+                await uvicorn.Server(config).serve()
+
+
+def upstream_of(options: Options) -> Upstream:
+    """The server behind the proxy. Raises `WrongOptions`."""
+    if options.upstream_url is not None:
+        return HttpUpstream(options.upstream_url, headers=credential_headers(options), seconds=options.seconds)
+    return StdioUpstream(options.upstream_command, env=credential_env(options))
+
+
+def _agent_of_request(ctx: Any) -> str:
+    return str(ctx.request.scope[SCOPE_KEY])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the proxy; its exit code."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="sentinel mcp-proxy: %(message)s")
+    try:
+        asyncio.run(Proxy(read_options(arguments)).run())
+    except (WrongOptions, PolicyError, OSError, ValueError) as error:
+        sys.stderr.write(f"sentinel mcp-proxy: {error}\n")
+        return WRONG_USAGE
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

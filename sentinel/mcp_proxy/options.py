@@ -1,0 +1,149 @@
+"""The proxy's command line, and what it is told on it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.integrations.tool_guard import Facts
+from sentinel.tools import ToolTable, read_tool_table
+
+PORT = 7864
+
+
+class WrongOptions(Exception):
+    """What is wrong, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """As given. `listen` is (host, port), or None for stdio; `agent` is who asks over stdio."""
+
+    authority: str
+    key: str
+    table: ToolTable
+    server: str
+    upstream_url: str | None
+    upstream_command: list[str]
+    credential: str | None
+    credential_name: str
+    listen: tuple[str, int] | None
+    allowed_hosts: list[str]
+    agent: str | None
+    facts: Facts | None
+    seconds: float
+    authority_seconds: float = 5.0
+
+
+def read_options(arguments: Sequence[str] | None = None) -> Options:
+    """The command line's options. Raises `WrongOptions`, `OSError`, `PolicyError`; exits on what argparse refuses."""
+    given = parser().parse_args(arguments)
+    if bool(given.upstream_url) == bool(given.upstream_command):
+        raise WrongOptions("give either --upstream-url or --upstream-command")
+    if bool(given.listen) == bool(given.agent):
+        raise WrongOptions("give either --listen (each agent has its key) or --agent (stdio, one agent)")
+    table = read_tool_table(given.tools)
+    if given.upstream_command:
+        _refuse_header_injections(table, given.server)
+    return Options(
+        authority=given.url, key=given.key_file.read_text().strip(), table=table, server=given.server,
+        upstream_url=given.upstream_url, upstream_command=shlex.split(given.upstream_command or ""),
+        credential=given.credential_file.read_text().strip() if given.credential_file else None,
+        credential_name=given.credential_name or ("Authorization" if given.upstream_url else ""),
+        listen=_address(given.listen) if given.listen else None, allowed_hosts=given.allow_host, agent=given.agent,
+        facts=read_facts(given.facts) if given.facts else None, seconds=given.timeout,
+    )  # fmt: skip
+
+
+def credential_headers(options: Options) -> dict[str, str]:
+    """The credential as a header of every request to the upstream; a bare one in `Authorization` is a bearer token."""
+    if options.credential is None:
+        return {}
+    is_bare = options.credential_name.lower() == "authorization" and " " not in options.credential
+    return {options.credential_name: f"Bearer {options.credential}" if is_bare else options.credential}
+
+
+def credential_env(options: Options) -> dict[str, str]:
+    """The credential as a variable of the upstream's process. Raises `WrongOptions`."""
+    if options.credential is None:
+        return {}
+    if not options.credential_name:
+        raise WrongOptions("--credential-file needs --credential-name: the variable that the server reads")
+    return {options.credential_name: options.credential}
+
+
+def read_facts(given: str) -> Facts:
+    """`module:function` that looks up the facts of a call, or a JSON file with what is true of every call. Raises `WrongOptions`."""
+    module, separator, name = given.rpartition(":")
+    if separator and not given.endswith(".json"):
+        try:
+            found: Facts = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise WrongOptions(f"--facts {given}: {error}") from error
+        return found
+    facts: Any = json.loads(Path(given).read_text())
+    if not isinstance(facts, dict):
+        raise WrongOptions(f"--facts {given}: is not a JSON object")
+    return lambda tool, arguments: facts
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="sentinel mcp-proxy",
+        description="A proxy in front of an MCP server, whose tools run only under authority.",
+    )
+    add = made.add_argument
+    add("--url", default="http://127.0.0.1:7860", help="the authority (default: %(default)s)")
+    add(
+        "--key-file",
+        type=Path,
+        required=True,
+        help="a file with the proxy's key, mode 0600; a worker's, so that facts count",
+    )
+    add("--tools", type=Path, required=True, help="tools.yaml")
+    add("--server", required=True, help="what tools.yaml calls the server")
+    add("--upstream-url", help="the server's address (streamable HTTP)")
+    add("--upstream-command", help="or the command that starts it (stdio)")
+    add("--credential-file", type=Path, help="a file with the server's credential, mode 0600")
+    add(
+        "--credential-name",
+        help="the header (default: Authorization, as a bearer token), or the server's variable, that has it",
+    )
+    add(
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"serve streamable HTTP at /mcp, e.g. 127.0.0.1:{PORT}; each agent presents its key",
+    )
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        help="a name by which it may be asked for besides the loopback's; repeatable",
+    )
+    add("--agent", help="serve one agent on standard input and output")
+    add("--facts", help="what the program knows of a call: module:function, or a JSON file")
+    add(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="how long a call may take (default: %(default)s)"
+    )
+    return made  # fmt: skip
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise WrongOptions(f"--listen {text}: is not HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _refuse_header_injections(table: ToolTable, server: str) -> None:
+    for mapping in table.mappings:
+        injections = mapping.action.injections if mapping.action is not None else ()
+        if mapping.server == server and any(one.place == "header" for one in injections):
+            raise WrongOptions(f"{mapping.name}: a header cannot be injected over stdio; inject an argument")

@@ -1,0 +1,105 @@
+"""The MCP server that agents talk to: the upstream's tools, whose calls are asked about first. Speaks 2026-07-28 and before.
+
+It asks a client for nothing: no elicitation and no sampling, so that nothing over the agent's own channel can be taken for an
+approval. Resources and prompts of the upstream are not served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.server.lowlevel import Server
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from sentinel import __version__
+from sentinel.mcp_proxy.answers import CallRefused, refused_result
+from sentinel.mcp_proxy.calls import GuardedCalls
+from sentinel.mcp_proxy.listing import listed
+from sentinel.mcp_proxy.tasks import EXTENSION, TaskParams, Tasks
+from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
+from sentinel.tools import ToolTable
+
+WhoAsks = Callable[[Any], str]
+"""A request's context → the agent that asks."""
+
+
+class ProxyServer:
+    """The handlers of one upstream, known to the table as `name`."""
+
+    def __init__(
+        self, name: str, table: ToolTable, upstream: Upstream, calls: GuardedCalls, tasks: Tasks, who: WhoAsks
+    ) -> None:
+        self._name, self._table, self._upstream = name, table, upstream
+        self._calls, self._tasks, self._who = calls, tasks, who
+
+    def build(self) -> Any:
+        """The SDK's server with these handlers."""
+        server = Server(
+            f"sentinel-{self._name}", version=__version__, on_list_tools=self._list_tools, on_call_tool=self._call_tool,
+            # Arguments are the body's; a header that repeats one decides nothing here.
+            get_tool_input_schema=lambda tool: None,
+        )  # fmt: skip
+        server.extensions[EXTENSION] = {}
+        server.add_request_handler("tasks/get", TaskParams, self._get_task)
+        server.add_request_handler("tasks/cancel", TaskParams, self._cancel_task)
+        return server
+
+    async def _list_tools(self, ctx: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        try:
+            async with self._upstream.connect() as connection:
+                page = await connection.list_tools(params.cursor if params else None)
+        except (UpstreamUnavailable, Exception) as error:
+            name = str(error) if isinstance(error, UpstreamUnavailable) else reason_of(error)
+            message = f"the server behind the proxy did not list its tools ({name})"
+            raise MCPError(code=types.INTERNAL_ERROR, message=message) from error
+        tools = listed(page.tools, self._table, self._name)
+        return types.ListToolsResult(tools=tools, next_cursor=page.next_cursor)
+
+    async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
+        agent = self._who(ctx)
+        try:
+            permitted = await self._calls.ask(agent, params, _progress(ctx))
+            return await self._calls.run(permitted)
+        except CallRefused as refused:
+            task = None
+            if refused.waits_for_person and _speaks_tasks(ctx):
+                task = self._tasks.create(agent, params, refused)
+            return task or refused_result(refused)
+
+    async def _get_task(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
+        _require_tasks(ctx)
+        return await self._tasks.get(self._who(ctx), params.task_id)
+
+    async def _cancel_task(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
+        _require_tasks(ctx)
+        self._tasks.cancel(self._who(ctx), params.task_id)
+        return {}
+
+
+def _speaks_tasks(ctx: Any) -> bool:
+    """Whether this request's client declares the extension; only clients of 2026-07-28 can."""
+    capabilities = ctx.session.client_capabilities
+    declared = (capabilities and capabilities.extensions) or {}
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in declared
+
+
+def _require_tasks(ctx: Any) -> None:
+    if not _speaks_tasks(ctx):
+        raise MCPError(
+            code=types.MISSING_REQUIRED_CLIENT_CAPABILITY, message="The client does not declare the tasks extension",
+            data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+        )  # fmt: skip
+
+
+def _progress(ctx: Any) -> Any:
+    """Hands the upstream's progress on to a client that wants it, while it is there."""
+    if "progress_token" not in (ctx.meta or {}):
+        return None
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        await ctx.session.report_progress(done, total, message)
+
+    return progress

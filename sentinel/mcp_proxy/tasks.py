@@ -1,0 +1,179 @@
+"""What waits for a person as a task (the extension `io.modelcontextprotocol/tasks`, SEP-2663), for clients that speak it.
+
+A task id is the call itself, sealed: whoever holds it goes on with that call, after any restart and at any proxy with the same
+key, and nothing is kept for it. `tasks/get` asks the authority again, and sends the call once there is a permission; nothing is
+sent for a client that does not come back. Results are kept in memory for ten minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import mcp_types as types
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from mcp import MCPError
+from pydantic import ConfigDict, Field
+
+from sentinel.mcp_proxy.answers import CallRefused, refused_result
+from sentinel.mcp_proxy.calls import GuardedCalls, Result
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+POLL_MILLISECONDS = 2_000
+_KEPT_SECONDS = 600.0
+_LONGEST_ID = 6_000
+"""Characters; a client may repeat the id in a header."""
+_QUICK_SECONDS = 1.0
+
+
+class TaskParams(types.RequestParams):
+    """`tasks/get` and `tasks/cancel`."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    task_id: str = Field(alias="taskId")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """What a task id says: whose call it is, and since when it waits."""
+
+    agent: str
+    tool: str
+    arguments: dict[str, Any]
+    since: str
+
+
+class TaskIds:
+    """Seals calls into task ids. `secret` is the proxy's key: with another one the ids are unknown."""
+
+    def __init__(self, secret: str, *, server: str) -> None:
+        key = HKDF(SHA256(), 32, salt=None, info=b"sentinel mcp-proxy task ids").derive(secret.encode())
+        self._sealing, self._server = AESGCM(key), server.encode()
+
+    def seal(self, call: WaitingCall) -> str | None:
+        """The id; None where the arguments are too large for one."""
+        text = json.dumps([call.agent, call.tool, call.arguments, call.since], separators=(",", ":"))
+        nonce = os.urandom(12)
+        sealed = base64.urlsafe_b64encode(nonce + self._sealing.encrypt(nonce, text.encode(), self._server)).decode()
+        return sealed if len(sealed) <= _LONGEST_ID else None
+
+    def open(self, task_id: str) -> WaitingCall | None:
+        """The call of an id of ours."""
+        try:
+            raw = base64.urlsafe_b64decode(task_id.encode())
+            return WaitingCall(*json.loads(self._sealing.decrypt(raw[:12], raw[12:], self._server)))
+        except (InvalidTag, ValueError, TypeError):
+            return None
+
+
+@dataclass(slots=True)
+class _Run:
+    """A task's call that was sent, or a task that its client gave up (no run)."""
+
+    run: asyncio.Task[Result] | None
+    noted: float = field(default_factory=time.monotonic)
+
+
+class Tasks:
+    """The tasks of one proxy."""
+
+    def __init__(self, calls: GuardedCalls, ids: TaskIds) -> None:
+        self._calls, self._ids = calls, ids
+        self._runs: dict[str, _Run] = {}
+
+    def create(self, agent: str, params: types.CallToolRequestParams, refused: CallRefused) -> dict[str, Any] | None:
+        """The answer to a call that waits for a person; None where it cannot be a task."""
+        call = WaitingCall(agent, params.name, params.arguments or {}, _now())
+        task_id = self._ids.seal(call)
+        if task_id is None:
+            return None
+        return {"resultType": "task", **_task(task_id, call.since, "working", refused)}
+
+    async def get(self, agent: str, task_id: str) -> dict[str, Any]:
+        """How the task stands; goes on with its call where that is permitted now. Raises `MCPError`: no such task of this agent."""
+        call = self._own(agent, task_id)
+        kept = self._runs.get(task_id)
+        if kept is not None and kept.run is None:
+            return _task(task_id, call.since, "cancelled")
+        if kept is None:
+            params = types.CallToolRequestParams(name=call.tool, arguments=call.arguments)
+            try:
+                permitted = await self._calls.ask(agent, params)
+            except CallRefused as refused:
+                if refused.waits_for_person:
+                    return _task(task_id, call.since, "working", refused)
+                return _completed(task_id, call.since, refused_result(refused))
+            # Another poll of the same task may have come first: then the call is its.
+            kept = self._runs.get(task_id) or self._keep(task_id, self._calls.begin(permitted))
+        assert kept.run is not None
+        await asyncio.wait((kept.run,), timeout=_QUICK_SECONDS)
+        return self._stands(task_id, call.since, kept.run)
+
+    def cancel(self, agent: str, task_id: str) -> None:
+        """The client gives up: the proxy does not go on with the task, unless it was sent. Raises `MCPError`.
+
+        The approval stays until it is decided or expires: it is not the agent's to withdraw.
+        """
+        self._own(agent, task_id)
+        if task_id not in self._runs:
+            self._keep(task_id, None)
+
+    def _own(self, agent: str, task_id: str) -> WaitingCall:
+        call = self._ids.open(task_id)
+        if call is None or call.agent != agent:
+            raise MCPError(code=types.INVALID_PARAMS, message="Task not found")
+        return call
+
+    def _stands(self, task_id: str, since: str, run: asyncio.Task[Result]) -> dict[str, Any]:
+        if not run.done():
+            return _task(task_id, since, "working")
+        try:
+            result = run.result()
+        except CallRefused as refused:
+            del self._runs[task_id]  # nothing was sent: the next poll asks again
+            retry = refused_result(refused)
+            later = (retry.structured_content or {}).get("retry") == "later"
+            return _task(task_id, since, "working", refused) if later else _completed(task_id, since, retry)
+        except MCPError as error:
+            return {**_task(task_id, since, "failed"), "error": {"code": error.code, "message": error.message}}
+        return _completed(task_id, since, result)
+
+    def _keep(self, task_id: str, run: asyncio.Task[Result] | None) -> _Run:
+        now = time.monotonic()
+        for old in [one for one, kept in self._runs.items() if kept.noted + _KEPT_SECONDS < now and _is_over(kept)]:
+            del self._runs[old]
+        kept = self._runs[task_id] = _Run(run)
+        return kept
+
+
+def _is_over(kept: _Run) -> bool:
+    return kept.run is None or kept.run.done()
+
+
+def _completed(task_id: str, since: str, result: Result) -> dict[str, Any]:
+    dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return {**_task(task_id, since, "completed"), "result": dumped}
+
+
+def _task(task_id: str, since: str, status: str, refused: CallRefused | None = None) -> dict[str, Any]:
+    answer = refused.answer if refused is not None else None
+    waits = refused is not None and refused.waits_for_person
+    left = (answer.expires_at - datetime.now(UTC)).total_seconds() if answer and answer.expires_at else _KEPT_SECONDS
+    return {
+        "taskId": task_id, "status": status, "createdAt": since, "lastUpdatedAt": _now(), "ttlMs": max(int(left * 1000), 0),
+        "pollIntervalMs": POLL_MILLISECONDS,
+        **({"statusMessage": f"waiting for approval {answer.approval_id}"} if waits and answer else {}),
+    }  # fmt: skip
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,164 @@
+"""The MCP server behind the proxy: its connections, and one call sent over one of them. A call is never sent twice.
+
+Over HTTP every call has a connection of its own, opened before the operation is started, so that a server that is away costs no
+start, one call's broken connection breaks no other call, and no request goes out over a connection that has gone stale. Over stdio
+there is one process, which is started again when it is gone. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx2
+import mcp_types as types
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter
+
+from sentinel import __version__
+
+CONNECT_SECONDS = 10.0
+_RESULT: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
+_US = types.Implementation(name="sentinel-mcp-proxy", version=__version__)
+
+
+class UpstreamUnavailable(Exception):
+    """The server cannot be reached, and nothing was sent to it for this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection to the server, for one call where `http` is there."""
+
+    client: Client
+    http: httpx2.AsyncClient | None
+
+    async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
+        """One page of the server's tools."""
+        return await self.client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+
+    async def call(
+        self, params: types.CallToolRequestParams, *, headers: Mapping[str, str], seconds: float, progress: Any = None
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Send the call, once. Raises `MCPError`, or what a connection raises, when its answer is an error or lost."""
+        if self.http is not None:
+            self.http.headers.update(headers)
+        # Not `call_tool`, which may list tools, refuse a result that came, or send the call a second time.
+        return await self.client.session.send_request(
+            types.CallToolRequest(params=params), _RESULT, request_read_timeout_seconds=seconds, progress_callback=progress
+        )  # fmt: skip
+
+
+class Upstream(Protocol):
+    """A server by either transport. `has_headers`: what is injected may go into a header."""
+
+    has_headers: bool
+
+    def connect(self) -> Any:
+        """A context manager that gives a `Connection` to a server that has just answered. Raises `UpstreamUnavailable`.
+
+        Its body is cancelled when the connection breaks; what broke it is raised at the end.
+        """
+
+    async def close(self) -> None:
+        """Let go of what is kept."""
+
+
+class HttpUpstream:
+    """A server at an address (streamable HTTP). `headers` have its credential."""
+
+    has_headers = True
+
+    def __init__(self, url: str, *, headers: Mapping[str, str], seconds: float) -> None:
+        self._url, self._headers = url, dict(headers)
+        self._timeout = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
+        self._mode = "auto"
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Connection]:
+        """A new connection, whose handshake shows that the server is there."""
+        is_connected = False
+        try:
+            async with httpx2.AsyncClient(headers=self._headers, timeout=self._timeout, max_redirects=0) as http:
+                transport = streamable_http_client(self._url, http_client=http)
+                async with Client(transport, mode=self._mode, read_timeout_seconds=CONNECT_SECONDS, client_info=_US) as client:  # fmt: skip
+                    self._mode = "legacy" if client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else "auto"
+                    is_connected = True
+                    yield Connection(client, http)
+        except Exception as error:
+            if is_connected:
+                raise
+            self._mode = "auto"
+            raise UpstreamUnavailable(reason_of(error)) from error
+
+    async def close(self) -> None:
+        """Nothing is kept."""
+
+
+class StdioUpstream:
+    """A server that the proxy starts as a process; `env` has its credential, beside the few variables that every such server gets."""
+
+    has_headers = False
+
+    def __init__(self, command: list[str], *, env: Mapping[str, str]) -> None:
+        self._parameters = StdioServerParameters(command=command[0], args=command[1:], env=dict(env))
+        self._lock = asyncio.Lock()
+        self._kept: tuple[Client, asyncio.Task[None], asyncio.Event] | None = None
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Connection]:
+        """The process that runs; another where it does not answer."""
+        async with self._lock:
+            try:
+                client = await self._answering() or await self._started()
+            except Exception as error:
+                raise UpstreamUnavailable(reason_of(error)) from error
+        yield Connection(client, None)
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._kept is not None:
+            _, task, ending = self._kept
+            self._kept = None
+            ending.set()
+            with suppress(Exception):
+                await task
+
+    async def _answering(self) -> Client | None:
+        if self._kept is None:
+            return None
+        client, task, _ = self._kept
+        if not task.done():
+            with suppress(MCPError, TimeoutError):
+                await asyncio.wait_for(client.session.list_tools(), CONNECT_SECONDS)
+                return client
+        await self.close()
+        return None
+
+    async def _started(self) -> Client:
+        # In a task of its own: what opens such a connection must also close it.
+        ready, ending = asyncio.get_running_loop().create_future(), asyncio.Event()
+        task = asyncio.create_task(self._hold(ready, ending))
+        done, _ = await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
+        if ready not in done:
+            await task
+        client: Client = ready.result()
+        self._kept = (client, task, ending)
+        return client
+
+    async def _hold(self, ready: asyncio.Future[Client], ending: asyncio.Event) -> None:
+        async with Client(self._parameters, read_timeout_seconds=CONNECT_SECONDS, client_info=_US) as client:
+            ready.set_result(client)
+            await ending.wait()
+
+
+def reason_of(error: BaseException) -> str:
+    """What broke a connection, in a word: the name of the innermost error. Its text may have what must not leave the proxy."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return f"MCPError {error.code}" if isinstance(error, MCPError) else type(error).__name__

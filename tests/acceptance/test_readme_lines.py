@@ -1,0 +1,51 @@
+"""The shell lines of the README do what it says of them, against a demo."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.places import Demo
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (shutil.which("curl") and shutil.which("openssl")), reason="needs curl and openssl"),
+]
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+
+
+def printed(variable: str, value: str, *changes: tuple[str, str]) -> str:
+    """What the README's lines that begin with this variable print, with its value."""
+    (lines,) = re.findall(rf"```sh\n{variable}=…[^\n]*\n(.*?)```", README, re.DOTALL)
+    for shown, here in changes:
+        assert shown in lines
+        lines = lines.replace(shown, here)
+    command = ["sh", "-c", f"{variable}='{value}'\n{lines}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.replace("\r\n", "\n")
+
+
+def test_the_readmes_question_is_answered(demo: Demo) -> None:
+    answer = json.loads(printed("KEY", demo.told["agent_api_key"], ("http://127.0.0.1:7860", demo.authority)))
+    assert (answer["decision"], answer["status"]) == ("ALLOW", "allowed"), answer
+
+
+def test_the_readmes_order_is_taken_once_and_under_its_id_no_other(demo: Demo) -> None:
+    here = ("http://127.0.0.1:7862", demo.orders), ('"order-1"', '"order-of-the-readme"')
+
+    def post(*changes: tuple[str, str]) -> tuple[int, str, Any]:
+        head, _, body = printed("SECRET", demo.told["order_source"]["secret"], *here, *changes).partition("\n\n")
+        return int(head.split()[1]), head.lower(), json.loads(body)
+
+    first, repeated, another = post(), post(), post(("49.90", "49.91"))
+    # It says nothing of the account: medium, for a person.
+    assert (first[0], first[2]["lane"]) == (202, "medium"), first
+    assert "x-sentinel-idempotent-replay: true" in repeated[1] and "replay" not in first[1]
+    assert (repeated[0], repeated[2]) == (first[0], first[2])
+    assert another[0] == 422

@@ -1,0 +1,112 @@
+"""A payments server as MCP servers are: what it does it notes in a file, a JSON object a line. By HTTP or standard input.
+
+    python -m tests.adapters.payments_server NOTES [PORT]
+
+How it behaves stands in the file NOTES.behaviour and is read at each call: "works", "fails" (answers an error), "raises",
+"dies" (killed after the effect), "hangs", "waits" (answers when it behaves otherwise), "asks" (wants an answer of the client's first).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+
+TEXT = {"type": "string"}
+TOOLS = {
+    "create_refund": {"payment_intent": TEXT, "amount": {"type": "integer"}, "reason": TEXT, "request_key": TEXT},
+    "refund_charge": {"charge": TEXT, "amount": {"type": "integer"}}, "look_up": {"payment_intent": TEXT},
+    "wire_money": {"account": TEXT}, "close_account": {"account": TEXT},
+}  # fmt: skip
+REQUIRED = {"create_refund": ["payment_intent", "amount", "request_key"]}
+OUTPUT = {"type": "object", "properties": {"done": TEXT}, "required": ["done"]}
+
+
+def facts(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a shop knows of a call: whose payment it is; all payments of one test are of one account."""
+    payment = str(arguments.get("payment_intent") or arguments.get("charge"))
+    return {"account": f"acct-{payment.partition('-')[0]}", "clean": True, "attempts": 1} if payment != "None" else {}
+
+
+def payments_server(do: Callable[..., Any]) -> Any:
+    """The SDK's server; `do(tool, headers, **arguments)` is one effect and says what came of it."""
+
+    async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[
+            types.Tool(name=name, description=f"{name}.", output_schema=OUTPUT,
+                       input_schema={"type": "object", "properties": properties, "required": REQUIRED.get(name, [])})
+            for name, properties in TOOLS.items()
+        ])  # fmt: skip
+
+    async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> Any:
+        found = do(params.name, dict(ctx.request.headers) if ctx.request else {}, **(params.arguments or {}))
+        if asyncio.iscoroutine(found):
+            found = await found
+        if isinstance(found, str):
+            content: list[types.ContentBlock] = [types.TextContent(type="text", text=found)]
+            return types.CallToolResult(content=content, structured_content={"done": found})
+        return found
+
+    return Server("payments", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+class Payments:
+    """Notes each effect, and behaves as the file beside its notes says."""
+
+    def __init__(self, notes: Path) -> None:
+        self._notes, self._behaviour = notes, Path(f"{notes}.behaviour")
+
+    def _now(self) -> str:
+        return self._behaviour.read_text().strip() if self._behaviour.exists() else "works"
+
+    async def do(self, tool: str, headers: dict[str, str], **arguments: Any) -> Any:
+        """One effect."""
+        behaviour = self._now()
+        if behaviour == "asks":
+            asked = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Really?", requested_schema={"type": "object", "properties": {}}))  # fmt: skip
+            return types.InputRequiredResult(input_requests={"sure": asked}, request_state="half done")
+        kept = {name: headers.get(name) for name in ("authorization", "idempotency-key", "x-api-key")}
+        noted = {"tool": tool, **arguments, "headers": kept, "environment": os.environ.get("PAYMENTS_KEY")}
+        with self._notes.open("a") as file:
+            file.write(json.dumps(noted) + "\n")
+        if behaviour == "dies":
+            os._exit(9)
+        if behaviour == "raises":
+            raise RuntimeError("the provider timed out")
+        if behaviour == "hangs":
+            await asyncio.sleep(600)
+        while behaviour == "waits" and self._now() == "waits":
+            await asyncio.sleep(0.02)
+        if behaviour == "fails":
+            content: list[types.ContentBlock] = [types.TextContent(type="text", text="card_declined")]
+            return types.CallToolResult(content=content, is_error=True)
+        return f"done: {tool}"
+
+
+def main(notes: str, port: str | None = None) -> None:
+    """Serve until ended."""
+    server = payments_server(Payments(Path(notes)).do)
+    if port is None:
+        asyncio.run(_on_standard_input(server))
+        return
+    import uvicorn
+
+    uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(port), log_level="error")
+
+
+async def _on_standard_input(server: Any) -> None:
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,250 @@
+"""The MCP proxy as its own process, between clients in their own processes and a payments server in its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.adapters.conftest import Place
+from tests.support.adapter_environments import (
+    REPO,
+    NotInstalled,
+    environment_variables,
+    interpreter_of,
+    node_environment,
+)
+from tests.support.ports import free_port, listens
+from tests.support.scripted_server import Asked, Script
+
+SECRET = "sk_live_of_nobody"
+CLIENTS = {"sdk": "mcp_proxy", "sdk-legacy": "mcp_proxy", "fastmcp": "fastmcp", "typescript": None}
+"""Client → the environment that it needs; None: Node's."""
+_STARTED_SECONDS = 60
+
+
+def python_of(framework: str) -> str:
+    """The interpreter of an environment; skips where it cannot be installed."""
+    try:
+        return str(interpreter_of(framework))
+    except NotInstalled as error:
+        pytest.skip(str(error))
+
+
+class Program:
+    """A process that a test may kill, and start again."""
+
+    def __init__(self, folder: Path, name: str, command: list[str], port: int | None, **env: str) -> None:
+        self._log, self._command, self.port, self._env = folder / f"{name}.log", command, port, env
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Until it listens."""
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, cwd=REPO, env={**environment_variables(), **self._env}, stdin=subprocess.DEVNULL, stderr=log, stdout=log
+            )  # fmt: skip
+        deadline = time.monotonic() + _STARTED_SECONDS
+        while self.port is not None and not listens(self.port):
+            assert self.process.poll() is None and time.monotonic() < deadline, self._log.read_text()[-3000:]
+            time.sleep(0.02)
+        return self
+
+    def kill(self) -> None:
+        """At once."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(30)
+            self.process = None
+
+
+class Client:
+    """One client, in a process of its own; each command says which proxy it is for."""
+
+    def __init__(self, kind: str) -> None:
+        framework = CLIENTS[kind]
+        if framework is not None:
+            command = [python_of(framework), "-m", "tests.adapters.mcp_clients", kind]
+        else:
+            try:
+                node, script = node_environment()
+            except NotInstalled as error:
+                pytest.skip(str(error))
+            command = [str(node), str(script)]
+        self.process = subprocess.Popen(
+            command, cwd=REPO, env=environment_variables(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1,
+        )  # fmt: skip
+
+    def send(self, **command: Any) -> None:
+        """Ask for something without waiting for it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+
+    def answer(self) -> dict[str, Any]:
+        """What came of it."""
+        assert self.process.stdout is not None
+        found: dict[str, Any] = json.loads(self.process.stdout.readline() or '{"raised": "it ended"}')
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.communicate()
+
+
+class World:
+    """A payments server and a proxy in front of it, both over HTTP, and clients with a key of one agent. Shared by many tests,
+    each with a `payment` of its own.
+    """
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.place, self.folder, self.payment = place, folder, ""
+        self.agent_id = f"agent-{uuid.uuid4().hex[:8]}"
+        self.key = place.fixtures.new_key(agent_id=self.agent_id, scopes=("guard",))
+        self.notes = folder / "notes"
+        self._python = python_of("mcp_proxy")
+        port = free_port()
+        self.payments_url = f"http://127.0.0.1:{port}/mcp"
+        self.payments = Program(folder, "payments", [self._python, "-m", "tests.adapters.payments_server", str(self.notes), str(port)], port)  # fmt: skip
+        self.usual_proxy: Program | None = None
+        self.proxy: Program | None = None
+        self._clients: dict[str, Client] = {}
+        self._files()
+
+    def begin(self) -> None:
+        """A test of its own: another payment, everything runs and works."""
+        self.payment = f"pi_{uuid.uuid4().hex[:12]}"
+        self.behave("works")
+        if self.payments.process is None:
+            self.payments.start()
+        if self.usual_proxy is None:
+            self.usual_proxy = self.start_proxy()
+        self.proxy = self.usual_proxy
+
+    def start_proxy(self, **over: Any) -> Program:
+        """A proxy with these options instead of the usual ones; calls go to it from now on."""
+        port = free_port()
+        options = {
+            "url": self.place.url, "upstream-url": self.payments_url, "listen": f"127.0.0.1:{port}", "timeout": 20,
+            **{name.replace("_", "-"): value for name, value in over.items()},
+        }  # fmt: skip
+        self.proxy = Program(self.folder, "proxy", self.command(**options), port).start()
+        return self.proxy
+
+    def command(self, *, tools: str = "tools.yaml", **options: Any) -> list[str]:
+        """The proxy's command line."""
+        usual = {
+            "key-file": self.folder / "key", "tools": self.folder / tools, "server": "local",
+            "credential-file": self.folder / "credential", "facts": "tests.adapters.payments_server:facts",
+        }  # fmt: skip
+        given = [part for name, value in {**usual, **options}.items() for part in (f"--{name}", str(value))]
+        return [self._python, "-m", "sentinel.mcp_proxy.main", *given]
+
+    def client(self, kind: str = "sdk") -> Client:
+        """The client of that kind, which goes from test to test."""
+        if kind not in self._clients:
+            self._clients[kind] = Client(kind)
+        return self._clients[kind]
+
+    def lose(self, kind: str = "sdk") -> None:
+        """The client is killed."""
+        self._clients.pop(kind).close()
+
+    def target(self) -> dict[str, str]:
+        """Where the proxy is, and the agent's key."""
+        assert self.proxy is not None
+        return {"url": f"http://127.0.0.1:{self.proxy.port}/mcp", "key": self.key}
+
+    def ask(self, kind: str = "sdk", **command: Any) -> dict[str, Any]:
+        """One command of a client."""
+        client = self.client(kind)
+        client.send(**self.target(), **command)
+        return client.answer()
+
+    def call(self, tool: str, kind: str = "sdk", **arguments: Any) -> dict[str, Any]:
+        """A call of a tool."""
+        return self.ask(kind, do="call", tool=tool, args=arguments)
+
+    def refund_call(self, amount: int = 5000, suffix: str = "", **over: Any) -> dict[str, Any]:
+        """A call of `create_refund` for this test's payment, as a command."""
+        return {
+            "do": "call",
+            "tool": "create_refund",
+            "args": {"payment_intent": self.payment + suffix, "amount": amount, **over},
+        }
+
+    def refund(self, amount: int = 5000, kind: str = "sdk", suffix: str = "") -> dict[str, Any]:
+        """What comes of that call."""
+        return self.ask(kind, **self.refund_call(amount, suffix))
+
+    def behave(self, behaviour: str) -> None:
+        """How the payments server behaves from now on."""
+        Path(f"{self.notes}.behaviour").write_text(behaviour)
+
+    def effects(self) -> list[dict[str, Any]]:
+        """What the payments server did for this payment, in order."""
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
+        return [json.loads(line) for line in lines if self.payment in line]
+
+    def operations(self) -> list[tuple[str, str, str | None]]:
+        """(key, status, outcome) of this payment's operations."""
+        return self.place.operations(self.payment)
+
+    def end_own_proxy(self) -> None:
+        """End a proxy that only this test had."""
+        if self.proxy is not None and self.proxy is not self.usual_proxy:
+            self.proxy.kill()
+
+    def close(self) -> None:
+        """End all processes."""
+        for client in self._clients.values():
+            client.close()
+        for program in (self.usual_proxy, self.payments):
+            if program is not None:
+                program.kill()
+
+    def _files(self) -> None:
+        (self.folder / "key").write_text(self.place.fixtures.key)
+        (self.folder / "credential").write_text(f"{SECRET}\n")
+        text = (REPO / "tests" / "adapters" / "tools.yaml").read_text()
+        hidden = "\n  - {server: local, tool: close_account, hidden: true}\n"
+        (self.folder / "stdio_tools.yaml").write_text(text + hidden)
+        argument = "- {argument: request_key, from: operation_id}"
+        header = f"{argument}\n      - {{header: Idempotency-Key, from: operation_id}}"
+        (self.folder / "tools.yaml").write_text(text.replace(argument, header) + hidden)
+
+
+def relay(url: str, before: Callable[[Asked], bool], after: Callable[[Asked], None] = lambda asked: None) -> Script:
+    """Passes each request on to `url`; `before` may say that one is answered already (False), `after` sees what was answered."""
+    address = urlsplit(url)
+
+    def script(asked: Asked) -> None:
+        if not before(asked):
+            return
+        link = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        headers = {name: value for name, value in asked.headers.items() if name not in ("host", "connection")}
+        link.request(asked.method, asked.path, asked.body or None, {**headers, "host": address.netloc})
+        answer = link.getresponse()
+        body = answer.read()
+        after(asked)
+        extra = {"Mcp_Session_Id": session} if (session := answer.getheader("mcp-session-id")) else {}
+        asked.answer(answer.status, body, answer.getheader("content-type") or "text/plain", **extra)
+        link.close()
+
+    return script
+
+
+def until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for what another process does."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

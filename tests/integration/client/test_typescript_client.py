@@ -1,0 +1,237 @@
+"""The TypeScript client under Node: its effect is called only with a started permit, once, whatever fails.
+
+The package is the one that npm packs. Skipped where there is neither Node nor a registry that serves it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from sentinel.cli.scratch import listening
+from tests.support.adapter_environments import INSTALL_SECONDS
+from tests.support.fake_authority import FakeAuthority, Operation
+from tests.support.fake_exchange import Exchange
+from tests.support.fake_faults import FAULTS
+from tests.support.fixtures import Fixtures
+from tests.support.harness import decide
+from tests.support.node_agent import mutant_of, ran, started, trying
+from tests.support.scripted_server import Asked, ScriptedServer
+
+# One process for all: the first one may have to install Node and what compiles the client.
+pytestmark = [pytest.mark.timeout(INSTALL_SECONDS + 180), pytest.mark.xdist_group("typescript")]
+
+EFFECTS = """
+const asking = client();
+await tried("allowed", asking, gift("10.00", "small"), (answer) => `${answer.status} ${answer.operationId.length}`);
+await tried("repeated", asking, gift("10.00", "small"));
+await tried("another", asking, gift("11.00", "small"));
+const denied = await tried("denied", asking, gift("1000.00", "huge"));
+said.reason = denied.reasonCode;
+const thrown = await tried("throws", asking, gift("10.00", "throws"), () => { throw new RangeError("secret") });
+said.thrown = thrown.message;
+await tried("throws again", asking, gift("10.00", "throws"));
+await tried("not a number", asking, gift(NaN, "nan"));
+said.check = (await asking.check({ action: "gift_card.issue", params: gift("10.00").params })).decision;
+said.heartbeat = await asking.heartbeat();
+"""
+
+
+def test_an_effect_is_called_once_and_only_when_allowed_and_its_outcome_is_reported(
+    package: Path, fixtures: Fixtures
+) -> None:
+    with listening(fixtures.app) as url:
+        found = ran(package, EFFECTS, url, fixtures.key)
+    assert found["said"] == {
+        "allowed": "allowed 36", "repeated": "AlreadyStarted", "another": "KeyConflict", "denied": "ActionDenied",
+        "reason": "over_limit", "throws": "RangeError", "thrown": "secret", "throws again": "AlreadyStarted",
+        "not a number": "TypeError", "check": "ALLOW", "heartbeat": "OK",
+    }  # fmt: skip
+    assert found["called"] == {"allowed": 1, "throws": 1}
+    rows = fixtures.admin.execute(
+        "select o.idempotency_key, s.status, s.outcome from sentinel.operations o"
+        " join sentinel.operation_states s using (operation_id, tenant_id)"
+    ).fetchall()
+    assert {key: (status, outcome) for key, status, outcome in rows} == {
+        "small": ("completed", "success"), "huge": ("denied", None), "throws": ("in_doubt", "error"),
+    }  # fmt: skip
+
+
+WAITING = """
+const asking = client();
+const question = gift("100.00", "large");
+const pending = await tried("first", asking, question);
+console.log(pending.approvalId);
+await tried("waited", asking, { ...question, waitSeconds: 60 }, (answer) => answer.status);
+"""
+
+
+@pytest.mark.parametrize(("verdict", "came"), [("approve", "approved"), ("reject", "ActionDenied")])
+def test_an_effect_waits_for_a_person_and_asks_the_authority_again(
+    package: Path, fixtures: Fixtures, verdict: str, came: str
+) -> None:
+    with listening(fixtures.app) as url, started(package, trying(WAITING), url, fixtures.key) as process:
+        assert process.stdout is not None
+        decide(fixtures, process.stdout.readline().strip(), verdict)
+        found = json.loads(process.stdout.read().splitlines()[-1])
+    assert found["said"] == {"first": "ApprovalPending", "waited": came}
+    assert found["called"] == ({"waited": 1} if verdict == "approve" else {})
+
+
+def test_a_call_whose_connection_is_cut_is_repeated_under_its_key_and_nothing_happens_twice(
+    package: Path, fixtures: Fixtures
+) -> None:
+    server, cut = ScriptedServer(), []
+
+    def forward(asked: Asked) -> None:
+        """To the authority, whose first answer on each path is lost."""
+        headers = {name: asked.headers[name] for name in ("x-api-key", "content-type")}
+        answer = requests.post(url + asked.path, data=asked.body, headers=headers, timeout=20)
+        if asked.path in cut:
+            asked.answer(answer.status_code, answer.content, answer.headers["Content-Type"])
+        else:
+            cut.append(asked.path)
+            asked.reset()
+
+    server.script = forward
+    with listening(fixtures.app) as url, server.running():
+        found = ran(package, 'await tried("cut", client(), gift("10.00", "cut"));', server.url, fixtures.key)
+    assert found == {"said": {"cut": "done"}, "called": {"cut": 1}}
+    assert [path.rpartition("/")[2] for path in cut] == ["guard", "start", "report"]
+    bodies = [asked.json for asked in server.asked]
+    assert len(bodies) == 6 and bodies[0] == bodies[1] and bodies[2] == bodies[3] and bodies[4] == bodies[5]
+    assert fixtures.one("select count(*) from sentinel.operations") == 1
+    assert fixtures.one("select status from sentinel.operation_states") == "completed"
+
+
+FAULTY = """
+const [timeout, ...names] = rest;
+const asking = client({ timeoutSeconds: Number(timeout), retries: 1 });
+const began = performance.now();
+const unreported = [];
+const onUnreported = (error) => unreported.push(error.name);
+await Promise.all(names.map((name) => tried(name, asking, refund(name, { resource: "refund/rf_1", onUnreported }))));
+console.log(JSON.stringify({ seconds: (performance.now() - began) / 1000, unreported }));
+"""
+SHORT, LONG = 0.4, 2.5
+"""A client's time where all its calls fail; and where only some do, on a busy machine. A server that is slow takes 3 s."""
+NAMES = {f"fault-{number}": name for number, name in enumerate(FAULTS)}
+"""Every fault, by the key of the operation that meets it."""
+
+
+def with_every_fault(package: Path, authority: FakeAuthority, *calls: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what the effects came to, the time and what was not reported) with each operation's fault on these calls."""
+
+    def misbehave(exchange: Exchange) -> bool:
+        if exchange.path.removeprefix("/api/sentinel/action/") not in calls:
+            return False
+        FAULTS[NAMES[(exchange.body or {})["idempotency_key"]]](exchange)
+        return True
+
+    authority.misbehave = misbehave
+    timeout = SHORT if "guard" in calls else LONG
+    with started(package, trying(FAULTY), authority.url, "key", str(timeout), *NAMES) as process:
+        printed, _ = process.communicate(timeout=60)
+    measured, found = map(json.loads, printed.splitlines())
+    return found, measured
+
+
+@pytest.mark.parametrize("call", ["guard", "guard/start"])
+def test_with_no_usable_answer_no_effect_is_called_and_no_call_outlasts_its_time(
+    package: Path, authority: FakeAuthority, call: str
+) -> None:
+    found, measured = with_every_fault(package, authority, call)
+    assert found == {"said": dict.fromkeys(NAMES, "Unreachable"), "called": {}}
+    assert call != "guard" or measured["seconds"] < 2.5, "a server that drips would take three"
+    print(f"N={len(NAMES)}")
+
+
+def test_an_effect_that_is_over_is_not_called_again_because_its_report_was_lost(
+    package: Path, authority: FakeAuthority
+) -> None:
+    found, measured = with_every_fault(package, authority, "guard/report")
+    assert found == {"said": dict.fromkeys(NAMES, "done"), "called": dict.fromkeys(NAMES, 1)}
+    assert measured["unreported"] == ["Unreachable"] * len(NAMES)
+
+
+ABORTED = """
+const stop = new AbortController();
+const reason = new Error("stopped by its user");
+const gone = AbortSignal.abort(reason);
+const asking = client({ timeoutSeconds: 20 });
+const same = (error) => error === reason;
+said.before = same(await tried("-", asking, refund("before", { signal: gone })));
+const waiting = asking.waitForApproval(rest[0], { timeoutSeconds: 60, signal: stop.signal }).catch(same);
+const silent = tried("-", asking, refund("silent", { signal: stop.signal })).then(same);
+const inside = tried("-", asking, refund("inside", { signal: stop.signal }), (answer) => new Promise((_, reject) => {
+  stop.signal.addEventListener("abort", () => reject(stop.signal.reason));
+  setTimeout(() => stop.abort(reason), 100);
+})).then(same);
+[said.waiting, said.silent, said.inside] = await Promise.all([waiting, silent, inside]);
+"""
+
+
+def test_an_aborted_call_ends_with_its_users_reason_and_an_aborted_effect_is_reported(
+    package: Path, authority: FakeAuthority
+) -> None:
+    pending = authority.operations["p"] = Operation({"action": "refund.create"}, "APPROVAL_REQUIRED", "pending", "x")
+
+    def silent(exchange: Exchange) -> bool:
+        if (exchange.body or {}).get("idempotency_key") != "silent":
+            return False
+        FAULTS["hangs"](exchange)
+        return True
+
+    authority.misbehave = silent
+    began = time.monotonic()
+    found = ran(package, ABORTED, authority.url, "key", pending.approval_id)
+    assert {name: found["said"][name] for name in ("before", "waiting", "silent", "inside")} == dict.fromkeys(
+        ("before", "waiting", "silent", "inside"), True
+    )
+    assert time.monotonic() - began < 15, "nobody waited for an answer that is not wanted any more"
+    assert found["called"] == {"-": 1} and authority.operations["inside"].outcome == "error"
+    assert "before" not in authority.operations
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("already-started", 409, "AlreadyStarted"), ("permit-expired", 410, "ActionExpired"),
+        ("permit-refused", 403, "ActionDenied"), ("resolved-not-executed", 409, "ActionDenied"), ("no", 400, "Rejected"),
+    ],
+)  # fmt: skip
+def test_a_refused_start_says_why_and_the_effect_is_not_called(
+    package: Path, authority: FakeAuthority, code: str, status: int, error: str
+) -> None:
+    def refuse(exchange: Exchange) -> bool:
+        if exchange.path.endswith("/start"):
+            exchange.answer(status, {"type": f"urn:sentinel:problem:{code}"}, content_type="application/problem+json")
+        return exchange.path.endswith("/start")
+
+    authority.misbehave = refuse
+    found = ran(package, 'await tried("refused", client(), refund("k"));', authority.url, "key")
+    assert found == {"said": {"refused": error}, "called": {}}
+
+
+GOES_ON = ("throw error instanceof Rejected ? refusedStart(answer, error) : error;", "")
+
+
+def test_mutant_that_calls_its_effect_without_a_start_is_caught(
+    package: Path, authority: FakeAuthority, tmp_path: Path
+) -> None:
+    found, _ = with_every_fault(mutant_of(package, tmp_path, "guarded.js", GOES_ON), authority, "guard/start")
+    assert found["called"] == dict.fromkeys(NAMES, 1)
+
+
+def test_mutant_that_does_not_look_at_the_answer_is_caught(
+    package: Path, authority: FakeAuthority, tmp_path: Path
+) -> None:
+    authority.halted = True
+    agent = mutant_of(package, tmp_path, "guarded.js", GOES_ON, ("    throwUnlessPermitted(answer);\n", ""))
+    found = ran(agent, 'await tried("denied", client(), refund("k"));', authority.url, "key")
+    assert found["called"] == {"denied": 1}
