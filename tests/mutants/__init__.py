@@ -59,6 +59,8 @@ def meet_in_set(admin: psycopg.Connection[Any], *, parties: int = 2) -> None:
     """`meet_before` within the statement that decides a set, whose view of the tables is taken already; and where a row that comes
     alone has looked at everything and written nothing yet."""
     _make_meeting(admin, parties)
+    # Who loses a budget to another would begin again, and then see what the other did.
+    _cut(admin, "sentinel.hold_sums", "if is_lost then", "if false then")
     alone = "perform sentinel.count_rates("
     _cut(admin, "sentinel.record_one", alone, f"perform sentinel.meet(); {alone}")
     fence = "select case when bool_and("

@@ -28,8 +28,10 @@ begin
 end $$;
 
 -- Adds what is taken to each limit's current part. Under the locks of the budgets: nobody else puts in or moves these rows. Each is
--- looked up by its key and then taken from its place, because a join may read all that is there.
+-- looked up by its key and then taken from its place, because a join may read all that is there. One that moved meanwhile is an error.
 create or replace function sentinel.hold_sums(sums sentinel.limit_sum[], parts sentinel.limit_parts) returns void language plpgsql as $$
+declare
+  is_lost boolean;
 begin
   with taken as materialized (
     select k.tenant_id, k.limit_key, k.taken_minor, k.bucket, parts.seconds[k.limit_place + 1] as window_seconds, parts.caps[k.limit_place + 1] as cap_minor,
@@ -37,10 +39,13 @@ begin
     from (select *, parts.buckets[s.limit_place + 1] as bucket from unnest(sums) as s where s.taken_minor > 0) as k
   ), moved as (
     update sentinel.usage u set held_minor = u.held_minor + t.taken_minor, cap_minor = t.cap_minor
-    from taken as t where u.ctid = t.found_at
+    from taken as t where u.ctid = t.found_at returning 1
+  ), added as (
+    insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
+    select t.tenant_id, t.limit_key, t.bucket, t.window_seconds, t.cap_minor, t.taken_minor from taken as t where t.found_at is null returning 1
   )
-  insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
-  select t.tenant_id, t.limit_key, t.bucket, t.window_seconds, t.cap_minor, t.taken_minor from taken as t where t.found_at is null;
+  select (select count(*) from moved) + (select count(*) from added) <> (select count(*) from taken) into is_lost;
+  if is_lost then raise exception 'a budget moved without its lock' using errcode = 'deadlock_detected'; end if;
 end $$;
 
 -- All rows of a batch (their seqs) where every one is plain (as plain_rows says), else null: a look that costs little, because
