@@ -4,6 +4,7 @@ The server issues gift cards; the client is the SDK's. Both are in this file, an
 """
 
 import asyncio
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -29,7 +30,7 @@ async def main(url: str, key: str) -> None:
         key_file.flush()
         proxy = StdioServerParameters(command=sys.executable, args=[
             "-m", "sentinel.mcp_proxy.main", "--url", url, "--key-file", key_file.name, "--agent", "example-mcp",
-            "--tools", str(TABLE), "--server", "local", "--upstream-command", f"{sys.executable} {__file__}",
+            "--tools", str(TABLE), "--server", "local", "--upstream-command", shlex.join([sys.executable, __file__]),
         ], env={"PYTHONPATH": str(Path(__file__).parents[2])})  # fmt: skip
         async with Client(proxy) as agent, AsyncClient(url, key, agent_id="example-mcp") as authority:
             for amount in ("10.00", "100.00", "1000.00"):
