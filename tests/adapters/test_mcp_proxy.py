@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import shlex
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -78,7 +79,7 @@ def test_what_a_limit_refuses_says_what_is_left(proxied: ProxyProcesses) -> None
 
 
 def test_standard_input_and_output_on_both_sides(proxied: ProxyProcesses) -> None:
-    upstream = f"{proxied.command()[0]} -m tests.adapters.payments_server {proxied.notes}"
+    upstream = shlex.join([proxied.command()[0], "-m", "tests.adapters.payments_server", str(proxied.notes)])
     options = {
         "url": proxied.place.url,
         "upstream-command": upstream,
