@@ -196,7 +196,7 @@ class Served:
 def start_serve(
     database_url: str, folder: Path, **env: str
 ) -> tuple[subprocess.Popen[bytes], int, Path, dict[str, str]]:
-    """`sentinel serve` that is ready, on SENTINEL_PORT where that is given; one that does not become ready is ended."""
+    """`sentinel serve` of two processes that is ready, on SENTINEL_PORT where that is given; one that does not become ready is ended."""
     port, log = int(env.get("SENTINEL_PORT") or free_port()), folder / f"serve-{uuid.uuid4().hex[:6]}.log"
     settings = clean_env(
         **{
@@ -209,6 +209,7 @@ def start_serve(
             "SENTINEL_PORT": str(port),
             "SENTINEL_HEALTH_PORT": str(free_port()),
             "SENTINEL_THREADS": "12",
+            "SENTINEL_PROCESSES": "2",
             **env,
         }
     )
