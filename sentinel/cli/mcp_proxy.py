@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def command(options: tuple[str, ...]) -> None:
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """The proxy's own options, which need nothing of the extra."""
+    from sentinel.mcp_proxy.options import COMMAND_OPTIONS
+
+    for option in reversed(COMMAND_OPTIONS):
+        command = click.option(
+            option.name, type=option.kind, required=option.is_required, multiple=option.is_repeatable, help=option.help,
+            metavar=option.placeholder, default=option.default, show_default=option.default is not None,
+        )(command)  # fmt: skip
+    return command
+
+
+@click.command()
+@_options
+def command(**given: Any) -> None:
     """A proxy in front of an MCP server, whose tools run only under authority."""
     try:
         from sentinel.mcp_proxy.main import main
@@ -17,4 +30,10 @@ def command(options: tuple[str, ...]) -> None:
         if missing.name is None or missing.name.startswith("sentinel"):
             raise
         raise click.UsageError(f"mcp-proxy wants the extra mcp: there is no {missing.name} here") from missing
-    raise SystemExit(main(options))
+    values = [
+        (f"--{name.replace('_', '-')}", str(one))
+        for name, value in given.items()
+        for one in (value if isinstance(value, tuple) else (value,))
+        if one is not None
+    ]
+    raise SystemExit(main([part for pair in values for part in pair]))

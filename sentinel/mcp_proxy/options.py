@@ -48,13 +48,13 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         raise WrongOptions("give either --upstream-url or --upstream-command")
     if bool(given.listen) == bool(given.agent):
         raise WrongOptions("give either --listen (each agent has its key) or --agent (stdio, one agent)")
-    table = read_tool_table(given.tools)
+    table = read_tool_table(Path(given.tools))
     if given.upstream_command:
         _refuse_header_injections(table, given.server)
     return Options(
-        authority=given.url, key=given.key_file.read_text().strip(), table=table, server=given.server,
+        authority=given.url, key=Path(given.key_file).read_text().strip(), table=table, server=given.server,
         upstream_url=given.upstream_url, upstream_command=shlex.split(given.upstream_command or ""),
-        credential=given.credential_file.read_text().strip() if given.credential_file else None,
+        credential=Path(given.credential_file).read_text().strip() if given.credential_file else None,
         credential_name=given.credential_name or ("Authorization" if given.upstream_url else ""),
         listen=_address(given.listen) if given.listen else None, allowed_hosts=given.allow_host, agent=given.agent,
         facts=read_facts(given.facts) if given.facts else None, seconds=given.timeout,
@@ -93,46 +93,67 @@ def read_facts(given: str) -> Facts:
     return lambda tool, arguments: facts
 
 
+@dataclass(frozen=True, slots=True)
+class CommandOption:
+    """One option of the command line; `placeholder` stands for its value in the help."""
+
+    name: str
+    help: str
+    is_required: bool = False
+    is_repeatable: bool = False
+    default: str | float | None = None
+    placeholder: str | None = None
+
+    @property
+    def kind(self) -> type:
+        """What a value is read as."""
+        return float if isinstance(self.default, float) else str
+
+
+COMMAND_OPTIONS = (
+    CommandOption("--url", "The authority.", default="http://127.0.0.1:7860"),
+    CommandOption(
+        "--key-file", "A file with the proxy's key, mode 0600; a worker's, so that facts count.", is_required=True
+    ),
+    CommandOption("--tools", "The file tools.yaml.", is_required=True),
+    CommandOption("--server", "What tools.yaml calls the server.", is_required=True),
+    CommandOption("--upstream-url", "The server's address (streamable HTTP)."),
+    CommandOption("--upstream-command", "Or the command that starts it (stdio)."),
+    CommandOption("--credential-file", "A file with the server's credential, mode 0600."),
+    CommandOption(
+        "--credential-name",
+        "The header (default: Authorization, as a bearer token), or the server's variable, that has it.",
+    ),
+    CommandOption(
+        "--listen",
+        f"Serve streamable HTTP at /mcp, e.g. 127.0.0.1:{PORT}; each agent presents its key.",
+        placeholder="HOST:PORT",
+    ),
+    CommandOption(
+        "--allow-host", "A name by which it may be asked for besides the loopback's; repeatable.", is_repeatable=True
+    ),
+    CommandOption("--agent", "Serve one agent on standard input and output."),
+    CommandOption("--facts", "What the program knows of a call: module:function, or a JSON file."),
+    CommandOption("--timeout", "How long a call may take.", default=60.0, placeholder="SECONDS"),
+)
+
+
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The command line of the client alone; `sentinel mcp-proxy` has the same options."""
     made = argparse.ArgumentParser(
         prog="sentinel mcp-proxy",
         description="A proxy in front of an MCP server, whose tools run only under authority.",
     )
-    add = made.add_argument
-    add("--url", default="http://127.0.0.1:7860", help="the authority (default: %(default)s)")
-    add(
-        "--key-file",
-        type=Path,
-        required=True,
-        help="a file with the proxy's key, mode 0600; a worker's, so that facts count",
-    )
-    add("--tools", type=Path, required=True, help="tools.yaml")
-    add("--server", required=True, help="what tools.yaml calls the server")
-    add("--upstream-url", help="the server's address (streamable HTTP)")
-    add("--upstream-command", help="or the command that starts it (stdio)")
-    add("--credential-file", type=Path, help="a file with the server's credential, mode 0600")
-    add(
-        "--credential-name",
-        help="the header (default: Authorization, as a bearer token), or the server's variable, that has it",
-    )
-    add(
-        "--listen",
-        metavar="HOST:PORT",
-        help=f"serve streamable HTTP at /mcp, e.g. 127.0.0.1:{PORT}; each agent presents its key",
-    )
-    add(
-        "--allow-host",
-        action="append",
-        default=[],
-        help="a name by which it may be asked for besides the loopback's; repeatable",
-    )
-    add("--agent", help="serve one agent on standard input and output")
-    add("--facts", help="what the program knows of a call: module:function, or a JSON file")
-    add(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="how long a call may take (default: %(default)s)"
-    )
-    return made  # fmt: skip
+    for option in COMMAND_OPTIONS:
+        told = option.help if option.default is None else f"{option.help} (default: {option.default})"
+        if option.is_repeatable:
+            made.add_argument(option.name, action="append", default=[], help=told)
+        else:
+            made.add_argument(
+                option.name, type=option.kind, required=option.is_required, default=option.default, help=told,
+                metavar=option.placeholder,
+            )  # fmt: skip
+    return made
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -49,6 +49,11 @@ def other(fixtures: Any) -> Other:
         "insert into refunds.workers (tenant_id, worker_id, agent_id, mode, status) values (%s, 'olgas_worker', 'retail-refund-agent', 'loop', 'running')",
         tenant_id,
     )
+    endpoint_id = fixtures.sql(
+        "insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, url, position, global_position)"
+        " values (%s, gen_random_uuid(), 'webhook', 'https://olgas.example/events', 0, 0) returning endpoint_id",
+        tenant_id,
+    )[0][0]
     fixtures.publish()
     minter = load_public_id_generators(fixtures.pool, ())[0]
     assert index_public_ids(fixtures.pool, tenant_id, minter)
@@ -56,7 +61,7 @@ def other(fixtures: Any) -> Other:
     ids = {
         "public_id": minter.mint(Kind.REFUND, tenant_id, refund_id),
         "approval_id": str(approval_id), "operation_id": str(doubt.operation_id), "halt_id": halt_id, "token_id": token_id,
-        "proof_id": "pf_" + doubt.decision_event_id.hex, "name": "nobodys.switch", "source": "nobodys", "path:order_id": "nobodys/1",
+        "endpoint_id": str(endpoint_id), "proof_id": "pf_" + doubt.decision_event_id.hex, "name": "nobodys.switch", "source": "nobodys", "path:order_id": "nobodys/1",
     }  # fmt: skip
     return Other(
         ids,
@@ -77,7 +82,7 @@ def leaks(fixtures: Any, other: Other) -> list[str]:
     bodies: dict[str, Any] = {
         "approve": {"reason": "x", "digest": "d"}, "reject": {"reason": "x", "digest": "d"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},
         "handled": {"reason": "x", "reference": "x", "digest": "d"}, "on": {"canary_percent": 5, "reason": "x"}, "off": {"reason": "x"},
-        **{word: {"reason": "x", "digest": "d"} for word in ("fulfil", "refund", "hold", "retry")},
+        "resend": {}, **{word: {"reason": "x", "digest": "d"} for word in ("fulfil", "refund", "hold", "retry")},
     }  # fmt: skip
     for rule in app.flask.url_map.iter_rules():
         path = str(rule)
@@ -104,6 +109,7 @@ select (select string_agg(a::text, ';' order by approval_id) from sentinel.appro
        (select string_agg(h::text, ';' order by halt_id) from sentinel.halts h),
        (select string_agg(s::text, ';' order by operation_id) from sentinel.operation_states s),
        (select string_agg(t::text, ';' order by token_id) from sentinel.operator_tokens t where label = 'olgas token'),
+       (select string_agg(e::text, ';' order by endpoint_id) from sentinel.event_endpoints e),
        (select count(*) from refunds.process_requests)
 """
 

@@ -149,7 +149,7 @@ sys.exit(0)
 def _answers_after_forked_copy_left(base: Path, holders: list[Holder], extra: str) -> bool:
     """Does the server still answer when a forked worker has unwound through its parent's block?"""
     holders.append(Holder(base, "own", FORKED_WORKER.format(extra=extra)))
-    return holders[-1].said() == "answers"
+    return holders[-1].output_line() == "answers"
 
 
 @needs_linux

@@ -40,7 +40,7 @@ def _second_owner(base: Path, extra: str, holders: list[Holder]) -> str:
     holders.append(Holder(base, "own"))
     holders[0].server()
     holders.append(Holder(base, "own", extra))
-    return holders[1].said()
+    return holders[1].output_line()
 
 
 def _assert_refused(answer: str, first: Holder) -> None:
@@ -86,7 +86,7 @@ def _taken_over(base: Path, holders: list[Holder]) -> bool:
         ask(joined.admin_url, "CREATE TABLE kept AS SELECT 1")
         # It lodges there: no second one may, and the command need not wait for it.
         holders.append(Holder(base, "own"))
-        assert holders[1].said().startswith(f"refused: already running (process {os.getpid()})")
+        assert holders[1].output_line().startswith(f"refused: already running (process {os.getpid()})")
         began = time.monotonic()
         assert loop.finish() == 0
         assert time.monotonic() - began < 8, "the command waited for its lodger"
