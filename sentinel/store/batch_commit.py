@@ -1,7 +1,7 @@
 """Batch commits: rows that arrive on an event loop while a commit is in flight share the next one.
 
 No timer and no thread: the first row of a pause is committed once the loop has read all that has arrived, and whoever
-comes while a commit is in flight is in the next one, with those whom it answers and who ask again at once. What makes a batch fail is found by `settle`, by which rows have
+comes while a commit is in flight is in the next one. What makes a batch fail is found by `settle`, by which rows have
 exactly the outcome they would have alone.
 """
 
@@ -210,17 +210,13 @@ class _Line:
     def add(self, row: Pending) -> None:
         """Take a row into the line."""
         self._waiting.append(row)
-        if self._may_begin():
-            self._begin_soon()
+        if not self._is_called and self._may_begin():
+            # Once the loop has read all that has arrived: then the first of a burst does not go alone.
+            self._is_called = True
+            self._loop.call_soon(self._begin)
         if not self._is_swept:
             self._is_swept = True
             self._loop.call_later(WAIT_SECONDS / _SWEEPS, self._sweep)
-
-    def _begin_soon(self) -> None:
-        """Start committing once the loop has read all that has arrived: then the first of a burst does not go alone."""
-        if not self._is_called:
-            self._is_called = True
-            self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         """Start committing what waits."""
@@ -252,19 +248,9 @@ class _Line:
                 await self._settle(batch)
             finally:
                 self._in_hand.remove(batch)
-            if not self._may_begin():
-                self._loop.call_soon(self._notify_all, batch)
-                return
-            if len(self._waiting) < self._most:
-                # Answered first: what these callers ask next shares a commit with what waits. Two commits of half the size
-                # cost the database nearly twice as much.
-                self._notify_all(batch)
-                if self._waiting:
-                    self._begin_soon()
-                return
-            # As many as one commit takes: it is under way while these answers are rendered.
+            # Later: the next commit is under way while these answers are rendered.
             self._loop.call_soon(self._notify_all, batch)
-            batch = self._next_batch()
+            batch = self._next_batch() if self._may_begin() else []
 
     async def _settle(self, batch: list[Pending]) -> None:
         steps = settle(batch)
