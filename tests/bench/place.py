@@ -200,7 +200,9 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 @contextlib.contextmanager
 def running_bench() -> Iterator[Bench]:
     """An own PostgreSQL, migrated, with one tenant, and an authority; nothing of it is left behind."""
-    base = Path(tempfile.mkdtemp(prefix="sentinel-bench-"))
+    folder = Path(tempfile.mkdtemp(prefix="sentinel-bench-"))
+    folder.chmod(0o711)  # the server's account reaches what is in it
+    base = folder / "var"
     embedded = Embedded(base, own=True, settings=SETTINGS)
     server = embedded.start()
     try:
@@ -213,4 +215,4 @@ def running_bench() -> Iterator[Bench]:
     finally:
         embedded.stop()
         remove(base)
-        shutil.rmtree(base, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
