@@ -9,7 +9,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -268,7 +268,8 @@ def relay(url: str, before: Callable[[Asked], bool], after: Callable[[Asked], No
         # With the Host that was asked for: it is the other's to judge.
         headers = {name: value for name, value in asked.headers.items() if name != "connection"}
         with closing(http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)) as link:
-            link.request(asked.method, asked.path, asked.body or None, headers)
+            with suppress(BrokenPipeError, ConnectionResetError):  # refused by its head, the body is not read
+                link.request(asked.method, asked.path, asked.body or None, headers)
             with link.getresponse() as answer:
                 body, kind = answer.read(), answer.getheader("content-type") or "text/plain"
                 session = answer.getheader("mcp-session-id")
