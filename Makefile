@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Installs the lock file's sections before $(1), or all of them: one version and known files of each, or nothing.
 install_locked = sed '/^\# == $(1) ==/,$$d' $(LOCK) > .venv/$(LOCK) && $(PIP) --require-hashes --requirement .venv/$(LOCK)
 T ?= tests
-# Tests of real processes wait for a third of their time: three at a time keep two cores busy.
-WORKERS ?= 3
+# Tests of real processes wait for a third of their time: four at a time keep two cores busy.
+WORKERS ?= 4
 
 .PHONY: help env demo test check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel npm-package clean screenshots
 
@@ -51,7 +51,7 @@ demo: .venv/.runtime  ## start everything with a demo ledger and leave it runnin
 # Bytecode is kept, also where the machine's environment says otherwise: else every process of a test compiles all it imports.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.test  ## run the whole suite; T=path for a part, WORKERS=n for more processes
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(T)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(T)
 
 check: lint  ## what to run while working: everything of lint, and the unit tests
 	@$(MAKE) --no-print-directory test T=tests/unit

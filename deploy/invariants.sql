@@ -56,12 +56,14 @@ where (u.captured_minor, u.override_captured_minor) <> (coalesce(s.captured, 0),
 
 -- cap_exceeded: held and captured never exceed the cap, in a calendar window nor in any position of a sliding one
 -- Only keys that come above their cap over all time are looked at window by window.
-with suspects as materialized (
-  select tenant_id, limit_key from sentinel.usage group by 1, 2 having sum(held_minor + captured_minor) > min(cap_minor)
+with used as materialized (
+  select tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, captured_minor from sentinel.usage
+), suspects as materialized (
+  select tenant_id, limit_key from used group by 1, 2 having sum(held_minor + captured_minor) > min(cap_minor)
 )
-select format('budget %s from %s', u.limit_key, u.bucket) from suspects join sentinel.usage u using (tenant_id, limit_key)
+select format('budget %s from %s', u.limit_key, u.bucket) from suspects join used u using (tenant_id, limit_key)
 where u.cap_minor < (
-  select sum(o.held_minor + o.captured_minor) from sentinel.usage o
+  select sum(o.held_minor + o.captured_minor) from used o
   where o.tenant_id = u.tenant_id and o.limit_key = u.limit_key and o.bucket <= u.bucket
     and (o.bucket = u.bucket or o.bucket > u.bucket - make_interval(secs => u.window_seconds)))
   and u.held_minor + u.captured_minor > 0;
@@ -174,14 +176,15 @@ select 'event ' || e.event_id from sentinel.events e cross join sentinel.sequenc
 where e.transaction_id <= q.transaction_id
   and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id);
 
--- operation_without_state: every operation has its state, and every event and state its operation
+-- operation_without_state: every operation has its state, and every event and state its operation, or the protected change it is about
 select 'operation ' || coalesce(o.operation_id, s.operation_id)
 from sentinel.operations o full join sentinel.operation_states s using (tenant_id, operation_id)
 where o.operation_id is null or s.operation_id is null
 union
 select 'operation ' || e.operation_id from sentinel.events e
 where e.operation_id is not null
-  and not exists (select from sentinel.operations o where o.tenant_id = e.tenant_id and o.operation_id = e.operation_id);
+  and not exists (select from sentinel.operations o where o.tenant_id = e.tenant_id and o.operation_id = e.operation_id)
+  and not exists (select from sentinel.protected_changes c where c.tenant_id = e.tenant_id and c.approval_id = e.operation_id);
 
 -- request_altered: a recorded request has its digest, and opens what its decision's proof pack commits to
 select 'operation ' || o.operation_id
@@ -620,3 +623,17 @@ where r.consumed_at is not null and r.question is not null and (
               where s.tenant_id = r.tenant_id and s.operation_id = r.operation_id and s.started_at is not null)
   or exists (select from sentinel.aap_requests o where o.tenant_id = r.tenant_id and o.operation_id = r.operation_id
              and o.consumed_at is not null and o.request_id <> r.request_id));
+
+-- export_cursor_beyond_feed: no receiver of events is past the end of a feed of its; that it never goes back, a trigger holds
+select 'receiver ' || e.endpoint_id from sentinel.event_endpoints e
+where e.position < 0 or e.global_position < 0
+   or e.position > coalesce((select h.position from sentinel.feed_heads h where h.tenant_id = e.tenant_id), 0)
+   or e.global_position > coalesce((select h.position from sentinel.feed_heads h where h.tenant_id = '00000000-0000-0000-0000-000000000000'), 0);
+
+-- dead_letter_not_passed: a dead letter is an event of a feed of its receiver, at its position, and the receiver's cursor is past it
+select 'dead letter ' || d.event_id || ' of receiver ' || d.endpoint_id from sentinel.dead_letters d
+left join sentinel.event_endpoints e using (tenant_id, endpoint_id)
+where e.endpoint_id is null or d.feed_tenant_id not in (d.tenant_id, '00000000-0000-0000-0000-000000000000')
+   or d.position > case when d.feed_tenant_id = d.tenant_id then e.position else e.global_position end
+   or not exists (select from sentinel.feed f
+                  where f.tenant_id = d.feed_tenant_id and f.position = d.position and f.event_id = d.event_id);

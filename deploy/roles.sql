@@ -41,13 +41,14 @@ revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.
   sentinel.known_devices from sentinel_authority;
 revoke select on sentinel.operators from sentinel_authority;
 grant select (tenant_id, operator_id, email, role, active, changed_by_another_at, changed_by) on sentinel.operators to sentinel_authority;
-grant insert on sentinel.operations, sentinel.operation_states, sentinel.usage, sentinel.approvals,
+grant insert on sentinel.operations, sentinel.operation_states, sentinel.budgets, sentinel.usage_parts, sentinel.approvals,
   sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
   in_doubt_reason, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_buckets, limit_overrides, reservation) on sentinel.operation_states to sentinel_authority;
+grant update (limits, buckets, window_seconds, caps, held, captured) on sentinel.budgets to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
-  on sentinel.usage to sentinel_authority;
+  on sentinel.usage_parts to sentinel_authority;
 -- An authority can let an approval run out; only the console can decide one.
 grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
 grant update (position) on sentinel.feed_heads to sentinel_authority;
@@ -109,12 +110,14 @@ grant update (finished_at, result) on refunds.process_requests to sentinel_conso
 -- "Not executed" is a person's word: no program that answers starts can say it or take it back.
 grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason, not_executed_at, reservation)
   on sentinel.operation_states to sentinel_console;
-grant update (held_minor, captured_minor, override_held_minor, override_captured_minor) on sentinel.usage to sentinel_console;
+grant update (held, captured) on sentinel.budgets to sentinel_console;
+grant update (held_minor, captured_minor, override_held_minor, override_captured_minor) on sentinel.usage_parts to sentinel_console;
 grant update (succeeded, password_right), delete on sentinel.sign_in_attempts to sentinel_console;
 grant update (only_row) on sentinel.sign_in_gate to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
   sentinel.insert_halt, sentinel.holds_halt_lock, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text,
-  sentinel.utc_text, sentinel.expire_approval, sentinel.settle_usage, sentinel.halt_lock, sentinel.halt_over,
+  sentinel.utc_text, sentinel.expire_approval, sentinel.settle_usage,
+  sentinel.slots_added, sentinel.is_within_caps, sentinel.policy_of, sentinel.limit_of, sentinel.subject_of, sentinel.halt_lock, sentinel.halt_over,
   sentinel.is_requester, sentinel.counted_votes to sentinel_console;
 -- The locks that its own work needs, and no other.
 revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -40,20 +41,36 @@ def _base() -> Path:
     return parent / f"sentinel-tests-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
-SHARED = {"demo": "demo", "victim": "victim", "place": "browser", "chromium": "browser"}
+SHARED = {"demo": "demo", "victim": "victim", "chromium": "browser"}
 """The group of each fixture of a session that takes seconds to set up: its tests run in one process."""
 UNIT = Path(__file__).parent / "unit"
 """Its tests take milliseconds: handing them out one by one would take longer than some of them."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For several processes: what shares a dear fixture and what is short stays together, and long tests come before short ones."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """For several processes: what shares a dear fixture and what is short stays together, and long work comes before short.
+
+    The order is made last: pytest-randomly's, which is another in every run, stays within each rank.
+    """
     for item in items:
         group = _group(item)
         if group and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    yield
+    items.sort(key=_rank)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end, and is much: the garbage collector need not walk through it in every test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
+def _rank(item: pytest.Item) -> tuple[bool, bool]:
+    """Slow tests before others, and of both the groups before what may run anywhere, which fills the gaps at the end."""
+    return item.get_closest_marker("slow") is None, item.get_closest_marker("xdist_group") is None
 
 
 def _group(item: pytest.Item) -> str:
@@ -80,8 +97,12 @@ def pg_server() -> Iterator[RunningServer]:
 
 
 def _settings() -> dict[str, str]:
-    """One round of hashing at each login instead of 4096, for the logins that tests make too; 15 has no such setting."""
-    return {"scram_iterations": "1"} if find_binaries().major >= 16 else {}
+    """One round of hashing at each login instead of 4096, for the logins that tests make too; 15 has no such setting.
+
+    Each test's own database makes the server write whole pages of it, which nobody reads again: they are not compressed.
+    """
+    hashing = {"scram_iterations": "1"} if find_binaries().major >= 16 else {}
+    return {"wal_compression": "off", **hashing}
 
 
 def _cheapen_logins(server: RunningServer) -> None:

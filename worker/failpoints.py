@@ -56,10 +56,10 @@ _SLEEP_SECONDS, _SETTLE_SECONDS = 1.0, 0.2
 
 
 class Failpoints:
-    """The armed place, if any. Thread-safe: concurrent passings are counted one by one."""
+    """`place` is armed, if any. Thread-safe: concurrent passings are counted one by one."""
 
     def __init__(self, place: str | None = None, action: str = "kill", nth: int = 1) -> None:
-        self._place, self._action, self._nth = place, action, nth
+        self.place, self._action, self._nth = place, action, nth
         self._passed = 0
         self._lock = threading.Lock()
 
@@ -80,7 +80,7 @@ class Failpoints:
 
     def hit(self, place: str) -> None:
         """Pass a place."""
-        if place != self._place:
+        if place != self.place:
             return
         with self._lock:
             self._passed += 1
@@ -98,4 +98,4 @@ class Failpoints:
         elif self._action == "sleep":
             time.sleep(_SLEEP_SECONDS)
         else:
-            raise FailpointHit(self._place or "")
+            raise FailpointHit(self.place or "")

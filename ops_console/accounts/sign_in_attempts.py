@@ -6,8 +6,9 @@ run at the same time all count, and a success of one's own never wipes out failu
 Nobody can shut a person out from everywhere:
 
 * a known device, a browser that came in before as this person, has a counter of its own and no other;
-* over a limit, each network (an IPv4 address, the first 64 bits of an IPv6 address) still gets one attempt in `PACE_SECONDS`,
-  however many failed elsewhere;
+* over a limit, each account that failed from a network (an IPv4 address, the first 64 bits of an IPv6 address) still gets one
+  attempt from there in `PACE_SECONDS`, and so does the first attempt of another account, however many failed elsewhere and
+  of others: who guesses one account does not keep its colleagues out;
 * and each account one more from each network with a code of its second factor, for which password and code must both be
   right (`Attempt.needs_code`).
 
@@ -54,7 +55,7 @@ _ONE_AT_A_TIME = "select 1 from sentinel.sign_in_gate for update"
 # One row. The wait is until the pace allows the next attempt, or until the oldest guess of a code leaves its hour.
 BEGIN_ATTEMPT = """
 with recent as (
-  select account_hash = %(account_hash)s as is_ours, network = %(network)s as is_near, with_code, attempted_at
+  select account_hash, account_hash = %(account_hash)s as is_ours, network = %(network)s as is_near, with_code, attempted_at
   from sentinel.sign_in_attempts
   where not succeeded and attempted_at > clock_timestamp() - make_interval(secs => %(window)s)
     and device_hash is not distinct from %(device_hash)s::bytea
@@ -65,16 +66,18 @@ with recent as (
 ), counted as (
   select count(*) filter (where is_ours) as ours,
     count(*) filter (where is_near) as near, count(*) as overall,
-    max(attempted_at) filter (where is_near) as near_last,
+    max(attempted_at) filter (where is_near and is_ours) as ours_last,
     max(attempted_at) filter (where is_near and is_ours and with_code) as code_last
   from recent
+), others as (
+  select max(first_at) as newest from (select min(attempted_at) as first_at from recent where is_near group by account_hash) as accounts
 ), judged as (
-  select near_last, code_last, guessed_from,
+  select coalesce(ours_last, newest) as paced_from, code_last, guessed_from,
     %(device_hash)s::bytea is null and guessed >= %(codes)s as guessed_out,
     ours >= %(account)s or %(device_hash)s::bytea is null and (near >= %(near_most)s or overall >= %(overall)s) as is_full
-  from counted cross join codes
+  from counted cross join codes cross join others
 ), answered as (
-  select *, %(device_hash)s::bytea is null and coalesce(near_last, '-infinity') < clock_timestamp() - make_interval(secs => %(pace)s)
+  select *, %(device_hash)s::bytea is null and coalesce(paced_from, '-infinity') < clock_timestamp() - make_interval(secs => %(pace)s)
       as is_paced,
     %(device_hash)s::bytea is null and %(with_code)s and coalesce(code_last, '-infinity') < clock_timestamp() - make_interval(secs => %(pace)s)
       as has_code
@@ -88,7 +91,7 @@ select (select attempt_id from inserted) as attempt_id,
   ceil(greatest(1, extract(epoch from case
     when guessed_out then guessed_from + interval '1 hour'
     when %(device_hash)s::bytea is not null then clock_timestamp() + make_interval(secs => %(pace)s)
-    else near_last + make_interval(secs => %(pace)s) end - clock_timestamp())))::integer as retry_after_seconds,
+    else paced_from + make_interval(secs => %(pace)s) end - clock_timestamp())))::integer as retry_after_seconds,
   is_full and not is_paced as needs_code
 from answered
 """

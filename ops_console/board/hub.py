@@ -1,7 +1,8 @@
 """One reader of the feed per process, whose memory every viewer of the live stream is served from.
 
-Viewers wait on memory, not on the database, so their number costs no queries. A viewer that comes with a last position, or
-fell behind, gets what it missed, up to a bound. The reader stops when nobody watches. `stream.Stream` sends what is read here.
+Viewers wait on memory, not on the database, so their number costs no queries. A viewer that comes with a last position gets what
+it missed, up to a bound; one that fell behind gets what is kept. The reader stops when nobody watches. `stream.Stream` sends what
+is read here.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ class Hub:
         self._lock = threading.Lock()
         self._rows: deque[LiveEvent] = deque(maxlen=KEPT)
         # Every public row behind `_floor` and up to `_position` is in `_rows`.
-        self._floor = self._position = 0
+        self._floor = self._position = self._count = 0
         self._reader: threading.Thread | None = None
         self.viewers = 0
         self.on_news: Callable[[], None] = lambda: None
         """Called by the reader when rows came; must not block."""
 
     @property
-    def position(self) -> int:
-        """The newest row that was read."""
-        return self._position
+    def latest(self) -> tuple[int, int]:
+        """The newest row's position, and how many rows were read up to it: a difference of two counts is what lies between."""
+        with self._lock:
+            return self._position, self._count
 
     def is_stopping(self) -> bool:
         """Whether the process drains."""
@@ -71,30 +73,27 @@ class Hub:
         with self._lock:
             self.viewers -= 1
 
-    def come(self, last_seen: int | None) -> tuple[list[LiveEvent], int]:
-        """What a viewer gets first: rows behind `last_seen` (None: the latest few), and the position it is at then.
+    def come(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int]]:
+        """What a viewer gets first: rows behind `last_seen` (None: the latest few), and the `latest` that it is at then.
 
         From memory while the reader runs, so that a thousand viewers who come back at once cost no query.
         Raises `EngineUnavailable`.
         """
         with self._lock:
-            reading, floor, position = self._is_reading(), self._floor, self._position
+            reading, floor, latest = self._is_reading(), self._floor, (self._position, self._count)
             kept = list(self._rows)
         if reading and last_seen is None and (len(kept) >= FIRST_SEEN or floor == 0):
-            return kept[-FIRST_SEEN:], position
+            return kept[-FIRST_SEEN:], latest
         if reading and last_seen is not None and last_seen >= floor:
-            return _behind(kept, last_seen)[-CATCH_UP:], position
+            return _behind(kept, last_seen)[-CATCH_UP:], latest
         newest = self._read_newest(CATCH_UP)[::-1]
-        self._start_reader(newest)
         # Not `last_seen`: a position that was never handed out must not become where anybody reads from.
-        position = newest[-1].position if newest else 0
-        return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), position
+        latest = newest[-1].position if newest else 0, self._start_reader(newest)
+        return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), latest
 
-    def since(self, position: int) -> list[LiveEvent] | None:
-        """Kept rows behind a position; None when some of them are no longer kept. Never asks the database."""
+    def since(self, position: int) -> list[LiveEvent]:
+        """The rows behind a position that are kept. Never asks the database."""
         with self._lock:
-            if position < self._floor:
-                return None
             return _behind(list(self._rows), position) if self._position > position else []
 
     def keep_reading(self) -> None:
@@ -106,18 +105,20 @@ class Hub:
         reader = self._reader
         return reader is not None and reader.is_alive()
 
-    def _start_reader(self, newest: list[LiveEvent] | None) -> None:
-        """Begin behind `newest`, the latest rows oldest first; None goes on where the last reader was."""
+    def _start_reader(self, newest: list[LiveEvent] | None) -> int:
+        """Begin behind `newest`, the latest rows oldest first; None goes on where the last reader was. The count of `latest`."""
         with self._lock:
             if self._is_reading():
-                return
+                return self._count
             if newest is not None:
+                self._count += len(_behind(newest, self._position))  # what was read before is not counted again
                 self._rows.clear()
                 self._rows.extend(newest)
                 self._floor = newest[0].position if len(newest) == CATCH_UP else 0
                 self._position = newest[-1].position if newest else 0
             self._reader = threading.Thread(target=self._read, name="live-feed", daemon=True)
             self._reader.start()
+            return self._count
 
     def _read(self) -> None:
         while True:
@@ -150,6 +151,7 @@ class Hub:
                     self._floor = self._rows[0].position
                 self._rows.append(row)
             self._position = rows[-1].position
+            self._count += len(rows)
         self.on_news()
 
 

@@ -1,8 +1,8 @@
 """The live stream of the public board (server-sent events) on the event loop: a viewer costs a connection and no thread.
 
-What is new is encoded and put together once for all viewers. A viewer that does not keep up is let go: it comes back with its
-last position and gets what it missed. What all viewers together cost is bounded: when decisions come faster than that, and so
-far faster than anybody reads, viewers get the latest and are told how many were left out.
+What is new is encoded and put together once for all viewers. One that takes nothing for a while is let go: it comes back with
+its last position and gets what it missed. What all viewers together cost is bounded: when decisions come faster than that, and
+so far faster than anybody reads, or faster than they can be kept, viewers get the latest and are told how many were left out.
 """
 
 from __future__ import annotations
@@ -53,10 +53,6 @@ class Pace:
         return allowed
 
 
-class FellBehind(Exception):
-    """A viewer misses more than is kept: coming back is how it gets it from the database."""
-
-
 class Stream:
     """What every viewer of one process shares. `headers` go with each answer."""
 
@@ -65,8 +61,8 @@ class Stream:
         self._heartbeat_seconds = heartbeat_seconds
         self._headers = asgi_headers(headers)
         self._pace = Pace()
-        self._viewers_at: dict[int, int] = {}
-        self._payloads: dict[tuple[int, int], bytes] = {}
+        self._viewers_at: dict[tuple[int, int], int] = {}
+        self._payloads: dict[tuple[tuple[int, int], tuple[int, int]], bytes] = {}
         self._news: asyncio.Future[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -86,31 +82,31 @@ class Stream:
         gone = asyncio.ensure_future(disconnected(receive))
         try:
             # A browser repeats its first address when it comes back; what it saw last stands in the header.
-            rows, position = await asyncio.to_thread(self._hub.come, last_seen(environ))
+            rows, at = await asyncio.to_thread(self._hub.come, last_seen(environ))
             headers = [*self._headers, (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._follow(CONNECTED + b"".join(map(self.encode, rows)), position, gone, send)
-        except (TimeoutError, OSError, FellBehind):
+            await self._follow(CONNECTED + b"".join(map(self.encode, rows)), at, gone, send)
+        except (TimeoutError, OSError):
             return
         finally:
             gone.cancel()
             self._hub.leave()
             metrics.STREAMS.set(self._hub.viewers)
 
-    async def _follow(self, payload: bytes, position: int, gone: asyncio.Future[None], send: Send) -> None:
+    async def _follow(self, payload: bytes, at: tuple[int, int], gone: asyncio.Future[None], send: Send) -> None:
         told, quiet_since = b"", time.monotonic()
-        self._viewers_at[position] = self._viewers_at.get(position, 0) + 1
+        self._viewers_at[at] = self._viewers_at.get(at, 0) + 1
         try:
             while not gone.done():
                 news = self._next_news()
                 status = self._status()
                 if status != told:
                     payload, told = payload + status, status
-                latest = self._hub.position
-                payload += self._since(position, latest)
-                if latest > position:
-                    self._moved(position, latest)
-                    position = latest
+                latest = self._hub.latest
+                payload += self._since(at, latest)
+                if latest[0] > at[0]:
+                    self._moved(at, latest)
+                    at = latest
                 if not payload and time.monotonic() - quiet_since >= self._heartbeat_seconds:
                     payload = HEARTBEAT
                 if payload:
@@ -124,31 +120,29 @@ class Stream:
                     left = quiet_since + self._heartbeat_seconds - time.monotonic()
                     await asyncio.wait({news, gone}, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._moved(position, None)
+            self._moved(at, None)
 
-    def _moved(self, position: int, to: int | None) -> None:
+    def _moved(self, at: tuple[int, int], to: tuple[int, int] | None) -> None:
         """Count who is where: what goes out to many is paced by how many they are."""
-        self._viewers_at[position] -= 1
-        if not self._viewers_at[position]:
-            del self._viewers_at[position]
+        self._viewers_at[at] -= 1
+        if not self._viewers_at[at]:
+            del self._viewers_at[at]
         if to is not None:
             self._viewers_at[to] = self._viewers_at.get(to, 0) + 1
 
-    def _since(self, position: int, latest: int) -> bytes:
-        """What came behind `position` up to `latest`, put together once for all who are there. Raises `FellBehind`."""
-        if latest <= position:
+    def _since(self, at: tuple[int, int], latest: tuple[int, int]) -> bytes:
+        """What came after `at` up to `latest`, put together once for all who are there."""
+        if latest[0] <= at[0]:
             return b""
-        found = self._payloads.get((position, latest))
+        found = self._payloads.get((at, latest))
         if found is None:
-            rows = self._hub.since(position)
-            if rows is None:
-                raise FellBehind
-            rows = [row for row in rows if row.position <= latest]
-            left_out = len(rows) - self._pace.allow(len(rows), self._viewers_at[position], time.monotonic())
+            rows = [row for row in self._hub.since(at[0]) if row.position <= latest[0]]
+            allowed = self._pace.allow(len(rows), self._viewers_at[at], time.monotonic())
+            left_out = max(latest[1] - at[1], len(rows)) - allowed
             found = b"event: left-out\ndata: %d\n\n" % left_out if left_out else b""
-            found += b"".join(map(self.encode, rows[left_out:]))
+            found += b"".join(map(self.encode, rows[len(rows) - allowed :]))
             self._payloads = {key: one for key, one in self._payloads.items() if key[1] == latest}
-            self._payloads[position, latest] = found
+            self._payloads[at, latest] = found
         return found
 
     def _status(self) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
@@ -25,8 +25,11 @@ _BOOL, _INT8, _INT4, _TEXT, _INTS, _TEXTS, _UUID = 16, 20, 23, 25, 1007, 1009, 2
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
-_int4, _int4_twice, _int4_pair = struct.Struct("!i").pack, struct.Struct("!ii").pack, struct.Struct("!IiiIii").pack
-_int8_pair = struct.Struct("!IiqIiq").pack
+_int4, _int4_twice = struct.Struct("!i").pack, struct.Struct("!ii").pack
+_ROW_HEAD, _row_ids = struct.Struct("!iiIiiIii"), struct.Struct("!" + "Ii16s" * 5).pack
+_SUM_HEAD, _SUM_MIDDLE, _SUM_TAIL = struct.Struct("!iiIi16sIiiIi"), struct.Struct("!Ii"), struct.Struct("!Ii?Ii?IiqIiq")
+_LENGTH_BYTES = 4
+"""A record begins with its length, which does not count itself."""
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
 _NO_TEXTS = _field(_TEXTS, -1)
 _NONE_OF_TEXTS, _NONE_OF_INTS = (
@@ -42,7 +45,8 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
     packed: list[bytes] = []
     for seq, row in enumerate(rows):
         mine, places = sums.add(row)
-        packed.append(_row(seq, terms.setdefault(_terms(row.terms, mine.group, places, mine.common), len(terms)), row))
+        place = terms.setdefault(_terms(row.terms, mine.group, places, mine.common), len(terms))
+        packed.append(_row(seq, place, row, mine.tenant))
     limit_sums = [_limit_sum(one) for one in sums.limit_sums()]
     return [
         _numbered(terms, 28), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
@@ -50,19 +54,16 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
     ]  # fmt: skip
 
 
-def _row(seq: int, terms: int, row: GuardRow) -> bytes:
-    limit_keys, subjects = (
-        [ask.limit_key for ask in row.limits],
-        list(dict.fromkeys([ask.subject for ask in row.limits])),
-    )
-    return _record(
-        _int4_pair(_INT4, 4, seq, _INT4, 4, terms), _text(row.idempotency_key), _text(row.once_key),
-        _UUID_HEAD, row.operation_id.bytes, _UUID_HEAD, row.event_id.bytes, _UUID_HEAD, row.second_event_id.bytes,
-        _UUID_HEAD, row.permit_id.bytes, _UUID_HEAD, row.approval_id.bytes, _bigint(row.amount_minor), _int(row.elapsed_ms),
-        _uuid(row.start_id), _int(row.act_seconds),
+def _row(seq: int, terms: int, row: GuardRow, tenant: bytes) -> bytes:
+    ids, limits = row.ids, row.limits
+    body = b"".join((
+        _text(row.idempotency_key), _text(row.once_key),
+        _row_ids(_UUID, 16, ids[:16], _UUID, 16, ids[16:32], _UUID, 16, ids[32:48], _UUID, 16, ids[64:], _UUID, 16, ids[48:64]),
+        _bigint(row.amount_minor), _int(row.elapsed_ms), _uuid(row.start_id), _int(row.act_seconds),
         *_texts(row.resource, row.digest, row.salt, row.facts_commitment, row.basis, row.request, *row.pack_parts),
-        _UUID_HEAD, row.terms.tenant_id.bytes, _text_array(limit_keys), _text_array(subjects), count=25,
-    )  # fmt: skip
+        _UUID_HEAD, tenant, _text_array([ask.limit_key for ask in limits]), _text_array({ask.subject: None for ask in limits}),
+    ))  # fmt: skip
+    return _ROW_HEAD.pack(_ROW_HEAD.size - _LENGTH_BYTES + len(body), 25, _INT4, 4, seq, _INT4, 4, terms) + body
 
 
 @lru_cache(maxsize=4096)
@@ -87,11 +88,13 @@ def _limit(window: str, seconds: int, bucket: int, zone: str, cap: int, verdict:
 
 
 def _limit_sum(one: LimitSum) -> bytes:
-    return _record(
-        _UUID_HEAD, one.tenant_id.bytes, _int4_field(_INT4, 4, one.limit_place), *_texts(one.limit_key, one.subject),
-        _TRUE if one.is_total else _FALSE, _TRUE if one.is_mixed else _FALSE, _int8_pair(_INT8, 8, one.asked_minor, _INT8, 8, one.taken_minor),
-        count=8,
-    )  # fmt: skip
+    key, subject = one.limit_key.encode(), one.subject.encode()
+    length = _SUM_HEAD.size + len(key) + _SUM_MIDDLE.size + len(subject) + _SUM_TAIL.size - _LENGTH_BYTES
+    return b"".join((
+        _SUM_HEAD.pack(length, 8, _UUID, 16, one.tenant_id.bytes, _INT4, 4, one.limit_place, _TEXT, len(key)), key,
+        _SUM_MIDDLE.pack(_TEXT, len(subject)), subject,
+        _SUM_TAIL.pack(_BOOL, 1, one.is_total, _BOOL, 1, one.is_mixed, _INT8, 8, one.asked_minor, _INT8, 8, one.taken_minor),
+    ))  # fmt: skip
 
 
 def _rate_sum(one: RateSum) -> bytes:
@@ -151,7 +154,7 @@ def _texts(*values: str) -> list[bytes]:
     return pieces
 
 
-def _text_array(values: Sequence[str]) -> bytes:
+def _text_array(values: Collection[str]) -> bytes:
     """A field of an array of texts; null for none."""
     if not values:
         return _NO_TEXTS

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
 import orjson
 from psycopg import pq
 from psycopg.rows import class_row
@@ -49,8 +49,7 @@ select 0 as seq, * from sentinel.record_check_report(%(tenant_id)s, %(request_id
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True):
     """An operation as it stands after the commit (`sentinel.guard_output`); times are timezone-aware UTC."""
 
     seq: int
@@ -82,8 +81,7 @@ class Recorded:
     start_duplicate: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """What a start or a report left behind (`sentinel.receipt`); `result` names the case."""
 
     seq: int
@@ -94,8 +92,7 @@ class Receipt:
     operation_id: uuid.UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class Peeked:
+class Peeked(msgspec.Struct, frozen=True):
     """What a decision would be now."""
 
     seq: int

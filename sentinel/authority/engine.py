@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sentinel.authority.decisions import Peeked, Receipt, Recorded, Row
 from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.key_uses import KeyUses
@@ -16,8 +18,7 @@ from sentinel.store.database import Pool
 from sentinel.store.loop_connections import LoopConnections
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True, cache_hash=True):
     """Who asks: the key's tenant and principal, what it may do, and who answers for it."""
 
     tenant_id: uuid.UUID

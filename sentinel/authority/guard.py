@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import astuple
+from functools import lru_cache
 from typing import Any
 
 import structlog
@@ -29,7 +29,7 @@ from sentinel.platform.randomness import random_bytes
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import Requester, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
-from sentinel.store.ids import new_id, proof_id_of, unix_milliseconds, uuid4, uuid7
+from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, proof_id_of, unix_milliseconds
 
 
 def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
@@ -60,12 +60,17 @@ def provisional(authority: Authority, caller: Caller, operation: Operation) -> t
     facts, moment = operation.facts(), authority.clock()
     # Decided on what is kept, so that the same can be decided again.
     evidence = facts[EVIDENCE] = declared_evidence(policy, operation.evidence or {})
-    requester = Requester(str(caller.principal_id), is_worker=WORKER_SCOPE in caller.scopes)
+    requester = _requester(caller)
     decision = evaluate(policy, facts, moment, requester=requester)
     if decision.once_key is None:
         check_once(policy, facts)
     read_at = moment if "now" in policy.used else None
     return decision, decision_basis(decision, evidence, read_at=read_at, by_worker=requester.is_worker)
+
+
+@lru_cache(maxsize=4096)
+def _requester(caller: Caller) -> Requester:
+    return Requester(str(caller.principal_id), is_worker=WORKER_SCOPE in caller.scopes)
 
 
 def decided_row(
@@ -81,16 +86,13 @@ def decided_row(
     """An operation as the policy decides on it, with all that recording it needs: in memory, nothing asked of anybody."""
     decision, basis = provisional(authority, caller, operation)
     terms = _terms(caller, operation, decision, authority.permit_seconds, hand_out_is_start=not has_start_step)
-    random, now = random_bytes(88), unix_milliseconds()
-    event_id, salt = uuid7(now, random[:10]), random[10:42].hex()
+    ids, salt = guard_ids(unix_milliseconds(), random_bytes(GUARD_ID_BYTES)), random_bytes(32).hex()
     amount = operation.params.get("amount")
     return GuardRow(
         terms, operation.idempotency_key, operation.resource, operation.digest, operation.canonical, salt, basis,
         facts_commitment(salt, operation_canonical=operation.canonical, basis=basis, tightened=()), decision.once_key,
-        operation_id=uuid7(now, random[42:52]), event_id=event_id, second_event_id=uuid7(now, random[52:62]),
-        permit_id=uuid4(random[62:78]), approval_id=uuid7(now, random[78:]),
-        amount_minor=amount["amount_minor"] if amount else None, limits=[ask for ask in decision.limits if not ask.is_total],
-        pack_parts=pack_parts(operation, decision, proof_id=proof_id_of(event_id), salt=salt), elapsed_ms=elapsed_ms,
+        ids=ids, amount_minor=amount["amount_minor"] if amount else None, limits=[ask for ask in decision.limits if not ask.is_total],
+        pack_parts=pack_parts(operation, decision, proof_id=proof_id_of(uuid.UUID(bytes=ids[16:32])), salt=salt), elapsed_ms=elapsed_ms,
         start_id=start_id, act_seconds=leave_seconds(authority, act_seconds),
     )  # fmt: skip
 
@@ -103,8 +105,7 @@ def _terms(
     currency = amount["currency"] if amount else None
     # The policy's digest and the key of a total or breaker, which names its place in the policy and who asks, say all else of it.
     key = (
-        caller.tenant_id, caller.principal_id, caller.owner_operator_id, caller.agent_id, operation.agent_id, operation.action,
-        operation.risk_class, scenario, currency, decision.policy_digest, decision.verdict.value, decision.reason_code,
+        caller, operation.agent_id, operation.action, operation.risk_class, scenario, currency, decision.policy_digest, decision.verdict.value, decision.reason_code,
         decision.reasons, decision.approval, decision.approvable, decision.asks_person, permit_seconds, hand_out_is_start,
         *[ask.limit_key for ask in decision.limits if ask.is_total], *[ask.breaker_key for ask in decision.breakers],
     )  # fmt: skip
@@ -112,7 +113,7 @@ def _terms(
     if found is None:
         if len(_interned) >= _MOST_TERMS:
             _interned.clear()
-        role, people, expires_seconds = _NEVER if decision.approval is None else astuple(decision.approval)
+        role, people, expires_seconds = decision.approval or _NEVER
         found = _interned[key] = GuardTerms(
             caller.tenant_id, caller.principal_id, caller.owner_operator_id, caller.agent_id, operation.agent_id, operation.action,
             operation.risk_class, scenario, currency, decision.policy_id, decision.policy_version, decision.policy_label,

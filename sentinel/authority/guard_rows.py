@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 
 from sentinel.core.decision import BreakerCheck, ReservationRequest
@@ -53,9 +54,15 @@ class GuardTerms:
         return found
 
 
-@dataclass(slots=True)
-class GuardRow:
-    """One guard, decided by the policy and ready to be recorded. `limits` are those that are not totals of who asks."""
+IDS = ("operation_id", "event_id", "second_event_id", "approval_id", "permit_id")
+"""The ids that a guard may need, the permit's random all over."""
+
+
+class GuardRow(msgspec.Struct, eq=False):
+    """One guard, decided by the policy and ready to be recorded. `limits` are those that are not totals of who asks.
+
+    `ids` are those of IDS in that order, 16 bytes each.
+    """
 
     terms: GuardTerms
     idempotency_key: str
@@ -66,11 +73,7 @@ class GuardRow:
     basis: str
     facts_commitment: str
     once_key: str | None
-    operation_id: uuid.UUID
-    event_id: uuid.UUID
-    second_event_id: uuid.UUID
-    permit_id: uuid.UUID
-    approval_id: uuid.UUID
+    ids: bytes
     amount_minor: int | None
     limits: Sequence[ReservationRequest]
     pack_parts: tuple[str, str, str]
@@ -80,8 +83,9 @@ class GuardRow:
 
     def as_input(self) -> dict[str, Any]:
         """The row of `sentinel.guard_input`, JSON-ready."""
-        row = {name: getattr(self, name) for name in self.__slots__ if name not in ("terms", "limits")}
-        return {**self.terms.as_input(), **row, "limits": [limit_fields(ask) for ask in self.limits]}
+        row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("terms", "ids", "limits")}
+        ids = {name: uuid.UUID(bytes=self.ids[16 * place : 16 * place + 16]) for place, name in enumerate(IDS)}
+        return {**self.terms.as_input(), **row, **ids, "limits": [limit_fields(ask) for ask in self.limits]}
 
 
 def shared_json(totals: Sequence[ReservationRequest], breakers: Sequence[BreakerCheck]) -> bytes | None:

@@ -109,7 +109,8 @@ with windows as materialized (
   from keys k cross join lateral (
     select (array_agg(cap_minor order by bucket desc))[1] as cap_minor, sum(held_minor)::bigint as held_minor,
            sum(captured_minor)::bigint as captured_minor, sum(override_held_minor + override_captured_minor)::bigint as override_minor
-    from sentinel.usage where tenant_id = %(tenant_id)s and limit_key = k.limit_key and bucket >= k.since) as u
+    from sentinel.usage where tenant_id = %(tenant_id)s and limit_key = k.limit_key and policy_id = sentinel.policy_of(k.limit_key)
+      and subject = k.subject and bucket >= k.since) as u
   where u.held_minor + u.captured_minor + u.override_minor > 0
 )
 select prefix, left(encode(sha256(convert_to(%(tenant_id)s::text || '/' || subject, 'UTF8')), 'hex'), 8) as whose, currency,

@@ -23,7 +23,6 @@ from sentinel.authority.approvals import (
 )
 from sentinel.authority.change_text import change_text
 from sentinel.cli.common import (
-    OneLineErrors,
     acting_as,
     as_uuid,
     json_option,
@@ -36,6 +35,7 @@ from sentinel.cli.common import (
 )  # fmt: skip
 from sentinel.core.errors import NotFound
 from sentinel.core.money import Money
+from sentinel.platform.command_line import OneLineErrors
 
 COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "offers", "expires_at")
 """Columns for people; `--json` has everything."""

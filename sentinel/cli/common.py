@@ -21,7 +21,7 @@ from ops_console.accounts.operator_changes import known_operator
 from sentinel.authority.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
 from sentinel.authority.tenants import list_tenants
 from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound
-from sentinel.platform.command_line import Command, InvalidUsage, OneLineGroup, one_line_errors
+from sentinel.platform.command_line import Command, InvalidUsage
 from sentinel.platform.http.bodies import Text
 from sentinel.store.address import database_url
 from sentinel.store.database import CONSOLE, Pool, describe, first_line, open_connection, with_role
@@ -31,15 +31,6 @@ from sentinel.store.migrate import SchemaNotReady, require_head
 def import_paths() -> str:
     """Where a Python program that we start finds what we find, as its `PYTHONPATH`."""
     return os.pathsep.join(path for path in sys.path if path)
-
-
-class OneLineErrors(OneLineGroup):
-    """A group all of whose commands have `one_line_errors`, and whose wrong use is one line too."""
-
-    @one_line_errors
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        return super().invoke(ctx)
 
 
 def json_option(command: Command) -> Command:

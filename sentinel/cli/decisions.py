@@ -12,8 +12,8 @@ import orjson
 from sentinel.authority.explain import DecisionExplanation, explain_decision
 from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.authority.reasons import reason_text
-from sentinel.cli.common import OneLineErrors, as_uuid, json_option, open_pool, tenant_of, tenant_option
-from sentinel.platform.command_line import REFUSED
+from sentinel.cli.common import as_uuid, json_option, open_pool, tenant_of, tenant_option
+from sentinel.platform.command_line import REFUSED, OneLineErrors
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.explain import RuleAnswer
 

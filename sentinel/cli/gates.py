@@ -21,7 +21,6 @@ import orjson
 
 from sentinel.authority.gate_reports import GateReport, record_gate_report
 from sentinel.cli.common import (
-    OneLineErrors,
     acting_as,
     import_paths,
     json_option,
@@ -33,7 +32,7 @@ from sentinel.cli.common import (
 from sentinel.cli.gate_report_output import print_report
 from sentinel.cli.scratch import ScratchEnvironment, scratch_environment
 from sentinel.core.errors import NotFound
-from sentinel.platform.command_line import InvalidUsage
+from sentinel.platform.command_line import InvalidUsage, OneLineErrors
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
 from sentinel.platform.resources import policies_dir

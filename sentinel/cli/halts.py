@@ -6,7 +6,6 @@ import click
 
 from sentinel.authority.halts import LEVELS, SCOPES, lift_halt, list_halts, set_halt
 from sentinel.cli.common import (
-    OneLineErrors,
     acting_as,
     as_uuid,
     json_option,
@@ -17,6 +16,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
+from sentinel.platform.command_line import OneLineErrors
 
 COLUMNS = ("halt_id", "scope", "target", "level", "reason", "set_by", "set_at", "lifted_by", "lifted_at")
 

@@ -6,7 +6,6 @@ import click
 
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.common import (
-    OneLineErrors,
     acting_as,
     as_uuid,
     json_option,
@@ -17,6 +16,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
+from sentinel.platform.command_line import OneLineErrors
 
 COLUMNS = (
     "operation_id", "agent_id", "action", "resource", "amount_minor", "currency", "in_doubt_reason", "started_at",

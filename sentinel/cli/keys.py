@@ -20,7 +20,6 @@ from sentinel.authority.keys import (
     rotate_key,
 )
 from sentinel.cli.common import (
-    OneLineErrors,
     as_uuid,
     json_option,
     open_pool,
@@ -29,6 +28,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )
+from sentinel.platform.command_line import OneLineErrors
 from sentinel.store.embedded import SUPERUSER
 
 COLUMNS = ("key_id", "hint", "label", "agent_id", "scopes", "owner", "created_at", "expires_at", "revoked_at", "last_used_at",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sentinel import __version__
-from sentinel.cli.common import OneLineErrors
+from sentinel.platform.command_line import OneLineErrors
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("sentinel.demo.command:command", "Start everything on this machine, with a demo ledger."),

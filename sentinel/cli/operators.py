@@ -21,7 +21,8 @@ from ops_console.accounts.operator_changes import (
 from ops_console.accounts.operators import list_operators
 from ops_console.accounts.passwords import make_password
 from sentinel.authority.actor import ROLES
-from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows, tenant_of, tenant_option
+from sentinel.cli.common import json_option, open_pool, show, show_rows, tenant_of, tenant_option
+from sentinel.platform.command_line import OneLineErrors
 from sentinel.store.embedded import SUPERUSER
 
 COLUMNS = ("email", "role", "active", "created_at", "operator_id")

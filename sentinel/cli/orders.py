@@ -12,7 +12,6 @@ from ops_console.read_models.order_search import queue
 from ops_console.read_models.order_views import OrderRow, find_order
 from ops_console.resolve_order import DECISIONS, RETRY, resolve_order
 from sentinel.cli.common import (
-    OneLineErrors,
     acting_as,
     json_option,
     open_pool,
@@ -23,6 +22,7 @@ from sentinel.cli.common import (
     tenant_option,
 )  # fmt: skip
 from sentinel.core.money import Money
+from sentinel.platform.command_line import OneLineErrors
 
 COLUMNS = ("source", "order_id", "status", "lane", "amount", "why", "due_at")
 

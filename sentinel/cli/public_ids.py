@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from sentinel.authority.public_ids import load_public_id_generators, look_up_public_id
-from sentinel.cli.common import OneLineErrors, json_option, open_pool, print_json, tenant_of, tenant_option
+from sentinel.cli.common import json_option, open_pool, print_json, tenant_of, tenant_option
+from sentinel.platform.command_line import OneLineErrors
 from sentinel.platform.settings import public_id_secrets
 
 

@@ -10,7 +10,6 @@ import click
 from sentinel.authority.gate_reports import REFUSALS, GateState
 from sentinel.authority.switches import SwitchView, list_switches, turn_switch_off, turn_switch_on
 from sentinel.cli.common import (
-    OneLineErrors,
     acting_as,
     json_option,
     open_pool,
@@ -21,7 +20,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
-from sentinel.platform.command_line import InvalidUsage
+from sentinel.platform.command_line import InvalidUsage, OneLineErrors
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import DeclaredSwitches, known_switch, load_declared_switches
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from sentinel.authority.tenants import create_tenant, list_tenants
-from sentinel.cli.common import OneLineErrors, json_option, open_pool, show, show_rows
+from sentinel.cli.common import json_option, open_pool, show, show_rows
+from sentinel.platform.command_line import OneLineErrors
 
 
 @click.group(cls=OneLineErrors)

@@ -26,7 +26,6 @@ from sentinel.authority.webhooks import (
     rotate_secret,
 )
 from sentinel.cli.common import (
-    OneLineErrors,
     as_uuid,
     json_option,
     open_pool,
@@ -42,6 +41,7 @@ from sentinel.export.cloud_events import test_message
 from sentinel.export.deliveries import Claim
 from sentinel.export.settings import SECRET_FILE, ExportSettings, load_export_settings
 from sentinel.export.signing_secrets import SigningSecrets
+from sentinel.platform.command_line import OneLineErrors
 from sentinel.store.embedded import SUPERUSER
 from sentinel.store.ids import new_id
 

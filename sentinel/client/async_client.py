@@ -13,6 +13,7 @@ from sentinel.client.calls import PREFIX, ClientCall
 from sentinel.client.errors import ApprovalPending, Unreachable
 from sentinel.client.guard_answer import GuardAnswer, StartReceipt
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
+from sentinel.client.trace_context import call_span
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -21,7 +22,7 @@ Parsed = TypeVar("Parsed")
 
 
 class AsyncClient:
-    """As `Client`, awaited. `async with` keeps connections open until its end; without it each call has its own.
+    """As `Client`, awaited. Connections are kept, and closed with the client or its loop; `async with` closes it.
 
     A cancelled call is abandoned with its connection; the same call with the same key may be made again.
     """
@@ -98,11 +99,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the kept connections; later calls raise `Unreachable`."""
-        self._transport.close()
-        await asyncio.sleep(0)  # lets the loop forget them
+        await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
-        self._transport.keep_connections()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -115,7 +114,8 @@ class AsyncClient:
         sent, deadline = call.sent, time.monotonic() + self._timeout_seconds
         for attempt in range(self._retries + 1):
             try:
-                return call.read(await self._transport.exchange(call.method, PREFIX + call.path, sent, deadline))
+                with call_span(call.method, call.path):
+                    return call.read(await self._transport.exchange(call.method, PREFIX + call.path, sent, deadline))
             except Unreachable as error:
                 await asyncio.sleep(
                     calls.pause_before_retry(error, attempt, self._retries, deadline - time.monotonic())

@@ -1,7 +1,7 @@
 """The transport on an event loop: the same requests, the same strict reading, the same bounds as `transport.py`.
 
-Connections are kept only between `__aenter__` and `close`, and only for the loop that made them, so that a client that nobody
-closes leaks nothing.
+Connections are kept for the loop that made them. They are closed with the client, at the end of the loop (`asyncio.run` ends
+what async generators hold), and when nobody has the client any more: one that nobody closes leaks nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from weakref import WeakKeyDictionary
 
 from sentinel.client.endpoint import Endpoint, RawResponse, describe, raw_response
 from sentinel.client.errors import NoAnswerKind, Unreachable
@@ -19,17 +20,13 @@ _Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class AsyncTransport:
-    """Exchanges with one base address; keeps up to `pool_size` idle connections once `keeps` is set."""
+    """Exchanges with one base address; keeps up to `pool_size` idle connections for each loop."""
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], pool_size: int = 16) -> None:
         self._endpoint = Endpoint(base_url, headers)
-        self._idle: deque[_Link] = deque(maxlen=pool_size)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool_size = pool_size
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._closed = False
-
-    def keep_connections(self) -> None:
-        """Keep connections for the running loop from now on."""
-        self._loop = asyncio.get_running_loop()
 
     async def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawResponse:
         """Send one request, return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`."""
@@ -39,20 +36,22 @@ class AsyncTransport:
         except asyncio.TimeoutError as error:  # noqa: UP041 - another class than TimeoutError on Python 3.10
             raise Unreachable(NoAnswerKind.TIMEOUT, "no answer in time") from error
 
-    def close(self) -> None:
-        """Close idle connections; the transport is not used afterwards."""
+    async def close(self) -> None:
+        """Close this loop's idle connections; the transport is not used afterwards."""
         self._closed = True
-        while self._idle:
-            _abort(self._idle.pop())
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
 
     async def _exchange(self, request: bytes) -> RawResponse:
         while True:
             if self._closed:
                 raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
-            kept = self._kept()
+            pool = await self._pool()
+            kept = pool.take()
             link = kept or await self._connect()
             try:
-                return raw_response(await self._send_and_receive(link, request))
+                response = await _send_and_receive(link, request)
             except OSError as error:
                 _abort(link)
                 if kept is None:
@@ -61,31 +60,20 @@ class AsyncTransport:
             except BaseException:
                 _abort(link)
                 raise
+            else:
+                if not response.is_reusable or self._closed or not pool.give_back(link):
+                    _abort(link)
+                return raw_response(response)
 
-    async def _send_and_receive(self, link: _Link, request: bytes) -> HttpResponse:
-        reader, writer = link
-        writer.write(request)
-        await writer.drain()
-        parsing = parse_response()
-        next(parsing)
-        while True:
-            data = await reader.read(RECEIVE_BYTES)
-            try:
-                parsing.send(data)
-            except StopIteration as done:
-                response: HttpResponse = done.value
-                break
-        full = len(self._idle) == self._idle.maxlen
-        if response.is_reusable and not full and not self._closed and self._loop is asyncio.get_running_loop():
-            self._idle.append(link)
-        else:
-            _abort(link)
-        return response
-
-    def _kept(self) -> _Link | None:
-        if self._loop is not asyncio.get_running_loop() or not self._idle:
-            return None
-        return self._idle.pop()
+    async def _pool(self) -> _Pool:
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:
+            for ended in [one for one in self._pools if one.is_closed()]:
+                del self._pools[ended]
+            pool = self._pools[loop] = _Pool(self._pool_size)
+            await pool.open()
+        return pool
 
     async def _connect(self) -> _Link:
         endpoint = self._endpoint
@@ -95,6 +83,64 @@ class AsyncTransport:
             )
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
+
+
+class _Idle(deque[_Link]):
+    """Connections; none is added to it any more once it is closed."""
+
+    is_closed = False
+
+
+class _Pool:
+    """The idle connections of one loop. A generator of that loop closes them, whoever ends first: the client, the pool or the loop."""
+
+    def __init__(self, size: int) -> None:
+        self._idle = _Idle(maxlen=size)
+        self._holder = _hold(self._idle)
+
+    async def open(self) -> None:
+        """Make the loop know of it."""
+        await anext(self._holder)
+
+    def take(self) -> _Link | None:
+        """The connection that was used last."""
+        return self._idle.pop() if self._idle else None
+
+    def give_back(self, link: _Link) -> bool:
+        """Keep the connection; False where there are enough, or the pool is closed."""
+        if len(self._idle) == self._idle.maxlen or self._idle.is_closed:
+            return False
+        self._idle.append(link)
+        return True
+
+    async def close(self) -> None:
+        """Close what is kept."""
+        await self._holder.aclose()
+
+
+async def _hold(idle: _Idle) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        idle.is_closed = True
+        while idle:
+            _abort(idle.pop())
+        await asyncio.sleep(0)  # lets the loop forget them
+
+
+async def _send_and_receive(link: _Link, request: bytes) -> HttpResponse:
+    reader, writer = link
+    writer.write(request)
+    await writer.drain()
+    parsing = parse_response()
+    next(parsing)
+    while True:
+        data = await reader.read(RECEIVE_BYTES)
+        try:
+            parsing.send(data)
+        except StopIteration as done:
+            response: HttpResponse = done.value
+            return response
 
 
 def _abort(link: _Link) -> None:

@@ -19,6 +19,7 @@ from sentinel.client.errors import ApprovalPending, Rejected, Unreachable
 from sentinel.client.guard_answer import GuardAnswer, StartReceipt, start_receipt
 from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, question_body
 from sentinel.client.switches import Switches, switched_off, switches_answer
+from sentinel.client.trace_context import call_span
 from sentinel.client.transport import Transport
 
 if TYPE_CHECKING:
@@ -228,7 +229,8 @@ class Client:
         sent, deadline = call.sent, time.monotonic() + self._timeout_seconds
         for attempt in range(self._retries + 1):
             try:
-                return call.read(self._transport.exchange(call.method, PREFIX + call.path, sent, deadline))
+                with call_span(call.method, call.path):
+                    return call.read(self._transport.exchange(call.method, PREFIX + call.path, sent, deadline))
             except Unreachable as error:
                 time.sleep(calls.pause_before_retry(error, attempt, self._retries, deadline - time.monotonic()))
         raise AssertionError("the loop returns or raises")

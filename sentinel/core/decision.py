@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import NamedTuple
+
+import msgspec
 
 
 class Verdict(StrEnum):
@@ -131,8 +132,7 @@ NO_POLICY_DIGEST = "sha256:" + "0" * 64
 """Stands where no policy covered the action."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalTerms:
+class ApprovalTerms(NamedTuple):
     """Who may lift an APPROVAL_REQUIRED, how many people, and for how long the question stands."""
 
     role: str
@@ -140,8 +140,7 @@ class ApprovalTerms:
     expires_seconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """The policy's provisional decision on one operation; halts and limits can still tighten it."""
 
     verdict: Verdict
@@ -181,9 +180,8 @@ class CombinedFindings(NamedTuple):
     asks_person: bool
 
 
-@lru_cache(maxsize=4096)
 def combine(findings: tuple[Finding, ...]) -> CombinedFindings:
-    """What the findings on one request come to: most requests have the same few."""
+    """What the findings on one request come to."""
     return CombinedFindings(
         findings,
         *strictest(findings),

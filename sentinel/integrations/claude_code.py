@@ -7,10 +7,9 @@ exit code 2, which blocks the tool; an outcome that cannot be reported ends with
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +45,36 @@ def _answer(options: argparse.Namespace, given: Any, event: str) -> dict[str, An
     facts = json.loads(options.facts.read_text()) if options.facts else None
     known = None if facts is None else (lambda tool, arguments: facts)
     with Client(options.url, options.key_file.read_text().strip(), agent_id=options.agent) as client:
-        hooks = ClaudeHooks(ToolGuard(read_tool_table(options.tools), client, facts=known), pending=options.pending)
-        found: dict[str, Any] = asyncio.run(getattr(hooks, HOOKS[event])(given))
+        guard = ToolGuard(read_tool_table(options.tools), client, facts=known)
+        guard.async_client = _Blocking(client)  # type: ignore[assignment]
+        return _finished(getattr(ClaudeHooks(guard, pending=options.pending), HOOKS[event])(given))
+
+
+class _Blocking:
+    """The client's calls as coroutines that never wait: one hook makes one call after another, and asyncio would double its start."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def guard(self, **question: Any) -> Any:
+        return self._client.guard(**question)
+
+    async def start(self, answer: Any, start_id: Any) -> Any:
+        return self._client.start(answer, start_id)
+
+    async def report(self, **outcome: Any) -> Any:
+        return self._client.report(**outcome)
+
+
+def _finished(hook: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """What a coroutine that never waits returns."""
+    try:
+        hook.send(None)
+    except StopIteration as done:
+        found: dict[str, Any] = done.value
         return found
+    hook.close()
+    raise RuntimeError("a hook's calls do not wait")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,14 +10,19 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sentinel.client import AsyncClient, Client, ClientError, GuardAnswer, guarded
+from sentinel.client import Client, ClientError, GuardAnswer, guarded
+from sentinel.client.trace_context import open_span
+from sentinel.integrations.refusals import refusal_details
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
+
+if TYPE_CHECKING:
+    from sentinel.client import AsyncClient
 
 Facts = Callable[[str, Mapping[str, Any]], Any]
 """(tool, arguments) → what the program knows of this call, by the names of the table's `facts`; may be a coroutine function."""
@@ -119,12 +124,14 @@ class ToolGuard:
         `failed` tells of a result that it stands for a failure of the tool, which is reported as an error too.
         """
         with ExitStack() as stack:
+            span = stack.enter_context(self._span())
             try:
                 asked = self.call_of(tool, arguments, self._known(tool, arguments))
                 run = None if asked.question is None else guarded(self.client, **self._options(asked))
                 answer = stack.enter_context(run) if run else None
             except ClientError as refusal:
-                return Refused(refusal)
+                return _refused(span, refusal)
+            _tell(span, asked, answer)
             result = call({**arguments, **stack.enter_context(_running(asked, answer))})
             if run and failed(result):
                 run.failure = "ToolFailed"
@@ -136,12 +143,14 @@ class ToolGuard:
     ) -> Ran[R] | Refused:  # fmt: skip
         """As `attempt`, awaited."""
         async with AsyncExitStack() as stack:
+            span = stack.enter_context(self._span())
             try:
                 asked = await self.call_of_async(tool, arguments)
                 run = None if asked.question is None else guarded(self.async_client, **self._options(asked))
                 answer = await stack.enter_async_context(run) if run else None
             except ClientError as refusal:
-                return Refused(refusal)
+                return _refused(span, refusal)
+            _tell(span, asked, answer)
             result = await call({**arguments, **stack.enter_context(_running(asked, answer))})
             if run and failed(result):
                 run.failure = "ToolFailed"
@@ -174,6 +183,11 @@ class ToolGuard:
             raise TypeError("facts are a coroutine: this tool must be called asynchronously")
         return self.table.call(self.server, tool, arguments, facts)
 
+    def _span(self) -> AbstractContextManager[Any]:
+        """Around a call of a tool, where the agent's program uses OpenTelemetry; without arguments."""
+        told = {"gen_ai.operation.name": "execute_tool", "gen_ai.agent.id": self.client.agent_id or ""}
+        return open_span("execute_tool", "INTERNAL", told)
+
     def _known(self, tool: str, arguments: Mapping[str, Any]) -> Any:
         if self._facts is None:
             return None
@@ -187,6 +201,25 @@ class ToolGuard:
         assert asked.question is not None
         own = {"act_within_seconds": self._act_within_seconds, "wait_seconds": self._wait_seconds}
         return {**asked.question, **own}
+
+
+def _tell(span: Any, asked: ToolCall, answer: GuardAnswer | None) -> None:
+    """What a span says of a call that may be made."""
+    if span is None:
+        return
+    span.set_attribute("gen_ai.tool.name", asked.mapping.name)
+    if answer is not None:
+        told = {"decision": answer.decision, "reason_code": answer.reason_code, "operation_id": answer.operation_id}
+        span.set_attributes({f"sentinel.{name}": value for name, value in told.items()})
+
+
+def _refused(span: Any, error: ClientError) -> Refused:
+    """The refusal, which the span says too. Not the tool's name: it may be any text of the model's."""
+    if span is not None:
+        told = refusal_details(error)
+        names = ("decision", "reason_code", "approval_id")
+        span.set_attributes({f"sentinel.{name}": told[name] for name in names if name in told})
+    return Refused(error)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.agents import SCOPE_KEY, AgentKeys, AgentsOnly
 from sentinel.mcp_proxy.calls import GuardedCalls
 from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
+from sentinel.mcp_proxy.reading import reading_handlers
 from sentinel.mcp_proxy.server import ProxyServer, WhoAsks
 from sentinel.mcp_proxy.tasks import TaskIds, Tasks
 from sentinel.mcp_proxy.upstream import HttpUpstream, StdioUpstream, Upstream
@@ -39,7 +40,10 @@ class Proxy:
         self._calls = GuardedCalls(guard, self._upstream, seconds=options.seconds)
         tasks = Tasks(self._calls, TaskIds(options.key, server=options.server))
         who: WhoAsks = _agent_of_request if options.agent is None else lambda ctx: options.agent or ""
-        self.server = ProxyServer(options.server, options.table, self._upstream, self._calls, tasks, who).build()
+        reading = reading_handlers(self._upstream, options.passed_on, seconds=options.seconds)
+        self.server = ProxyServer(
+            options.server, options.table, self._upstream, self._calls, tasks, who, reading
+        ).build()
 
     async def __aenter__(self) -> Proxy:
         await self._authority.__aenter__()

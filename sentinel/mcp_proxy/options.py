@@ -15,6 +15,7 @@ from sentinel.integrations.tool_guard import Facts
 from sentinel.tools import ToolTable, read_tool_table
 
 PORT = 7864
+MAY_BE_PASSED_ON = ("resources", "prompts")
 
 
 class WrongOptions(Exception):
@@ -38,6 +39,7 @@ class Options:
     agent: str | None
     facts: Facts | None
     seconds: float
+    passed_on: Sequence[str] = ()
     authority_seconds: float = 5.0
 
 
@@ -48,6 +50,8 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         raise WrongOptions("give either --upstream-url or --upstream-command")
     if bool(given.listen) == bool(given.agent):
         raise WrongOptions("give either --listen (each agent has its key) or --agent (stdio, one agent)")
+    if unknown := sorted(set(given.pass_on) - set(MAY_BE_PASSED_ON)):
+        raise WrongOptions(f"--pass-on {unknown[0]}: is none of {', '.join(MAY_BE_PASSED_ON)}")
     table = read_tool_table(Path(given.tools))
     if given.upstream_command:
         _refuse_header_injections(table, given.server)
@@ -57,7 +61,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         credential=Path(given.credential_file).read_text().strip() if given.credential_file else None,
         credential_name=given.credential_name or ("Authorization" if given.upstream_url else ""),
         listen=_address(given.listen) if given.listen else None, allowed_hosts=given.allow_host, agent=given.agent,
-        facts=read_facts(given.facts) if given.facts else None, seconds=given.timeout,
+        facts=read_facts(given.facts) if given.facts else None, seconds=given.timeout, passed_on=given.pass_on,
     )  # fmt: skip
 
 
@@ -134,6 +138,12 @@ COMMAND_OPTIONS = (
     ),
     CommandOption("--agent", "Serve one agent on standard input and output."),
     CommandOption("--facts", "What the program knows of a call: module:function, or a JSON file."),
+    CommandOption(
+        "--pass-on",
+        "Let agents read the server's resources or prompts, with its credential; repeatable.",
+        is_repeatable=True,
+        placeholder="resources|prompts",
+    ),
     CommandOption("--timeout", "How long a call may take.", default=60.0, placeholder="SECONDS"),
 )
 
@@ -147,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
     for option in COMMAND_OPTIONS:
         told = option.help if option.default is None else f"{option.help} (default: {option.default})"
         if option.is_repeatable:
-            made.add_argument(option.name, action="append", default=[], help=told)
+            made.add_argument(option.name, action="append", default=[], help=told, metavar=option.placeholder)
         else:
             made.add_argument(
                 option.name, type=option.kind, required=option.is_required, default=option.default, help=told,

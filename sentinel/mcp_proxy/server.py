@@ -1,12 +1,12 @@
 """The MCP server that agents talk to: the upstream's tools, whose calls are asked about first. Speaks 2026-07-28 and before.
 
 It asks a client for nothing: no elicitation and no sampling, so that nothing over the agent's own channel can be taken for an
-approval. Resources and prompts of the upstream are not served.
+approval. Of resources and prompts only what the operator passes on is there (`reading.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mcp_types as types
@@ -30,17 +30,18 @@ class ProxyServer:
     """The handlers of one upstream, known to the table as `name`."""
 
     def __init__(
-        self, name: str, table: ToolTable, upstream: Upstream, calls: GuardedCalls, tasks: Tasks, who: WhoAsks
-    ) -> None:
+        self, name: str, table: ToolTable, upstream: Upstream, calls: GuardedCalls, tasks: Tasks, who: WhoAsks,
+        reading: Mapping[str, Callable[..., Any]],
+    ) -> None:  # fmt: skip
         self._name, self._table, self._upstream = name, table, upstream
-        self._calls, self._tasks, self._who = calls, tasks, who
+        self._calls, self._tasks, self._who, self._reading = calls, tasks, who, reading
 
     def build(self) -> Any:
         """The SDK's server with these handlers."""
         server = Server(
             f"sentinel-{self._name}", version=__version__, on_list_tools=self._list_tools, on_call_tool=self._call_tool,
             # Arguments are the body's; a header that repeats one decides nothing here.
-            get_tool_input_schema=lambda tool: None,
+            get_tool_input_schema=lambda tool: None, **self._reading,
         )  # fmt: skip
         server.extensions[EXTENSION] = {}
         server.add_request_handler("tasks/get", TaskParams, self._get_task)

@@ -21,6 +21,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from sentinel import __version__
+from sentinel.mcp_proxy.credential import CredentialFilter
 
 CONNECT_SECONDS = 10.0
 _RESULT: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
@@ -33,25 +34,38 @@ class UpstreamUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection to the server, for one call where `http` is there."""
+    """A connection to the server, for one call where `http` is there. No answer has the credential."""
 
     client: Client
     http: httpx2.AsyncClient | None
+    credential: CredentialFilter
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
         """One page of the server's tools."""
-        return await self.client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        found = await self.client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        return self.credential.of_answer(found)
+
+    async def ask(self, request: Any, result: Any, *, seconds: float, progress: Any = None) -> Any:
+        """Send a request, once. Raises `MCPError`, or what a connection raises, when its answer is an error or lost."""
+        try:
+            answer = await self.client.session.send_request(
+                request, result, request_read_timeout_seconds=seconds, progress_callback=progress
+            )
+        except MCPError as error:
+            raise self.credential.of_error(error) from None
+        return self.credential.of_answer(answer)
 
     async def call(
         self, params: types.CallToolRequestParams, *, headers: Mapping[str, str], seconds: float, progress: Any = None
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Send the call, once. Raises `MCPError`, or what a connection raises, when its answer is an error or lost."""
+        """Send the call, once. Raises as `ask`."""
         if self.http is not None:
             self.http.headers.update(headers)
         # Not `call_tool`, which may list tools, refuse a result that came, or send the call a second time.
-        return await self.client.session.send_request(
-            types.CallToolRequest(params=params), _RESULT, request_read_timeout_seconds=seconds, progress_callback=progress
-        )  # fmt: skip
+        found: types.CallToolResult | types.InputRequiredResult = await self.ask(
+            types.CallToolRequest(params=params), _RESULT, seconds=seconds, progress=progress
+        )
+        return found
 
 
 class Upstream(Protocol):
@@ -76,6 +90,7 @@ class HttpUpstream:
 
     def __init__(self, url: str, *, headers: Mapping[str, str], seconds: float) -> None:
         self._url, self._headers = url, dict(headers)
+        self._credential = CredentialFilter(headers.values())
         self._timeout = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
         self._mode = "auto"
 
@@ -89,7 +104,7 @@ class HttpUpstream:
                 async with Client(transport, mode=self._mode, read_timeout_seconds=CONNECT_SECONDS, client_info=_US) as client:  # fmt: skip
                     self._mode = "legacy" if client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else "auto"
                     is_connected = True
-                    yield Connection(client, http)
+                    yield Connection(client, http, self._credential)
         except Exception as error:
             if is_connected:
                 raise
@@ -107,6 +122,7 @@ class StdioUpstream:
 
     def __init__(self, command: list[str], *, env: Mapping[str, str]) -> None:
         self._parameters = StdioServerParameters(command=command[0], args=command[1:], env=dict(env))
+        self._credential = CredentialFilter(env.values())
         self._lock = asyncio.Lock()
         self._kept: tuple[Client, asyncio.Task[None], asyncio.Event] | None = None
 
@@ -118,7 +134,7 @@ class StdioUpstream:
                 client = await self._answering() or await self._started()
             except Exception as error:
                 raise UpstreamUnavailable(reason_of(error)) from error
-        yield Connection(client, None)
+        yield Connection(client, None, self._credential)
 
     async def close(self) -> None:
         """End the process."""

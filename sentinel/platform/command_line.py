@@ -15,9 +15,6 @@ from typing import Any, TypeVar, cast
 import click
 
 from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
-from sentinel.platform.settings import UnsafeConfiguration
-from sentinel.store.embedded import EmbeddedError
-from sentinel.store.migrate import SchemaNotReady
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -48,6 +45,11 @@ class InvalidUsage(SentinelError):
 
 def exit_code(error: SentinelError) -> int:
     """The exit code of a refusal."""
+    # Imported once something went wrong: a hook of an agent's program pays for each import at every call of a tool.
+    from sentinel.platform.settings import UnsafeConfiguration
+    from sentinel.store.embedded import EmbeddedError
+    from sentinel.store.migrate import SchemaNotReady
+
     if isinstance(error, (EngineUnavailable, EmbeddedError)):
         return NO_DATABASE
     if isinstance(error, (InvalidUsage, InvalidInput, SchemaNotReady, UnsafeConfiguration)):
@@ -84,6 +86,15 @@ class OneLineCommand(click.Command):
 
 class OneLineGroup(OneLineCommand, click.Group):
     """A group of commands as `OneLineCommand`. A program needs it once, at its root."""
+
+
+class OneLineErrors(OneLineGroup):
+    """A group all of whose commands have `one_line_errors`, and whose wrong use is one line too."""
+
+    @one_line_errors
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        return super().invoke(ctx)
 
 
 @contextlib.contextmanager

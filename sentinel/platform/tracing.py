@@ -22,8 +22,11 @@ def is_wanted() -> bool:
     return any(os.environ.get(name) for name in VARIABLES)
 
 
-def tracing_of(service: str) -> Tracing | None:
-    """Spans of a program of that name, or None where none are wanted. Raises `UnsafeConfiguration` without the extra."""
+def tracing_of(service: str, *, with_client: bool = False) -> Tracing | None:
+    """Spans of a program of that name, or None where none are wanted. Raises `UnsafeConfiguration` without the extra.
+
+    `with_client`: those that `sentinel.client` makes in this process too.
+    """
     if not is_wanted():
         return None
     try:
@@ -32,14 +35,15 @@ def tracing_of(service: str) -> Tracing | None:
         raise UnsafeConfiguration(
             f"{VARIABLES[0]}: needs the extra `otel` (pip install 'sentinel-authority[otel]')"
         ) from None
-    return Tracing(service)
+    return Tracing(service, with_client=with_client)
 
 
 class Tracing:
     """Makes spans. What sends them is made at the first one, in the process that makes it: servers fork."""
 
-    def __init__(self, service: str, provider: Any = None) -> None:
+    def __init__(self, service: str, provider: Any = None, *, with_client: bool = False) -> None:
         self._service, self._provider, self._lock = service, provider, threading.Lock()
+        self._with_client = with_client
 
     def record(
         self, name: str, *, traceparent: str, began_ns: int, attributes: Mapping[str, Any], failed: bool = False
@@ -56,6 +60,14 @@ class Tracing:
         span.end()
 
     @contextmanager
+    def working(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
+        """A span around a piece of the program's own work, which the calls in it belong to."""
+        with self._tracer().start_as_current_span(
+            name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
+        ) as span:
+            yield span
+
+    @contextmanager
     def calling(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
         """A client's span around a call to somebody else; `set_attribute` and `mark_failed` are its own."""
         from opentelemetry.trace import SpanKind
@@ -67,6 +79,10 @@ class Tracing:
         with self._lock:
             if self._provider is None:
                 self._provider = _provider(self._service)
+                if self._with_client:
+                    from opentelemetry.trace import set_tracer_provider
+
+                    set_tracer_provider(self._provider)
         return self._provider.get_tracer("sentinel")
 
 

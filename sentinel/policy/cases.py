@@ -8,10 +8,12 @@ of an agent; without it a worker asks, whose word counts on the facts that it vo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from sentinel.core.decision import Decision, Finding, ReservationRequest, Verdict, no_matching_policy, strictest
 from sentinel.core.errors import InvalidInput
@@ -186,7 +188,7 @@ def _with_limits(case: PolicyCase, facts: FactSet, decision: Decision) -> Decisi
             exceeded.append(Finding(_limit_id(ask), ask.verdict, ask.reason_code))
     findings = decision.findings + tuple(exceeded)
     verdict, reason, reasons = strictest(findings)
-    return replace(decision, verdict=verdict, reason_code=reason, reasons=reasons, findings=findings)
+    return msgspec.structs.replace(decision, verdict=verdict, reason_code=reason, reasons=reasons, findings=findings)
 
 
 def _limit_id(ask: ReservationRequest) -> str:

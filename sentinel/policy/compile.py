@@ -48,12 +48,14 @@ class CompiledRule:
     unvouched: Finding
     by_value: Mapping[str, Finding] | None = None
 
-    def finding(self, variables: Mapping[str, Any]) -> Finding:
-        """The finding where its condition holds."""
-        if self.by_value is None:
-            return self.matched
+    def reason(self, variables: Mapping[str, Any]) -> str | None:
+        """The value of its `reason_from` if that is one it has a finding for."""
         value: Any = variables.get(self.rule.reason_from or "")
-        return self.by_value.get(value, self.matched)
+        return value if self.by_value is not None and value in self.by_value else None
+
+    def finding(self, reason: str | None) -> Finding:
+        """The finding where its condition holds; `reason` as `reason` gives it."""
+        return self.matched if self.by_value is None or reason is None else self.by_value[reason]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,8 +88,8 @@ class CompiledPolicy:
     """What `evaluate` works on. Immutable and safe to share between threads and forked processes.
 
     `rule_conditions` are those of all rules, in their order, `limit_conditions` the different ones of limits; `facts` has the
-    amount first; `presence` names the facts that a condition asks `present.` about, `used` every variable that a condition reads; `subjects` are the
-    different `per` of its limits; `worker_facts` are those that only a worker can vouch for; `numbers` is currency →
+    amount first; `presence` names the facts that a condition asks `present.` about, `used` every variable that a condition reads;
+    `worker_facts` are those that only a worker can vouch for; `numbers` is currency →
     variable → minor units; `covered` are the currencies that every number and cap has; `evidence` is what is read from
     `evidence_context`, the shorter paths first.
     """
@@ -103,7 +105,6 @@ class CompiledPolicy:
     worker_facts: frozenset[str]
     facts: tuple[Fact, ...]
     presence: frozenset[str]
-    subjects: tuple[tuple[str, ...], ...]
     used: frozenset[str]
     numbers: Mapping[str, Mapping[str, int]]
     covered: frozenset[str]
@@ -182,7 +183,6 @@ def build_compiled_policy(policy: Policy, conditions: Conditions, compiled: Mapp
         worker_facts=frozenset(fact.name for fact in policy.facts if fact.vouched_by is Voucher.WORKER),
         facts=tuple(sorted(policy.facts, key=lambda fact: fact.name != AMOUNT)),
         presence=frozenset(name.removeprefix("present.") for name in used if name.startswith("present.")),
-        subjects=tuple(dict.fromkeys(limit.per for limit in policy.limits)),
         used=used,
         numbers=_numbers_by_currency(policy),
         covered=covered_currencies(policy),

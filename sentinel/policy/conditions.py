@@ -153,13 +153,13 @@ class ConditionSet:
             self._function = condition_function((_NO_ANSWER,) * len(trees), types)
             self.by_engine = frozenset(range(len(trees)))
 
-    def answers(self, values: Mapping[str, Any]) -> Sequence[bool | None]:
+    def answers(self, values: Mapping[str, Any]) -> tuple[bool | None, ...]:
         """An answer for each, in order: True, False, or None where it could not answer."""
         try:
             found = self._function(values)
         except AskEngine:
             activation = self._activation(values)
-            return [condition.holds(activation) for condition in self._conditions]
+            return tuple(condition.holds(activation) for condition in self._conditions)
         if not self.by_engine:
             return found
         activation = self._activation(values)

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.core.decision import (
     ApprovalTerms,
     BreakerCheck,
+    CombinedFindings,
     Decision,
     Finding,
     ReservationRequest,
     Verdict,
     combine,
 )
-from sentinel.policy.compile import CompiledBreaker, CompiledLimit, CompiledPolicy, CompiledRule
-from sentinel.policy.facts import WORKER_REQUESTER, FactSet, Requester, extract_facts, identifier
+from sentinel.policy.compile import CompiledLimit, CompiledPolicy, CompiledRule
+from sentinel.policy.facts import WHOLE_TENANT, WORKER_REQUESTER, FactSet, Requester, extract_facts, identifier
 from sentinel.policy.model import SUBJECTS, Limit
 
 UNKNOWN = "~unknown"
@@ -43,110 +44,127 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     """Decide on facts already extracted. A DENY asks for no limits, no approval and takes no once-key."""
     if now.tzinfo is None:
         raise ValueError("now needs a time zone")
+    said = known = facts.variables
     if "now" in policy.used:
-        facts.variables["now"] = now
-    heard, known = policy.rule_conditions.answers(facts.variables), facts.variables
+        said["now"] = now
+    answers, vouched = policy.rule_conditions.answers(said), None
     if facts.claimed:
         known = facts.vouched()
-        findings = _findings_with_claims(policy, facts.variables, heard, policy.rule_conditions.answers(known))
-    else:
-        findings = _findings(policy, known, heard)
-    if policy.policy.once_per and facts.once_value is None:
-        findings.append(_ONCE_MISSING)
-    asks: tuple[ReservationRequest, ...] = ()
-    breakers: tuple[BreakerCheck, ...] = ()
-    if Verdict.DENY not in [finding.verdict for finding in findings]:
-        asks, unasked = _reservation_requests(policy, facts, known)
-        breakers, uncounted = _breaker_checks(policy, facts)
-        findings += [*unasked, *uncounted]
-    combined = combine(tuple(findings))
+        vouched = policy.rule_conditions.answers(known)
+    who = facts.who
+    outcome = _outcome(
+        policy, answers, vouched, policy.limit_conditions.answers(known),
+        tuple([rule.reason(said) for rule in _rules_with_reasons(policy)]), facts.currency, who["agent"], who["key"],
+        facts.once_value is None,
+    )  # fmt: skip
+    combined = outcome.combined
     denied = combined.verdict is Verdict.DENY
     return Decision(
-        combined.verdict,
-        combined.reason_code,
-        combined.reasons,
-        combined.findings,
-        limits=() if denied else asks,
-        breakers=() if denied else breakers,
-        approval=None if denied else _terms(policy, facts),
-        approvable=combined.approvable,
-        asks_person=combined.asks_person,
-        once_key=None if denied else _once_key(policy, facts),
-        policy_id=policy.policy.policy_id,
-        policy_version=policy.policy.version,
-        policy_label=policy.policy.label,
-        policy_digest=policy.digest,
+        combined.verdict, combined.reason_code, combined.reasons, combined.findings,
+        limits=() if denied else (*outcome.totals, *_own_limits(policy, facts, outcome.own)), breakers=outcome.breakers,
+        approval=None if denied else _terms(policy, facts), approvable=combined.approvable, asks_person=combined.asks_person,
+        once_key=None if denied else _once_key(policy, facts), policy_id=policy.policy.policy_id,
+        policy_version=policy.policy.version, policy_label=policy.policy.label, policy_digest=policy.digest,
+    )  # fmt: skip
+
+
+class _Outcome(NamedTuple):
+    """What one set of answers comes to for one requester: the same for most requests.
+
+    `totals` are the limits of who asks, ready made; `own` the others, each with its cap in minor units. No limits and no breakers with a DENY.
+    """
+
+    combined: CombinedFindings
+    totals: tuple[ReservationRequest, ...]
+    own: tuple[tuple[CompiledLimit, int], ...]
+    breakers: tuple[BreakerCheck, ...]
+
+
+@lru_cache(maxsize=256)
+def _rules_with_reasons(policy: CompiledPolicy) -> tuple[CompiledRule, ...]:
+    return tuple(rule for rule in policy.rules if rule.by_value is not None)
+
+
+@lru_cache(maxsize=4096)
+def _outcome(
+    policy: CompiledPolicy, answers: tuple[bool | None, ...], vouched: tuple[bool | None, ...] | None,
+    limit_answers: tuple[bool | None, ...], reasons: tuple[str | None, ...], currency: str | None, agent: str | None, key: str | None,
+    lacks_once_key: bool,
+) -> _Outcome:  # fmt: skip
+    """`answers` are those of the rules, `vouched` those without claimed facts where there are any; `reasons` are those of the
+    rules that take theirs from a fact.
+    """
+    by_rule = dict(zip([rule.rule.rule_id for rule in _rules_with_reasons(policy)], reasons, strict=True))
+    matched = [rule.finding(by_rule.get(rule.rule.rule_id)) for rule in policy.rules]
+    if vouched is None:
+        findings = [
+            rule.failed if answer is None else found
+            for rule, found, answer in zip(policy.rules, matched, answers, strict=True)
+            if answer is not False
+        ]
+    else:
+        findings = _findings_with_claims(policy, matched, answers, vouched)
+    if policy.policy.once_per and lacks_once_key:
+        findings.append(_ONCE_MISSING)
+    if any(finding.verdict is Verdict.DENY for finding in findings):
+        return _Outcome(combine(tuple(findings)), (), (), ())
+    applying, unasked = _applying_limits(policy, limit_answers, currency)
+    breakers, uncounted = _breaker_checks(policy, currency, agent)
+    combined = combine((*findings, *unasked, *uncounted))
+    if combined.verdict is Verdict.DENY:
+        return _Outcome(combined, (), (), ())
+    who = {"tenant": WHOLE_TENANT, "agent": agent, "key": key, "currency": identifier(currency)}
+    totals = tuple(
+        _ask(limit, policy.policy.zone, _joined([who[name] for name in limit.limit.per]), cap)
+        for limit, cap in applying
+        if limit.is_total
     )
-
-
-def _findings(policy: CompiledPolicy, variables: Mapping[str, Any], answers: Sequence[bool | None]) -> list[Finding]:
-    """The rules' findings, in the policy's order; a rule that does not apply makes none."""
-    return [
-        rule.failed if answer is None else rule.matched if rule.by_value is None else rule.finding(variables)
-        for rule, answer in zip(policy.rules, answers, strict=True)
-        if answer is not False
-    ]
+    return _Outcome(combined, totals, tuple(one for one in applying if not one[0].is_total), breakers)
 
 
 def _findings_with_claims(
-    policy: CompiledPolicy, said: Mapping[str, Any], heard: Sequence[bool | None], vouched: Sequence[bool | None]
+    policy: CompiledPolicy, matched: Sequence[Finding], heard: Sequence[bool | None], vouched: Sequence[bool | None]
 ) -> list[Finding]:
     """Findings where the request has facts that its sender cannot vouch for: the stricter of with and without them."""
     findings = [
-        _finding_with_claims(rule, said, *both) for rule, *both in zip(policy.rules, heard, vouched, strict=True)
+        _finding_with_claims(rule, found, said, sure)
+        for rule, found, said, sure in zip(policy.rules, matched, heard, vouched, strict=True)
     ]
     # Real findings come before `fact_not_vouched`, which says less to an operator.
     return sorted((one for one in findings if one is not None), key=lambda one: one.reason_code == "fact_not_vouched")
 
 
-def _finding_with_claims(
-    rule: CompiledRule, said: Mapping[str, Any], heard: bool | None, sure: bool | None
-) -> Finding | None:
+def _finding_with_claims(rule: CompiledRule, matched: Finding, heard: bool | None, sure: bool | None) -> Finding | None:
     if heard is None:
         return rule.failed
     if rule.rule.verdict is Verdict.ALLOW:
         return None if heard is False or sure is False else rule.matched if sure else rule.unvouched
     if heard or sure:
-        return rule.finding(said)
+        return matched
     return None if sure is False else rule.unvouched
 
 
-def _breaker_checks(policy: CompiledPolicy, facts: FactSet) -> tuple[tuple[BreakerCheck, ...], list[Finding]]:
+def _breaker_checks(
+    policy: CompiledPolicy, currency: str | None, agent: str | None
+) -> tuple[tuple[BreakerCheck, ...], list[Finding]]:
     asks, uncounted = [], []
     for compiled in policy.breakers:
-        if compiled.breaker.amount and compiled.breaker.amount.get(facts.currency or "") is None:
+        breaker = compiled.breaker
+        if breaker.amount and breaker.amount.get(currency or "") is None:
             uncounted.append(compiled.failed)
-        else:
-            # A halt of the whole tenant names no target.
-            target = "" if compiled.breaker.per == "tenant" else facts.who["agent"] or UNKNOWN
-            asks.append(_breaker(compiled, target, facts.currency or ""))
+            continue
+        # A halt of the whole tenant names no target.
+        target = "" if breaker.per == "tenant" else agent or UNKNOWN
+        asks.append(BreakerCheck(
+            f"{compiled.key}|{target}", breaker.per, target, breaker.window_seconds, breaker.bucket_seconds, breaker.count,
+            breaker.amount.get(currency or ""), compiled.declared[(currency or "") if breaker.amount else ""],
+        ))  # fmt: skip
     return tuple(asks), uncounted
 
 
-@lru_cache(maxsize=4096)
-def _breaker(compiled: CompiledBreaker, target: str, currency: str) -> BreakerCheck:
-    breaker = compiled.breaker
-    return BreakerCheck(
-        f"{compiled.key}|{target}", breaker.per, target, breaker.window_seconds, breaker.bucket_seconds, breaker.count,
-        breaker.amount.get(currency), compiled.declared[currency if breaker.amount else ""],
-    )  # fmt: skip
-
-
-def _reservation_requests(
-    policy: CompiledPolicy, facts: FactSet, known: Mapping[str, Any]
-) -> tuple[tuple[ReservationRequest, ...], tuple[Finding, ...]]:
-    subjects = {per: _subject(per, facts) for per in policy.subjects}
-    applying, unasked = _applying_limits(policy, tuple(policy.limit_conditions.answers(known)), facts.currency)
-    zone = policy.policy.zone
-    return tuple([
-        (_total if limit.is_total else _ask)(limit, zone, subjects[limit.limit.per], cap) for limit, cap in applying
-    ]), unasked  # fmt: skip
-
-
-@lru_cache(maxsize=4096)
 def _applying_limits(
-    policy: CompiledPolicy, answers: tuple[bool | None, ...], currency: str | None
-) -> tuple[tuple[tuple[CompiledLimit, int], ...], tuple[Finding, ...]]:
+    policy: CompiledPolicy, answers: Sequence[bool | None], currency: str | None
+) -> tuple[list[tuple[CompiledLimit, int]], list[Finding]]:
     """The limits that apply, each with its cap in minor units, and the findings of those without a cap in this currency.
 
     `answers` are those of the policy's `limit_conditions`.
@@ -161,12 +179,25 @@ def _applying_limits(
             unasked.append(compiled.failed)
         else:
             applying.append((compiled, cap))
-    return tuple(applying), tuple(unasked)
+    return applying, unasked
+
+
+def _own_limits(
+    policy: CompiledPolicy, facts: FactSet, applying: Sequence[tuple[CompiledLimit, int]]
+) -> list[ReservationRequest]:
+    """The limits that are not of who asks."""
+    zone, pers = policy.policy.zone, dict.fromkeys([limit.limit.per for limit, _ in applying])
+    subjects = {per: _subject(per, facts) for per in pers}
+    return [_ask(limit, zone, subjects[limit.limit.per], cap) for limit, cap in applying]
 
 
 def _subject(per: tuple[str, ...], facts: FactSet) -> str:
-    """The owner of a budget: its parts in the order of `per`. No part can contain the "|" that stands between them."""
-    parts = [facts.who[name] if name in SUBJECTS else _vouched(name, facts) for name in per]
+    """The owner of a budget: its parts in the order of `per`."""
+    return _joined([facts.who[name] if name in SUBJECTS else _vouched(name, facts) for name in per])
+
+
+def _joined(parts: Sequence[str | None]) -> str:
+    # No part can contain the "|" that stands between them.
     return "|".join([part or UNKNOWN for part in parts])
 
 
@@ -175,15 +206,20 @@ def _vouched(name: str, facts: FactSet) -> str | None:
 
 
 def _ask(compiled: CompiledLimit, zone: str, subject: str, cap_minor: int) -> ReservationRequest:
+    known = _known_terms(compiled, zone, cap_minor)
+    if UNKNOWN in subject:
+        known = (*known[:-2], _exceeded_reason(compiled.limit, subject), compiled.is_total)
+    return ReservationRequest._make((compiled.key_prefix + subject, subject, *known))
+
+
+@lru_cache(maxsize=4096)
+def _known_terms(compiled: CompiledLimit, zone: str, cap_minor: int) -> tuple[Any, ...]:
+    """The fields of a `ReservationRequest` that do not depend on whose budget it is."""
     limit = compiled.limit
-    return ReservationRequest(
-        compiled.key_prefix + subject, subject, limit.window, limit.window_seconds, limit.bucket_seconds, zone, cap_minor,
-        limit.verdict, _exceeded_reason(limit, subject), compiled.is_total,
+    return (
+        limit.window, limit.window_seconds, limit.bucket_seconds, zone, cap_minor, limit.verdict, limit.reason_code,
+        compiled.is_total,
     )  # fmt: skip
-
-
-_total = lru_cache(maxsize=4096)(_ask)
-"""A limit of who asks: the same for most requests."""
 
 
 def _exceeded_reason(limit: Limit, subject: str) -> str:

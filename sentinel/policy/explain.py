@@ -79,7 +79,7 @@ def _answer(rule: CompiledRule, activation: Any, known: Mapping[str, str], unkno
 
 
 def _said(rule: CompiledRule, facts: Mapping[str, Any], said: RuleAnswer) -> RuleExplanation:
-    finding = rule.failed if said is RuleAnswer.COULD_NOT_ANSWER else rule.finding(facts)
+    finding = rule.failed if said is RuleAnswer.COULD_NOT_ANSWER else rule.finding(rule.reason(facts))
     return RuleExplanation(
         rule.rule.rule_id, rule.rule.says, rule.rule.when, finding.verdict, finding.reason_code, said
     )

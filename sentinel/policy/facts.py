@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from sentinel.core.canonical import MAX_SAFE_INTEGER
 from sentinel.core.errors import InvalidInput
@@ -32,8 +33,7 @@ _TIME = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Requester:
+class Requester(msgspec.Struct, frozen=True):
     """The requesting key: its principal, and whether it is a worker's key and so may vouch for worker facts."""
 
     principal: str | None = None
@@ -44,8 +44,7 @@ WORKER_REQUESTER = Requester(is_worker=True)
 """The requester where there is no key: policy tests, and explanations of a decision."""
 
 
-@dataclass(slots=True)
-class FactSet:
+class FactSet(msgspec.Struct):
     """The facts of one request: `variables` as conditions see them, the amount, and the once-key's value.
 
     `amount_minor`, `currency` and `once_value` are None where the request has no valid value. `who` is the requester,
@@ -56,7 +55,7 @@ class FactSet:
     amount_minor: int | None = None
     currency: str | None = None
     once_value: str | None = None
-    who: Mapping[str, str | None] = field(default_factory=dict)
+    who: Mapping[str, str | None] = msgspec.field(default_factory=dict)
     claimed: frozenset[str] = frozenset()
 
     def vouched(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import psycopg
 from psycopg import adapters, pq
 from psycopg.adapt import Transformer
@@ -17,7 +18,7 @@ from sentinel.store.queries import call_with_retry_within
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
-Shape = TypeVar("Shape")
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 BINARY = 1
 TYPE_NUMBERS = b"select oid, typelem from pg_type where oid = $1::regtype"
@@ -78,12 +79,14 @@ def raise_if_failed(result: pq.abc.PGresult) -> pq.abc.PGresult:
     return result
 
 
-def shaped_rows(result: pq.abc.PGresult, shape: Callable[..., Shape]) -> list[Shape]:
-    """Rows of a binary answer as `shape`, whose parameters are named like the columns."""
+def shaped_rows(result: pq.abc.PGresult, shape: type[Shape]) -> list[Shape]:
+    """Rows of a binary answer as `shape`, whose fields are named like the columns and stand in their order."""
     transformer = Transformer()
     transformer.set_pgresult(result)
-    names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
-    return transformer.load_rows(0, result.ntuples, lambda values: shape(**dict(zip(names, values, strict=True))))
+    names = tuple((result.fname(place) or b"").decode() for place in range(result.nfields))
+    if names != shape.__struct_fields__:
+        raise TypeError(f"{shape.__name__} has the fields {shape.__struct_fields__}, the answer {names}")
+    return transformer.load_rows(0, result.ntuples, lambda values: shape(*values))
 
 
 def commit_rows(

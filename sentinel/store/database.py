@@ -83,9 +83,53 @@ def behind_pooler() -> bool:
     return os.environ.get(POOLER) == "transaction"
 
 
+class DatabaseUnreachable(EngineUnavailable):
+    """No connection, or one on which nobody answers: what it asks makes no difference."""
+
+
+class UndeclaredPooler(DatabaseUnreachable):
+    """A pooler answers in PostgreSQL's place and nobody said so: start-up options are lost, and a prepared statement is another's."""
+
+    def __init__(self) -> None:
+        super().__init__(f"a pooler stands before PostgreSQL: set {POOLER}=transaction")
+
+
+SERVER_PROCESS = "select pg_backend_pid()"
+"""Asked of each new connection: a pooler names another process at the start than the one that answers."""
+
+
 def open_connection(conninfo: str, *, prepare: int | None = 5) -> psycopg.Connection[Any]:
-    """An autocommit connection that prepares a statement at its `prepare`-th use, and never behind a transaction pooler."""
-    return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None if behind_pooler() else prepare)
+    """An autocommit connection that prepares a statement at its `prepare`-th use, and never behind a transaction pooler.
+
+    Raises `UndeclaredPooler`, before anything is asked that a pooler would spoil.
+    """
+    prepare = None if behind_pooler() else prepare
+    with pooler_noticed():
+        opened = psycopg.connect(conninfo, autocommit=True, prepare_threshold=prepare)
+    try:
+        if not behind_pooler():
+            refuse_pooler(opened, opened.execute(SERVER_PROCESS, prepare=False).fetchone())
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+@contextlib.contextmanager
+def pooler_noticed() -> Iterator[None]:
+    """Connect in the block: where our start-up options are refused, raises `UndeclaredPooler`, as PostgreSQL itself takes them."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if not behind_pooler() and "unsupported startup parameter" in str(error):
+            raise UndeclaredPooler from error
+        raise
+
+
+def refuse_pooler(connection: psycopg.BaseConnection[Any], answered: tuple[Any, ...] | None) -> None:
+    """Raise `UndeclaredPooler` unless the process that answered `SERVER_PROCESS` is the one the connection began with."""
+    if answered != (connection.info.backend_pid,):
+        raise UndeclaredPooler
 
 
 def describe(url: str) -> str:
@@ -115,10 +159,6 @@ def _place(url: str) -> tuple[str, str, str]:
     host = str(given.get("host") or given.get("hostaddr") or "")
     name = given.get("dbname") or given.get("user") or ""
     return {"localhost": "127.0.0.1", "::1": "127.0.0.1"}.get(host, host), str(given.get("port") or "5432"), str(name)
-
-
-class DatabaseUnreachable(EngineUnavailable):
-    """No connection, or one on which nobody answers: what it asks makes no difference."""
 
 
 @dataclass(slots=True, eq=False)

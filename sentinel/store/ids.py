@@ -27,10 +27,18 @@ def uuid7(milliseconds: int, random: bytes) -> uuid.UUID:
     return _of_int(milliseconds << 80 | 0x7 << 76 | (bits >> 68) << 64 | 0x2 << 62 | bits & _LOW)
 
 
-def uuid4(random: bytes) -> uuid.UUID:
-    """The UUIDv4 of 16 random bytes."""
-    bits = int.from_bytes(random, "big")
-    return _of_int(bits >> 80 << 80 | 0x4 << 76 | (bits >> 64 & 0xFFF) << 64 | 0x2 << 62 | bits & _LOW)
+GUARD_ID_BYTES = 80
+"""What `guard_ids` takes of random bytes, and gives."""
+_TIMES = sum(1 << 80 + 128 * place for place in range(1, 5))
+_VERSIONS = (
+    sum(7 << 76 + 128 * place for place in range(1, 5)) | 4 << 76 | sum(2 << 62 + 128 * place for place in range(5))
+)
+_RANDOM = sum((0xFFF << 64 | _LOW) << 128 * place for place in range(5)) | ((1 << 48) - 1) << 80
+
+
+def guard_ids(milliseconds: int, random: bytes) -> bytes:
+    """Four UUIDv7 of a time and then a UUIDv4, 16 bytes each, of 80 random bytes: those of a guard, made at once, which takes a fifth of one by one."""
+    return (int.from_bytes(random, "big") & _RANDOM | _VERSIONS | milliseconds * _TIMES).to_bytes(80, "big")
 
 
 def _of_int(value: int) -> uuid.UUID:

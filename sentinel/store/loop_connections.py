@@ -29,7 +29,14 @@ from sentinel.store.batch_statement import (
     raise_if_failed,
     with_element_types,
 )
-from sentinel.store.database import DatabaseUnreachable, behind_pooler, first_line
+from sentinel.store.database import (
+    SERVER_PROCESS,
+    DatabaseUnreachable,
+    behind_pooler,
+    first_line,
+    pooler_noticed,
+    refuse_pooler,
+)
 from sentinel.store.queries import RetriedTransaction
 
 Row = TypeVar("Row")
@@ -136,7 +143,7 @@ class _OfLoop:
 
     async def _open(self) -> LoopConnection:
         try:
-            opened = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+            opened = await _connected(self._conninfo)
         except psycopg.OperationalError as error:
             raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
         made = LoopConnection(opened, self._forget)
@@ -152,6 +159,18 @@ class _OfLoop:
         """Close them all."""
         for connection in list(self._all):
             connection.close()
+
+
+async def _connected(conninfo: str) -> psycopg.AsyncConnection[Any]:
+    with pooler_noticed():
+        opened = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+    try:
+        if not behind_pooler():
+            refuse_pooler(opened, await (await opened.execute(SERVER_PROCESS)).fetchone())
+    except BaseException:
+        await opened.close()
+        raise
+    return opened
 
 
 class LoopConnection:

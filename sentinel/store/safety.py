@@ -20,6 +20,7 @@ from sentinel.store.database import (
     POOLER,
     STATEMENT_TIMEOUT_MS,
     Pool,
+    UndeclaredPooler,
     behind_pooler,
     describe,
     first_line,
@@ -100,7 +101,7 @@ def safety_faults(connection: psycopg.Connection) -> list[str]:
 
 # Whose connection this is, and what its login may become by SET ROLE.
 SESSION = """
-select pg_backend_pid(), current_user::text, session_user::text, l.rolsuper or l.rolcreaterole or l.rolbypassrls as powerful,
+select current_user::text, session_user::text, l.rolsuper or l.rolcreaterole or l.rolbypassrls as powerful,
   exists (select from pg_roles o where o.rolname = %(owner)s and pg_has_role(session_user, o.oid, 'member')) as owns,
   l.rolconnlimit
 from pg_roles l where l.rolname = session_user
@@ -121,7 +122,7 @@ def session_faults(connection: psycopg.Connection[Any], role: str, *, connection
     row = connection.execute(SESSION, {"owner": OWNER}).fetchone()
     if row is None:
         return ["nobody knows the login of this connection"]
-    backend_pid, acting, login, powerful, owns, limit = row
+    acting, login, powerful, owns, limit = row
     faults = _limit_faults(connection)
     if acting != role:
         faults.insert(0, f"the connection acts as {acting} and not as {role}: {_how_to_act(login, role)}")
@@ -130,14 +131,11 @@ def session_faults(connection: psycopg.Connection[Any], role: str, *, connection
         faults.append(
             f"the login {login} {what}, so that the program could rewrite history: give it a login that has the role {role} and no other"
         )
-    if not behind_pooler():
-        if connection.info.backend_pid != backend_pid:
-            faults.append(f"a pooler stands before PostgreSQL: set {POOLER}=transaction")
-        elif 0 < limit < connections:
-            faults.append(
-                f"the program may open {connections} connections and {login} is allowed {limit}: lower its pools, or"
-                f" `alter role {login} connection limit {connections}`"
-            )
+    if not behind_pooler() and 0 < limit < connections:
+        faults.append(
+            f"the program may open {connections} connections and {login} is allowed {limit}: lower its pools, or"
+            f" `alter role {login} connection limit {connections}`"
+        )
     return faults
 
 
@@ -173,7 +171,10 @@ WRITABLE = "select not pg_is_in_recovery() and current_setting('transaction_read
 
 
 def database_status(pool: Pool, role: str) -> DatabaseStatus:
-    """The database status through a pooled connection, in one transaction. Raises `EngineUnavailable`."""
+    """The database status through a pooled connection, in one transaction. Raises `EngineUnavailable`.
+
+    A pooler that nobody declared is a fault of a database that answers.
+    """
 
     def call(connection: psycopg.Connection[Any]) -> DatabaseStatus:
         with connection.transaction():
@@ -183,7 +184,10 @@ def database_status(pool: Pool, role: str) -> DatabaseStatus:
                 return DatabaseStatus(revision or "", writable)
             return DatabaseStatus(revision, writable, (*session_faults(connection, role), *safety_faults(connection)))
 
-    return call_with_retry(pool, call)
+    try:
+        return call_with_retry(pool, call)
+    except UndeclaredPooler as error:
+        return DatabaseStatus(faults=(error.detail,))
 
 
 def require_safe(connection: psycopg.Connection[Any], role: str, *, connections: int = 0) -> None:
@@ -202,6 +206,8 @@ def require_ready(url: str, role: str, *, connections: int = 0) -> None:
         with open_connection(with_role(url, role)) as connection, connection.transaction():
             require_head(connection)
             require_safe(connection, role, connections=connections)
+    except UndeclaredPooler as error:
+        raise UnsafeDatabase(error.detail) from error
     except psycopg.OperationalError as error:
         reason, where = first_line(error), f"cannot use the database at {describe(url)}"
         if f'permission denied to set role "{role}"' in reason:

@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from sentinel.store.embedded import RunningServer
-from tests.acceptance.places import Demo, Served, demo_folder, running_demo, served_on
+from tests.acceptance.demos import Demo, demo_folder, running_demo
+from tests.acceptance.places import Served, served_on
 from tests.conftest import at
 from tests.support.fixtures import add_tenant, unique
 

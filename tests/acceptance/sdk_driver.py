@@ -4,6 +4,7 @@ Uses nothing of ours: what a user of `haltstate` would write.
 """
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -108,6 +109,8 @@ def wait_for_approval(given):
 
 def heartbeat(given):
     """Works until the kill switch interrupts it."""
+    # What a shell started in the background ignores SIGINT, and then the client's interrupt would go unseen.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sdk = client(given, enable_kill_switch=True, kill_switch_interval=0.3, agent_id="retail-refund-agent")
     print("READY", flush=True)
     until = time.monotonic() + given.get("wait", 15)

@@ -118,7 +118,7 @@ def test_an_unsafe_configuration_does_not_start_and_names_every_fault(
     served: Served, env: dict[str, str], names: list[str]
 ) -> None:
     good = {"SENTINEL_DATABASE_URL": served.database_url, "SENTINEL_SECRET_KEYS": "only-for-tests-0123456789abcdefghij"}
-    done = run("serve", **{**good, **env})
+    done = run_warm_command("serve", **{**good, **env})
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert all(name in done.stderr for name in names)
@@ -200,19 +200,19 @@ def test_a_proof_is_intact_until_any_character_of_it_changes(served: Served, tmp
 
 def test_the_doctor_finds_what_was_planted_and_nothing_else(served: Served) -> None:
     assert served.cli("doctor").returncode == 0
-    one = "where (tenant_id, limit_key, bucket) = (%s, %s, %s)"
+    one = "where (tenant_id, subject, policy_id) = (%s, %s, %s)"
     with psycopg.connect(served.database_url, autocommit=True) as connection:
         served.guard(guard_body())
-        row = connection.execute("select tenant_id, limit_key, bucket from sentinel.usage limit 1").fetchone()
+        row = connection.execute("select tenant_id, subject, policy_id from sentinel.budgets limit 1").fetchone()
         assert row is not None
         connection.execute("set session_replication_role = replica")
-        connection.execute(f"update sentinel.usage set held_minor = held_minor + 1 {one}".encode(), row)
+        connection.execute(f"update sentinel.budgets set held[1] = held[1] + 1 {one}".encode(), row)
         try:
             done = served.cli("doctor", "--json")
             assert done.returncode == 1
             assert [one["name"] for one in json.loads(done.stdout) if not one["ok"]] == ["held_differs"]
         finally:
-            connection.execute(f"update sentinel.usage set held_minor = held_minor - 1 {one}".encode(), row)
+            connection.execute(f"update sentinel.budgets set held[1] = held[1] - 1 {one}".encode(), row)
 
 
 def test_the_doctor_finds_a_missing_safety_net(served: Served) -> None:

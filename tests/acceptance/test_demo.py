@@ -19,17 +19,8 @@ import pytest
 
 from sentinel.core.proof import is_intact
 from sentinel.demo.orders import DemoOrderSource, curl_line
-from tests.acceptance.places import (
-    KEYS,
-    Demo,
-    demo_folder,
-    eventually,
-    port_options,
-    processes_naming,
-    request,
-    run,
-    running_demo,
-)
+from tests.acceptance.demos import KEYS, Demo, demo_folder, port_options, running_demo
+from tests.acceptance.places import eventually, processes_naming, request, run
 from tests.support.busy import overload
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.acceptance.conftest import NewDatabase
-from tests.acceptance.places import Demo, demo_folder, processes_naming, running_demo
+from tests.acceptance.demos import Demo, demo_folder, running_demo
+from tests.acceptance.places import processes_naming
 from tests.support.embedded_servers import needs_linux
 
 MODULES = {

@@ -7,7 +7,8 @@ import urllib.parse
 
 import pytest
 
-from tests.acceptance.places import Demo, Reply, raw
+from tests.acceptance.demos import Demo
+from tests.acceptance.places import Reply, raw
 
 PATHS = (
     "/healthz", "/nothing", "/openapi.json", "/docs", "/live", "/ops", "/ops/sign-in", "/ops/api/session", "/ops/api/live/stream",

@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.acceptance.demos import Demo
 from tests.acceptance.ledgers import refund
-from tests.acceptance.places import Demo, eventually, request, run
+from tests.acceptance.places import eventually, request, run
 from tests.support.fixtures import add_tenant, guard_body, start_body, unique
 
 pytestmark = pytest.mark.slow

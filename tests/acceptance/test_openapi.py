@@ -31,6 +31,7 @@ from ops_console.app import create_app as create_console
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.app import create_app as create_authority
 from sentinel.authority.settings import Settings
+from sentinel.cli.scratch import listening
 from sentinel.platform.http.openapi import undocumented_routes
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from tests.acceptance.places import SCALE
@@ -38,6 +39,8 @@ from tests.support.asgi_client import InProcessApp
 from tests.support.busy import overload
 from tests.support.fixtures import AGENT, PASSWORD, SECRET, Fixtures
 from tests.support.logins import console_urls
+from tests.support.order_fixtures import LANES, make_intake, order_body, signed
+from tests.support.order_fixtures import SECRET as ORDER_SECRET
 
 pytestmark = pytest.mark.slow
 SEED = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(10**6)
@@ -164,18 +167,28 @@ def operations_of(app: InProcessApp) -> list[Any]:
     return [one.ok() for one in schema.get_all_operations()]
 
 
-def fuzz(app: InProcessApp, headers: dict[str, str], *, skip: tuple[str, ...] = (), only: str = "") -> Counter[int]:
-    """Ask every operation generated questions; fails on the first answer that no document names. How many, by status."""
+def fuzz(
+    app: InProcessApp,
+    headers: dict[str, str],
+    *,
+    skip: tuple[str, ...] = (),
+    only: str = "",
+    prepare: Prepare | None = None,
+) -> Counter[int]:
+    """Ask every operation generated questions; fails on the first answer that no document names. How many, by status.
+
+    Each operation has its share of the time, and what others left of theirs: none is without a question.
+    """
     answered: Counter[int] = Counter()
-    deadline = time.monotonic() + SECONDS
-    operations = [one for one in operations_of(app) if only in one.path]
+    end = time.monotonic() + SECONDS
+    operations = [one for one in operations_of(app) if only in one.path and one.path not in skip]
     random.Random(SEED).shuffle(operations)
-    for operation in operations:
-        if operation.path in skip:
-            continue
-        if answered and time.monotonic() > deadline:
-            break
-        answered += question(operation, signed_in_as(headers), deadline)
+    for place, operation in enumerate(operations):
+        now = time.monotonic()
+        share = max(0.0, end - now) / (len(operations) - place)
+        asked = question(operation, prepare or signed_in_as(headers), now + share)
+        assert asked.total(), f"{operation.method} {operation.path} was not asked"
+        answered += asked
     print(f"seed {SEED}: {answered.total()} questions to {len(operations)} operations, {dict(answered)}")
     return answered
 
@@ -246,6 +259,39 @@ def test_signing_in_reading_and_ending_a_session_answer_as_their_documents_say(f
     assert met["post"] >= {200, 400, 401, 403}
     assert met["get"] >= {200, 401}
     assert met["delete"] >= {204, 401, 403}
+    assert fixtures.broken_invariants() == []
+
+
+def order_headers(case: Any, draw: Any) -> dict[str, str]:
+    """A delivery as generated, or of a known source: an order, one with members made up, or no order at all; signed or not."""
+    if case.path_parameters and draw(st.integers(0, 9)):
+        case.path_parameters["source"] = "demo"
+    if case.method.upper() != "POST":
+        return {}
+    made_up = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+        max_leaves=8,
+    )
+    order = json.loads(order_body(draw(st.sampled_from(["o-1", "o-2", None])), draw(st.sampled_from(list(LANES)))))
+    names = [*order["order"], "placed_at", "billing_address", draw(st.text(max_size=8))]
+    for name in draw(st.lists(st.sampled_from(names), max_size=2)):
+        order["order"][name] = draw(made_up)
+    body = json.dumps(draw(st.sampled_from([order, order, order, draw(made_up)]))).encode()
+    case.body, case.media_type = draw(st.sampled_from([body, body, body, body[:-1]])), "application/json"
+    return signed(case.body, draw(st.sampled_from([*[ORDER_SECRET] * 9, "wrong"])))
+
+
+def test_the_order_intake_answers_as_its_document_says(fixtures: Fixtures) -> None:
+    with authority_of(fixtures) as authority, listening(authority) as url:
+        orders = make_intake(fixtures, url)
+        try:
+            # Neither metrics nor readiness: as for the authority.
+            answered = fuzz(orders.app, {}, skip=("/metrics", "/readyz"), prepare=order_headers)
+        finally:
+            orders.close()
+    assert len(answered) > 2, "only one refusal was looked at"
+    assert fixtures.one("select count(*) from orders.reviews") > 0, "no order was taken"
     assert fixtures.broken_invariants() == []
 
 

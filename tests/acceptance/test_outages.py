@@ -16,8 +16,9 @@ from sentinel.store.embedded import Embedded, remove
 from sentinel.store.embedded.process import strays
 from sentinel.store.migrate import migrate
 from tests.acceptance.contract import problem
+from tests.acceptance.demos import demo_folder
 from tests.acceptance.ledgers import Shop, broken_invariants, open_shop, refund
-from tests.acceptance.places import Served, demo_folder, eventually, request, served_on
+from tests.acceptance.places import Served, eventually, request, served_on
 from tests.support.fixtures import add_tenant, guard_body, unique
 
 pytestmark = pytest.mark.slow

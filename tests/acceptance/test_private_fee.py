@@ -17,7 +17,7 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.gate_reports import record_gate_report
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.ledgers import Shop, broken_invariants
-from tests.acceptance.places import SECRET, Served, clean_env, end, eventually, module, run
+from tests.acceptance.places import SECRET, Served, clean_env, end, eventually, module, run_warm_command
 from tests.integration.confirm.test_confirm_in_browser import browser, phone  # noqa: F401 - a fixture
 from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import console_urls
@@ -75,7 +75,7 @@ def report_passing(served: Served, approver: Actor) -> None:
 def send_line(shop: Shop, command: str, line: dict[str, Any]) -> None:
     """`worker facts` or `worker enqueue` with one line."""
     env = {name: value for name, value in shop.env.items() if name.startswith(("SENTINEL", "WORKER"))}
-    done = run(command, "-", program="worker.cli", stdin=json.dumps(line), **env)
+    done = run_warm_command(command, "-", program="worker.cli", stdin=json.dumps(line), **env)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -134,10 +134,12 @@ STRAIGHT = (
 def explained(shop: Shop) -> None:
     """`worker workflow explain` tells both runs: to the customer, and to the execution."""
     env = {name: value for name, value in shop.env.items() if name.startswith(("SENTINEL", "WORKER"))}
-    shown = run("workflow", "explain", ROW, program="worker.cli", **env)
+    shown = run_warm_command("workflow", "explain", ROW, program="worker.cli", **env)
     assert shown.returncode == 0, shown.stderr
     assert all(step in shown.stdout for step in STRAIGHT) and "somebody@shop.example" not in shown.stdout
-    life = json.loads(run("workflow", "explain", ROW, "--json", program="worker.cli", **env).stdout)["life"]
+    life = json.loads(run_warm_command("workflow", "explain", ROW, "--json", program="worker.cli", **env).stdout)[
+        "life"
+    ]
     runs = [[step["step"] for step in event["steps"]] for event in life if event["kind"] == "steps"]
     assert runs == [list(STRAIGHT[: STRAIGHT.index("confirm_card") + 1]), list(STRAIGHT)]
     events = [event["event"] for event in life if event["kind"] == "event"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.places import Demo
+from tests.acceptance.demos import Demo
 
 pytestmark = [
     pytest.mark.slow,

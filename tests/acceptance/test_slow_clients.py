@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.places import SCALE, Demo, request
+from tests.acceptance.demos import Demo
+from tests.acceptance.places import SCALE, request
 from tests.support.busy import overload
 
 pytestmark = pytest.mark.slow

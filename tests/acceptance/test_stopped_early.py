@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.store.embedded.layout import Layout
-from tests.acceptance.places import clean_env, demo_folder, eventually, module, port_options, processes_naming
+from tests.acceptance.demos import demo_folder, port_options
+from tests.acceptance.places import clean_env, eventually, module, processes_naming
 from tests.support.busy import overload
 from tests.support.ports import free_port, listens
 

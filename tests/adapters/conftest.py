@@ -23,7 +23,6 @@ from sentinel.store.embedded import RunningServer
 from tests.conftest import at
 from tests.support.adapter_environments import (
     INSTALL_SECONDS,
-    REPO,
     NotInstalled,
     environment_variables,
     interpreter_of,
@@ -31,6 +30,7 @@ from tests.support.adapter_environments import (
 from tests.support.fixtures import Fixtures, make_fixtures
 from tests.support.harness import decide
 from tests.support.roomy import roomy_policies
+from tests.support.warm_process import WarmProcess
 
 ANSWER_SECONDS = 60
 ADAPTERS = {
@@ -148,8 +148,8 @@ class Agent:
             driver = DRIVERS.get(self.name, f"tests.adapters.drive_{self.name}")
             python = sys.executable if framework is None else str(interpreter_of(framework))
             with (self.folder / "driver.log").open("a") as log:
-                self.process = subprocess.Popen(
-                    [python, "-m", driver], cwd=REPO, env=environment_variables(), text=True,
+                self.process = WarmProcess(
+                    [python, "-m", driver], imported=(driver,), env=environment_variables(), text=True,
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=1,
                 )  # fmt: skip
         return self.process
@@ -205,12 +205,10 @@ def agent(
     processes[name, form] = made
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """All tests of one adapter in one process: they share its environment's process. The first one may have to install it."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(INSTALL_SECONDS + 180))
-        if "agent" in getattr(item, "fixturenames", ()):
-            with suppress(AttributeError):
-                item.add_marker(pytest.mark.xdist_group(f"adapter-{item.callspec.params['agent'][0]}"))  # type: ignore[attr-defined]
-            item.add_marker(pytest.mark.slow)
+    item.add_marker(pytest.mark.timeout(INSTALL_SECONDS + 180))
+    if "agent" in getattr(item, "fixturenames", ()):
+        with suppress(AttributeError):
+            item.add_marker(pytest.mark.xdist_group(f"adapter-{item.callspec.params['agent'][0]}"))  # type: ignore[attr-defined]
+        item.add_marker(pytest.mark.slow)

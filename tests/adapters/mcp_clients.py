@@ -1,13 +1,14 @@
 """Runs inside a client's environment: drives the proxy with an unmodified MCP client. A JSON command per line, an answer per line.
 
-    python -m tests.adapters.mcp_clients sdk | sdk-legacy | fastmcp
+    python -m tests.adapters.mcp_clients sdk | sdk-legacy | fastmcp | fastmcp-tasks
 
-A command is {"do": "list"} or {"do": "call", "tool", "args"}, with {"url", "key"} or {"stdio": [command]}.
+A command is {"do": "list"}, {"do": "read"} (of the SDK alone) or {"do": "call", "tool", "args"}, with {"url", "key"} or {"stdio": [command]}.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import sys
@@ -34,6 +35,8 @@ async def with_sdk(command: dict[str, Any], mode: str) -> Any:
 async def _asked(client: Any, command: dict[str, Any]) -> Any:
     if command["do"] == "list":
         return {"tools": {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}}
+    if command["do"] == "read":
+        return await _read(client)
     result = await client.call_tool(command["tool"], command["args"])
     text = " ".join(one.text for one in result.content)
     return {
@@ -42,6 +45,22 @@ async def _asked(client: Any, command: dict[str, Any]) -> Any:
         "data": result.structured_content,
         "version": client.protocol_version,
     }
+
+
+async def _read(client: Any) -> Any:
+    """Everything that the payments server has to read."""
+    found: dict[str, Any] = {
+        "resources": [one.uri for one in (await client.list_resources()).resources],
+        "templates": [one.uri_template for one in (await client.list_resource_templates()).resource_templates],
+        "prompts": [one.name for one in (await client.list_prompts()).prompts],
+        "prompt": (await client.get_prompt("refund", {"who": "kim"})).messages[0].content.text,
+    }
+    for name in ("policy", "headers", "missing"):
+        try:
+            found[name] = (await client.read_resource(f"payments://{name}")).contents[0].text
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
 
 
 async def with_fastmcp(command: dict[str, Any], mode: str) -> Any:
@@ -60,7 +79,9 @@ async def with_fastmcp(command: dict[str, Any], mode: str) -> Any:
 
 def main(kind: str) -> None:
     """Answer until standard input ends."""
-    run = with_fastmcp if kind == "fastmcp" else with_sdk
+    if kind == "fastmcp-tasks":
+        importlib.import_module("fastmcp_tasks")  # from then on every client declares the extension
+    run = with_fastmcp if kind.startswith("fastmcp") else with_sdk
     for line in sys.stdin:
         try:
             answer = asyncio.run(run(json.loads(line), "legacy" if kind == "sdk-legacy" else "auto"))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mcp_types as types
+from mcp import MCPError
 from mcp.server.lowlevel import Server
 
 TEXT = {"type": "string"}
@@ -54,7 +55,39 @@ def payments_server(do: Callable[..., Any]) -> Any:
             return types.CallToolResult(content=content, structured_content={"done": found})
         return found
 
-    return Server("payments", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server("payments", version="1", on_list_tools=list_tools, on_call_tool=call_tool, **_READING)
+
+
+async def _list_resources(ctx: Any, params: Any) -> types.ListResourcesResult:
+    return types.ListResourcesResult(resources=[types.Resource(uri="payments://policy", name="policy")])
+
+
+async def _list_templates(ctx: Any, params: Any) -> types.ListResourceTemplatesResult:
+    template = types.ResourceTemplate(uri_template="payments://charge/{id}", name="charge")
+    return types.ListResourceTemplatesResult(resource_templates=[template])
+
+
+async def _read_resource(ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    """What the address names; "payments://headers" repeats what the server was sent."""
+    if params.uri == "payments://missing":
+        raise MCPError(code=-32002, message=f"no such resource for {ctx.request.headers['authorization']}")
+    text = f"This is {params.uri}." if params.uri != "payments://headers" else json.dumps(dict(ctx.request.headers))
+    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text=text)])
+
+
+async def _list_prompts(ctx: Any, params: Any) -> types.ListPromptsResult:
+    return types.ListPromptsResult(prompts=[types.Prompt(name="refund", arguments=[types.PromptArgument(name="who")])])
+
+
+async def _get_prompt(ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    said = types.TextContent(type="text", text=f"Refund {(params.arguments or {}).get('who')}.")
+    return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=said)])
+
+
+_READING: dict[str, Any] = {
+    "on_list_resources": _list_resources, "on_list_resource_templates": _list_templates,
+    "on_read_resource": _read_resource, "on_list_prompts": _list_prompts, "on_get_prompt": _get_prompt,
+}  # fmt: skip
 
 
 class Payments:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +30,8 @@ from tests.support.scripted_server import Asked, Script
 SECRET = "sk_live_of_nobody"
 CLIENTS = {"sdk": "mcp_proxy", "sdk-legacy": "mcp_proxy", "fastmcp": "fastmcp", "typescript": None}
 """Client → the environment that it needs; None: Node's."""
+TASK_CLIENT = {"fastmcp-tasks": "fastmcp_tasks"}
+"""A client that waits for a task's end inside its call."""
 CONFORMANCE_TOOLS = (
     "simple_text", "image_content", "audio_content", "embedded_resource", "multiple_content_types", "error_handling",
     "tool_with_progress",
@@ -76,7 +78,7 @@ class Client:
     """One client, in a process of its own; each command says which proxy it is for."""
 
     def __init__(self, kind: str) -> None:
-        framework = CLIENTS[kind]
+        framework = {**CLIENTS, **TASK_CLIENT}[kind]
         if framework is not None:
             command = [python_of(framework), "-m", "tests.adapters.mcp_clients", kind]
         else:
@@ -135,14 +137,14 @@ class ProxyProcesses:
             self.usual_proxy = self.start_proxy()
         self.proxy = self.usual_proxy
 
-    def start_proxy(self, **over: Any) -> Program:
-        """A proxy with these options instead of the usual ones; calls go to it from now on."""
+    def start_proxy(self, *, more: Sequence[str] = (), **over: Any) -> Program:
+        """A proxy with these options instead of the usual ones, and `more` words; calls go to it from now on."""
         port = free_port()
         options = {
             "url": self.place.url, "upstream-url": self.payments_url, "listen": f"127.0.0.1:{port}", "timeout": 20,
             **{name.replace("_", "-"): value for name, value in over.items()},
         }  # fmt: skip
-        self.proxy = Program(self.folder, "proxy", self.command(**options), port).start()
+        self.proxy = Program(self.folder, "proxy", [*self.command(**options), *more], port).start()
         return self.proxy
 
     def command(self, *, tools: str = "tools.yaml", **options: Any) -> list[str]:

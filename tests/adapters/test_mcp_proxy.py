@@ -69,6 +69,19 @@ def test_an_unmodified_client_is_allowed_refused_and_waits(proxied: ProxyProcess
     assert [one["tool"] for one in proxied.effects()] == ["create_refund", "create_refund", "look_up"]
 
 
+def test_a_client_that_waits_for_tasks_gets_the_result_of_its_call_once_a_person_approved(
+    proxied: ProxyProcesses,
+) -> None:
+    waits = proxied.client("fastmcp-tasks")
+    waits.send(**proxied.target(), **proxied.refund_call(NEEDS_PERSON))
+    until(lambda: proxied.operations() != [])
+    proxied.place.vote(proxied.refund(NEEDS_PERSON)["data"]["approval_id"])
+    assert waits.answer() == {"error": False, "text": "done: create_refund", "data": {"done": "done: create_refund"}}
+    assert len(proxied.effects()) == 1
+    waits.send(**proxied.target(), **proxied.refund_call(OVER_LIMIT, "-huge"))
+    assert waits.answer()["data"]["reason_code"] == "over_limit"
+
+
 def test_what_a_limit_refuses_says_what_is_left(proxied: ProxyProcesses) -> None:
     for number in range(2):
         assert not proxied.refund(14_000, suffix=f"-{number}")["error"]
@@ -96,6 +109,21 @@ def test_standard_input_and_output_on_both_sides(proxied: ProxyProcesses) -> Non
     )
     (effect,) = proxied.effects()
     assert effect["environment"] == SECRET and len(effect["request_key"]) == 36
+
+
+@pytest.mark.parametrize("kind", ["sdk", "sdk-legacy"])
+def test_resources_and_prompts_are_read_where_they_are_passed_on_and_never_with_the_credential(
+    proxied: ProxyProcesses, kind: str
+) -> None:
+    assert "Method not found" in proxied.ask(kind, do="read")["raised"], "unless it is asked for nothing is passed on"
+    proxied.start_proxy(more=["--pass-on", "resources", "--pass-on", "prompts"])
+    found = proxied.ask(kind, do="read")
+    assert SECRET not in str(found) and proxied.key not in str(found)
+    assert "withheld" in found.pop("headers") and "no such resource for Bearer [withheld" in found.pop("missing")
+    assert found == {
+        "resources": ["payments://policy"], "templates": ["payments://charge/{id}"], "prompts": ["refund"],
+        "prompt": "Refund kim.", "policy": "This is payments://policy.",
+    }  # fmt: skip
 
 
 def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(proxied: ProxyProcesses) -> None:

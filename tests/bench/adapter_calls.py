@@ -97,14 +97,6 @@ async def pydantic_ai(guard: ToolGuard | None, calls: Calls, shop: Shop) -> None
     await agent.run("go", usage_limits=UsageLimits(request_limit=None))
 
 
-async def claude_hooks_kept(guard: ToolGuard | None, calls: Calls, shop: Shop) -> None:
-    """The same within `async with guard.async_client`, which keeps connections for as long."""
-    if guard is None:
-        return await claude_hooks(guard, calls, shop)
-    async with guard.async_client:
-        return await claude_hooks(guard, calls, shop)
-
-
 async def claude_hooks(guard: ToolGuard | None, calls: Calls, shop: Shop) -> None:
     """The hooks before and after a tool as the SDK calls them, without the program `claude`."""
     from sentinel.integrations.claude_agent_sdk import ClaudeHooks
@@ -151,7 +143,6 @@ FORMS: dict[str, Run] = {
         openai_agents,
         pydantic_ai,
         claude_hooks,
-        claude_hooks_kept,
         claude_command,
     )
 }

@@ -27,6 +27,9 @@ from tests.support.ports import free_port
 
 CONNECTIONS = 24
 """As many orders in hand as keep both processors busy: with 20 to 32 the rate is the same, with more only the wait grows."""
+WARM_SECONDS = 1.5
+MOST_PER_SECOND = 3000
+"""Orders prepared for each second: were they used up before the time is over, the rate would be too low."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,10 @@ def deliveries() -> Iterator[bytes]:
 def measure(place: Place, seconds: float) -> tuple[LoadResult, LoadResult]:
     """(first deliveries, redeliveries) at CONNECTIONS connections. Raises `SystemExit` for an answer other than 200."""
     # Made before the clock runs: the generator shares the processors with what it measures.
-    prepared = list(itertools.islice(deliveries(), int(seconds * 1000) + 500))
+    prepared = list(itertools.islice(deliveries(), int((seconds + WARM_SECONDS) * MOST_PER_SECOND)))
     with running_intake(place) as port:
         first = run_load(
-            ("127.0.0.1", port), iter(prepared), connections=CONNECTIONS, seconds=seconds, warm_seconds=1.5
+            ("127.0.0.1", port), iter(prepared), connections=CONNECTIONS, seconds=seconds, warm_seconds=WARM_SECONDS
         )
         # The reports still go out: they belong to the first ones.
         time.sleep(0.5)

@@ -25,7 +25,6 @@ FORMS = {
     "openai_agents": ("OpenAI Agents SDK", "openai_agents"),
     "pydantic_ai": ("pydantic-ai", "pydantic_ai"),
     "claude_hooks": ("Claude Agent SDK, its hooks alone", None),
-    "claude_hooks_kept": ("… with its connections kept", None),
     "claude_command": ("Claude Code, the hook as a command", None),
 }
 """Form → how it is called, and the framework whose environment it needs."""

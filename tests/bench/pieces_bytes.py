@@ -65,10 +65,10 @@ def recorded(row: GuardRow) -> Recorded:
         reason_code=terms.reason_code,
     )  # fmt: skip
     return Recorded(
-        seq=0, result="decided", operation_id=row.operation_id, decision_event_id=row.event_id, decision="ALLOW",
+        seq=0, result="decided", operation_id=uuid.UUID(bytes=row.ids[:16]), decision_event_id=uuid.UUID(bytes=row.ids[16:32]), decision="ALLOW",
         reason_code=terms.reason_code, status="allowed", policy_id=terms.policy_id, policy_version=terms.policy_version,
         policy_label=terms.policy_label, resource=row.resource, risk_class=terms.risk_class, digest=row.digest, request=None,
-        permit_id=row.permit_id, permit_expires_at=now, approval_id=None, approval_expires_at=None, approver=None,
+        permit_id=uuid.UUID(bytes=row.ids[64:]), permit_expires_at=now, approval_id=None, approval_expires_at=None, approver=None,
         approved_at=None, outcome=None, pack=pack, pack_hash="sha256:" + "0" * 64, decided_at=now, start_event_id=None,
         start_hash=None, start_duplicate=None,
     )  # fmt: skip

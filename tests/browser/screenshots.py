@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.places import demo_folder, running_demo
+from tests.acceptance.demos import demo_folder, running_demo
 from tests.browser.chromium import running_chromium
 
 REPO = Path(__file__).resolve().parents[2]

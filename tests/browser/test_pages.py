@@ -119,4 +119,5 @@ def test_the_mutant_with_an_inline_script_and_a_foreign_picture_is_seen(
     assert "policy violated: script-src" in told
     assert "policy violated: img-src" in told
     assert any("label" in text for text in faults(page))
+    page.close()  # a page that is left says more of what its policy refuses
     watch.unexpected()

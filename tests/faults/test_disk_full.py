@@ -22,6 +22,7 @@ from sentinel.store.invariants import run_invariants
 from sentinel.store.migrate import migrate
 from tests.acceptance.places import Reply, Served, eventually, served_on
 from tests.support.fixtures import Fixtures, add_tenant, guard_body, unique
+from tests.support.roomy import roomy_policies
 
 Body = dict[str, Any]
 SIZE_MB, LEFT_KB = 192, 1536
@@ -181,7 +182,8 @@ def test_a_full_disk_is_a_refusal_loses_nothing_and_ends_with_space_alone(
     server = embedded.start()
     url, began = server.admin_url, server.pid
     tenant_id, key, _ = add_tenant(url, unique("full").replace("_", "-"))
-    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key) as served:
+    room = {"SENTINEL_POLICIES_DIR": str(roomy_policies(tmp_path))}  # more guards fit on a disk than in a total
+    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key, **room) as served:
         before = served.guard(guard_body())
         ballast = fill(disk, url)
         given, refused, wrong = ask_until_refused(served, times=3)
@@ -209,7 +211,8 @@ def test_a_full_disk_under_the_log_is_a_refusal_loses_nothing_and_ends_with_spac
     disk, embedded = small_wal
     url = embedded.start().admin_url
     tenant_id, key, _ = add_tenant(url, unique("full").replace("_", "-"))
-    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key) as served:
+    room = {"SENTINEL_POLICIES_DIR": str(roomy_policies(tmp_path))}  # more guards fit on a disk than in a total
+    with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key, **room) as served:
         before = served.guard(guard_body())
         ballast = fill_the_log(disk, url)
         given, refused, wrong = ask_until_refused(served, times=3)

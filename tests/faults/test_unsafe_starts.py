@@ -73,7 +73,7 @@ def listen(place: Place) -> None:
 
 def owner_login(place: Place) -> dict[str, str]:
     """A login called like the program's role that owns a table: what a careless GRANT makes."""
-    place.sql("alter table sentinel.usage owner to sentinel_authority")
+    place.sql("alter table sentinel.budgets owner to sentinel_authority")
     return {}
 
 

@@ -76,7 +76,7 @@ class Honest:
             "denied": one(of.format("operation_id"), denied), "denied_event": one(of.format("decision_event_id"), denied),
             "approval": one("select approval_id from refunds.ledger_entries where ledger_entry_id = 'asked'"),
             "open_approval": one("select approval_id from refunds.ledger_entries where ledger_entry_id = 'waits'"),
-            "limit_key": one("select min(limit_key) from sentinel.usage where held_minor > 0"),
+            "limit_key": one("select min(policy_id || '/' || limits[1] || '|' || subject) from sentinel.budgets where held[1] > 0"),
             "newest": one("select event_id from sentinel.feed order by position desc limit 1"),
         }  # fmt: skip
 
@@ -197,7 +197,7 @@ def test_the_console_may_ask_every_invariant(honest: Honest) -> None:
 
 def test_a_ledger_whose_authority_is_elsewhere_is_not_compared_with_it(honest: Honest) -> None:
     with undone(honest.fixtures.admin):
-        for table in ("operations", "operation_states", "events", "feed", "feed_heads", "usage", "velocity", "approvals", "approval_votes"):  # fmt: skip
+        for table in ("operations", "operation_states", "events", "feed", "feed_heads", "budgets", "usage_parts", "velocity", "approvals", "approval_votes"):  # fmt: skip
             honest.fixtures.admin.execute(f"delete from sentinel.{table}".encode())
         verdicts = [check_invariant(honest.fixtures.admin, one) for one in read_invariants(invariants_sql())]
     assert [one.name for one in verdicts if one.violations] == []

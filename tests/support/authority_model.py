@@ -102,12 +102,13 @@ class Model:
     ) -> tuple[str, str, frozenset[str]]:
         decision, reasons = _policy(action.minor, escalation)
         halted = self.halted(action.tenant)
+        holders = [one for one in self._others(action) if one.refund == action.refund and one.holds_once]
+        if decision != "DENY":
+            give_back(holders)  # what ran out is given back, halted or not
         if halted and (decision == "DENY" or not escalation):
             return "DENY", "halted", frozenset({"halted"})
         first = reasons[0]
         if decision != "DENY":
-            holders = [one for one in self._others(action) if one.refund == action.refund and one.holds_once]
-            give_back(holders)
             if any(one.holds_once for one in holders):
                 return "DENY", "duplicate_resource", frozenset({"duplicate_resource"})
             give_back_all = lambda: give_back(self._of_account(action))  # noqa: E731

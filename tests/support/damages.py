@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PAID = "from refunds.executions e where e.ledger_entry_id = 'paid'"
-LIVE_BUDGET = """update sentinel.usage u set held_minor = u.held_minor - r.amount_minor from sentinel.reservations r
-  where r.permit_id = '{live_permit}' and u.limit_key = any (r.limit_keys) and u.bucket = any (r.buckets);"""
-PAID_BUDGET = """update sentinel.usage u set captured_minor = u.captured_minor - r.amount_minor from sentinel.reservations r
-  where r.operation_id = '{paid}' and u.limit_key = any (r.limit_keys) and u.bucket = any (r.buckets);"""
+LIVE_BUDGET = """update sentinel.budgets u set held = sentinel.slots_added(u.held, array_fill(-r.amount_minor, array[cardinality(u.held)]))
+  from sentinel.reservations r
+  where r.permit_id = '{live_permit}' and u.policy_id || '/' || u.limits[1] || '|' || u.subject = any (r.limit_keys) and u.buckets[1] = any (r.buckets);"""
+PAID_BUDGET = """update sentinel.budgets u set captured = sentinel.slots_added(u.captured, array_fill(-r.amount_minor, array[cardinality(u.held)]))
+  from sentinel.reservations r
+  where r.operation_id = '{paid}' and u.policy_id || '/' || u.limits[1] || '|' || u.subject = any (r.limit_keys) and u.buckets[1] = any (r.buckets);"""
 NO_RESERVATION = """update sentinel.operation_states set reservation = null, reserved_minor = null, limit_keys = null, limit_buckets = null
   where """
 TEN_TIMES = """update refunds.ledger_entries set amount_minor = amount_minor * 10 where ledger_entry_id = 'paid';
@@ -35,6 +37,12 @@ def rewritten(event: str, was: str, becomes: str) -> str:
     )
 
 
+RECEIVER = """insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, url, position, global_position)
+  select '{tenant}', '{approval}', 'webhook', 'https://siem.example', position, 0 from sentinel.feed_heads where tenant_id = '{tenant}';"""
+DEAD = """insert into sentinel.dead_letters (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error)
+  select tenant_id, '{approval}', event_id, tenant_id, position, 3, 'http_500' from sentinel.feed where event_id = '{paid_event}';"""
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """What is done, and which check must name which id; "checkpoints" is the comparison with the file outside."""
@@ -48,7 +56,7 @@ class Damage:
 SEVENTEEN = [
     Damage("a budget freed consistently", LIVE_BUDGET + "update sentinel.reservations set state = 'released' where permit_id = '{live_permit}'", "reservation_freed", "{live_permit}"),
     Damage("a reservation deleted", LIVE_BUDGET + NO_RESERVATION + "permit_id = '{live_permit}'", "reservation_missing", "{live}"),
-    Damage("a cap raised", "update sentinel.usage set cap_minor = cap_minor * 10 where limit_key = '{limit_key}'", "cap_other_than_policy", "{limit_key}"),
+    Damage("a cap raised", "update sentinel.budgets set caps[1] = caps[1] * 10 where policy_id || '/' || limits[1] || '|' || subject = '{limit_key}'", "cap_other_than_policy", "{limit_key}"),
     Damage("an execution deleted and its row NEW again", BACK_TO_NEW, "ledger_trail_differs", "ledger entry paid"),
     Damage("an amount times ten on both sides", TEN_TIMES + ALSO_THERE, "request_differs", "{paid}"),
     Damage("an execution before its start", "update refunds.executions set executed_at = executed_at - interval '1 hour' where execution_id = '{execution}'", "execution_before_start", "{execution}"),
@@ -68,7 +76,7 @@ SEVENTEEN = [
 """What went unseen when somebody tried."""
 
 SIX = [
-    Damage("budget held that nobody holds", "update sentinel.usage set held_minor = held_minor + 1 where limit_key = '{limit_key}'", "held_differs", "{limit_key}"),
+    Damage("budget held that nobody holds", "update sentinel.budgets set held[1] = held[1] + 1 where policy_id || '/' || limits[1] || '|' || subject = '{limit_key}'", "held_differs", "{limit_key}"),
     Damage("captured budget lowered", PAID_BUDGET, "captured_differs", "account_day"),
     Damage("a body altered", "update sentinel.events set body = replace(body, 'ALLOW', 'DENY') where event_id = '{paid_event}'", "proof_altered", "{paid_event}"),
     Damage("a hole in the feed", "delete from sentinel.feed where event_id = '{paid_event}'", "feed_without_position", "{paid_event}"),
@@ -103,6 +111,10 @@ BEYOND = [
     Damage("more let pass than a velocity breaker declares", "update sentinel.velocity set operations = operations + 300", "velocity_exceeded", "retail-refund/agent_velocity"),
     Damage("a policy's text altered", "update sentinel.policies set canonical = replace(canonical, '30000', '90000') where policy_id = 'retail-refund'", "policy_altered", "retail-refund"),
     Damage("a row deleted with all that speaks of it", NO_ROW + NO_TRAIL.replace("{entry}", "waits") + "delete from refunds.step_trails where ledger_entry_id = 'waits'", "operation_without_entry", "ledger entry waits"),
+    Damage("a receiver's cursor put beyond the feed", RECEIVER + "update sentinel.event_endpoints set position = position + 1", "export_cursor_beyond_feed", "{approval}"),
+    Damage("a receiver's cursor put back before its dead letter", RECEIVER + DEAD + "update sentinel.event_endpoints set position = 0", "dead_letter_not_passed", "{paid_event}"),
+    Damage("a dead letter of an event that was never there", RECEIVER + DEAD + "update sentinel.dead_letters set event_id = '{execution}'", "dead_letter_not_passed", "{execution}"),
+    Damage("a receiver deleted with its dead letter kept", RECEIVER + DEAD + "delete from sentinel.event_endpoints", "dead_letter_not_passed", "{paid_event}"),
     Damage("the newest event deleted and the count set back", NEWEST + "update sentinel.feed_heads set position = position - 1", "checkpoints", "{newest}"),
     Damage("the event at a position put in another's place", "update sentinel.feed f set position = -f.position where false; update sentinel.feed set event_id = gen_random_uuid() where event_id = '{newest}'", "checkpoints", "{newest}"),
 ]  # fmt: skip

@@ -33,12 +33,24 @@ select column_name::text from information_schema.columns
 where table_schema = 'sentinel' and table_name = 'operation_states' and is_generated = 'NEVER' order by ordinal_position
 """
 _USAGE = """
-insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
-select r.tenant_id, leg.limit_key, leg.bucket, 0, greatest(30000, sum(r.amount_minor)), sum(r.amount_minor)
-from sentinel.reservations r cross join lateral unnest(r.limit_keys, r.buckets) as leg (limit_key, bucket)
-where exists (select from unnest(r.limit_keys) as k where strpos(k, %(prefix)s) > 0) group by 1, 2, 3
-on conflict (tenant_id, limit_key, bucket) do update set held_minor = u.held_minor + excluded.held_minor,
-  cap_minor = greatest(u.cap_minor, u.held_minor + excluded.held_minor)
+insert into sentinel.budgets as u (tenant_id, subject, policy_id, limits, buckets, window_seconds, caps, held, captured)
+select tenant_id, sentinel.subject_of(limit_key), sentinel.policy_of(limit_key), array_agg(sentinel.limit_of(limit_key) order by limit_key),
+  array_agg(bucket order by limit_key), array_agg(0 order by limit_key), array_agg(greatest(30000, minor) order by limit_key),
+  array_agg(minor order by limit_key), array_agg(0::bigint order by limit_key)
+from (
+  select r.tenant_id, leg.limit_key, leg.bucket, sum(r.amount_minor)::bigint as minor
+  from sentinel.reservations r cross join lateral unnest(r.limit_keys, r.buckets) as leg (limit_key, bucket)
+  where exists (select from unnest(r.limit_keys) as k where strpos(k, %(prefix)s) > 0) and strpos(leg.limit_key, %(prefix)s) > 0 group by 1, 2, 3
+) as legs group by 1, 2, 3
+"""
+# The totals of who asks, which every copy counts in too.
+_TOTALS = """
+select sentinel.hold_part(u.tenant_id, u.limit_key, u.bucket, u.window_seconds, greatest(u.cap_minor, u.held_minor + u.captured_minor + l.minor), l.minor)
+from (
+  select r.tenant_id, leg.limit_key, leg.bucket, sum(r.amount_minor)::bigint as minor
+  from sentinel.reservations r cross join lateral unnest(r.limit_keys, r.buckets) as leg (limit_key, bucket)
+  where exists (select from unnest(r.limit_keys) as k where strpos(k, %(prefix)s) > 0) and strpos(leg.limit_key, %(prefix)s) = 0 group by 1, 2, 3
+) as l join sentinel.usage u using (tenant_id, limit_key, bucket)
 """
 
 
@@ -59,5 +71,6 @@ def pile_up(fixtures: Fixtures, number: int) -> tuple[str, str]:
         )
         cursor.execute(statement.encode(), fields)
         cursor.execute(_USAGE.encode(), fields)
-        cursor.execute("analyze sentinel.operation_states, sentinel.operations, sentinel.usage")
+        cursor.execute(_TOTALS.encode(), fields)
+        cursor.execute("analyze sentinel.operation_states, sentinel.operations, sentinel.budgets")
     return prefix, prefix + "rf_"

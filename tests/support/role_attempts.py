@@ -40,7 +40,10 @@ HISTORY = (
     *each("update refunds.{0} set tenant_id = tenant_id", HAPPENED),
     *each("delete from refunds.{0}", HAPPENED),
     *each("truncate refunds.{0}", HAPPENED),
-    *each("delete from sentinel.{0}", "usage reservations operation_states halts approvals public_ids public_id_marks"),
+    *each(
+        "delete from sentinel.{0}",
+        "budgets usage_parts reservations operation_states halts approvals public_ids public_id_marks",
+    ),
     "update sentinel.public_ids set value = ''",
     "update sentinel.public_id_secret set secret = repeat('x', 64)",
     "delete from refunds.ledger_entries",
@@ -61,7 +64,7 @@ OBJECTS = (
     "create or replace function sentinel.halt_over(tenant uuid, agent text, act text, scene text) returns uuid language sql as 'select null::uuid'",
     "create or replace function refunds.write_ledger_events() returns trigger language plpgsql as 'begin return null; end'",
     "alter function sentinel.halt_lock() owner to current_user", "drop trigger append_only on sentinel.events",
-    "drop trigger write_ledger_events on refunds.ledger_entries", "alter table sentinel.usage drop constraint usage_within_cap",
+    "drop trigger write_ledger_events on refunds.ledger_entries", "alter table sentinel.budgets drop constraint usage_within_cap",
     "create role mine", "alter role sentinel_owner login", "grant sentinel_owner to current_user",
     "set session_replication_role = replica", "copy (select 1) to program 'true'",
     "alter database roles_tried set synchronous_commit = off", "update public.schema_version set version_num = '0'",
@@ -96,7 +99,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
               "tenant_id operation_id policy_id policy_digest decision_event_id once_key tightened"),
         *each("update sentinel.approvals set {0} = {0}", f"{QUESTION} handled_reference decided_by reason"),
         "insert into sentinel.tenants values (gen_random_uuid(), 'mine')",
-        "update sentinel.reservations set amount_minor = 1", "update sentinel.usage set window_seconds = 0",
+        "update sentinel.reservations set amount_minor = 1", "update sentinel.budgets set subject = ''",
         *each("select * from refunds.{0}", "ledger_entries executions orders outbox workers"),
         "insert into refunds.executions select * from refunds.executions",
     ),
@@ -111,7 +114,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     ),
     CONSOLE: (
         *each("insert into sentinel.{0} select * from sentinel.{0}",
-              "operations usage feed feed_heads approvals policies check_reports"),
+              "operations budgets usage_parts feed feed_heads approvals policies check_reports"),
         "insert into sentinel.operation_states default values",
         "insert into sentinel.reservations (permit_id) values (gen_random_uuid())",
         *each("update sentinel.operation_states set {0} = {0}", "tightened permit_id permit_expires_at start_id started_at"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ def _component(pin: Pin, known: Component | None) -> Component:
     found = {name: value for name, value in (known or {}).items() if name not in ("properties", "externalReferences")}
     if found.get("version", pin.version) != pin.version:
         raise SystemExit(f"Error: {pin.name} {found['version']} is installed and {pin.version} locked; run make env")
+    if known and not found.get("licenses") and (said := metadata(pin.name)["License"]):
+        found["licenses"] = [{"license": {"name": said}}]  # in words of its own, which cyclonedx-py passes over
     files = [{"alg": "SHA-256", "content": one} for one in pin.hashes]
     return {
         "type": "library", "bom-ref": f"{pin.name}=={pin.version}", "name": pin.name, "version": pin.version, **found,

@@ -3,12 +3,13 @@
 `WarmProcess` is a `Popen` whose process is forked from one that has imported the programs and done nothing else. From then on
 it is as any other: own arguments, environment and pipes, to be waited for and killed. What a start itself may do wrong
 (imports, the interpreter's options) is tried by the tests that start commands the plain way, most of `tests/acceptance`.
+
+Of another interpreter's module, `imported`, the process that is forked from has the environment of the first one asked for.
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import json
 import os
@@ -18,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +39,14 @@ _REQUEST_BYTES = 1 << 20
 
 
 class WarmProcess(subprocess.Popen[str]):
-    """`Popen([python, script, …])` or `Popen([python, "-m", module, …])`, with an `env`; text goes through pipes."""
+    """`Popen([python, script, …])` or `Popen([python, "-m", module, …])`, with an `env`; text goes through pipes.
+
+    `imported` are the modules to begin with, instead of our programs.
+    """
+
+    def __init__(self, args: list[str], *, imported: tuple[str, ...] = IMPORTED, **options: Any) -> None:
+        self._imported = imported
+        super().__init__(args, **options)
 
     def _execute_child(self, args: list[str], *rest: Any) -> None:
         env, (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite) = rest[5], rest[9:15]
@@ -45,11 +54,13 @@ class WarmProcess(subprocess.Popen[str]):
         with its, open(os.devnull) as nothing:
             stdin = p2cread if p2cread >= 0 else nothing.fileno()
             request = json.dumps({"argv": args[1:], "env": env}).encode()
-            socket.send_fds(_template(), [request], [its.fileno(), stdin, c2pwrite, errwrite])
-        for end in (p2cread, c2pwrite, errwrite):
-            if end >= 0:
+            inherited = None if self._imported is IMPORTED else env
+            socket.send_fds(
+                _template(args[0], self._imported, inherited), [request], [its.fileno(), stdin, c2pwrite, errwrite]
+            )
+        for kept, end in ((p2cwrite, p2cread), (c2pread, c2pwrite), (errread, errwrite)):
+            if kept >= 0:  # a pipe, of which Popen keeps its end; a file is the caller's
                 os.close(end)
-        del p2cwrite, c2pread, errread  # kept by Popen
         self._told = ours.makefile("rb")
         ours.close()
         self.pid = int(self._told.readline())
@@ -90,17 +101,21 @@ def run_warm(
 _starting = threading.Lock()
 
 
-def _template() -> socket.socket:
+_templates: dict[tuple[str, tuple[str, ...]], socket.socket] = {}
+
+
+def _template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> socket.socket:
     with _starting:
-        return _make_template()
+        if (python, imported) not in _templates:
+            _templates[python, imported] = _make_template(python, imported, env)
+        return _templates[python, imported]
 
 
-@functools.cache
-def _make_template() -> socket.socket:
+def _make_template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> socket.socket:
     """The line to the process that forks; that one ends with the line."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.support.warm_process", str(its.fileno())]
+    clean = env or {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    command = [python, "-m", "tests.support.warm_process", str(its.fileno()), *imported]
     with its:
         process = subprocess.Popen(command, env=clean, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
     atexit.register(process.wait)
@@ -108,8 +123,8 @@ def _make_template() -> socket.socket:
     return ours
 
 
-def _serve(line: socket.socket) -> None:
-    for name in IMPORTED:
+def _serve(line: socket.socket, imported: list[str]) -> None:
+    for name in imported:
         __import__(name)
     gc.freeze()  # what is imported is shared by all and collected by none
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper's end interests nobody
@@ -147,6 +162,7 @@ def _become(request: dict[str, Any], pipes: list[int]) -> NoReturn:
         os.close(pipe)
     os.environ.clear()
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # whoever asked for it while importing had another environment
     _run(request["argv"])
     sys.exit()
 
@@ -163,4 +179,4 @@ def _run(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -31,7 +31,7 @@ from worker.refunds import build
 from worker.refunds.agent import Agent
 from worker.refunds.rows import LedgerRow, OrderFacts
 from worker.refunds.workflow.build import Dependencies
-from worker.refunds.workflow.context import RunContext, StepResult
+from worker.refunds.workflow.runner import RunContext, StepResult
 from worker.refunds.workflow.steps.execute_by_system import ExecuteBySystem
 from worker.settlement import EffectResult, NoAnswer, Refused, Settled
 from worker.settlement.registry import Systems, system_names

@@ -29,10 +29,8 @@ from worker.refunds.rows import Change, Execution, KeptImage, KnownFacts, Ledger
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow import build
 from worker.refunds.workflow.build import Dependencies
-from worker.refunds.workflow.context import ContextLoader, RunContext
-from worker.refunds.workflow.directories import Found, NoDirectoryAnswer, UnknownOrder
 from worker.refunds.workflow.routes import Routes
-from worker.refunds.workflow.runner import Runner
+from worker.refunds.workflow.runner import ContextLoader, Found, NoDirectoryAnswer, RunContext, Runner, UnknownOrder
 from worker.settlement import EffectResult, NoAnswer, Refused
 from worker.settlement.registry import Systems, system_names
 

@@ -22,6 +22,7 @@ class UnreadableText(StrEnum):
 
     SCRIPT = "other_script"
     LANGUAGE = "other_language"
+    LETTERS_APART = "letters_apart"
 
 
 class _LanguageMatch(Enum):
@@ -41,6 +42,8 @@ _WITH_PICTURES = frozenset("\u200d\ufe0e\ufe0f\u20e3") | {chr(code) for code in 
 _LETTER_SYMBOL = re.compile("[\u2800-\u28ff\U0001f100-\U0001f1ff]")
 _MOST_LETTER_SYMBOLS = 6
 _UNIT = re.compile(r"(?<![^\W\d_])(?:μ[A-Za-z]{0,2}|[kM]?Ω)(?![^\W\d_])")
+# Six letters or more, each standing alone: "I g n o r e", "a.p.p.r.o.v.e". Sizes, initials and abbreviations have fewer.
+_LETTERS_APART = re.compile(r"(?<![^\W\d_])(?:[^\W\d_][\W\d_]{1,4}){5}[^\W\d_](?![^\W\d_])")
 _SENTENCE = re.compile(r"[.!?;:|\n\r\u2028\u2029…()\[\]]+")
 _WORD = re.compile(r"[^\W\d_]+")
 # Addresses, and runs of letters and digits that are no words: what they hide is checked by `prompt_injection`.
@@ -59,6 +62,8 @@ def unreadable_because(text: str, languages: Collection[str]) -> UnreadableText 
         text = unicodedata.normalize("NFKC", text)
     if _has_other_script(text):
         return UnreadableText.SCRIPT
+    if _LETTERS_APART.search(text):
+        return UnreadableText.LETTERS_APART
     return UnreadableText.LANGUAGE if _is_other_language(text, frozenset(languages)) else None
 
 

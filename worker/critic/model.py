@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.core.money import Money, money_out
-from sentinel.platform.outbound.client import FailureKind, NoResponse, Response
+from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
-from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, strict_load
+from worker.outbound.chat_completions import PATH, BadCompletion, chat_request, content_of, strict_load
 from worker.outbound.effects import one_line
 
 MAX_TEXT = 4000
@@ -47,12 +47,11 @@ class ModelCritic:
     """Asks `model` at `url` (the part before /chat/completions). Thread-safe."""
 
     def __init__(self, url: str, model: str, api_key: str = "", timeout_seconds: float = 3.0) -> None:
-        self._endpoint, self._model = ChatEndpoint(url, api_key), model
-        self._timeout_seconds = timeout_seconds
+        self._client, self._model = JsonClient(url, api_key, timeout_seconds), model
 
     def judge(self, case: CriticCase) -> Opinion:
         """The model's opinion; approved only by a flawless yes in time. Never raises."""
-        found = self._endpoint.ask(question(case, self._model), deadline_seconds=self._timeout_seconds)
+        found = self._client.ask("POST", PATH, question(case, self._model))
         if isinstance(found, NoResponse):
             code = CriticCode.TIMEOUT if found.kind is FailureKind.TIMEOUT else CriticCode.ERROR
             return Opinion(code, "model", found.kind.value)

@@ -28,19 +28,25 @@ _CLEAN = {"duplicate_refund": False, "stale_window": False, "suspicious_reason":
 # moves: [{operation_id, key_prefix, back}]; back is how far a leg goes. A part that is filled already takes it in.
 MOVE = """
 with legs as (
-  select distinct u.tenant_id, u.limit_key, u.bucket, m.back::interval as back
+  select distinct u.tenant_id, u.limit_key, u.bucket, m.back::interval as back, u.window_seconds, u.cap_minor, u.captured_minor
   from jsonb_to_recordset(%(moves)s) as m (operation_id uuid, key_prefix text, back text)
   join sentinel.operation_states r on r.tenant_id = %(tenant_id)s and r.operation_id = m.operation_id
   cross join lateral unnest(r.limit_keys, r.limit_buckets) as leg (limit_key, bucket)
   join sentinel.usage u on u.tenant_id = r.tenant_id and u.limit_key = leg.limit_key and u.bucket = leg.bucket
+    and u.policy_id = sentinel.policy_of(leg.limit_key) and u.subject = sentinel.subject_of(leg.limit_key)
   where starts_with(leg.limit_key, m.key_prefix)
-), gone as (
-  delete from sentinel.usage u using legs
+), emptied_slots as (
+  update sentinel.budgets b set captured = (
+    select array_agg(case when legs.limit_key is null then s.captured else 0 end order by s.nth)
+    from unnest(b.limits, b.buckets, b.captured) with ordinality as s (name, bucket, captured, nth)
+    left join legs on legs.limit_key = b.policy_id || '/' || s.name || '|' || b.subject and legs.bucket = s.bucket)
+  where tenant_id = %(tenant_id)s and (subject, policy_id) in (select sentinel.subject_of(limit_key), sentinel.policy_of(limit_key) from legs)
+), emptied_parts as (
+  update sentinel.usage_parts u set captured_minor = 0 from legs
   where u.tenant_id = legs.tenant_id and u.limit_key = legs.limit_key and u.bucket = legs.bucket
-  returning u.tenant_id, u.limit_key, u.bucket - legs.back as bucket, u.window_seconds, u.cap_minor, u.captured_minor
 )
-insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, captured_minor)
-select * from gone
+insert into sentinel.usage_parts as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, captured_minor)
+select tenant_id, limit_key, bucket - back, window_seconds, cap_minor, captured_minor from legs
 on conflict (tenant_id, limit_key, bucket) do update set captured_minor = u.captured_minor + excluded.captured_minor,
   cap_minor = greatest(u.cap_minor, u.captured_minor + excluded.captured_minor)
 """

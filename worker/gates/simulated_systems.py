@@ -31,12 +31,17 @@ class SimulatedSystems:
         return [(system, body) for (system, _), body in self.effects.items() if system in MONEY]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # The default of 5 drops what the worker's threads open at one moment, and a second later they no longer wait for readiness.
+    request_queue_size = 128
+
+
 @contextmanager
 def serve_simulated_systems() -> Iterator[SimulatedSystems]:
     """They listen on loopback inside."""
     book = SimulatedSystems()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(book))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _handler(book))
     book.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -10,11 +10,9 @@ import base64
 import json
 
 from sentinel.core.errors import InvalidInput
-from sentinel.platform.outbound.client import FailureKind, NoResponse, Readiness, Response, exchange
+from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response
 from worker.images.proof import ProofImage
 from worker.images.recogniser import Recognised, Unrecognised, plain_decimal, read_label
-
-MAX_ANSWER_BYTES = 64 << 10
 
 
 class HttpRecogniser:
@@ -23,15 +21,11 @@ class HttpRecogniser:
     name = "http"
 
     def __init__(self, url: str, api_key: str = "", timeout_seconds: float = 5.0) -> None:
-        base = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._url = f"{base}/recognise"
-        self._timeout_seconds = timeout_seconds
-        self._readiness = Readiness(f"{base}/ready", self._headers)
+        self._client = JsonClient(url, api_key, timeout_seconds)
 
     def is_ready(self) -> bool:
         """As it said itself at most five seconds ago."""
-        return self._readiness()
+        return self._client.is_ready()
 
     def recognise(self, image: ProofImage) -> Recognised | Unrecognised | NoResponse:
         """What the service makes of the picture; one try, one deadline. Never raises."""
@@ -39,14 +33,7 @@ class HttpRecogniser:
             "sha256": image.sha256, "media_type": image.media_type,
             "content_base64": base64.b64encode(image.content).decode("ascii"),
         }  # fmt: skip
-        found = exchange(
-            "POST",
-            self._url,
-            json=body,
-            headers=self._headers,
-            deadline_seconds=self._timeout_seconds,
-            max_bytes=MAX_ANSWER_BYTES,
-        )
+        found = self._client.ask("POST", "/recognise", body)
         return found if isinstance(found, NoResponse) else _read(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ from sentinel.store.database import ORDERS
 from sentinel.store.safety import database_status
 from worker.key_check import KeyCheck
 from worker.orders import metrics
-from worker.orders.intake import Intake, source_of
+from worker.orders.intake import Intake
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.store import OrderStore
 from worker.settlement import stripe_events
@@ -74,7 +75,7 @@ def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: Order
     return Edge(
         app,
         threads=_DOCUMENT_THREADS,
-        posts=lambda path: intake.deliver if source_of(path) else posts(path),
+        posts=partial(intake.handler_of, posts),
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
     )

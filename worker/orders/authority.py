@@ -79,7 +79,7 @@ def _question(work: ClaimedOrder) -> GuardQuestion:
 
 
 _AT_ONCE = 64
-_GATHER_SECONDS = 0.05
+_GATHER_SECONDS = 0.1
 """Outcomes within this time share one call; nothing waits for it."""
 _MOST_WAITING = 2000
 _REFUSED_FOR_GOOD = (400, 409, 422)

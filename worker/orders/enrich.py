@@ -16,7 +16,7 @@ from urllib.parse import quote
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.outbound.client import NoResponse, Response
-from sentinel.platform.outbound.public_addresses import MAX_BYTES, NotAllowed, PublicHttpClient
+from sentinel.platform.outbound.public_addresses import NotAllowed, PublicHttpClient
 from worker.orders.mapping import MAX_COUNT, FieldMap, at_path
 from worker.orders.order import Order, Signal
 
@@ -81,7 +81,7 @@ class Enricher:
         if url is None or seconds <= 0:
             return "nothing to ask with" if url is None else "no time left"
         headers = {"Authorization": f"Bearer {lookup.key}"} if lookup.key else {}
-        found = self._outward.exchange("GET", url, headers=headers, deadline_seconds=seconds, max_bytes=MAX_BYTES)
+        found = self._outward.exchange("GET", url, headers=headers, deadline_seconds=seconds)
         if isinstance(found, NoResponse | NotAllowed):
             return str(found.kind if isinstance(found, NoResponse) else found.why)
         return _object(found)

@@ -1,4 +1,4 @@
-"""A delivery, from its bytes to its response on the event loop: rate limit, signature, parsing; then it joins a set.
+"""A delivery, from its request to its response on the event loop: rate limit, signature, parsing; then it joins a set.
 
 The order of the checks matters: an unsigned delivery costs one counter, and nothing of it is stored.
 """
@@ -9,54 +9,67 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sentinel.core.errors import NotFound, RateLimited, SentinelError, Unauthenticated
+from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import body_bytes, read_object
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from sentinel.platform.http.wire import Answer, Request
+from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request
 from worker.orders import metrics
 from worker.orders.processor import OrderProcessor, OrderSets
 from worker.orders.responses import body_digest
 from worker.orders.signatures import Unverified
 from worker.orders.sources import OrderSource, SourcesFile
 from worker.orders.store import DeliveredOrder
+from worker.orders.taking import OrderRun
 
 REPLAY_HEADER = "X-Sentinel-Idempotent-Replay"
 _PREFIX, _SUFFIXES = "/webhooks/", ("/orders", "/orders/created")
 _UNKNOWN = "unknown"
 
 
-@dataclass(slots=True)
-class Intake:
+class Intake(QuickHandler):
     """Answers deliveries; `threads` make the outside calls of single orders, and `limit` is shared by all processes."""
 
-    pipeline: OrderProcessor
-    sources: SourcesFile
-    limit: SharedRateLimit
-    threads: ThreadPoolExecutor
-    trusted_proxies: int = 0
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _sets: OrderSets = field(init=False)
+    def __init__(
+        self, pipeline: OrderProcessor, sources: SourcesFile, limit: SharedRateLimit, threads: ThreadPoolExecutor,
+        trusted_proxies: int = 0, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:  # fmt: skip
+        self.threads = threads
+        self._pipeline, self._sources, self._limit = pipeline, sources, limit
+        self._trusted_proxies, self._now = trusted_proxies, now
+        self._sets = OrderSets(pipeline, threads)
+        self._answers = metrics.AnswerCounts()
 
-    def __post_init__(self) -> None:
-        self._sets = OrderSets(self.pipeline)
+    def handler_of(self, other: Callable[[str], Handler | None], path: str) -> Handler | None:
+        """This intake for the path of a delivery, else whom `other` finds."""
+        return self if source_of(path) else other(path)
 
-    async def deliver(self, request: Request) -> Answer:
-        """One delivery on the event loop. Raises the refusals of its checks, in their order."""
+    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+        """Take one delivery; it is answered when its set is over. Raises the refusals of its checks, in their order."""
         began = time.perf_counter()
-        name = source_of(request.environ["PATH_INFO"])
-        label = name if name and self.sources.current().find(name) else _UNKNOWN
+        environ = request.environ
+        name = source_of(environ["PATH_INFO"])
+        label = name if name and self._sources.current().find(name) else _UNKNOWN
         try:
-            run = self.pipeline.delivered(self._read(request.environ, name))
-            response = await self._sets.process(run, self.threads)
+            run = self._pipeline.delivered(self._read(environ, name))
         except SentinelError as error:
-            metrics.ANSWERS.labels(label, error.code).inc()
+            self._answers.count(label, error.code)
             raise
-        metrics.ANSWERS.labels(label, "replayed" if response.replayed else str(response.status)).inc()
-        metrics.SECONDS.observe(time.perf_counter() - began)
+        self._sets.join(run, lambda over: reply(self._answer(over, label, began, environ)))
+
+    def _answer(self, run: OrderRun, label: str, began: float, environ: dict[str, Any]) -> Answer:
+        try:
+            response = run.result()
+        except SentinelError as error:
+            self._answers.count(label, error.code)
+            return problem_answer(error, environ)
+        self._answers.count(
+            label, "replayed" if response.replayed else str(response.status), time.perf_counter() - began
+        )
         headers = {"Cache-Control": "no-store"} | ({REPLAY_HEADER: "true"} if response.replayed else {})
         return Answer(response.body, response.status, headers=headers)
 
@@ -64,7 +77,7 @@ class Intake:
         """What was delivered, once it is within the limits and genuine."""
         if name is None:
             raise NotFound("there is nothing here")
-        self._take("address", address_of(environ, self.trusted_proxies))
+        self._take("address", address_of(environ, self._trusted_proxies))
         body = body_bytes(environ)
         source = self._genuine(environ, name, body)
         self._take("source", source.name, source)
@@ -72,24 +85,29 @@ class Intake:
 
     def _genuine(self, environ: Mapping[str, Any], name: str, body: bytes) -> OrderSource:
         """The source, if it has signed this very body; a source that is not there has signed nothing."""
-        sources = self.sources.current()
-        verdict = sources.verify(name, headers_of(environ), body, self.now())
+        sources = self._sources.current()
         source = sources.find(name)
+        verdict = sources.verify(name, {} if source is None else source.signing.headers_in(environ), body, self._now())
         if isinstance(verdict, Unverified) or source is None:
             metrics.SIGNATURE_FAILURES.labels(verdict.why if isinstance(verdict, Unverified) else "no_source").inc()
             raise Unauthenticated
         return source
 
     def _take(self, kind: str, who: str, source: OrderSource | None = None) -> None:
-        key = hashlib.sha256(f"{kind}:{who}".encode()).digest()
+        key = _limit_key(kind, who)
         try:
             if source is None:
-                self.limit.take(key)
+                self._limit.take(key)
             else:
-                self.limit.take(key, per_second=source.rate.per_second, burst=source.rate.burst)
+                self._limit.take(key, per_second=source.rate.per_second, burst=source.rate.burst)
         except RateLimited as error:
             metrics.RATE_LIMITED.labels(kind).inc()
             raise RateLimited(error.retry_after_seconds, f"Too many deliveries from this {kind}.") from None
+
+
+@lru_cache(maxsize=1024)
+def _limit_key(kind: str, who: str) -> bytes:
+    return hashlib.sha256(f"{kind}:{who}".encode()).digest()
 
 
 def source_of(path: str) -> str | None:
@@ -107,8 +125,3 @@ def address_of(environ: Mapping[str, Any], trusted_proxies: int) -> str:
         if len(told) >= trusted_proxies:
             return told[-trusted_proxies]
     return str(environ.get("REMOTE_ADDR", ""))
-
-
-def headers_of(environ: Mapping[str, Any]) -> dict[str, str]:
-    """The request's headers by name, in capitals with hyphens."""
-    return {name[5:].replace("_", "-"): value for name, value in environ.items() if name.startswith("HTTP_")}

@@ -5,7 +5,9 @@ Labels come from closed sets, so a sender cannot grow the series: a source is on
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections import Counter as TallyCounter
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
@@ -13,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector
 
 from sentinel.core.errors import SentinelError
-from worker.orders.order import ClaimedOrder, Score
+from worker.orders.order import Score
 from worker.orders.store import OrderFigures, OrderStore
 
 ANSWERS = Counter("orders_deliveries", "Deliveries by source and what came of them.", ["source", "result"])
@@ -50,14 +52,34 @@ def scored(score: Score, seconds: float) -> None:
     MODEL.labels(score.model).inc()
 
 
-def count_decision(work: ClaimedOrder, event: str) -> None:
-    """The authority has answered."""
-    LANES.labels(work.lane, event).inc()
+def count_decisions(decided: Iterable[tuple[str | None, str]]) -> None:
+    """The authority has answered about orders: the lane and the event of each."""
+    for (lane, event), count in TallyCounter(decided).items():
+        LANES.labels(lane, event).inc(count)
 
 
-def count_settled(work: ClaimedOrder) -> None:
-    """A fulfilment ended."""
-    SETTLED.labels(work.status).inc()
+class AnswerCounts:
+    """Counts what deliveries are answered, those of one turn of an event loop together. For the loop's own thread."""
+
+    def __init__(self) -> None:
+        self._results: TallyCounter[tuple[str, str]] = TallyCounter()
+        self._seconds: list[float] = []
+
+    def count(self, source: str, result: str, seconds: float | None = None) -> None:
+        """One answer, with how long it took where the order was processed."""
+        if not self._results:
+            asyncio.get_running_loop().call_soon(self._add)
+        self._results[source, result] += 1
+        if seconds is not None:
+            self._seconds.append(seconds)
+
+    def _add(self) -> None:
+        for (source, result), count in self._results.items():
+            ANSWERS.labels(source, result).inc(count)
+        for seconds in self._seconds:
+            SECONDS.observe(seconds)
+        self._results.clear()
+        self._seconds.clear()
 
 
 class _OrderGauges(Collector):

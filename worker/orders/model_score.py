@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.core.money import money_out
-from sentinel.platform.outbound.client import FailureKind, NoResponse, Response
+from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response
 from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Order, Score, Signal
-from worker.outbound.chat_completions import BadCompletion, ChatEndpoint, chat_request, content_of, strict_load
+from worker.outbound.chat_completions import PATH, BadCompletion, chat_request, content_of, strict_load
 from worker.outbound.effects import one_line
 
 MAX_REPAIRS = 2
@@ -76,7 +76,7 @@ class ModelScore:
         self, url: str, model: str, key: str = "", timeout_seconds: float = 4.0, *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._endpoint, self._model = ChatEndpoint(url, key), model
+        self._client, self._model = JsonClient(url, key), model
         self._timeout_seconds, self._now = timeout_seconds, now
 
     def judge(self, order: Order, rules: Score, deadline: float | None = None) -> Score:
@@ -96,7 +96,7 @@ class ModelScore:
             left = until - self._now()
             if left <= 0:
                 return _Failure(ModelCode.TIMEOUT, failure.detail)
-            found = self._endpoint.ask(body, deadline_seconds=left)
+            found = self._client.ask("POST", PATH, body, deadline_seconds=left)
             read = _read(found)
             if isinstance(read, _Opinion) or read.code != ModelCode.MALFORMED:
                 return read

@@ -109,34 +109,27 @@ def _go_round(_: list[OrderRun]) -> None:
     raise TryLater("the order goes round in circles")
 
 
+Done = Callable[[OrderRun], None]
+"""Called on the loop with an order that is over: `OrderRun.result` says how."""
+
+
 class OrderSets:
     """Gathers the orders of one event loop into sets. Orders that come while sets are under way share the next one; one that
-    comes alone leaves at once. Not thread-safe: for the loop's own thread."""
+    comes alone leaves at once; `outside` makes the outside calls of single orders. Not thread-safe: for the loop's own thread."""
 
-    def __init__(self, processor: OrderProcessor) -> None:
-        self._processor = processor
+    def __init__(self, processor: OrderProcessor, outside: Executor) -> None:
+        self._processor, self._outside = processor, outside
         self._threads = ThreadPoolExecutor(SLOW_SETS, thread_name_prefix="orders")
-        self._waiting: list[tuple[OrderRun, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[OrderRun, Done]] = []
         self._under_way = 0
         self._left_at = 0.0
         self._leaving: asyncio.Handle | None = None
         self._leaves_at = 0.0
 
-    async def process(self, run: OrderRun, outside: Executor) -> OrderResponse:
-        """The response to one order; `outside` makes its outside calls. Raises as `OrderRun.result`."""
-        await self._join(run)
-        while run.outside is not None:
-            await asyncio.get_running_loop().run_in_executor(outside, self._processor.call_outside, run)
-            if run.goes_on:
-                await self._join(run)
-        return run.result()
-
-    def _join(self, run: OrderRun) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        joined: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((run, joined))
-        self._gather(loop)
-        return joined
+    def join(self, run: OrderRun, done: Done) -> None:
+        """Have an order processed with those that come meanwhile."""
+        self._waiting.append((run, done))
+        self._gather(asyncio.get_running_loop())
 
     def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have what waits leave: alone at the end of the loop's turn, else a moment later with those who come meanwhile."""
@@ -159,15 +152,31 @@ class OrderSets:
         self._threads.submit(self._process, loop, batch)
         self._gather(loop)
 
-    def _process(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, asyncio.Future[None]]]) -> None:
+    def _process(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, Done]]) -> None:
         try:
             self._processor.advance([run for run, _ in batch])
         finally:
             loop.call_soon_threadsafe(self._over, loop, batch)
 
-    def _over(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, asyncio.Future[None]]]) -> None:
+    def _over(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, Done]]) -> None:
+        """A set is over: its orders are answered, ask outside, or go on with the next set."""
         self._under_way -= 1
-        for _, joined in batch:
-            if not joined.done():
-                joined.set_result(None)
+        for run, done in batch:
+            self._go_on(loop, run, done)
+        self._gather(loop)
+
+    def _go_on(self, loop: asyncio.AbstractEventLoop, run: OrderRun, done: Done) -> None:
+        if run.outside is not None:
+            self._outside.submit(self._call_outside, loop, run, done)
+        elif run.goes_on:
+            self._waiting.append((run, done))
+        else:
+            done(run)
+
+    def _call_outside(self, loop: asyncio.AbstractEventLoop, run: OrderRun, done: Done) -> None:
+        self._processor.call_outside(run)
+        loop.call_soon_threadsafe(self._came_back, loop, run, done)
+
+    def _came_back(self, loop: asyncio.AbstractEventLoop, run: OrderRun, done: Done) -> None:
+        self._go_on(loop, run, done)
         self._gather(loop)

@@ -24,8 +24,9 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from sentinel.core.money import money_out
+from sentinel.platform.outbound.client import JsonClient
 from worker.orders.order import Review
-from worker.outbound.effects import EffectClient, EffectResult, NoAnswer, Refused, Reply, Settled, Verdict, one_line
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Reply, Settled, call_effect, one_line
 
 STATUSES = ("open", "fulfilled", "held")
 
@@ -78,7 +79,7 @@ class HttpShop:
         shop = self._client_for(review)
         if isinstance(shop, Refused):
             return ShopStatus("open")
-        reply = shop.call("GET", "")
+        reply = call_effect(shop, "GET", "")
         if isinstance(reply, NoAnswer):
             return reply
         if reply.status == 200:
@@ -89,17 +90,17 @@ class HttpShop:
         shop = self._client_for(review)
         if isinstance(shop, Refused):
             return shop
-        reply = shop.call("POST", f"/{verb}", operation_id, shop_payload(review, operation_id))
+        reply = call_effect(shop, "POST", f"/{verb}", operation_id, shop_payload(review, operation_id))
         if isinstance(reply, NoAnswer):
             return reply
-        return _done(reply, wanted, operation_id) if reply.verdict is Verdict.DONE else reply.not_done()
+        return _done(reply, wanted, operation_id) if reply.is_done else reply.not_done()
 
-    def _client_for(self, review: Review) -> EffectClient | Refused:
+    def _client_for(self, review: Review) -> JsonClient | Refused:
         if review.order_id.strip(".") == "":
             # Clients fold "." and ".." away: the request would go to another address than the one that was meant.
             return Refused("its id cannot be part of an address")
         base = self._url.rstrip("/").replace("{source}", quote(review.source, safe=""))
-        return EffectClient(f"{base}/orders/{quote(review.order_id, safe='')}", self._api_key, self._timeout_seconds)
+        return JsonClient(f"{base}/orders/{quote(review.order_id, safe='')}", self._api_key, self._timeout_seconds)
 
 
 def shop_payload(review: Review, operation_id: uuid.UUID) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 
 from sentinel.platform.outbound.standard_webhooks import ID, SIGNATURES, TIME, signature, signed_headers
 
@@ -60,6 +61,11 @@ class Signing:
     secrets: tuple[Secret, ...]
     header: str = ""
     prefix: str = ""
+
+    def headers_in(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """What `verify` reads of a request's WSGI environment. One that comes twice is both its values with a comma, which none is."""
+        names = (ID, TIME, SIGNATURES) if self.scheme is Scheme.STANDARD else (self.header,)
+        return {name: environ[key] for name, key in zip(names, _environ_keys(names), strict=True) if key in environ}
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: datetime) -> Verified | Unverified:
         """`body` as it came over the wire, `now` with its zone. Never raises."""
@@ -112,6 +118,11 @@ def _verify_standard(
     said = [text for version, _, text in (entry.partition(",") for entry in signatures.split(" ")) if version == "v1"]
     good = _any_equal(said, [signature(key, delivery_id, int(seconds), body) for key in keys])
     return Verified(delivery_id) if good else Unverified("mismatch")
+
+
+@lru_cache(maxsize=64)
+def _environ_keys(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple("HTTP_" + name.upper().replace("-", "_") for name in names)
 
 
 def _any_equal(said: list[str], right: list[str]) -> bool:

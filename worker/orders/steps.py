@@ -24,7 +24,7 @@ from worker.orders.order import (
     Lane,
     ReviewStatus,
 )
-from worker.orders.responses import OrderResponse, order_response
+from worker.orders.responses import order_response
 from worker.orders.shop import Attempts, EffectKind, look, perform
 from worker.orders.store import Row
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
@@ -99,9 +99,11 @@ class OrderSteps(OrderTaking):
         shipped = [one for one, result in zip(ready, results, strict=True) if result is True]
         for place in (OrderFailpoint.AFTER_DECIDED, OrderFailpoint.AFTER_SHOP, OrderFailpoint.AFTER_SETTLED):
             self._pass(place, shipped)
+        metrics.count_decisions((run.work.lane, LaneEvent.ALLOWED) for run, _, _ in shipped)
+        metrics.SETTLED.labels(ReviewStatus.FULFILLED).inc(len(shipped))
         for run, _, response in shipped:
-            metrics.count_decision(run.work, LaneEvent.ALLOWED)
-            self._over(run, ReviewStatus.FULFILLED, response, str(run.work.operation_id))
+            run.response = response
+            self._report(run.work, str(run.work.operation_id))
         for (run, _), result in zip(steps, results, strict=True):
             if isinstance(result, Exception):
                 run.fail(result)
@@ -121,8 +123,8 @@ class OrderSteps(OrderTaking):
             rows.append((run, row))
         recorded = self._record(self.store.decide, rows)
         self._pass(OrderFailpoint.AFTER_DECIDED, recorded)
+        metrics.count_decisions((run.work.lane, row["event"]) for run, row in recorded)
         for run, row in recorded:
-            metrics.count_decision(run.work, row["event"])
             if run.work.status == ReviewStatus.STARTED:
                 run.is_ours = True
                 continue
@@ -195,15 +197,14 @@ class OrderSteps(OrderTaking):
         self._pass(OrderFailpoint.AFTER_SETTLED, recorded)
         for run, row in recorded:
             status = ReviewStatus.FULFILLED if row["done"] else ReviewStatus.SHOP_REFUSED
-            self._over(run, status, order_response(run.work, status=status), row.get("reference"))
+            metrics.SETTLED.labels(status).inc()
+            run.response = order_response(run.work, status=status)
+            if status is ReviewStatus.FULFILLED:
+                # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
+                self._report(run.work, row.get("reference"))
 
-    def _over(self, run: OrderRun, status: ReviewStatus, response: OrderResponse, reference: str | None) -> None:
-        run.claimed = replace(run.work, status=status)
-        run.response = response
-        metrics.count_settled(run.work)
-        if status is ReviewStatus.FULFILLED:
-            # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
-            self.reports.soon(run.work, done=True, reference=reference, error=None)
+    def _report(self, work: ClaimedOrder, reference: str | None) -> None:
+        self.reports.soon(work, done=True, reference=reference, error=None)
 
     def answer(self, runs: list[OrderRun]) -> None:
         """Nothing is left to do."""

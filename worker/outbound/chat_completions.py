@@ -1,4 +1,5 @@
-"""One request to a chat model behind an OpenAI-compatible endpoint, and the one finished message of its answer as strict JSON.
+"""A request to a chat model behind an OpenAI-compatible endpoint (POST to its `PATH`), and the one finished message of its
+answer as strict JSON.
 
 The answer is untrusted. Whatever is not exactly what was asked for is `BadCompletion`, named by a code of ours; nothing
 of the answer itself is in the error.
@@ -10,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.core.strict_json import strict_json
-from sentinel.platform.outbound.client import NoResponse, Response, exchange
+from sentinel.platform.outbound.client import Response
 
-MAX_ANSWER_BYTES = 64 << 10
+PATH = "/chat/completions"
 
 
 class BadCompletion(Exception):
@@ -21,25 +22,6 @@ class BadCompletion(Exception):
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
-
-
-class ChatEndpoint:
-    """The endpoint at `url` (the part before /chat/completions). Thread-safe."""
-
-    def __init__(self, url: str, api_key: str = "") -> None:
-        self._url = url.rstrip("/") + "/chat/completions"
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-
-    def ask(self, body: Mapping[str, Any], *, deadline_seconds: float) -> Response | NoResponse:
-        """One try, one deadline. Never raises."""
-        return exchange(
-            "POST",
-            self._url,
-            json=body,
-            headers=self._headers,
-            deadline_seconds=deadline_seconds,
-            max_bytes=MAX_ANSWER_BYTES,
-        )
 
 
 def chat_request(

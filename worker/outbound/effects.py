@@ -10,18 +10,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import orjson
 
-from sentinel.platform.outbound import client
+from sentinel.platform.outbound.client import JsonClient, NoResponse, Response
 
 JSON, PROBLEM = "application/json", "application/problem+json"
-MAX_BYTES = 64 << 10
 
 DONE = frozenset({200, 201})
-"""It says so in its body; the adapter reads that."""
 FOR_GOOD = frozenset({400, 402, 406, 410, 411, 412, 413, 414, 415, 416, 417, 422, 426, 428, 431, 451})
 """The same request is refused again, however often it is sent."""
 
@@ -54,27 +51,6 @@ class NoAnswer:
 EffectResult = Settled | Refused | NoAnswer
 
 
-class Verdict(StrEnum):
-    """What an answer says about the effect that was asked for."""
-
-    DONE = "done"
-    REFUSED = "refused"
-    """Not done, and not by asking again either."""
-    NOT_NOW = "not_now"
-    """Refused for what a later try may not meet."""
-    UNKNOWN = "unknown"
-    """No answer of ours: a page, a redirect, a failure on the way."""
-
-
-def verdict_of(status: int, *, is_problem: bool) -> Verdict:
-    """The table."""
-    if status in DONE:
-        return Verdict.DONE
-    if not is_problem or not 400 <= status < 600:
-        return Verdict.UNKNOWN
-    return Verdict.REFUSED if status in FOR_GOOD else Verdict.NOT_NOW
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer that came whole and in time; `body` is empty unless it is a JSON object that says it is one."""
@@ -84,9 +60,9 @@ class Reply:
     body: Mapping[str, Any]
 
     @classmethod
-    def of(cls, found: client.Response | client.NoResponse) -> Reply | NoAnswer:
+    def of(cls, found: Response | NoResponse) -> Reply | NoAnswer:
         """What came of an exchange."""
-        if isinstance(found, client.NoResponse):
+        if isinstance(found, NoResponse):
             return NoAnswer(str(found.kind))
         body: Any = None
         if found.content_type in (JSON, PROBLEM):
@@ -98,9 +74,9 @@ class Reply:
         return cls(found.status, is_object and found.content_type == PROBLEM, body if is_object else {})
 
     @property
-    def verdict(self) -> Verdict:
-        """By the table."""
-        return verdict_of(self.status, is_problem=self.is_problem)
+    def is_done(self) -> bool:
+        """Says that the effect is done; the adapter reads in the body which."""
+        return self.status in DONE
 
     @property
     def is_absence(self) -> bool:
@@ -114,25 +90,15 @@ class Reply:
         return f"{self.status} {title}".strip()
 
     def not_done(self) -> Refused | NoAnswer:
-        """The answer where it does not say done."""
-        return Refused(self.why) if self.verdict is Verdict.REFUSED else NoAnswer(self.why)
+        """The answer where it does not say done: a page, a redirect or a failure on the way is not the system's word."""
+        return Refused(self.why) if self.is_problem and self.status in FOR_GOOD else NoAnswer(self.why)
 
 
-class EffectClient:
-    """Asks one server at `url` for effects, with a bearer key where there is one. Thread-safe; nothing raises."""
-
-    def __init__(self, url: str, api_key: str = "", timeout_seconds: float = 5.0) -> None:
-        self.url = url.rstrip("/")
-        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout_seconds = timeout_seconds
-
-    def call(self, method: str, path: str, key: uuid.UUID | None = None, body: object = None) -> Reply | NoAnswer:
-        """One request to `url` + `path`; `key` is the idempotency key, a `body` is sent as JSON."""
-        headers = self.headers | ({} if key is None else {"Idempotency-Key": str(key)})
-        found = client.exchange(
-            method, self.url + path, json=body, headers=headers, deadline_seconds=self._timeout_seconds, max_bytes=MAX_BYTES
-        )  # fmt: skip
-        return Reply.of(found)
+def call_effect(
+    client: JsonClient, method: str, path: str, key: uuid.UUID | None = None, body: object = None
+) -> Reply | NoAnswer:
+    """One request about an effect; `key` is the idempotency key, a `body` is sent as JSON. Never raises."""
+    return Reply.of(client.ask(method, path, body, headers={} if key is None else {"Idempotency-Key": str(key)}))
 
 
 def one_line(text: object, most: int = 200) -> str:

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import Any
 
 from sentinel.client import Client, Rejected, Unreachable
+from sentinel.platform.tracing import Tracing
 from worker.refunds.batch import BatchProcessor, BatchResult
-from worker.refunds.concurrency import CircuitBreaker, LeaseKeeper, WorkerPool
+from worker.refunds.concurrency import CircuitBreaker, LeaseKeeper, PeriodicTask, WorkerPool
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.reporter import Reporter
 from worker.refunds.rows import LedgerRow
@@ -36,8 +37,6 @@ _FRESH_SECONDS = 5.0
 """Younger reports are still being sent by the batch that executed them."""
 
 OnRow = Callable[[RowResult], None]
-PeriodicTask = Callable[[], object]
-"""One round of something that is due, apart from the rows; raises `LedgerUnavailable`."""
 
 
 class Agent:
@@ -46,7 +45,9 @@ class Agent:
     def __init__(
         self, settings: WorkerSettings, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, reporter: Reporter,
         pipeline: BatchProcessor, periodic_tasks: Sequence[PeriodicTask], stopping: threading.Event, on_row: OnRow = lambda row: None,
+        tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
+        self._tracing = tracing
         self._settings, self._ledger, self._client, self._on_row = settings, ledger, client, on_row
         self._worker_pool, self._reporter, self._processor, self._periodic_tasks = (
             worker_pool,
@@ -199,7 +200,7 @@ class Agent:
 
     def _run_due_tasks(self) -> None:
         for task in self._periodic_tasks:
-            task()
+            task.run_due()
 
     def _answer_operator(self) -> None:
         """An operator requested that one entry be processed now: one, and the result says what happened."""
@@ -216,13 +217,19 @@ class Agent:
     # Shared
 
     def _process(self, rows: list[LedgerRow]) -> BatchResult:
-        with self._leases.holding([row.ledger_entry_id for row in rows]):
+        span = (
+            self._tracing.working("worker.refunds.batch", {"worker.rows": len(rows)})
+            if self._tracing
+            else nullcontext()
+        )
+        with self._leases.holding([row.ledger_entry_id for row in rows]), span:
             batch = self._processor.process(rows)
         self._record_answers(answered=batch.answered, unanswered=batch.unanswered, detail=batch.detail)
         for row in batch.rows:
             self._on_row(row)
-            if row.decision:
-                self._last = (f"{row.ledger_entry_id} {row.state}", row.decision)
+        last = next((row for row in reversed(batch.rows) if row.decision), None)
+        if last is not None:
+            self._last = (f"{last.ledger_entry_id} {last.state}", last.decision)
         return batch
 
     def _record_answers(self, *, answered: int, unanswered: int, detail: str | None) -> None:

@@ -7,7 +7,9 @@ event keeps its state and comes back when its lease expires.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import run_results, transitions
@@ -16,8 +18,7 @@ from worker.refunds.reporter import Reporter
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease, Report
 from worker.refunds.run_results import RowResult
 from worker.refunds.transitions import RetryPolicy, is_outside
-from worker.refunds.workflow.context import ContextLoader, RunContext
-from worker.refunds.workflow.runner import Runner
+from worker.refunds.workflow.runner import ContextLoader, RunContext, Runner
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class BatchProcessor:
         if context.outcome is not None:
             batch.rows.append(context.outcome)
         for said in (context.switches_error, context.check_answer, context.said, context.started):
-            if is_outside(said):
+            if said is not None and is_outside(said):
                 batch.unanswered += 1
                 batch.detail = said.detail
                 return

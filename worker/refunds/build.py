@@ -11,12 +11,14 @@ import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from sentinel.client import Client
 from sentinel.core.errors import EngineUnavailable
 from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.platform.tracing import tracing_of
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import FILE_NAME as SWITCHES
 from sentinel.policy.switches import SwitchFile, read_switches
@@ -30,25 +32,27 @@ from worker.images.select import InvalidRecogniser, recogniser_from
 from worker.key_check import KeyCheck, tenant_label
 from worker.notify.messenger import Messenger
 from worker.notify.select import notifier_from
-from worker.refunds.agent import Agent, OnRow, PeriodicTask
+from worker.refunds.agent import Agent, OnRow
 from worker.refunds.batch import BatchProcessor
-from worker.refunds.concurrency import WorkerPool
+from worker.refunds.concurrency import PeriodicTask, WorkerPool
 from worker.refunds.confirmations import confirmations_from
 from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
+from worker.refunds.reconcile import EVERY_SECONDS as RECONCILE_EVERY_SECONDS
 from worker.refunds.reconcile import Reconciler
-from worker.refunds.reporter import InDoubtPoller, Reporter
+from worker.refunds.reporter import LOOK_EVERY_SECONDS, InDoubtPoller, Reporter
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.build import Dependencies, build_runner, build_simulator
-from worker.refunds.workflow.context import ContextLoader
-from worker.refunds.workflow.directories import directories
 from worker.refunds.workflow.routes import SCENARIOS, Routes
+from worker.refunds.workflow.runner import ContextLoader
 from worker.refunds.workflow.simulation import Simulator
+from worker.refunds.workflow.steps.orders import directories
 from worker.settlement.best_effort import deliver_best_effort
 from worker.settlement.effects import Effects
 from worker.settlement.findings import SettlementFindings
 from worker.settlement.registry import Systems
 from worker.settlement.saga import in_flight_seconds
+from worker.settlement.stripe_events import EVERY_SECONDS as WATCH_EVERY_SECONDS
 from worker.settlement.stripe_events import SettlementWatch
 
 _KEY_CHECK_SECONDS = 1.5
@@ -124,22 +128,23 @@ def make_agent(
     return Agent(
         settings, ledger=ledger, client=client, worker_pool=worker_pool, reporter=reporter, pipeline=pipeline,
         periodic_tasks=_periodic_tasks(settings, ledger, parts), stopping=stopping, on_row=on_row,
+        tracing=tracing_of("sentinel-worker", with_client=True),
     )  # fmt: skip
 
 
 def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencies) -> Sequence[PeriodicTask]:
-    book = Effects(ledger.pool, ledger.tenant_id)
-    # Reconciliation first: no other task's failure may keep it from running.
+    book, adapters = Effects(ledger.pool, ledger.tenant_id), parts.systems.adapters
     reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
-    in_doubt = InDoubtPoller(ledger, parts.client)
-    periodic_tasks: list[PeriodicTask] = [
-        reconciler.run_due,
-        lambda: deliver_best_effort(book, parts.systems.adapters),
-        in_doubt.run_due,
-        SettlementWatch(SettlementFindings(ledger.pool, ledger.tenant_id), parts.systems).run_due,
+    watch = SettlementWatch(SettlementFindings(ledger.pool, ledger.tenant_id), parts.systems)
+    periodic_tasks = [
+        # Reconciliation first: no other task's failure may keep it from running.
+        PeriodicTask(reconciler.look, RECONCILE_EVERY_SECONDS),
+        PeriodicTask(partial(deliver_best_effort, book, adapters)),
+        PeriodicTask(InDoubtPoller(ledger, parts.client).look, LOOK_EVERY_SECONDS),
+        PeriodicTask(watch.look, WATCH_EVERY_SECONDS),
     ]
     if parts.confirmations is not None:
-        periodic_tasks.append(Messenger(parts.confirmations, notifier_from(settings)).deliver_due)
+        periodic_tasks.append(PeriodicTask(Messenger(parts.confirmations, notifier_from(settings)).deliver_due))
     return periodic_tasks
 
 

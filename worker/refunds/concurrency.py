@@ -76,6 +76,25 @@ class WorkerPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+class PeriodicTask:
+    """Something that is due apart from the rows: `run`, at most once every so many seconds, whoever asks. Thread-safe.
+
+    Raises what `run` raises: `LedgerUnavailable`.
+    """
+
+    def __init__(self, run: Callable[[], object], every_seconds: float = 0.0) -> None:
+        self._run, self._every_seconds = run, every_seconds
+        self._lock, self._next_at = threading.Lock(), 0.0
+
+    def run_due(self) -> None:
+        """Run if the last time is long enough ago."""
+        with self._lock:
+            if time.monotonic() < self._next_at:
+                return
+            self._next_at = time.monotonic() + self._every_seconds
+        self._run()
+
+
 LONGEST_PROBE_SECONDS = 5.0
 """The longest pause between two probes."""
 

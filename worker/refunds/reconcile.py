@@ -8,8 +8,6 @@ never lost before.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,15 +89,6 @@ class Reconciler:
     def __init__(self, pool: Pool, tenant_id: uuid.UUID, client: Client, routes: Routes, policies: Path) -> None:
         self._pool, self._tenant_id, self._client = pool, tenant_id, client
         self._routes, self._policies = routes, policies
-        self._lock, self._next_at = threading.Lock(), 0.0
-
-    def run_due(self) -> None:
-        """Run `look` if the last one is long enough ago."""
-        with self._lock:
-            if time.monotonic() < self._next_at:
-                return
-            self._next_at = time.monotonic() + EVERY_SECONDS
-        self.look()
 
     def look(self) -> list[Discrepancy]:
         """New discrepancies since the last round; their switches are off afterwards. A switch that stays on is tried again."""

@@ -6,8 +6,6 @@ Reports are sent from the outbox until acknowledged: sending twice is harmless, 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Sequence
 
 import orjson
@@ -86,7 +84,7 @@ class Reporter:
         return None
 
 
-_LOOK_EVERY_SECONDS = 10.0
+LOOK_EVERY_SECONDS = 10.0
 _LOOKED_AT_ONCE = 32
 
 
@@ -100,15 +98,6 @@ class InDoubtPoller:
 
     def __init__(self, ledger: Ledger, client: Client) -> None:
         self._ledger, self._client = ledger, client
-        self._lock, self._next_at = threading.Lock(), 0.0
-
-    def run_due(self) -> None:
-        """Run `look` if the last one is long enough ago."""
-        with self._lock:
-            if time.monotonic() < self._next_at:
-                return
-            self._next_at = time.monotonic() + _LOOK_EVERY_SECONDS
-        self.look()
 
     def look(self) -> list[str]:
         """Ask about every row in doubt, oldest first; returns those that are in doubt no more."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import orjson
+from msgspec import Struct
 
 from sentinel.core.money import Money
 from worker.refunds.states import LedgerEvent, LedgerState, after
@@ -16,8 +17,7 @@ from worker.refunds.states import LedgerEvent, LedgerState, after
 RISK_CLASS = "standard"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
+class LedgerRow(Struct, frozen=True, gc=False):
     """A ledger row as its holder sees it; `claim_epoch` is the holder's fence. The customer's text is not in it."""
 
     ledger_entry_id: str
@@ -71,8 +71,7 @@ class LedgerRow:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFacts:
+class KnownFacts(Struct, frozen=True, gc=False):
     """What the ledger and the orders say about a row; None where they cannot know. `risk` is JSON text as handed in.
 
     `order_budget` says whether the order has room for the row's amount, None where it names no order: an early look, the
@@ -104,8 +103,7 @@ class KnownFacts:
     """JSON text of the risk facts that the ledger itself says (`risk_facts.RISK_FACTS`); null where it cannot know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One event on one row: applied only from `from_state` and this epoch. None means: leave as it is.
 
     `due_at` is RFC 3339 text or "infinity"; `due_in_seconds` counts from the database's now.
@@ -162,8 +160,7 @@ class Change:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseLease:
+class ReleaseLease(Struct, frozen=True):
     """Release a row's lease without an event: it is claimed again after `due_in_seconds`, and asked about again."""
 
     row: LedgerRow
@@ -193,8 +190,7 @@ def report_body(
     }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """One report to the authority, from the outbox. `payload` is JSON text, the same at every try."""
 
     outbox_id: uuid.UUID
@@ -208,8 +204,7 @@ class Report:
         return cls(report_id, row.ledger_entry_id, orjson.dumps(body).decode(), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(Struct, frozen=True):
     """A refund that may be written down: the row, its start and the report to come."""
 
     row: LedgerRow

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
 from types import MappingProxyType
 from typing import TypeGuard
+
+from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled

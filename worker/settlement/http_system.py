@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Callable
 
 from sentinel.core.money import money_out
-from sentinel.platform.outbound.client import Readiness
-from worker.outbound.effects import EffectClient, EffectResult, NoAnswer, Refused, Reply, Settled, Verdict, one_line
+from sentinel.platform.outbound.client import JsonClient
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Reply, Settled, call_effect, one_line
 from worker.refunds.rows import LedgerRow
 
 
@@ -30,8 +30,7 @@ class HttpSystem:
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.name, self.moves_money = name, moves_money
-        self._client = EffectClient(url or "", api_key or "", timeout_seconds)
-        self._readiness = Readiness(f"{self._client.url}/ready", self._client.headers, now=now)
+        self._client = JsonClient(url or "", api_key or "", timeout_seconds, now=now)
 
     @property
     def is_configured(self) -> bool:
@@ -40,7 +39,7 @@ class HttpSystem:
 
     def is_ready(self) -> bool:
         """Whether it is configured and said so itself in the last 5 seconds; waits at most one second for that."""
-        return bool(self._client.url) and self._readiness()
+        return self.is_configured and self._client.is_ready()
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         """Ask for the effect once."""
@@ -52,7 +51,7 @@ class HttpSystem:
         reply = self._call("POST", "/effects", reference, body)
         if isinstance(reply, NoAnswer):
             return reply
-        return _done(reply) if reply.verdict is Verdict.DONE else reply.not_done()
+        return _done(reply) if reply.is_done else reply.not_done()
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
         """Whether the effect is there."""
@@ -74,7 +73,7 @@ class HttpSystem:
         return reply.not_done()
 
     def _call(self, method: str, path: str, key: uuid.UUID, body: object = None) -> Reply | NoAnswer:
-        return self._client.call(method, path, key, body) if self._client.url else NoAnswer("not configured")
+        return call_effect(self._client, method, path, key, body) if self._client.url else NoAnswer("not configured")
 
 
 def _done(reply: Reply) -> Settled | NoAnswer:

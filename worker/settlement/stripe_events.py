@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -145,15 +144,6 @@ class SettlementWatch:
         self._book = book
         found = systems.adapters.get(StripeRefunds.name)
         self._stripe = found if isinstance(found, StripeRefunds) and found.is_configured else None
-        self._lock, self._next_at = threading.Lock(), 0.0
-
-    def run_due(self) -> None:
-        """Run `look` if the last one is long enough ago."""
-        with self._lock:
-            if time.monotonic() < self._next_at:
-                return
-            self._next_at = time.monotonic() + EVERY_SECONDS
-        self.look()
 
     def look(self) -> list[Finding]:
         """What the payments of open events come to; an event stays open while Stripe does not answer."""

@@ -125,11 +125,11 @@ def submission_of(body: Mapping[str, Any], table: ToolTable) -> dict[str, Any]:
             raise ToolRefused("malformed_fact", "context.facts is not an object")
         question = table.call(asked.get("server", LOCAL), asked["tool"], asked["arguments"], facts).question
     except ToolRefused as refused_by_table:
-        refusal = f"{refused_by_table.reason_code}: {refused_by_table.reason}"[:500]
+        refusal = _clean(f"{refused_by_table.reason_code}: {refused_by_table.reason}"[:500])
     reasoning = asked.get("agent_reasoning")
     return {
         "submission": _text(asked), "question": None if question is None else json.dumps(question), "refusal": refusal,
-        "reasoning": None if reasoning is None else UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", reasoning[:MOST_REASONING]),
+        "reasoning": None if reasoning is None else _clean(reasoning[:MOST_REASONING]),
         "timeout_seconds": _timeout_seconds(asked["timeout"]),
     }  # fmt: skip
 
@@ -138,7 +138,12 @@ def outcome_of(body: Mapping[str, Any]) -> tuple[str, str | None]:
     """(status, note). Raises `InvalidInput`."""
     told = load(_outcome, body)
     note = told.get("note")
-    return told["status"], None if note is None else UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", note)
+    return told["status"], None if note is None else _clean(note)
+
+
+def _clean(text: str) -> str:
+    """A client's words, also those that a refusal repeats, without what no database keeps or nobody would see."""
+    return UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def wait_seconds(text: str) -> int:

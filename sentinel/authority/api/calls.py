@@ -15,7 +15,7 @@ from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.identity import KEY_HASH
 from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
-from sentinel.authority.api.traced import TracedHandler
+from sentinel.authority.api.traced import TracedHandler, traced_batch
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.http.asgi import problem_answer
@@ -50,9 +50,9 @@ def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handle
     found: dict[str, Handler] = {}
     tracing = tracing_of("sentinel")
     for path, call in calls.items():
-        single = _Single(context, call)
-        found[path] = TracedHandler(single, path.rpartition("/")[2], tracing) if tracing else single
-        found[f"{path}/batch"] = partial(_many, context, call)
+        single, many, name = _Single(context, call), partial(_many, context, call), path.rpartition("/")[2]
+        found[path] = TracedHandler(single, name, tracing) if tracing else single
+        found[f"{path}/batch"] = traced_batch(many, name, tracing) if tracing else many
     return found
 
 

@@ -125,6 +125,9 @@ class Identity:
                 row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
             )
             self._uses.note(row.tenant_id, row.key_id)
+            before = self._known.get(hashed)
+            if before is not None and before[1] == caller:
+                caller = before[1]  # what is kept by caller stays known
         if len(self._known) >= _REMEMBER_MOST:
             self._known.clear()
         # Remembered from before the question was asked: the age of an answer never exceeds the promise.

@@ -9,19 +9,20 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
+
+import msgspec
 
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.bodies import body_bytes, read_object
 from sentinel.platform.randomness import random_bytes
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One request, by what is read of its WSGI environment."""
 
     environ: dict[str, Any]
@@ -40,14 +41,13 @@ class Request:
         return body_bytes(self.environ)
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(msgspec.Struct):
     """Status, body and the headers beyond its length and type."""
 
     body: bytes
     status: int = 200
     content_type: str = "application/json"
-    headers: dict[str, str] = field(default_factory=lambda: {"Cache-Control": "no-store"})
+    headers: dict[str, str] = msgspec.field(default_factory=lambda: {"Cache-Control": "no-store"})
 
 
 Handler = Callable[[Request], Awaitable[Answer]]

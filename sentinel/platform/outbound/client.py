@@ -25,6 +25,8 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+MAX_BYTES = 64 << 10
+"""The largest body that is read where nothing else is said."""
 MAX_HEAD_BYTES = 64 << 10
 """Status line, headers and chunk marks together: what may come besides the body."""
 
@@ -84,7 +86,7 @@ def exchange(
     json: object = None,
     headers: Mapping[str, str] | None = None,
     deadline_seconds: float,
-    max_bytes: int,
+    max_bytes: int = MAX_BYTES,
     resolve: Resolver = look_up,
 ) -> Response | NoResponse:
     """One request with `data` or `json`, at most `deadline_seconds` in all; a body of more than `max_bytes` is no answer. Never raises."""
@@ -108,24 +110,33 @@ def exchange(
     return Response(response.status_code, kind, body)
 
 
-class Readiness:
-    """Whether a server says it is ready: GET `url` answers 200 within a second; asked at most every five seconds."""
+class JsonClient:
+    """Asks one server at `url` in JSON, with a bearer key where there is one. Thread-safe; nothing raises."""
 
     def __init__(
-        self, url: str, headers: Mapping[str, str] | None = None, *, now: Callable[[], float] = time.monotonic
-    ):
-        self._url, self._headers, self._now = url, headers, now
-        self._until = float("-inf")
-        self._is_ready = False
-        self._lock = threading.Lock()
+        self, url: str, api_key: str = "", timeout_seconds: float = 5.0, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout_seconds, self._now = timeout_seconds, now
+        self._lock, self._is_ready, self._ready_until = threading.Lock(), False, float("-inf")
 
-    def __call__(self) -> bool:
-        """The last answer, or a new one. Never raises."""
+    def ask(
+        self, method: str, path: str, json: object = None, *, headers: Mapping[str, str] | None = None,
+        deadline_seconds: float | None = None,
+    ) -> Response | NoResponse:  # fmt: skip
+        """One request to `url` + `path`, in `timeout_seconds` if no other deadline is given."""
+        seconds = self._timeout_seconds if deadline_seconds is None else deadline_seconds
+        sent = {**self._headers, **(headers or {})}
+        return exchange(method, self.url + path, json=json, headers=sent, deadline_seconds=seconds)
+
+    def is_ready(self) -> bool:
+        """Whether GET `url`/ready answers 200 within a second; asked at most every five seconds."""
         with self._lock:
-            if self._now() >= self._until:
-                found = exchange("GET", self._url, headers=self._headers, deadline_seconds=1.0, max_bytes=64 << 10)
+            if self._now() >= self._ready_until:
+                found = self.ask("GET", "/ready", deadline_seconds=1.0)
                 self._is_ready = isinstance(found, Response) and found.status == 200
-                self._until = self._now() + 5.0
+                self._ready_until = self._now() + 5.0
             return self._is_ready
 
 

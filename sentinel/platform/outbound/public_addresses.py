@@ -12,10 +12,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.platform.outbound.client import NoResponse, Resolver, Response, Target, exchange, look_up
+from sentinel.platform.outbound.client import MAX_BYTES, NoResponse, Resolver, Response, Target, exchange, look_up
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-MAX_BYTES = 64 << 10
 DEADLINE_SECONDS = 5.0
 
 # Besides what `is_global` knows: addresses of clouds' own services that are public by number only, relays and mappings

@@ -188,6 +188,22 @@ def test_what_the_table_does_not_map_is_denied_and_never_asked(
     assert instance.fixtures.one("select count(*) from sentinel.operations") == 0
 
 
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"tool": "a\x00b"}, {"server": "a\x00b"}, {"arguments": {"a\x00b": 1}}, {"arguments": {"amount": "a\x00b"}},
+        {"context": {"facts": {"a\x00b": 1}}},
+    ],
+)  # fmt: skip
+def test_a_text_that_no_database_keeps_is_denied_and_given_back_as_it_was(
+    instance: Instance, over: dict[str, Any]
+) -> None:
+    answer = instance.create(call(**over))
+    assert answer.status_code == 201, answer.text
+    assert {name: answer.json[name] for name in over} == over
+    assert answer.json["status"] == "denied" and "\x00" not in answer.json["decision"]["note"]
+
+
 def test_an_unguarded_tool_is_approved_without_an_operation(instance: Instance) -> None:
     asked = instance.made(call(tool="list_customers", arguments={}))
     assert instance.consume(asked["id"], "c").json["consumption"]

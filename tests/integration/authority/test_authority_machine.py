@@ -370,13 +370,25 @@ def test_the_authority_does_what_the_model_does_in_any_order(clocked: Fixtures) 
     assert met["start True"] >= 10, "the runs did not come far"
 
 
+def test_what_ran_out_is_given_back_to_who_is_refused_for_a_halt(clocked: Fixtures) -> None:
+    with desks(clocked, 1) as (desk,):
+        run = type("Bound", (Machine,), {"fixtures": clocked, "desk": desk})()
+        run.begin()
+        run.guard(tenant=0, account="a", refund="u", minor=15_000, escalation=None)
+        run.halt(number=0, scope="tenant", on=True)
+        run.wait(121)
+        run.guard(tenant=0, account="a", refund="u", minor=15_000, escalation=None)
+        run.every_operation_stands_where_the_model_says()
+        run.teardown()
+
+
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
         ("sentinel.once_seen", "and s.once_live", "and s.once_live and s.approval_id is null"),
         ("sentinel.renew_permit", "where not r = any(lifted)", "where cardinality(lifted) = 0"),
         ("sentinel.judge_start", "s.permit_expires_at <= moment", "s.permit_expires_at <= moment - interval '1 minute'"),
-        ("sentinel.settle_usage", "case when settlement = 'captured' then l.within_minor else 0 end", "l.within_minor"),
+        ("sentinel.settle_usage", "case when settlement = 'captured' then sentinel.slots_added(u.captured, s.minor) else u.captured end", "sentinel.slots_added(u.captured, s.minor)"),
     ],
     ids=["forgets who was approved", "an approval lifts everything", "a permit for a minute more", "nothing is given back"],
 )  # fmt: skip

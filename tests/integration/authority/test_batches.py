@@ -216,11 +216,11 @@ def test_a_set_gives_every_row_what_it_would_get_alone(database_url: str, tmp_pa
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
-        ("plain_rows", "u.used_minor + k.asked_minor > parts.caps[k.limit_place + 1]", "false"),
+        ("plain_rows", "from unnest(sentinel.tight_sums(sums, parts)) as k", "from unnest(sentinel.tight_sums(sums, parts)) as k where false"),
         ("plain_rows", "s.once_folded = a.once and s.once_live", "false"),
         ("plain_rows", "where once is not null group by 1, 2 having count(*) > 1", "where false group by 1, 2"),
         ("plain_rows", "sentinel.halt_over(a.tenant_id, a.agent_id, a.action, a.scenario) is not null", "false"),
-        ("all_plain", "> parts.caps[k.limit_place + 1]", "> 1000000000"),
+        ("all_plain", "cardinality(sentinel.tight_sums(sums, parts)) > 0", "false"),
         ("all_plain", "s.once_folded = sentinel.once_folded(r.once_key) and s.once_live", "false"),
         ("all_plain", "count(distinct sentinel.once_folded(r.once_key)) = count(r.once_key)", "true"),
         ("all_plain", "sentinel.halt_over(t.tenant_id, t.agent_id, t.action, t.scenario) is not null", "false"),
@@ -245,7 +245,7 @@ def test_mutants_of_the_set_that_overlook_something_are_caught(
         return bodies
 
     with two_worlds(fixtures) as (batched, single):
-        mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
+        mutants.without_constraint(batched, "sentinel.budgets", "usage_within_cap")
         batched.admin.execute("drop index sentinel.operation_states_once")
         mutants.cut(batched, f"sentinel.{function}", fence, instead)
         assert differences(batched, single, seeded(32, 4 * 6), 4, 6, make) != []
@@ -254,7 +254,7 @@ def test_mutants_of_the_set_that_overlook_something_are_caught(
 @pytest.mark.parametrize(
     ("fence", "instead"),
     [
-        (") > parts.caps[k.limit_place + 1]", ") > 1000000000"),
+        ("cardinality(sentinel.tight_sums(sums, parts)) > 0", "false"),
         ("and s.once_live", "and false"),
         ("exists (select from sentinel.halts where lifted_at is null)", "false"),
     ],
@@ -273,7 +273,7 @@ def test_mutants_of_the_row_that_comes_alone_are_caught(fixtures: Fixtures, fenc
         return [body]
 
     with two_worlds(fixtures) as (batched, single):
-        mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
+        mutants.without_constraint(batched, "sentinel.budgets", "usage_within_cap")
         batched.admin.execute("drop index sentinel.operation_states_once")
         mutants.cut(batched, "sentinel.record_one", fence, instead)
         assert differences(batched, single, seeded(33, 6), 6, 1, make) != []
@@ -281,7 +281,7 @@ def test_mutants_of_the_row_that_comes_alone_are_caught(fixtures: Fixtures, fenc
 
 def test_mutant_that_overlooks_a_full_budget_is_caught(fixtures: Fixtures) -> None:
     with two_worlds(fixtures) as (batched, single):
-        mutants.without_constraint(batched, "sentinel.usage", "usage_within_cap")
+        mutants.without_constraint(batched, "sentinel.budgets", "usage_within_cap")
         mutants.cut(
             batched, "sentinel.fitted_limits", "while exists (select from unnest(states) where not fits)", "while false"
         )

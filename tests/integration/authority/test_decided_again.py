@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -59,7 +60,7 @@ def decide_many(fixtures: Fixtures, bench: list[Desk], number: int) -> list[uuid
 def test_every_recorded_decision_comes_out_again(fixtures: Fixtures) -> None:
     number = scaled(240)
     with desks(fixtures, 1) as (desk,):
-        agent = replace(desk, caller=replace(desk.caller, scopes=desk.caller.scopes - {WORKER_SCOPE}))
+        agent = replace(desk, caller=msgspec.structs.replace(desk.caller, scopes=desk.caller.scopes - {WORKER_SCOPE}))
         made = decide_many(fixtures, [desk, desk, agent], number)
     verdicts, tightened = Counter(), Counter()
     for operation_id in made:

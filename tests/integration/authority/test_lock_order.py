@@ -17,6 +17,7 @@ from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillDeciding
 from tests import mutants
+from tests.acceptance.places import eventually
 from tests.support.busy import overload
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import (
@@ -45,15 +46,17 @@ def slack() -> float:
 MUST_HOLD = """
 create function sentinel.must_hold() returns trigger language plpgsql security definer as $$
 declare
-  wanted bigint := sentinel.budget_lock(new.tenant_id, regexp_replace(new.limit_key, '^[^|]*\\|', ''));
+  wanted bigint := sentinel.budget_lock(new.tenant_id,
+    coalesce(to_jsonb(new) ->> 'subject', sentinel.subject_of(to_jsonb(new) ->> 'limit_key')));
 begin
   if not exists (select from pg_catalog.pg_locks l where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
                    and l.objsubid = 1 and (l.classid::bigint << 32) | l.objid::bigint = wanted) then
-    raise exception 'the budget % is touched without its lock', new.limit_key;
+    raise exception 'the budget % is touched without its lock', to_jsonb(new);
   end if;
   return new;
 end $$;
-create trigger must_hold before insert or update on sentinel.usage for each row execute function sentinel.must_hold();
+create trigger must_hold before insert or update on sentinel.budgets for each row execute function sentinel.must_hold();
+create trigger must_hold before insert or update on sentinel.usage_parts for each row execute function sentinel.must_hold();
 """
 
 
@@ -84,6 +87,26 @@ def slow_approvals(fixtures: Fixtures, seconds: float) -> None:
         f" $$ begin perform pg_sleep({seconds}); return new; end $$")  # fmt: skip
     run("create trigger dawdle before update on sentinel.approvals for each row execute function sentinel.dawdle()")
     run("grant execute on function sentinel.dawdle() to public")
+
+
+def held_up_approvals(fixtures: Fixtures) -> None:
+    """Whoever updates an approval goes on once somebody waits for a lock, or after four seconds."""
+    run = fixtures.admin.execute
+    run("""create function sentinel.hold_up() returns trigger language plpgsql as $$ begin
+      for turn in 1..200 loop
+        exit when exists (select from pg_catalog.pg_locks where not granted);
+        perform pg_sleep(0.02);
+      end loop;
+      return new;
+    end $$""")
+    run("create trigger hold_up before update on sentinel.approvals for each row execute function sentinel.hold_up()")
+    run("grant execute on function sentinel.hold_up() to public")
+
+
+def somebody_is_held_up(fixtures: Fixtures) -> bool:
+    """Whether a transaction of this database is inside that trigger."""
+    return bool(fixtures.one(
+        "select count(*) from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()"))  # fmt: skip
 
 
 def race_at_expiry(fixtures: Fixtures, bench: list[Desk], dice: random.Random, number: int) -> None:
@@ -121,7 +144,7 @@ def test_mutant_that_takes_the_approval_before_the_state_meets_a_replay_in_a_cir
     fixtures: Fixtures, who: str
 ) -> None:
     """The race is made, not hoped for."""
-    slow_approvals(fixtures, 0.4)
+    held_up_approvals(fixtures)
     body, asked = pending(fixtures)
     if who == "housekeeper":
         mutants.cut(fixtures, "sentinel.run_housekeeping", "for update of s skip locked", "for update of a skip locked")
@@ -134,11 +157,9 @@ def test_mutant_that_takes_the_approval_before_the_state_meets_a_replay_in_a_cir
         other = quietly(lambda: decide(fixtures, asked["approval_id"]))
     let_approvals_expire(fixtures)
     with desks(fixtures, 1) as (desk,):
-        at_once([other, lambda: (time.sleep(0.15), quietly(lambda: desk.guard(body))())])
-    deadline = time.monotonic() + 10
-    while deadlocks(fixtures) == 0 and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert deadlocks(fixtures) > 0
+        replay = quietly(lambda: desk.guard(body))
+        at_once([other, lambda: (eventually(lambda: somebody_is_held_up(fixtures), within=10, every=0.01), replay())])
+    assert eventually(lambda: deadlocks(fixtures) > 0, within=10, every=0.2)
 
 
 # budgets ---------------------------------------------------------------------------------------------------------------
@@ -232,7 +253,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.monotonic() - began, answer
 
 
-LOCKED_BUDGET = "select 1 from sentinel.usage where tenant_id = %s and limit_key like %s for update"
+LOCKED_BUDGET = "select 1 from sentinel.budgets where tenant_id = %s and subject like %s for update"
 
 
 @pytest.mark.parametrize("callers", [1, 3, 24])

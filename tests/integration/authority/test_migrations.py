@@ -234,3 +234,40 @@ def test_what_permits_reserve_is_kept_by_an_upgrade(empty_url: str) -> None:
     assert sorted(found) == sorted(
         [(within, 400, keys, [False, False], "held"), (beside, 400, keys, [False, True], "held")]
     )
+
+
+USED = """
+insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, captured_minor, override_held_minor) values
+  ($1, 'p/day|acct_1|USD', '2026-01-01', 0, 900, 100, 200, 0), ($1, 'p/day|acct_1|USD', '2026-01-02', 0, 900, 300, 0, 5000),
+  ($1, 'p/hour|acct_1|USD', '2026-01-02 10:00', 3600, 400, 0, 7, 0), ($1, 'p/hour|acct_1|USD', '2026-01-02 10:06', 3600, 400, 3, 0, 0),
+  ($1, 'q/day|acct_1|USD', '2026-01-02', 0, 50, 1, 49, 0), ($2, 'p/day|acct_1|USD', '2026-01-02', 0, 900, 0, 0, 40)
+"""
+SEEN = """
+select tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor
+from sentinel.usage order by 1, 2, 3
+"""
+
+
+def test_what_is_used_of_limits_is_kept_by_an_upgrade(empty_url: str) -> None:
+    run_migrations(empty_url, "0027")
+    with psycopg.connect(empty_url) as admin:
+        psycopg.RawCursor(admin).execute(USED.encode(), [uuid.uuid4(), uuid.uuid4()])
+        before = admin.execute(SEEN.encode()).fetchall()
+    migrate(empty_url)
+    with psycopg.connect(empty_url) as admin:
+        assert admin.execute(SEEN.encode()).fetchall() == before
+        slots = admin.execute(
+            "select subject, policy_id, limits, held, captured from sentinel.budgets order by 2, 4, 5"
+        ).fetchall()
+        parts = admin.execute(
+            "select limit_key, held_minor, captured_minor from sentinel.usage_parts order by 1, 2"
+        ).fetchall()
+    assert slots == [
+        ("acct_1|USD", "p", ["day"], [0], [0]), ("acct_1|USD", "p", ["day", "hour"], [300, 3], [0, 0]), ("acct_1|USD", "q", ["day"], [1], [49]),
+    ]  # fmt: skip
+    assert parts == [
+        ("p/day|acct_1|USD", 0, 0),
+        ("p/day|acct_1|USD", 0, 0),
+        ("p/day|acct_1|USD", 100, 200),
+        ("p/hour|acct_1|USD", 0, 7),
+    ]

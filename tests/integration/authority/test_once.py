@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -23,15 +25,17 @@ def verdict(answer: dict[str, object]) -> tuple[object, object]:
     return answer["decision"], answer["reason_code"]
 
 
-def allowed_twice(fixtures: Fixtures, refunds: list[str]) -> list[str]:
-    """Races five requests per refund over two authorities; what is wrong afterwards."""
-    variants = [
-        {},
-        {"agent_id": "another-agent"},
-        {"params": {"channel": "phone"}},
-        {"resource": "other/thing"},
-        {"risk_class": "high"},
-    ]
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"agent_id": "another-agent"},
+    {"params": {"channel": "phone"}},
+    {"resource": "other/thing"},
+    {"risk_class": "high"},
+)
+
+
+def allowed_twice(fixtures: Fixtures, refunds: list[str], variants: Sequence[dict[str, Any]] = VARIANTS) -> list[str]:
+    """Races a request of each variant per refund over two authorities; what is wrong afterwards."""
     with desks(fixtures, 2) as bench:
         turn = itertools.cycle(bench)
         jobs = [
@@ -59,7 +63,8 @@ def test_mutant_check_then_act_allows_twice_and_is_caught(database_url: str) -> 
         for agent in ({}, {"agent_id": "another-agent"}):  # the totals have their rows: only the refund is raced for
             fixtures.guard(same_refund(unique("rf"), **agent))
         mutants.meet_in_set(fixtures.admin)
-        assert "done_twice" in allowed_twice(fixtures, [unique("rf")])
+        # One at each authority: those of one commit would be decided one after the other.
+        assert "done_twice" in allowed_twice(fixtures, [unique("rf")], VARIANTS[:2])
     finally:
         fixtures.close()
 

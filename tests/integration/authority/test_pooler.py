@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from psycopg.conninfo import conninfo_to_dict
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.settings import Settings
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, with_role
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, UndeclaredPooler, with_role
 from sentinel.store.embedded import RunningServer
+from sentinel.store.loop_connections import _OfLoop
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
 from tests.acceptance.places import clean_env, end, eventually, module, request, run, start_serve
 from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
@@ -53,6 +55,54 @@ def test_a_pooler_that_nobody_declared_is_refused_and_the_setting_named(
 ) -> None:
     with pytest.raises(UnsafeDatabase, match=f"a pooler stands before PostgreSQL: set {POOLER}=transaction"):
         require_ready(address(fixtures, pooler, role), role)
+
+
+def test_undeclared_no_loop_takes_a_connection_through_it(fixtures: Fixtures, pooler: Pooler) -> None:
+    connections = _OfLoop(with_role(address(fixtures, pooler, AUTHORITY), AUTHORITY), 1)
+    with pytest.raises(UndeclaredPooler):
+        asyncio.run(connections.take())
+    assert connections.in_use == 0
+
+
+def test_undeclared_the_worker_and_the_doctor_name_it_where_others_have_prepared(
+    fixtures: Fixtures, pooler: Pooler
+) -> None:
+    left_prepared(address(fixtures, pooler, WORKER))
+    refused = run(
+        "--once", program="worker.retail_refund_agent", WORKER_DATABASE_URL=address(fixtures, pooler, WORKER),
+        SENTINEL_URL=f"http://127.0.0.1:{free_port()}", SENTINEL_TENANT_ID=str(fixtures.tenant_id),
+        SENTINEL_REFUND_AGENT_API_KEY=fixtures.key,
+    )  # fmt: skip
+    assert (refused.returncode, f"{POOLER}=transaction" in refused.stderr) == (2, True), refused.stderr
+    left_prepared(address(fixtures, pooler, AUTHORITY))
+    refused = run("doctor", SENTINEL_DATABASE_URL=address(fixtures, pooler, AUTHORITY))
+    assert (refused.returncode, f"{POOLER}=transaction" in refused.stderr) == (3, True), refused.stderr
+
+
+@pytest.mark.parametrize("role", PROGRAMS)
+def test_it_is_noticed_too_where_another_client_left_prepared_statements(
+    fixtures: Fixtures, pooler: Pooler, role: str
+) -> None:
+    url = address(fixtures, pooler, role)
+    left_prepared(url)
+    with pytest.raises(UnsafeDatabase, match=f"set {POOLER}=transaction"):
+        require_ready(url, role)
+    pool = Pool(with_role(url, role), size=1)
+    try:
+        assert any(f"set {POOLER}=transaction" in fault for fault in database_status(pool, role).faults)
+    finally:
+        pool.close()
+
+
+def left_prepared(url: str) -> None:
+    """On every server connection of this login, the names that a program of ours prepares first."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(SERVER_CONNECTIONS):
+            client = stack.enter_context(psycopg.connect(url, autocommit=True, prepare_threshold=None))
+            stack.enter_context(client.transaction())
+            for number in range(12):
+                with contextlib.suppress(psycopg.errors.DuplicatePreparedStatement), client.transaction():
+                    client.execute(f"prepare _pg3_{number} as select 1".encode())
 
 
 @pytest.mark.parametrize("role", PROGRAMS)
@@ -121,12 +171,13 @@ def test_many_clients_on_few_connections_each_get_their_own_answers(
 
 def test_mutant_with_prepared_statements_the_same_clients_get_errors(fixtures: Fixtures, pooler: Pooler) -> None:
     """What every program did before: it prepares under names that another client has on the same connection."""
-    pools = [Pool(with_role(address(fixtures, pooler, AUTHORITY), AUTHORITY), size=1) for _ in range(4)]
+    clients = [
+        psycopg.connect(address(fixtures, pooler, AUTHORITY), autocommit=True, prepare_threshold=0) for _ in range(4)
+    ]
 
     def ask(number: int) -> str:
         try:
-            with pools[number % 4].connection() as connection:
-                row = connection.execute(f"select {number}, %s::int".encode(), [number]).fetchone()
+            row = clients[number % 4].execute(f"select {number}, %s::int".encode(), [number]).fetchone()
             return "right" if row == (number, number) else "another's"
         except psycopg.Error as error:
             return type(error).__name__
@@ -135,8 +186,8 @@ def test_mutant_with_prepared_statements_the_same_clients_get_errors(fixtures: F
         with ThreadPoolExecutor(4) as several:
             assert set(several.map(ask, range(80))) != {"right"}
     finally:
-        for pool in pools:
-            pool.close()
+        for client in clients:
+            client.close()
 
 
 def test_people_stop_and_resume_through_it(fixtures: Fixtures, pooler: Pooler, pooled: None) -> None:

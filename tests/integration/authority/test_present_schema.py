@@ -63,7 +63,7 @@ CHANGES = {
     "comment on column sentinel.halts.reason is 'why'": "column sentinel.halts.reason",
     "grant update (reason) on sentinel.halts to sentinel_console": "column sentinel.halts.reason",
     "comment on table sentinel.halts is 'halts'": "table sentinel.halts",
-    "alter table sentinel.usage set (fillfactor = 90)": "table sentinel.usage",
+    "alter table sentinel.budgets set (fillfactor = 90)": "table sentinel.budgets",
     "alter table sentinel.halts owner to current_user": "table sentinel.halts",
     "grant delete on sentinel.halts to sentinel_console": "table sentinel.halts",
     "create table refunds.notes (note text)": "table refunds.notes",

@@ -191,6 +191,43 @@ def test_mutant_that_counts_only_the_slice_at_hand_is_caught(clocked: Fixtures, 
     assert any("after" in text for text in rolling_differences(clocked, window, late_evenings()[:3]))
 
 
+def spread_differences(fixtures: Fixtures, window: str) -> list[str]:
+    """A rolling budget spent over two parts of its window, the second while the first still counts."""
+    seconds, part = ROLLING[window]
+    first, found, account = late_evenings()[0], [], unique("acct")
+    with desks(fixtures, 2) as bench:
+        set_clock(fixtures, first)
+        ask = body(window, "UTC", account)
+        settle(bench[0], [(ask, bench[0].guard(ask))])
+        for turn, want in ((1, ROOM - 1), (2, 0)):
+            set_clock(fixtures, first + timedelta(seconds=turn * part))
+            allowed = guard_at_once(bench, window, "UTC", account)
+            settle(bench[0], allowed)
+            if len(allowed) != want:
+                found.append(f"{window}: {len(allowed)} instead of {want} in part {turn} of {seconds} s")
+    return found + fixtures.broken_invariants()
+
+
+@pytest.mark.parametrize("window", ROLLING)
+def test_a_part_that_is_over_still_counts_in_a_rolling_budget(clocked: Fixtures, window: str) -> None:
+    assert spread_differences(clocked, window) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "fence", "instead"),
+    [
+        ("sentinel.hold_part", "b.held[slot], b.captured[slot])", "0, 0)"),
+        ("sentinel.tight_sums", "p.bucket >= parts.since", "false and p.bucket >= parts.since"),
+    ],
+    ids=["is forgotten", "is not looked for"],
+)
+def test_mutants_that_lose_a_part_that_is_over_are_caught(
+    clocked: Fixtures, function: str, fence: str, instead: str
+) -> None:
+    mutants.cut(clocked, function, fence, instead)
+    assert any(" instead of " in text for text in spread_differences(clocked, next(iter(ROLLING))))
+
+
 def until(boundary: datetime, desk: Desk, zone: str, account: str) -> list[Recorded]:
     """Refund after refund of one account until the boundary is some way behind."""
     got: list[Recorded] = []

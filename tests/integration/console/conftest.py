@@ -24,10 +24,11 @@ from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key
 from sentinel.authority.settings import Settings
 from sentinel.authority.tenants import create_tenant
 from sentinel.core.operation import build_operation
-from sentinel.platform.resources import policies_dir
+from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.ids import new_id
+from sentinel.store.invariants import run_invariants
 from tests.support.asgi_client import AsgiClient, InProcessApp
 from tests.support.fixtures import quick_hash
 from tests.support.verbs import guarded
@@ -258,8 +259,12 @@ def fixtures(database_url: str) -> Iterator[Fixtures]:
 
 
 @pytest.fixture
-def two(fixtures: Fixtures) -> Two:
-    """Two administrators."""
+def two(fixtures: Fixtures) -> Iterator[Two]:
+    """Two administrators. Whatever they did, the doctor finds nothing wrong afterwards."""
     from tests.integration.console.second_administrator import Two as made
 
-    return made(fixtures)
+    people = made(fixtures)
+    yield people
+    with psycopg.connect(fixtures.url, autocommit=True) as admin:
+        broken = {found.name for found in run_invariants(admin, invariants_sql()) if found.violations}
+    assert broken == people.arranged

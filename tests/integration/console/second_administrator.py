@@ -42,6 +42,8 @@ class Two:
 
     def __init__(self, fixtures: Any, bobs_role: str = "viewer") -> None:
         self.fixtures, self.app = fixtures, with_secrets(fixtures)
+        self.arranged: set[str] = set()
+        """Invariants that the test itself breaks, by rows that no program of ours writes."""
         self.ada = fixtures.browser("ada", "admin", self.app, proved=True)
         self.bea = fixtures.browser("bea", "admin", self.app, proved=True)
         self.bob = fixtures.operator("bob", bobs_role)

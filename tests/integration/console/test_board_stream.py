@@ -175,18 +175,25 @@ def test_a_thousand_viewers_that_come_back_at_once_cost_no_query(airing: Airing)
         airing.hub._read_newest = lambda _: pytest.fail("the database was asked")
         for seen in (None, 12, 30, 99999):
             found, position = airing.hub.come(seen)
-            assert position == 30
+            assert position == (30, 30)
             assert [one.position for one in found] == ([*range(11, 31)] if seen is None else [*range(seen + 1, 31)])
 
 
-def test_who_fell_behind_what_is_kept_is_let_go(airing: Airing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_fell_behind_what_is_kept_gets_the_latest_and_is_told_how_many_were_left_out(
+    airing: Airing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     airing.happen(1)
     with airing.view(1) as viewer:
-        with airing.hub._lock:
-            airing.hub._floor, airing.hub._position = 2000, 3000
-        airing.happen(3001)
-        assert viewer.block() == ""
-    assert hub.KEPT < 2000
+        # All at once, so that none of them was shown before the oldest was no longer kept.
+        airing.hub._keep([LiveEvent(one, NOW, partial(airing.shown, one)) for one in range(2, 2 * hub.KEPT + 2)])
+        airing.happen(*range(2, 2 * hub.KEPT + 2))
+        text = ""
+        while f"id: {2 * hub.KEPT + 1}\n" not in text:
+            text += viewer.block()
+    left_out = sum(int(found) for found in re.findall(r"event: left-out\ndata: (\d+)\n\n", text))
+    shown = [int(found) for found in re.findall(r"id: (\d+)\n", text)]
+    assert shown == [*range(hub.KEPT + 2, 2 * hub.KEPT + 2)]
+    assert left_out == hub.KEPT
 
 
 def test_open_files_are_asked_for_and_a_machine_that_has_too_few_is_refused_by_name() -> None:

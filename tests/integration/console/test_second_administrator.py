@@ -108,6 +108,7 @@ def test_what_was_approved_is_collected_within_a_day_by_an_administrator_whose_s
     before = power(fixtures)
     fixtures.sql("set session_replication_role = replica; update sentinel.approvals set decided_at = decided_at - interval '25 hours'"
               f" where approval_id = '{late}'")  # fmt: skip
+    two.arranged = {"vote_without_event"}
     answer = two.ada.submit(f"/ops/approvals/{late}/collect")
     assert answer.status_code == 409 and "more than a day ago" in answer.text
     fixtures.sql("update sentinel.operators set role = 'viewer' where email = 'bea@demo.local'")

@@ -84,6 +84,41 @@ def test_over_the_limit_a_network_still_gets_one_try_in_thirty_seconds(fixtures:
 
 
 @pytest.mark.usefixtures("quick")
+def test_who_guesses_one_account_slows_colleagues_of_the_network_and_shuts_none_out(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = fixtures.app()
+    for name in ("ann", "bob", "carl"):
+        fixtures.operator(name)
+    bob, carl = "bob@demo.local", "carl@demo.local"
+    assert [enter(app, "10.0.0.1") for _ in range(200)] == [401] * 10 + [429] * 190
+    later(fixtures, 31)
+    assert [enter(app, "10.0.0.1") for _ in range(20)] == [401] + [429] * 19
+    # Bob is looked at while Ann is being guessed, and after a slip of his own once more when thirty seconds are over.
+    assert [enter(app, "10.0.0.1", email=bob), enter(app, "10.0.0.1", PASSWORD, email=bob)] == [401, 429]
+    later(fixtures, 31)
+    assert [enter(app, "10.0.0.1") for _ in range(20)] == [401] + [429] * 19
+    assert enter(app, "10.0.0.1", PASSWORD, email=bob) == 200
+    # The twin: one pace for the whole network leaves nothing to whoever does not guess.
+    later(fixtures, 31)
+    monkeypatch.setattr(
+        sign_in_attempts, "BEGIN_ATTEMPT",
+        sign_in_attempts.BEGIN_ATTEMPT.replace("filter (where is_near and is_ours) as ours_last", "filter (where is_near) as ours_last"),
+    )  # fmt: skip
+    assert [enter(app, "10.0.0.1"), enter(app, "10.0.0.1", PASSWORD, email=carl)] == [401, 429]
+
+
+@pytest.mark.usefixtures("never_right")
+def test_past_its_limit_a_network_begins_one_more_account_in_thirty_seconds(fixtures: Any) -> None:
+    app = fixtures.app()
+    looked_at = []
+    for _ in range(4):
+        looked_at.append([enter(app, "10.0.0.1", email=f"p{n}@demo.local") for n in range(40)].count(401))
+        later(fixtures, 31)
+    assert looked_at == [10, 11, 12, 13]
+
+
+@pytest.mark.usefixtures("quick")
 def test_who_also_gives_a_second_factor_is_never_shut_out(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     app = with_secrets(fixtures)
     secret = enrol(fixtures, fixtures.browser("ann", app=app))

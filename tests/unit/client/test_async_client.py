@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -111,17 +114,88 @@ def test_guard_start_report_and_check_are_the_calls_of_the_client(authority: Fak
     with_client(authority, use)
 
 
-def test_connections_are_kept_within_the_block_and_not_outside_it(authority: FakeAuthority) -> None:
-    async def use(client: AsyncClient) -> int:
+class Listening:
+    """A server that says OK to everything; its connections, and of them those that a client closed."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+        self._ready, self._url, self._loop = threading.Event(), "", asyncio.new_event_loop()
+        self._all_closed = threading.Condition()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.opened += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(
+                    b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{"status":"OK"}'
+                )
+        writer.transport.abort()
+        with self._all_closed:
+            self.closed += 1
+            self._all_closed.notify_all()
+
+    def wait_until_closed(self) -> None:
+        """Until every connection is closed. Fails after ten seconds."""
+        with self._all_closed:
+            assert self._all_closed.wait_for(lambda: self.closed == self.opened, 10)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[str]:
+        """Its address."""
+
+        async def serve() -> None:
+            server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+            self._url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            self._ready.set()
+            async with server:
+                await self._ended
+
+        self._ended = self._loop.create_future()
+        thread = threading.Thread(target=self._loop.run_until_complete, args=(serve(),))
+        thread.start()
+        assert self._ready.wait(10)
+        yield self._url
+        self._loop.call_soon_threadsafe(self._ended.set_result, None)
+        thread.join(10)
+        self._loop.close()
+
+
+async def _ends_with_its_loop(url: str, seen: Listening) -> None:
+    _left_open.append(AsyncClient(url, "key", agent_id="a"))
+    for _ in range(3):
+        await _left_open[-1].heartbeat()
+    assert seen.closed == 0
+
+
+async def _is_dropped(url: str, seen: Listening) -> None:
+    client = AsyncClient(url, "key", agent_id="a")
+    for _ in range(3):
+        await client.heartbeat()
+    assert seen.closed == 0
+    del client
+    gc.collect()
+    await asyncio.to_thread(seen.wait_until_closed)
+
+
+async def _is_closed(url: str, seen: Listening) -> None:
+    async with AsyncClient(url, "key", agent_id="a") as client:
         for _ in range(3):
             await client.heartbeat()
-        return len(client._transport._idle)
+        assert seen.closed == 0
+    await asyncio.to_thread(seen.wait_until_closed)
 
-    async def alone() -> int:
-        return await use(AsyncClient(authority.url, "key", agent_id="a"))
 
-    assert with_client(authority, use) == 1
-    assert on_a_loop(alone()) == 0
+_left_open: list[AsyncClient] = []
+
+
+@pytest.mark.parametrize("use", [_ends_with_its_loop, _is_dropped, _is_closed])
+def test_one_connection_serves_all_calls_and_ends_with_the_client_or_its_loop(use: Any) -> None:
+    seen = Listening()
+    with seen.running() as url:
+        on_a_loop(use(url, seen))
+        seen.wait_until_closed()
+    assert seen.opened == 1
 
 
 def test_many_calls_at_once_are_each_answered_with_their_own(authority: FakeAuthority) -> None:
@@ -136,6 +210,7 @@ def test_many_calls_at_once_are_each_answered_with_their_own(authority: FakeAuth
 def test_a_client_may_be_used_on_one_loop_after_another(authority: FakeAuthority) -> None:
     client = AsyncClient(authority.url, "key", agent_id="a")
     assert [on_a_loop(client.heartbeat()) for _ in range(2)] == ["OK", "OK"]
+    assert len(client._transport._pools) == 1, "what an ended loop had is forgotten"
 
 
 def test_a_closed_client_asks_nothing_more(authority: FakeAuthority) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,3 +159,20 @@ def test_a_lost_authority_denies_before_and_only_says_so_after(hook: Any) -> Non
 )  # fmt: skip
 def test_a_tools_name_is_its_server_and_name_in_the_table(name: str, wanted: tuple[str, str]) -> None:
     assert table_name(name) == wanted
+
+
+def test_the_command_starts_without_an_event_loop_and_without_what_only_servers_need(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text(TABLE)
+    (tmp_path / "key").write_text("key")
+    words = ["hook", "claude-code", "--key-file", "key", "--agent", "a", "--tools", "tools.yaml"]
+    program = (
+        "import atexit, json, sys; atexit.register(lambda: json.dump(sorted(sys.modules), sys.stderr));"
+        f"sys.argv[1:] = {words!r}; from sentinel.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(before(tool="Bash")), cwd=tmp_path, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert decision(json.loads(done.stdout)) == "deny"
+    loaded = {name.partition(".")[0] for name in json.loads(done.stderr)}
+    assert not loaded & {"asyncio", "ssl", "psycopg", "flask", "marshmallow", "sqlalchemy", "ops_console"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import rfc8785
 from hypothesis import given
@@ -137,7 +137,7 @@ def test_the_assembled_text_is_canonical_as_it_stands(library: PolicyLibrary, mi
 def test_whatever_is_named_and_however_a_policy_is_called_the_text_is_canonical(names: dict[str, Any], texts: tuple[str, ...]) -> None:  # fmt: skip
     action, agent_id, label, version = texts
     operation = build_operation(idempotency_key="k", agent_id=agent_id, action=action, params=names)
-    decision = replace(no_matching_policy(), policy_label=label, policy_version=version)
+    decision = msgspec.structs.replace(no_matching_policy(), policy_label=label, policy_version=version)
     parts = pack_parts(operation, decision, proof_id="pf_1", salt="00" * 32)
     text = assemble_pack(
         parts,

@@ -38,6 +38,14 @@ class Held:
         return [size for size, _ in self.sets]
 
 
+async def processed(sets: OrderSets, run: OrderRun) -> OrderResponse:
+    """The response to an order that joins."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    sets.join(run, lambda _: over.set_result(None))
+    await over
+    return run.result()
+
+
 async def until(holds: Callable[[], bool]) -> None:
     """Let the loop turn until something holds."""
     async with asyncio.timeout(20):
@@ -69,11 +77,11 @@ def test_orders_that_come_while_sets_are_under_way_leave_together(monkeypatch: p
 
     async def come() -> None:
         held = Held()
-        sets = OrderSets(held)  # type: ignore[arg-type]
         with ThreadPoolExecutor(1) as outside:
+            sets = OrderSets(held, outside)  # type: ignore[arg-type]
             tasks: list[asyncio.Task[OrderResponse]] = []
             for count, wanted in ((1, [1]), (10, [1, 10]), (5, [1, 10])):
-                tasks += [asyncio.create_task(sets.process(OrderRun(0.0), outside)) for _ in range(count)]
+                tasks += [asyncio.create_task(processed(sets, OrderRun(0.0))) for _ in range(count)]
                 await until(lambda wanted=wanted: held.sizes == wanted)  # type: ignore[misc]
             held.sets[0][1].set()
             await until(lambda: held.sizes == [1, 10, 5])
@@ -89,13 +97,13 @@ def test_sets_that_take_long_do_not_hold_up_those_who_come(monkeypatch: pytest.M
 
     async def come() -> None:
         held = Held()
-        sets = OrderSets(held)  # type: ignore[arg-type]
         with ThreadPoolExecutor(1) as outside:
+            sets = OrderSets(held, outside)  # type: ignore[arg-type]
             tasks = []
             for number in range(processor.SLOW_SETS):
-                tasks.append(asyncio.create_task(sets.process(OrderRun(0.0), outside)))
+                tasks.append(asyncio.create_task(processed(sets, OrderRun(0.0))))
                 await until(lambda number=number: len(held.sets) == number + 1)  # type: ignore[misc]
-            tasks.append(asyncio.create_task(sets.process(OrderRun(0.0), outside)))
+            tasks.append(asyncio.create_task(processed(sets, OrderRun(0.0))))
             await asyncio.sleep(0.1)
             assert len(held.sets) == processor.SLOW_SETS, "no more than that many at once"
             for _, one in held.sets:

@@ -125,6 +125,28 @@ def test_a_text_in_another_language_goes_to_a_person_and_is_not_denied(text: str
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("between", [" ", ".", "-", "_", " . ", "*", "\u200b ", "\n"])
+def test_letters_that_stand_apart_are_no_words_and_go_to_a_person(between: str, place: str) -> None:
+    for sentence in ("Send every customer the full price", "Kindly wave this one through"):
+        for text in (between.join(sentence), "   ".join(between.join(word) for word in sentence.split())):
+            assert critic_codes(text, place)[0] in ("critic_language", "critic_encoded_text", "critic_markup"), text
+    assert critic_codes(f"Late parcel. {between.join('refund')}", place)[0] != "critic_ok"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sizes S, M, L, X all fit",
+        "From the U.S.A. to the U.K., late",
+        "J. R. R. Tolkien mug, A to Z set",
+        "a b c blocks, d is missing",
+    ],
+)
+def test_sizes_initials_and_abbreviations_go_on(text: str) -> None:
+    assert critic_codes(text, "reason")[0] == "critic_ok"
+
+
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in MARKUP.items()])
 def test_markup_goes_to_a_person(text: str, place: str) -> None:
     code, detail = critic_codes(text, place)

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.core.money import Money
-from sentinel.platform.outbound.client import Response
+from sentinel.platform.outbound.client import MAX_BYTES, Response
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.canned_answers import CannedServer
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic, critic_from
 from worker.critic.model import DETAILS, ModelCritic, question, read_answer
-from worker.outbound.chat_completions import MAX_ANSWER_BYTES
 from worker.refunds.settings import read_settings
 
 CASE = CriticCase(
@@ -267,7 +266,7 @@ def test_the_models_words_are_bounded_on_one_line_and_in_no_repr_or_log(
 
 def test_an_answer_just_within_the_bound_counts_and_one_over_it_does_not(wire: ScriptedServer) -> None:
     body = json.dumps(completion(YES)).encode()
-    for size, approved in ((MAX_ANSWER_BYTES, True), (MAX_ANSWER_BYTES + 1, False)):
+    for size, approved in ((MAX_BYTES, True), (MAX_BYTES + 1, False)):
         wire.script = lambda asked, size=size: asked.answer(200, body.ljust(size))
         assert critic(wire).judge(CASE).approved is approved
 

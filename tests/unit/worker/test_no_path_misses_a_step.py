@@ -23,10 +23,9 @@ from worker.refunds.rows import Change, ReleaseLease
 from worker.refunds.states import LedgerEvent
 from worker.refunds.workflow import build
 from worker.refunds.workflow.build import Dependencies
-from worker.refunds.workflow.context import RunContext, Step, StepResult
 from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.routes import Route
-from worker.refunds.workflow.runner import Runner
+from worker.refunds.workflow.runner import RunContext, Runner, Step, StepResult
 from worker.refunds.workflow.steps.ask_authority import AskAuthority
 from worker.refunds.workflow.steps.confirm_card import ConfirmCard
 from worker.settlement import UnknownSystem

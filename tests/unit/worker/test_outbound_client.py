@@ -14,8 +14,8 @@ import requests
 from sentinel.platform.outbound import client
 from sentinel.platform.outbound.client import (
     FailureKind,
+    JsonClient,
     NoResponse,
-    Readiness,
     Response,
     exchange,
     is_http_url,
@@ -152,7 +152,7 @@ def test_a_large_body_to_a_server_that_does_not_read_ends_in_time() -> None:
 def test_readiness_is_asked_again_only_after_five_seconds(server: ScriptedServer) -> None:
     now = [0.0]
     server.script = lambda asked: asked.answer(200, b"")
-    ready = Readiness(server.url, now=lambda: now[0])
+    ready = JsonClient(server.url, now=lambda: now[0]).is_ready
     assert ready() and ready() and len(server.asked) == 1
     server.script = lambda asked: asked.answer(503, b"")
     now[0] = 4.9

@@ -11,13 +11,18 @@ from tests.support.recording_server import problem
 from tests.support.shop_server import review
 from tests.unit.worker.test_settlement_systems import ROW, http_system
 from worker.orders.shop import HttpShop
-from worker.outbound.effects import FOR_GOOD, EffectResult, NoAnswer, Refused, Settled, Verdict, verdict_of
+from worker.outbound.effects import FOR_GOOD, EffectResult, NoAnswer, Refused, Reply, Settled
 from worker.settlement.attempt import try_once
 from worker.settlement.http_system import HttpSystem
 
 CODES = range(400, 600)
 NOT_FOR_GOOD = (401, 403, 404, 405, 407, 408, 409, 421, 423, 424, 425, 429)
 """Refusals of the question: a key, a route, a moment, the same key under way, another server."""
+
+
+def refuses(code: int, *, is_problem: bool) -> bool:
+    """Whether an answer with this status refuses the effect for good."""
+    return isinstance(Reply(code, is_problem, {}).not_done(), Refused)
 
 
 def answers(code: int, body: bytes, kind: str) -> dict[str, EffectResult]:
@@ -37,7 +42,7 @@ def _asked(shop: HttpShop, effects: HttpSystem) -> dict[str, EffectResult]:
 def test_every_adapter_reads_every_code_by_the_one_table() -> None:
     read = 0
     for code in CODES:
-        final = verdict_of(code, is_problem=True) is Verdict.REFUSED
+        final = refuses(code, is_problem=True)
         said = json.dumps({"title": "refused", "detail": "no"}).encode()
         found = answers(code, said, "application/problem+json")
         assert {kind: isinstance(one, Refused) for kind, one in found.items()} == dict.fromkeys(
@@ -51,11 +56,17 @@ def test_every_adapter_reads_every_code_by_the_one_table() -> None:
 
 
 def test_what_refuses_the_question_is_not_final_and_neither_is_what_nobody_has_assigned() -> None:
-    final = {code for code in CODES if verdict_of(code, is_problem=True) is Verdict.REFUSED}
+    final = {code for code in CODES if refuses(code, is_problem=True)}
     assert final == FOR_GOOD and not final & set(NOT_FOR_GOOD) and {400, 402, 410, 422, 451} <= final
-    assert {verdict_of(code, is_problem=True) for code in (*NOT_FOR_GOOD, 419, 499, 500, 503)} == {Verdict.NOT_NOW}
-    assert {verdict_of(code, is_problem=False) for code in (301, 400, 422, 503)} == {Verdict.UNKNOWN}
-    assert {verdict_of(code, is_problem=False) for code in (200, 201)} == {Verdict.DONE}
+    for code, is_problem in [
+        *((code, True) for code in (*NOT_FOR_GOOD, 419, 499, 500, 503)),
+        (301, False),
+        (400, False),
+        (422, False),
+        (503, False),
+    ]:
+        assert not refuses(code, is_problem=is_problem) and not Reply(code, is_problem, {}).is_done
+    assert all(Reply(code, False, {}).is_done for code in (200, 201))
 
 
 def test_a_system_that_did_it_and_refused_is_found_out_by_the_look_after_every_code() -> None:

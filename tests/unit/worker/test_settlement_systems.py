@@ -7,10 +7,10 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.effects_server import EffectsServer
@@ -26,7 +26,7 @@ INSIDE = ("simulated_refund", "private_refund", "coupon")
 OUTSIDE = ("price_difference", "platform_backend", "ticket", "ticket_then_platform")
 TIMEOUT = 0.4
 ROW = LedgerRow(
-    **dict.fromkeys(LedgerRow.__dataclass_fields__)
+    **dict.fromkeys(LedgerRow.__struct_fields__)
     | {"ledger_entry_id": "lge_1", "refund_id": "rf_1", "amount_minor": 980, "currency": "USD", "order_ref": "ord_1"}
 )
 # A well-formed 201 that says done is the truth here, so it is no fault.

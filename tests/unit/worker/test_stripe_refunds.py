@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 import uuid
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.harness import scaled
 from tests.support.scripted_server import Script, faults
@@ -73,9 +73,7 @@ def system(server: StripeServer, payments: Payments, seconds: float = 5.0) -> St
 
 
 def row(name: str = "lge_1", amount: int = 1250, currency: str = "USD") -> LedgerRow:
-    return dataclasses.replace(
-        _ROW, ledger_entry_id=name, idempotency_key=f"refund:{name}", amount_minor=amount, currency=currency
-    )
+    return replace(_ROW, ledger_entry_id=name, idempotency_key=f"refund:{name}", amount_minor=amount, currency=currency)
 
 
 def test_a_refund_is_made_once_with_our_key_and_our_names(server: StripeServer, payments: Payments) -> None:
@@ -166,12 +164,12 @@ def test_no_status_without_stripes_own_error_says_anything(status: int) -> None:
 def test_a_broken_answer_is_never_done_and_the_next_look_knows(
     wire: StripeServer, payments: Payments, name: str, happens: bool
 ) -> None:
-    reference, stripe = uuid.uuid4(), system(wire, payments, seconds=0.3)
+    reference, hasty, stripe = uuid.uuid4(), system(wire, payments, seconds=0.3), system(wire, payments)
     payments.entries[reference] = "lge_1"
     script: Script = faults(b'{"id":"re_1"')[name][0]
     wire.faults.append(("POST", happens, script))
     # A server that hangs keeps the call until its deadline; whatever came, what is there is found.
-    first = stripe.settle(row(), reference)
+    first = hasty.settle(row(), reference)
     assert isinstance(first, NoAnswer)
     assert isinstance(stripe.look_up(reference), Settled if happens else Refused)
     assert isinstance(stripe.settle(row(), reference), Settled)

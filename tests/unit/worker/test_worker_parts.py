@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import random
@@ -23,8 +22,8 @@ from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease
 from worker.refunds.states import TERMINAL, TRANSITIONS, WAITING, LedgerEvent, LedgerState, NoSuchTransition, after
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.context import RunContext
-from worker.refunds.workflow.guard_request import params_of
+from worker.refunds.workflow.runner import RunContext
+from worker.refunds.workflow.steps.ask_authority import params_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = RetryPolicy(3, 1.0, 8.0, random.Random(1))
@@ -33,7 +32,7 @@ FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
 
 def row(**over: Any) -> LedgerRow:
     """A claimed row."""
-    fields: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(LedgerRow))
+    fields: dict[str, Any] = dict.fromkeys(LedgerRow.__struct_fields__)
     fields |= {
         "ledger_entry_id": "r", "refund_id": "rf", "agent_id": "a", "action": "refund.create", "amount_minor": 12650,
         "currency": "USD", "idempotency_key": "refund:r", "channel": "retail", "scenario": "standard", "claim_epoch": 1,

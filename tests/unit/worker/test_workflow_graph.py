@@ -16,12 +16,11 @@ from worker.failpoints import FailpointHit, Failpoints, step_place
 from worker.refunds.rows import KnownFacts, LedgerRow, OrderFacts
 from worker.refunds.workflow import __name__ as workflow
 from worker.refunds.workflow import build
-from worker.refunds.workflow.context import PureStep, RunContext, Step, StepResult
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
-from worker.refunds.workflow.runner import Runner, UndeclaredSteps
+from worker.refunds.workflow.runner import PureStep, RunContext, Runner, Step, StepResult, UndeclaredSteps
 from worker.refunds.workflow.simulation import UnreachableStep
-from worker.refunds.workflow.steps.checks import CheckOrder
+from worker.refunds.workflow.steps.orders import CheckOrder
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 S = StepName

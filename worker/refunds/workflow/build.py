@@ -14,18 +14,14 @@ from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import Confirmations
 from worker.refunds.ledger import Ledger
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.context import Step
-from worker.refunds.workflow.directories import OrderDirectory
 from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.routes import Routes
-from worker.refunds.workflow.runner import Runner
+from worker.refunds.workflow.runner import Runner, Step
 from worker.refunds.workflow.simulation import CheckAuthority, ReadConfirmCard, UnreachableStep
 from worker.refunds.workflow.steps.ask_authority import AskAuthority, TransferToHuman
 from worker.refunds.workflow.steps.checks import (
-    CheckOrder,
     CheckParams,
     GateCommon,
-    QueryOrder,
     RouteModeScenario,
     ScenarioValidate,
 )
@@ -33,6 +29,7 @@ from worker.refunds.workflow.steps.confirm_card import ConfirmCard, LimitCheck
 from worker.refunds.workflow.steps.critic_check import CriticCheck
 from worker.refunds.workflow.steps.execute_by_system import Confirm, ExecuteBySystem
 from worker.refunds.workflow.steps.kill_switch import KillSwitch, SwitchCache
+from worker.refunds.workflow.steps.orders import CheckOrder, OrderDirectory, QueryOrder
 from worker.refunds.workflow.steps.proof_image import CollectImage, RecogniseImage
 from worker.settlement.registry import Systems
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.core.errors import InvalidInput
@@ -61,11 +61,13 @@ class Route:
     critic: str = "rules"
     settles_to: str = ""
     to_person: Escalation | None = None
+    name: str = field(init=False)
+    """ "private/fee" or "public/price_diff/rebuy"."""
 
-    @property
-    def name(self) -> str:
-        """ "private/fee" or "public/price_diff/rebuy"."""
-        return "/".join(part for part in (self.channel, self.scenario, self.mode) if part)
+    def __post_init__(self) -> None:
+        """Names it after its cell."""
+        cell = "/".join(part for part in (self.channel, self.scenario, self.mode) if part)
+        object.__setattr__(self, "name", cell)
 
     def needs_proof(self, money: Money) -> bool:
         """Whether an image must prove this amount."""

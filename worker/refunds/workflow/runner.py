@@ -1,4 +1,4 @@
-"""Moves a batch of rows through the graph, step by step in its order, and refuses undeclared transitions.
+"""A run of the workflow: what is known of each row on its way, and the runner that moves a batch of them through the graph.
 
 Rows at the same step share its outside calls. A step's result is taken only if the graph declares it: a defect in a step
 sends its row to a person, never on.
@@ -7,20 +7,189 @@ sends its row to a person, never on.
 from __future__ import annotations
 
 import logging
+import time
 import traceback
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
+from msgspec.structs import replace
+
+from sentinel.client import CheckAnswer, GuardAnswer, Rejected, StartReceipt, Switches, Unreachable
+from worker.critic.case import Opinion
 from worker.failpoints import Failpoints, step_place
-from worker.refunds.workflow.context import RunContext, Step, StepResult
+from worker.refunds.confirmations import Confirmation, Confirmations
+from worker.refunds.rows import Change, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease, Report
+from worker.refunds.run_results import RowResult
+from worker.refunds.states import LedgerState
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
+from worker.refunds.workflow.routes import Route, Routes
+from worker.settlement import NoAnswer, Refused, Settled
 
 _log = logging.getLogger("worker")
 
-_ORDER = tuple(StepName)
+_PLACE = {name: place for place, name in enumerate(StepName)}
+_FAILPOINT = {name: step_place(name) for name in StepName}
 _ROUNDS = len(Escalation) + 2
 """A run begins again once per approved reason; more often is a defect."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step says: facts for the trail, the step that follows (None: the run ends here for now), a word for a
+    person, and the tool it used. With `next_step` TRANSFER_TO_HUMAN the message is an `Escalation`."""
+
+    output: Mapping[str, Any] = field(default_factory=dict)
+    next_step: StepName | None = None
+    message: str | None = None
+    tool_used: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownOrder:
+    """The directory answered: there is no such order."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoDirectoryAnswer:
+    """The directory did not answer; `detail` is for the trail."""
+
+    detail: str
+
+
+Found = OrderFacts | UnknownOrder | NoDirectoryAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Not asked: the worker is ending."""
+
+
+@dataclass(slots=True)
+class RunContext:
+    """One row on its way. Steps fill in what later steps need; only the runner moves it."""
+
+    row: LedgerRow
+    facts: KnownFacts
+    card: Confirmation | None = None
+    """The customer's confirm card, as it stood when the run began."""
+    route: Route | None = None
+    escalation: Escalation | None = None
+    """The reason that is being put to a person; None on the straight way."""
+    lifted: frozenset[Escalation] = frozenset()
+    """Reasons that a person has approved; said by the authority in this run, never remembered."""
+
+    # What the outside said, by the step that asked.
+    switches: Switches | None = None
+    switches_error: Unreachable | None = None
+    lookup: Found | None = None
+    order: OrderFacts | None = None
+    images: Sequence[KeptImage] = ()
+    readings: Sequence[Any] = ()
+    check_answer: CheckAnswer | Unreachable | Rejected | None = None
+    opinion: Opinion | None = None
+    answer: GuardAnswer | Unreachable | Rejected | Stopped | None = None
+    """The authority's answer; removed once it has been acted on."""
+    said: GuardAnswer | Unreachable | Rejected | None = None
+    """The last answer to a guard of this run."""
+    not_taken: Escalation | None = None
+    """Why the permission was not taken: the order's budget has no room for it, or another row has taken the order."""
+    encloses_start: bool = False
+    """Whether the question starts what it permits."""
+    permission: Change | None = None
+    """A permission that came with its start: recorded with the execution."""
+    started: StartReceipt | Unreachable | Rejected | None = None
+    settled: Settled | Refused | NoAnswer | None = None
+    execution_id: uuid.UUID | None = None
+    report: Report | None = None
+    """The report that is still to be sent to the authority."""
+
+    # How the run ends.
+    event: Change | ReleaseLease | None = None
+    """What is to be written down when the run ends without an execution."""
+    outcome: RowResult | None = None
+    """Set once the run's end is on record."""
+    trail: list[dict[str, Any]] = field(default_factory=list)
+    began: float = 0.0
+    """When its batch entered the graph, by `time.perf_counter`."""
+    params: Mapping[str, Any] | None = None
+    """The params of the question, once they are fixed."""
+
+    @property
+    def state(self) -> LedgerState:
+        """Where the row stands in the ledger while the run has it."""
+        recorded = self.started is not None and self.permission is None
+        return LedgerState.ALLOWED if recorded else LedgerState.GUARDING
+
+
+def trail_entry(step: StepName, result: StepResult, began: float) -> dict[str, Any]:
+    """A step's line in the trail; `at_ms` counts from `began`, the beginning of the run by `time.perf_counter`."""
+    entry: dict[str, Any] = {"step": step, "at_ms": round((time.perf_counter() - began) * 1000, 3)}
+    if result.output:
+        entry["output"] = result.output
+    if result.next_step is not None:
+        entry["next"] = result.next_step
+    if result.message:
+        entry["message"] = result.message
+    if result.tool_used:
+        entry["tool"] = result.tool_used
+    return entry
+
+
+class Step(Protocol):
+    """One step of the graph. `prepare` may ask the outside for all rows that stand here at once; `run` is pure."""
+
+    name: StepName
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """Gather what `run` needs; nothing by default."""
+
+    def run(self, context: RunContext) -> StepResult:
+        """Decide where the row goes."""
+
+
+class PureStep:
+    """A step that needs nothing from outside."""
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """Nothing to gather."""
+
+
+def to_person(context: RunContext, reason: Escalation, following: StepName, **output: Any) -> StepResult:
+    """A step's refusal: to a person, unless a person has approved just this reason; then on to `following`."""
+    if reason in context.lifted:
+        return StepResult({**output, "lifted": reason}, following)
+    return StepResult(output, StepName.TRANSFER_TO_HUMAN, reason)
+
+
+class ContextLoader:
+    """Makes contexts. `confirmations` None: there are no cards."""
+
+    def __init__(self, routes: Routes, confirmations: Confirmations | None) -> None:
+        self._routes, self._confirmations = routes, confirmations
+
+    def contexts(self, rows: Sequence[LedgerRow], known: Mapping[str, KnownFacts]) -> list[RunContext]:
+        """One per row, in order; `known` by ledger entry id. Raises `LedgerUnavailable`."""
+        cards = self._cards(rows)
+        return [
+            RunContext(self._with_action(row), known[row.ledger_entry_id], cards.get(row.ledger_entry_id))
+            for row in rows
+        ]
+
+    def _with_action(self, row: LedgerRow) -> LedgerRow:
+        """The row with what is asked of the authority about it: its route's action, where it leaves that to the route."""
+        action = self._routes.action_of(row.action, row.channel, row.scenario, row.mode)
+        return row if action == row.action else replace(row, action=action)
+
+    def _cards(self, rows: Sequence[LedgerRow]) -> dict[str, Confirmation]:
+        if self._confirmations is None:
+            return {}
+        routes = {row.ledger_entry_id: self._routes.find(row.channel, row.scenario, row.mode) for row in rows}
+        asking = [row_id for row_id, route in routes.items() if route is not None and route.confirm_card]
+        return self._confirmations.latest(asking) if asking else {}
 
 
 class UndeclaredSteps(Exception):
@@ -32,18 +201,21 @@ class Runner:
 
     def __init__(self, steps: Iterable[Step], failpoints: Failpoints | None = None) -> None:
         self._failpoints = failpoints or Failpoints()
+        self._armed = self._failpoints.place
         self._steps: Mapping[StepName, Step] = {step.name: step for step in steps}
         if set(self._steps) != set(SUCCESSORS):
             raise UndeclaredSteps(f"steps without a graph or the reverse: {set(self._steps) ^ set(SUCCESSORS)}")
 
     def run(self, contexts: Sequence[RunContext]) -> None:
         """Until every context has ended its run. What the steps raise for the whole batch goes through."""
+        began = time.perf_counter()
+        for context in contexts:
+            context.began = began
         standing: dict[StepName, list[RunContext]] = {FIRST: list(contexts)}
         for _ in range(_ROUNDS):
             again: dict[StepName, list[RunContext]] = {}
-            for name in _ORDER:
-                here = standing.pop(name, [])
-                if here:
+            for name in StepName:
+                if here := standing.pop(name, None):
                     self._pass(self._steps[name], here, standing, again)
             standing = again
             if not standing:
@@ -60,39 +232,49 @@ class Runner:
         again: dict[StepName, list[RunContext]],
     ) -> None:
         """One step for all who stand there; on to `ahead`, or to `again` for the next round."""
-        self._failpoints.hit(step_place(step.name))
-        step.prepare(here)
-        place = _ORDER.index(step.name)
+        is_armed = _FAILPOINT[step.name] == self._armed
+        if is_armed:
+            self._failpoints.hit(_FAILPOINT[step.name])
+        if not isinstance(step, PureStep):
+            step.prepare(here)
+        # Rows of one result share its line; the result is kept beside it, so that no other one takes its place in memory.
+        lines: dict[int, tuple[StepResult, dict[str, Any]]] = {}
         for context in here:
-            result = self._declared(step.name, context, self._said(step, context))
-            context.note(step.name, result)
+            result = self._result(step, context)
+            if (line := lines.get(id(result))) is None:
+                line = lines[id(result)] = result, trail_entry(step.name, result, context.began)
+            context.trail.append(line[1])
             following = result.next_step
             if following is None:
                 continue
             if following is StepName.TRANSFER_TO_HUMAN:
                 context.escalation = _reason(result.message)
-            (ahead if _ORDER.index(following) > place else again).setdefault(following, []).append(context)
-        self._failpoints.hit(step_place(step.name))
+            (ahead if _PLACE[following] > _PLACE[step.name] else again).setdefault(following, []).append(context)
+        if is_armed:
+            self._failpoints.hit(_FAILPOINT[step.name])
 
-    def _said(self, step: Step, context: RunContext) -> StepResult:
+    def _result(self, step: Step, context: RunContext) -> StepResult:
+        """What the step says of the row, as far as the graph declares it."""
         try:
             said: object = step.run(context)
         except Exception as error:
             # Its text may quote the row; where it happened is enough to find the defect.
             _log.error("step %s failed for %s: %s", step.name, context.row.ledger_entry_id, _where(error))
-            return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
-        if isinstance(said, StepResult) and isinstance(said.next_step, StepName | None):
+            return _refused(step.name)
+        if not isinstance(said, StepResult) or not isinstance(said.next_step, StepName | None):
+            _log.error("step %s gave no answer that can be followed for %s", step.name, context.row.ledger_entry_id)
+            return _refused(step.name)
+        if said.next_step is None or said.next_step in SUCCESSORS[step.name]:
             return said
-        _log.error("step %s gave no answer that can be followed for %s", step.name, context.row.ledger_entry_id)
-        return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
+        _log.error("step %s named %s, which may not follow it", step.name, said.next_step)
+        return _refused(step.name)
 
-    def _declared(self, name: StepName, context: RunContext, result: StepResult) -> StepResult:
-        if result.next_step is None or result.next_step in SUCCESSORS[name]:
-            return result
-        _log.error("step %s named %s, which may not follow it", name, result.next_step)
-        if StepName.TRANSFER_TO_HUMAN in SUCCESSORS[name]:
-            return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
-        return StepResult({})
+
+def _refused(step: StepName) -> StepResult:
+    """In place of a defect's result: to a person, where the graph has a way there."""
+    if StepName.TRANSFER_TO_HUMAN in SUCCESSORS[step]:
+        return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
+    return StepResult({})
 
 
 def _where(error: Exception) -> str:

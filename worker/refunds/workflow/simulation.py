@@ -15,11 +15,10 @@ from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, NewRow
 from worker.refunds.states import LedgerEvent
-from worker.refunds.workflow.context import ContextLoader, PureStep, RunContext, StepResult
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
-from worker.refunds.workflow.guard_request import evidence_of, params_of
-from worker.refunds.workflow.runner import Runner
+from worker.refunds.workflow.runner import ContextLoader, PureStep, RunContext, Runner, StepResult
+from worker.refunds.workflow.steps.ask_authority import evidence_of, params_of
 from worker.refunds.workflow.steps.confirm_card import ConfirmCard
 from worker.settlement.registry import Systems
 

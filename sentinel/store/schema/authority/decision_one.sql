@@ -23,13 +23,7 @@ begin
                where s.tenant_id = t.tenant_id and s.once_folded = sentinel.once_folded(r.once_key) and s.once_live) then
     return null;
   end if;
-  if exists (
-      select from unnest(sums) as k
-      where k.taken_minor + (select coalesce(sum(u.held_minor + u.captured_minor), 0) from sentinel.usage u
-                             where u.tenant_id = k.tenant_id and u.limit_key = k.limit_key and u.bucket >= parts.since[k.limit_place + 1]
-                            ) > parts.caps[k.limit_place + 1]) then
-    return null;
-  end if;
+  if cardinality(sums) > 0 and cardinality(sentinel.tight_sums(sums, parts)) > 0 then return null; end if;
   if cardinality(rates) > 0 and sentinel.is_rate_tight(rates, moment) then return null; end if;
 
   -- From here it is allowed.

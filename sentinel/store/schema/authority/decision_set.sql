@@ -27,24 +27,57 @@ begin
   end loop;
 end $$;
 
+-- Those of these sums for which there is not room for all that is asked, or whose terms rows disagree about. Under the locks of the budgets.
+create or replace function sentinel.tight_sums(sums sentinel.limit_sum[], parts sentinel.limit_parts) returns sentinel.limit_sum[]
+language plpgsql as $$
+#variable_conflict use_column
+begin
+  return array(
+    select k from unnest(sums) as k
+    where k.is_mixed or k.asked_minor + (
+      select coalesce(sum(u.minor), 0) from (
+        select b.held[b.slot] + b.captured[b.slot] as minor from (
+          select one.held, one.captured, one.buckets, array_position(one.limits, sentinel.limit_of(k.limit_key)) as slot from sentinel.budgets one
+          where one.tenant_id = k.tenant_id and one.subject = k.subject and one.policy_id = sentinel.policy_of(k.limit_key) offset 0) as b
+        where b.buckets[b.slot] >= parts.since[k.limit_place + 1]
+        union all
+        select p.held_minor + p.captured_minor from sentinel.usage_parts p
+        where p.tenant_id = k.tenant_id and p.limit_key = k.limit_key and p.bucket >= parts.since[k.limit_place + 1]) as u
+      ) > parts.caps[k.limit_place + 1]);
+end $$;
+
 -- Adds what is taken to each limit's current part. Under the locks of the budgets: nobody else puts in or moves these rows. Each is
 -- looked up by its key and then taken from its place, because a join may read all that is there. One that moved meanwhile is an error.
+-- A row whose slots are others, or whose parts are over, is brought up to date limit by limit (`late`, which is counted because a
+-- part of a statement that nobody reads is not run).
 create or replace function sentinel.hold_sums(sums sentinel.limit_sum[], parts sentinel.limit_parts) returns void language plpgsql as $$
+#variable_conflict use_column
 declare
   is_lost boolean;
+  is_left boolean;
 begin
-  with taken as materialized (
-    select k.tenant_id, k.limit_key, k.taken_minor, k.bucket, parts.seconds[k.limit_place + 1] as window_seconds, parts.caps[k.limit_place + 1] as cap_minor,
-           (select u.ctid from sentinel.usage u where u.tenant_id = k.tenant_id and u.limit_key = k.limit_key and u.bucket = k.bucket) as found_at
-    from (select *, parts.buckets[s.limit_place + 1] as bucket from unnest(sums) as s where s.taken_minor > 0) as k
+  with asked as materialized (
+    select k.tenant_id, k.subject, k.policy_id, array_agg(k.name) as limits, array_agg(parts.buckets[k.limit_place + 1]) as buckets,
+           array_agg(parts.seconds[k.limit_place + 1]) as window_seconds, array_agg(parts.caps[k.limit_place + 1]) as caps, array_agg(k.taken_minor) as taken
+    from (select *, sentinel.policy_of(s.limit_key) as policy_id, sentinel.limit_of(s.limit_key) as name from unnest(sums) as s where s.taken_minor > 0) as k
+    group by k.tenant_id, k.subject, k.policy_id
+  ), found as materialized (
+    select a.*, b.found_at, b.buckets = a.buckets and b.limits = a.limits as is_same from asked as a left join lateral (
+      select one.ctid as found_at, one.buckets, one.limits from sentinel.budgets one
+      where one.tenant_id = a.tenant_id and one.subject = a.subject and one.policy_id = a.policy_id offset 0) as b on true
   ), moved as (
-    update sentinel.usage u set held_minor = u.held_minor + t.taken_minor, cap_minor = t.cap_minor
-    from taken as t where u.ctid = t.found_at returning 1
+    update sentinel.budgets u set held = sentinel.slots_added(u.held, f.taken), caps = f.caps from found as f where u.ctid = f.found_at and f.is_same returning 1
   ), added as (
-    insert into sentinel.usage (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor)
-    select t.tenant_id, t.limit_key, t.bucket, t.window_seconds, t.cap_minor, t.taken_minor from taken as t where t.found_at is null returning 1
+    insert into sentinel.budgets (tenant_id, subject, policy_id, limits, buckets, window_seconds, caps, held, captured)
+    select f.tenant_id, f.subject, f.policy_id, f.limits, f.buckets, f.window_seconds, f.caps, f.taken, array_fill(0::bigint, array[cardinality(f.taken)])
+    from found as f where f.found_at is null returning 1
+  ), late as (
+    select sentinel.hold_part(f.tenant_id, f.policy_id || '/' || leg.name || '|' || f.subject, leg.bucket, leg.seconds, leg.cap, leg.minor)
+    from found as f cross join lateral unnest(f.limits, f.buckets, f.window_seconds, f.caps, f.taken) as leg (name, bucket, seconds, cap, minor)
+    where not f.is_same
   )
-  select (select count(*) from moved) + (select count(*) from added) <> (select count(*) from taken) into is_lost;
+  select (select count(*) from moved) + (select count(*) from added) <> count(*) filter (where f.is_same is not false), (select count(*) from late) > 0
+    into is_lost, is_left from found as f;
   if is_lost then raise exception 'a budget moved without its lock' using errcode = 'deadlock_detected'; end if;
 end $$;
 
@@ -62,6 +95,7 @@ begin
       select from unnest(terms) as t where sentinel.halt_over(t.tenant_id, t.agent_id, t.action, t.scenario) is not null) then
     return null;
   end if;
+  if cardinality(sums) > 0 and cardinality(sentinel.tight_sums(sums, parts)) > 0 then return null; end if;
   return (
     select case when bool_and(
         -- Asked for each row by itself (offset 0): a join would read all that is there.
@@ -71,11 +105,6 @@ begin
           where s.tenant_id = r.tenant_id and s.once_folded = sentinel.once_folded(r.once_key) and s.once_live offset 0)))
       and count(distinct r.idempotency_key collate "C") = count(*)
       and count(distinct sentinel.once_folded(r.once_key)) = count(r.once_key)
-      and not exists (
-        select from unnest(sums) as k where k.is_mixed or k.asked_minor + (
-          select coalesce(sum(u.held_minor + u.captured_minor), 0) from sentinel.usage u
-          where u.tenant_id = k.tenant_id and u.limit_key = k.limit_key and u.bucket >= parts.since[k.limit_place + 1]
-        ) > parts.caps[k.limit_place + 1])
       then array_agg(r.seq) end
     from unnest(batch) as r);
 end $$;
@@ -101,11 +130,7 @@ begin
              t.principal_id = any(crowded) and t.verdict = 'ALLOW' and r.start_id is null and not coalesce(t.hand_out_is_start, false) as is_crowded
       from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place
     ), tight as materialized (
-      select k.tenant_id, k.limit_key, k.is_total from unnest(sums) as k
-      cross join lateral (
-        select coalesce(sum(u.held_minor + u.captured_minor), 0) as used_minor from sentinel.usage u
-        where u.tenant_id = k.tenant_id and u.limit_key = k.limit_key and u.bucket >= parts.since[k.limit_place + 1]) as u
-      where u.used_minor + k.asked_minor > parts.caps[k.limit_place + 1] or k.is_mixed)
+      select k.tenant_id, k.limit_key, k.is_total from unnest(sentinel.tight_sums(sums, parts)) as k)
     select a.seq from a
     where not exists (select from tight where is_total)
       and not exists (select from sentinel.operations o where o.idempotency_key = a.idempotency_key and o.tenant_id = a.tenant_id offset 0)

@@ -1,20 +1,72 @@
--- Limits: budget used per limit and window part, held by permits, captured by reported successes.
+-- Limits: budget used per owner, limit and window part, held by permits, captured by reported successes.
 
--- Budget used per limit and window part. held: reserved by live permits. captured: reported successes.
--- override_*: what a person approved above the limit; counted, but outside the cap's invariant.
-create table sentinel.usage (
+-- Whether every slot of a budget is within its cap. Arrays of different lengths are not.
+create or replace function sentinel.is_within_caps(held bigint[], captured bigint[], caps bigint[]) returns boolean language plpgsql immutable parallel safe as $$
+begin
+  for slot in 1 .. greatest(cardinality(held), cardinality(captured), cardinality(caps)) loop
+    if held[slot] >= 0 and captured[slot] >= 0 and held[slot] + captured[slot] <= caps[slot] then continue; end if;
+    return false;
+  end loop;
+  return true;
+end $$;
+
+-- What one owner has used of the limits of one policy: a slot for each limit, with the window part that is being filled. held: reserved
+-- by live permits. captured: reported successes. A part that is over stands in usage_parts, with what a person lifted above a cap.
+create table sentinel.budgets (
+  tenant_id      uuid not null,
+  subject        text not null,                                            -- the owner, "acct_1|USD": the end of the limit's key
+  policy_id      text not null,
+  limits         text[] not null,                                          -- a limit's key is "policy/limit|owner"
+  buckets        timestamptz[] not null,                                   -- start of the day, month or slice
+  window_seconds integer[] not null,                                       -- 0 for a calendar window
+  caps           bigint[] not null,                                        -- as the policy said when it last was asked
+  held           bigint[] not null,
+  captured       bigint[] not null,
+  primary key (tenant_id, subject, policy_id),
+  constraint usage_within_cap check (sentinel.is_within_caps(held, captured, caps))
+) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Parts of windows that a slot has left behind. Where a slot has a part, this table has none of what it holds and captured.
+-- override_*: what a person approved above the limit, in any part; counted, but outside the cap's invariant.
+create table sentinel.usage_parts (
   tenant_id               uuid not null,
   limit_key               text not null,                                   -- "policy/limit|owner"
-  bucket                  timestamptz not null,                            -- start of the day, month or slice
-  window_seconds          integer not null,                                -- 0 for a calendar window
-  cap_minor               bigint not null,                                 -- as the policy said when it last was asked
+  bucket                  timestamptz not null,
+  window_seconds          integer not null,
+  cap_minor               bigint not null,
   held_minor              bigint not null default 0 check (held_minor >= 0),
   captured_minor          bigint not null default 0 check (captured_minor >= 0),
   override_held_minor     bigint not null default 0 check (override_held_minor >= 0),
   override_captured_minor bigint not null default 0 check (override_captured_minor >= 0),
   primary key (tenant_id, limit_key, bucket),
-  constraint usage_within_cap check (held_minor + captured_minor <= cap_minor)
+  constraint usage_parts_within_cap check (held_minor + captured_minor <= cap_minor)
 ) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
+
+-- The policy, limit and owner of a limit's key.
+create or replace function sentinel.policy_of(limit_key text) returns text language sql immutable parallel safe as
+  $$ select split_part(limit_key, '/', 1) $$;
+create or replace function sentinel.limit_of(limit_key text) returns text language sql immutable parallel safe as
+  $$ select split_part(split_part(limit_key, '|', 1), '/', 2) $$;
+create or replace function sentinel.subject_of(limit_key text) returns text language sql immutable parallel safe as
+  $$ select substr(limit_key, strpos(limit_key, '|') + 1) $$;
+
+-- Budget used per limit and window part, a line each. Who looks for one limit gives its key, policy and subject: that is one probe.
+create view sentinel.usage as
+  select tenant_id, limit_key, bucket, (array_agg(window_seconds order by is_slot desc))[1] as window_seconds,
+         (array_agg(cap_minor order by is_slot desc))[1] as cap_minor, sum(held_minor)::bigint as held_minor,
+         sum(captured_minor)::bigint as captured_minor, sum(override_held_minor)::bigint as override_held_minor,
+         sum(override_captured_minor)::bigint as override_captured_minor, policy_id, subject
+  from (
+    select b.tenant_id, b.policy_id || '/' || slot.name || '|' || b.subject as limit_key, slot.bucket, slot.window_seconds, slot.cap_minor,
+           slot.held_minor, slot.captured_minor, 0::bigint as override_held_minor, 0::bigint as override_captured_minor, b.policy_id, b.subject, true as is_slot
+    from sentinel.budgets b cross join lateral unnest(b.limits, b.buckets, b.window_seconds, b.caps, b.held, b.captured)
+      as slot (name, bucket, window_seconds, cap_minor, held_minor, captured_minor)
+    union all
+    select p.tenant_id, p.limit_key, p.bucket, p.window_seconds, p.cap_minor, p.held_minor, p.captured_minor, p.override_held_minor,
+           p.override_captured_minor, sentinel.policy_of(p.limit_key), sentinel.subject_of(p.limit_key), false
+    from sentinel.usage_parts p
+  ) as parts
+  group by tenant_id, limit_key, bucket, policy_id, subject;
 
 -- One limit of a request, as the policy declares it: a cap over a calendar window or a rolling one.
 create type sentinel.limit_ask as (
@@ -54,7 +106,8 @@ begin
              sentinel.first_part_of(ask."window", ask.window_seconds, ask.bucket_seconds, ask.zone, moment) as since) as part
     cross join lateral (
       select coalesce(sum(u.held_minor + u.captured_minor), 0)::bigint as minor from sentinel.usage u
-      where u.tenant_id = tenant and u.limit_key = ask.limit_key and u.bucket >= part.since) as used
+      where u.tenant_id = tenant and u.limit_key = ask.limit_key and u.policy_id = sentinel.policy_of(ask.limit_key)
+        and u.subject = sentinel.subject_of(ask.limit_key) and u.bucket >= part.since) as used
     order by ask.limit_key);
 end $$;
 
@@ -85,19 +138,65 @@ begin
   return states;
 end $$;
 
--- Adds the amount to every limit's current part. Rows in key order, as everywhere; what does not fit is held beside the
--- cap, because a person lifted it.
+-- Holds an amount in one part of a limit, within its cap. A slot whose part is over is emptied into usage_parts first; a part from before
+-- the slot's stands there too. A lowered cap counts from the next reservation that fits; what was within the old cap stays.
+create or replace function sentinel.hold_part(tenant uuid, key text, part timestamptz, seconds integer, cap bigint, minor bigint)
+returns void language plpgsql as $$
+#variable_conflict use_column
+declare
+  b sentinel.budgets;
+  name text := sentinel.limit_of(key);
+  slot integer;
+begin
+  select * into b from sentinel.budgets
+  where tenant_id = tenant and subject = sentinel.subject_of(key) and policy_id = sentinel.policy_of(key);
+  slot := array_position(b.limits, name);
+  if b.tenant_id is null then
+    insert into sentinel.budgets (tenant_id, subject, policy_id, limits, buckets, window_seconds, caps, held, captured)
+    values (tenant, sentinel.subject_of(key), sentinel.policy_of(key), array[name], array[part], array[seconds], array[cap], array[minor], array[0::bigint]);
+  elsif slot is null then
+    update sentinel.budgets set limits = limits || name, buckets = buckets || part, window_seconds = window_seconds || seconds,
+      caps = caps || cap, held = held || minor, captured = captured || 0::bigint
+    where tenant_id = tenant and subject = b.subject and policy_id = b.policy_id;
+  elsif part >= b.buckets[slot] then
+    if part > b.buckets[slot] then
+      perform sentinel.add_part(tenant, key, b.buckets[slot], b.window_seconds[slot], b.caps[slot], b.held[slot], b.captured[slot]);
+      b.held[slot] := 0; b.captured[slot] := 0;
+    end if;
+    update sentinel.budgets set buckets[slot] = part, window_seconds[slot] = seconds, caps[slot] = cap, held[slot] = b.held[slot] + minor,
+      captured[slot] = b.captured[slot]
+    where tenant_id = tenant and subject = b.subject and policy_id = b.policy_id;
+  else
+    perform sentinel.add_part(tenant, key, part, seconds, cap, minor, 0);
+  end if;
+end $$;
+
+-- Adds to a part that no slot has.
+create or replace function sentinel.add_part(
+  tenant uuid, key text, part timestamptz, seconds integer, cap bigint, held bigint, captured bigint, beside bigint default 0
+) returns void language plpgsql as $$
+begin
+  insert into sentinel.usage_parts as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, captured_minor, override_held_minor)
+  values (tenant, key, part, seconds, cap, held, captured, beside)
+  on conflict (tenant_id, limit_key, bucket) do update set
+    held_minor = u.held_minor + excluded.held_minor, captured_minor = u.captured_minor + excluded.captured_minor,
+    override_held_minor = u.override_held_minor + excluded.override_held_minor,
+    cap_minor = case when excluded.held_minor + excluded.captured_minor > 0 then excluded.cap_minor else u.cap_minor end;
+end $$;
+
+-- Adds the amount to every limit's current part. What does not fit is held beside the cap, because a person lifted it.
 create or replace function sentinel.hold_usage(tenant uuid, amount bigint, states sentinel.limit_state[]) returns void language plpgsql as $$
 begin
-  insert into sentinel.usage as u (tenant_id, limit_key, bucket, window_seconds, cap_minor, held_minor, override_held_minor)
-    select tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor,
-           case when leg.fits then amount else 0 end, case when leg.fits then 0 else amount end
-    from unnest(states) as leg order by leg.limit_key, leg.bucket
-  on conflict (tenant_id, limit_key, bucket) do update set
-    held_minor = u.held_minor + excluded.held_minor,
-    override_held_minor = u.override_held_minor + excluded.override_held_minor,
-    -- A lowered cap counts from the next reservation that fits; one that was within the old cap stays within it.
-    cap_minor = case when excluded.held_minor > 0 then excluded.cap_minor else u.cap_minor end;
+  perform case when leg.fits then sentinel.hold_part(tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor, amount)
+               else sentinel.add_part(tenant, leg.limit_key, leg.bucket, leg.window_seconds, leg.cap_minor, 0, 0, amount) end
+  from unnest(states) as leg;
+end $$;
+
+-- Numbers of the same slots, added up.
+create or replace function sentinel.slots_added(one bigint[], other bigint[]) returns bigint[] language plpgsql immutable parallel safe as $$
+begin
+  for slot in 1 .. cardinality(one) loop one[slot] := one[slot] + other[slot]; end loop;
+  return one;
 end $$;
 
 -- What a permit holds, as its operation's state has it.
@@ -113,26 +212,45 @@ begin
 end $$;
 
 -- Held budget becomes captured (success) or free again (not executed, expired): what these states, whose rows the caller has locked,
--- still hold. The caller writes down in the states what became of it. Each row of usage is looked up by its key and then taken
--- from its place, because a join may read all that is there.
+-- still hold. The caller writes down in the states what became of it. Each row is looked up by its key and then taken from its place,
+-- because a join may read all that is there. What stands in no slot any more is taken from its part.
 create or replace function sentinel.settle_usage(held sentinel.operation_states[], settlement text) returns void language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
 begin
-  with legs as (
-    select s.tenant_id, leg.limit_key, leg.bucket,
+  with legs as materialized (
+    select s.tenant_id, leg.limit_key, leg.bucket, sentinel.policy_of(leg.limit_key) as policy_id, sentinel.subject_of(leg.limit_key) as subject,
+           sentinel.limit_of(leg.limit_key) as name,
            coalesce(sum(s.reserved_minor) filter (where not coalesce(leg.beside, false)), 0)::bigint as within_minor,
            coalesce(sum(s.reserved_minor) filter (where leg.beside), 0)::bigint as beside_minor
-    from unnest(held) as s cross join lateral unnest(s.limit_keys, s.limit_buckets, s.limit_overrides) as leg (limit_key, bucket, beside)
+    from unnest(settle_usage.held) as s cross join lateral unnest(s.limit_keys, s.limit_buckets, s.limit_overrides) as leg (limit_key, bucket, beside)
     where s.reservation = 'held' group by s.tenant_id, leg.limit_key, leg.bucket
+  ), found as materialized (
+    select b.* from (select distinct tenant_id, subject, policy_id from legs) as o cross join lateral (
+      select one.ctid as found_at, one.tenant_id, one.subject, one.policy_id, one.limits, one.buckets from sentinel.budgets one
+      where one.tenant_id = o.tenant_id and one.subject = o.subject and one.policy_id = o.policy_id offset 0) as b
+  ), settled as materialized (
+    select f.found_at, array_agg(coalesce(l.within_minor, 0) order by s.slot) as minor, array_agg(-coalesce(l.within_minor, 0) order by s.slot) as less
+    from found as f cross join lateral unnest(f.limits, f.buckets) with ordinality as s (name, bucket, slot)
+    left join legs as l on l.tenant_id = f.tenant_id and l.subject = f.subject and l.policy_id = f.policy_id and l.name = s.name and l.bucket = s.bucket
+    group by f.found_at having max(l.within_minor) > 0
+  ), moved as (
+    update sentinel.budgets u set held = sentinel.slots_added(u.held, s.less),
+      captured = case when settlement = 'captured' then sentinel.slots_added(u.captured, s.minor) else u.captured end
+    from settled as s where u.ctid = s.found_at
   ), placed as materialized (
-    select l.*, (select u.ctid from sentinel.usage u where u.tenant_id = l.tenant_id and u.limit_key = l.limit_key and u.bucket = l.bucket) as found_at
+    select l.*, exists (select from found f where f.tenant_id = l.tenant_id and f.subject = l.subject and f.policy_id = l.policy_id
+                          and f.buckets[array_position(f.limits, l.name)] = l.bucket) as in_slot
     from legs as l
   )
-  update sentinel.usage u set
-    held_minor = u.held_minor - l.within_minor, override_held_minor = u.override_held_minor - l.beside_minor,
-    captured_minor = u.captured_minor + case when settlement = 'captured' then l.within_minor else 0 end,
+  update sentinel.usage_parts u set
+    held_minor = u.held_minor - l.out_minor, override_held_minor = u.override_held_minor - l.beside_minor,
+    captured_minor = u.captured_minor + case when settlement = 'captured' then l.out_minor else 0 end,
     override_captured_minor = u.override_captured_minor + case when settlement = 'captured' then l.beside_minor else 0 end
-  from placed as l where u.ctid = l.found_at;
+  from (select p.*, case when p.in_slot then 0 else p.within_minor end as out_minor,
+               (select parts.ctid from sentinel.usage_parts parts
+                where parts.tenant_id = p.tenant_id and parts.limit_key = p.limit_key and parts.bucket = p.bucket) as found_at
+        from placed as p where not p.in_slot or p.beside_minor > 0 offset 0) as l
+  where u.ctid = l.found_at;
 end $$;
 
 -- What a permit held and gave back is held again, in the window parts of then: within the cap where it still fits, else beside
@@ -141,24 +259,29 @@ create or replace function sentinel.hold_again(tenant uuid, operation uuid) retu
 declare
   r sentinel.operation_states;
   leg record;
+  parts sentinel.usage[];
+  part sentinel.usage;
   beside boolean[] := '{}';
 begin
   select * into r from sentinel.operation_states where tenant_id = tenant and operation_id = operation and reservation = 'released' for update;
   if not found then return; end if;
   for leg in select l.limit_key, l.bucket from unnest(r.limit_keys, r.limit_buckets) as l (limit_key, bucket) loop
-    update sentinel.usage u set held_minor = u.held_minor + r.reserved_minor
-    where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.bucket = leg.bucket and not exists (
-      select from sentinel.usage place
-      where place.tenant_id = tenant and place.limit_key = leg.limit_key and place.bucket >= leg.bucket
-        and (place.bucket = leg.bucket or place.bucket < leg.bucket + make_interval(secs => place.window_seconds))
-        and place.cap_minor < r.reserved_minor + (
-          select sum(o.held_minor + o.captured_minor) from sentinel.usage o
-          where o.tenant_id = tenant and o.limit_key = leg.limit_key and o.bucket <= place.bucket
-            and (o.bucket = place.bucket or o.bucket > place.bucket - make_interval(secs => place.window_seconds))));
-    beside := beside || not found;
-    if not found then
-      update sentinel.usage u set override_held_minor = u.override_held_minor + r.reserved_minor
-      where u.tenant_id = tenant and u.limit_key = leg.limit_key and u.bucket = leg.bucket;
+    parts := array(select u from sentinel.usage u where u.tenant_id = tenant and u.limit_key = leg.limit_key
+                     and u.policy_id = sentinel.policy_of(leg.limit_key) and u.subject = sentinel.subject_of(leg.limit_key));
+    select * into part from unnest(parts) as u where u.bucket = leg.bucket;
+    if part.bucket is null or exists (
+        select from unnest(parts) as place
+        where place.bucket >= leg.bucket and (place.bucket = leg.bucket or place.bucket < leg.bucket + make_interval(secs => place.window_seconds))
+          and place.cap_minor < r.reserved_minor + (
+            select sum(o.held_minor + o.captured_minor) from unnest(parts) as o
+            where o.bucket <= place.bucket and (o.bucket = place.bucket or o.bucket > place.bucket - make_interval(secs => place.window_seconds)))) then
+      beside := beside || true;
+      if part.bucket is not null then
+        perform sentinel.add_part(tenant, leg.limit_key, leg.bucket, part.window_seconds, part.cap_minor, 0, 0, r.reserved_minor);
+      end if;
+    else
+      beside := beside || false;
+      perform sentinel.hold_part(tenant, leg.limit_key, leg.bucket, part.window_seconds, part.cap_minor, r.reserved_minor);
     end if;
   end loop;
   update sentinel.operation_states set reservation = 'held', limit_overrides = beside where tenant_id = tenant and operation_id = operation;

@@ -6,7 +6,7 @@
 --   3  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back run-out permits skip
 --      those that somebody holds instead of waiting for them
 --   4  rows of approvals: only under the state of their operation
---   5  rows of usage: only under 2 and 3, so there they never wait
+--   5  rows of budgets and usage_parts: only under 2 and 3, so there they never wait
 -- Who is further down may try a lock from further up, and goes on without it.
 
 -- The lock of one owner's budgets: everything that any limit counts for this subject.

@@ -39,19 +39,21 @@ create table refunds.outbox (
 ) with (fillfactor = 70);
 create index outbox_open on refunds.outbox (tenant_id, next_attempt_at) where acknowledged_at is null;
 
--- Every execution of a statement matches its entry: the permission of this claim and its start. By the primary key, entry by
--- entry: the rows written have no statistics.
-create or replace function refunds.check_executions() returns trigger language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+-- Every execution of a statement matches its entry: the permission of this claim and its start. Each entry is looked up by its
+-- key alone, and locked: neither the rows written nor the entries under way have statistics, and a plan over their status would
+-- compare each with each.
+create or replace function refunds.check_executions() returns trigger language plpgsql as $$
 begin
-  if (select count(*) from written) <> (select count(*) from (
-      select from written x join refunds.ledger_entries e on e.tenant_id = x.tenant_id and e.ledger_entry_id = x.ledger_entry_id
-      where e.claim_epoch = x.claim_epoch and e.start_id = x.start_id
+  if exists (
+      select from written x left join lateral (
+        select l.* from refunds.ledger_entries l
+        where l.tenant_id = x.tenant_id and l.ledger_entry_id = x.ledger_entry_id for update) e on true
+      where (e.claim_epoch = x.claim_epoch and e.start_id = x.start_id
         and (e.refund_id, e.amount_minor, e.currency) = (x.refund_id, x.amount_minor, x.currency)
         -- Where the permission came with its start it is recorded by what follows in this transaction.
         and (e.status = 'ALLOWED' and e.operation_id = x.operation_id
              or e.status = 'GUARDING' and e.order_ref is null and coalesce(e.operation_id, x.operation_id) = x.operation_id)
-      for update of e) as matching) then
+      ) is not true) then
     raise exception 'no started permit of this claim matches the execution'
       using errcode = 'check_violation', constraint = 'execution_matches_permit';
   end if;

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
-import orjson
+from msgspec.structs import replace
 
 from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, Unreachable
+from sentinel.core.money import Money, money_out
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import run_results, transitions
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
+from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import RISK_CLASS, Change, ReleaseLease
 from worker.refunds.states import LedgerEvent, LedgerState
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.context import PureStep, RunContext, StepResult, Stopped
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import FIRST, StepName
-from worker.refunds.workflow.guard_request import evidence_of, params_of
+from worker.refunds.workflow.routes import IN_PARTS
+from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, Stopped
+from worker.refunds.workflow.steps.orders import order_of
 from worker.settlement.registry import Systems
 
 
@@ -117,19 +121,19 @@ class AskAuthority:
         return route is not None and route.to_person is None and self._systems.get(route.settles_to).is_ready()
 
     def _fix_questions(self, contexts: Sequence[RunContext]) -> None:
-        fresh = [each for each in contexts if each.row.guard_request is None or each.encloses_start]
+        fresh = [
+            each for each in contexts if each.encloses_start or (each.row.guard_request is None and each.params is None)
+        ]
         if not fresh:
             return
-        params = {context.row.ledger_entry_id: params_of(context) for context in fresh}
-        kept = self._ledger.fix_requests(
-            [(each.row, params[each.row.ledger_entry_id], _start_id(each)) for each in fresh]
-        )
+        for context in fresh:
+            context.params = params_of(context)
+        kept = self._ledger.fix_requests([(each.row, params_of(each), _start_id(each)) for each in fresh])
         self._failpoints.hit(Failpoint.AFTER_FACTS)
         for context in fresh:
             row_id = context.row.ledger_entry_id
             if row_id in kept:
-                request = context.row.guard_request or orjson.dumps(params[row_id]).decode()
-                context.row = replace(context.row, guard_request=request, start_id=kept[row_id])
+                context.row = replace(context.row, start_id=kept[row_id])
             else:
                 context.outcome = run_results.lease_lost(context.row, LedgerState.GUARDING)
 
@@ -145,7 +149,7 @@ class AskAuthority:
         row, system = context.row, context.route.settles_to if context.route else None
         is_ready = context.escalation not in _NEVER_LIFTED and self._is_ready(context)
         question: GuardQuestion = {
-            "action": row.action, "params": row.params, "idempotency_key": row.idempotency_key, "resource": row.resource,
+            "action": row.action, "params": params_of(context), "idempotency_key": row.idempotency_key, "resource": row.resource,
             "risk_class": RISK_CLASS, "agent_id": row.agent_id,
         }  # fmt: skip
         if context.encloses_start:
@@ -177,20 +181,25 @@ class AskAuthority:
     def _meant(
         self, context: RunContext, answer: GuardAnswer, then: Change | ReleaseLease, reason: Escalation | None
     ) -> StepResult:
-        output = {"decision": answer.decision, "status": answer.status, "code": answer.reason_code}
         may_start = isinstance(then, Change) and then.event is LedgerEvent.ALLOWED
         if not may_start:
             context.event = then
-            return StepResult(output, tool_used="action/guard")
+            return _answered(answer.decision, answer.status, answer.reason_code, None)
         if reason is None or transitions.is_begun(answer):
             context.answer = answer
             _take(context, then, answer)
-            return StepResult(output, StepName.EXECUTE_BY_SYSTEM, tool_used="action/guard")
+            return _answered(answer.decision, answer.status, answer.reason_code, StepName.EXECUTE_BY_SYSTEM)
+        output = {"decision": answer.decision, "status": answer.status, "code": answer.reason_code}
         if answer.status == "approved" and reason not in _NEVER_LIFTED:
             context.lifted |= {reason}
             return StepResult({**output, "lifts": reason}, FIRST, tool_used="action/guard")
         context.event = transitions.permit_instead_of_approval(context.row, reason, self._retry_policy)
         return StepResult(output, None, "no person was asked", "action/guard")
+
+
+@lru_cache(256)
+def _answered(decision: str, status: str, code: str, following: StepName | None) -> StepResult:
+    return StepResult({"decision": decision, "status": status, "code": code}, following, tool_used="action/guard")
 
 
 def _start_id(context: RunContext) -> uuid.UUID | None:
@@ -207,3 +216,43 @@ def _take(context: RunContext, permission: Change | ReleaseLease, answer: GuardA
     context.row = replace(
         context.row, decision=permission.decision, reason_code=permission.reason_code, may_be_started=True
     )
+
+
+def params_of(context: RunContext) -> Mapping[str, Any]:
+    """The params (`docs/CONTRACT.md` §2), built anew until they are fixed. The customer's text is examined here and never sent.
+
+    Risk facts are those of `risk_facts.py`; one that nobody knows is left out.
+    """
+    if context.params is not None:
+        return context.params
+    row, facts = context.row, context.facts
+    if row.guard_request is not None:
+        context.params = row.params
+        return context.params
+    # Asked about before the order was queried, the row still says what the ledger knows: the question is asked for good.
+    order = context.order or order_of(facts)
+    paid = Money(order.paid_minor, order.currency) if order is not None and order.paid_minor > 0 else None
+    optional = {
+        "mode": row.mode,
+        "account_ref": facts.account_ref,
+        "order_ref": row.order_ref,
+        "source": row.source or None,
+        "order": {"paid": money_out(paid)} if paid is not None and row.channel not in IN_PARTS else None,
+    }
+    return {
+        "amount": money_out(row.money),
+        "ledger_entry_id": row.ledger_entry_id,
+        "refund_id": row.refund_id,
+        "channel": row.channel,
+        "scenario": row.scenario,
+        **{name: value for name, value in optional.items() if value is not None},
+        "risk": risk_facts(facts, in_parts=row.channel in IN_PARTS),
+    }
+
+
+def evidence_of(context: RunContext, *, system: str | None, is_ready: bool) -> Mapping[str, Any]:
+    """What goes beside the question and can only tighten the answer: why a person is asked, and who could pay."""
+    evidence: dict[str, Any] = {"correlation_id": context.row.ledger_entry_id}
+    if context.escalation is not None:
+        evidence |= {"escalation": context.escalation, "settlement": system or "none", "settlement_ready": is_ready}
+    return evidence

@@ -1,24 +1,27 @@
-"""check_params, gate_common, query_order, check_order, route_mode_scenario and scenario_validate: what is known of a row, without asking outside.
+"""check_params, gate_common, route_mode_scenario and scenario_validate: what is known of a row, without asking outside.
 
 A row that is incomplete is an ERROR that says what is wrong; everything else that stands in the way goes to a person.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 
 from sentinel.core.money import DIGITS
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 from worker.images.recogniser import Recognised
 from worker.refunds import transitions
 from worker.refunds.rows import OrderFacts
-from worker.refunds.workflow.context import PureStep, RunContext, StepResult, to_person
-from worker.refunds.workflow.directories import Found, NoDirectoryAnswer, OrderDirectory, UnknownOrder
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN
+from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, to_person
 
 _NEEDS_ORDER = ("private", "public")
+_COMPLETE = StepResult({}, next_step(StepName.CHECK_PARAMS))
+_AFTER_GATE, _AFTER_VALIDATE = next_step(StepName.GATE_COMMON), next_step(StepName.SCENARIO_VALIDATE)
+_NO_HIT = StepResult({}, _AFTER_GATE, tool_used="ledger")
 
 
 class CheckParams(PureStep):
@@ -30,17 +33,18 @@ class CheckParams(PureStep):
         """On, or ERROR naming the field and the rule."""
         problem = _problem(context)
         if problem is None:
-            return StepResult({}, next_step(self.name))
+            return _COMPLETE
         context.event = transitions.give_up(context.row, f"check_params: {problem}")
         return StepResult({"problem": problem})
 
 
 def _problem(context: RunContext) -> str | None:
     row = context.row
-    for name in ("channel", "scenario", "account_ref", "order_ref", "action", "agent_id"):
-        value = getattr(row, name)
+    if (problem := _problem_of_terms(row.channel, row.scenario, row.action, row.agent_id)) is not None:
+        return problem
+    for name, value in (("account_ref", row.account_ref), ("order_ref", row.order_ref)):
         if value is not None and not is_identifier(value, MAX_IDENTIFIER):
-            return f"{name} must be an identifier of A-Z a-z 0-9 . _ : / @ -"
+            return _no_identifier(name)
     if row.currency not in DIGITS:
         return "currency must be an ISO 4217 code in use"
     if row.amount_minor <= 0:
@@ -51,6 +55,19 @@ def _problem(context: RunContext) -> str | None:
         if context.facts.account_ref is None:
             return f"account_ref is missing, and order {row.order_ref} does not say whose it is"
     return None
+
+
+@lru_cache(256)
+def _problem_of_terms(channel: str, scenario: str, action: str, agent_id: str) -> str | None:
+    """What many rows have in common, looked at once."""
+    for name, value in {"channel": channel, "scenario": scenario, "action": action, "agent_id": agent_id}.items():
+        if not is_identifier(value, MAX_IDENTIFIER):
+            return _no_identifier(name)
+    return None
+
+
+def _no_identifier(name: str) -> str:
+    return f"{name} must be an identifier of A-Z a-z 0-9 . _ : / @ -"
 
 
 COMPENSATION = "compensation"
@@ -66,13 +83,13 @@ class GateCommon(PureStep):
         lifted: dict[str, object] = {}
         for reason in _hits(context):
             if reason not in context.lifted:
-                return to_person(context, reason, next_step(self.name), **lifted)
+                return to_person(context, reason, _AFTER_GATE, **lifted)
             lifted = {"lifted": reason}
         asked = _asked_for(context)
         if asked is not None and not lifted:
             # Reasons that a person has lifted are not asked about twice.
-            return to_person(context, asked, next_step(self.name))
-        return StepResult(lifted, next_step(self.name), tool_used="ledger")
+            return to_person(context, asked, _AFTER_GATE)
+        return StepResult(lifted, _AFTER_GATE, tool_used="ledger") if lifted else _NO_HIT
 
 
 def _asked_for(context: RunContext) -> Escalation | None:
@@ -107,44 +124,6 @@ def _paid_unknown(context: RunContext) -> bool:
     )
 
 
-class QueryOrder:
-    """Asks each channel's directory once for all of its rows."""
-
-    name = StepName.QUERY_ORDER
-
-    def __init__(self, directories: Mapping[str, OrderDirectory]) -> None:
-        self._directories = directories
-
-    def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Look the orders up."""
-        for channel, directory in self._directories.items():
-            here = [context for context in contexts if context.row.channel == channel]
-            if not here:
-                continue
-            found: list[Found] = [NoDirectoryAnswer("not ready")] * len(here)
-            if directory.is_ready():
-                found = directory.find([(context.row, context.facts) for context in here])
-            for context, one in zip(here, found, strict=True):
-                context.lookup = one
-
-    def run(self, context: RunContext) -> StepResult:
-        """On with the order; to a person without one, where the channel needs it."""
-        row, found = context.row, context.lookup
-        if row.channel not in self._directories:
-            return StepResult({"order": "no directory of this channel"}, next_step(self.name))
-        tool = self._directories[row.channel].name
-        if isinstance(found, OrderFacts):
-            context.order = found
-            if found.account_ref and row.account_ref and found.account_ref != row.account_ref:
-                return to_person(context, Escalation.ACCOUNT_MISMATCH, next_step(self.name))
-            return StepResult({"order_ref": found.order_ref}, next_step(self.name), tool_used=tool)
-        if isinstance(found, UnknownOrder):
-            if row.channel in MAY_BE_UNKNOWN:
-                return StepResult({"order": "unknown"}, next_step(self.name), tool_used=tool)
-            return to_person(context, Escalation.ORDER_UNKNOWN, next_step(self.name), order_ref=row.order_ref)
-        return to_person(context, Escalation.ORDER_DIRECTORY_UNAVAILABLE, next_step(self.name), degraded=tool)
-
-
 class RouteModeScenario(PureStep):
     """The route was found when the run began; here it decides."""
 
@@ -157,9 +136,13 @@ class RouteModeScenario(PureStep):
             return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.NO_ROUTE)
         if route.to_person is not None:
             return StepResult({"route": route.name}, StepName.TRANSFER_TO_HUMAN, route.to_person)
-        proof = route.needs_proof(context.row.money)
-        following = StepName.COLLECT_IMAGE if proof else StepName.SCENARIO_VALIDATE
-        return StepResult({"route": route.name, "settles_to": route.settles_to, "proof": proof}, following)
+        return _into_branch(route.name, route.settles_to, route.wants_image and route.needs_proof(context.row.money))
+
+
+@cache
+def _into_branch(route: str, settles_to: str, proof: bool) -> StepResult:
+    following = StepName.COLLECT_IMAGE if proof else StepName.SCENARIO_VALIDATE
+    return StepResult({"route": route, "settles_to": settles_to, "proof": proof}, following)
 
 
 _DAY_SECONDS = 86_400
@@ -175,9 +158,16 @@ class ScenarioValidate(PureStep):
         lifted: dict[str, object] = {}
         for reason in _unfulfilled(context):
             if reason not in context.lifted:
-                return to_person(context, reason, next_step(self.name), **lifted)
+                return to_person(context, reason, _AFTER_VALIDATE, **lifted)
             lifted = {"lifted": reason}
-        return StepResult({"scenario": context.row.scenario, **lifted}, next_step(self.name))
+        if lifted:
+            return StepResult({"scenario": context.row.scenario, **lifted}, _AFTER_VALIDATE)
+        return _fulfilled(context.row.scenario)
+
+
+@lru_cache(256)
+def _fulfilled(scenario: str) -> StepResult:
+    return StepResult({"scenario": scenario}, _AFTER_VALIDATE)
 
 
 def _unfulfilled(context: RunContext) -> list[Escalation]:
@@ -242,27 +232,3 @@ _CHECKS: Mapping[str, Callable[[RunContext, OrderFacts], list[Escalation]]] = {
     "quality": _damage,
 }
 """What a scenario asks for; the retail standard refund asks for nothing that the policy does not."""
-
-
-class CheckOrder(PureStep):
-    """Pure on the order that was queried; a row without one has nothing to contradict."""
-
-    name = StepName.CHECK_ORDER
-
-    def run(self, context: RunContext) -> StepResult:
-        """On, or to a person with the first contradiction."""
-        found = None if context.order is None else _contradiction(context.order)
-        if found is None:
-            return StepResult({}, next_step(self.name))
-        return to_person(context, Escalation.ORDER_PAID_UNKNOWN, next_step(self.name), contradiction=found)
-
-
-def _contradiction(order: OrderFacts) -> str | None:
-    """What cannot be so, in a code for the trail."""
-    if order.delivered_at is not None and order.delivered_at < order.ordered_at:
-        return "delivered_before_ordered"
-    if (order.shipping_fee_minor or 0) > order.paid_minor:
-        return "shipping_fee_above_paid"
-    if (order.item_paid_minor or 0) > order.paid_minor:
-        return "item_above_paid"
-    return None

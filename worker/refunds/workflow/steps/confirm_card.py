@@ -13,13 +13,17 @@ from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import CardStatus, ConfirmationRequest, Confirmations
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName, next_step
-from worker.refunds.workflow.guard_request import params_of
+from worker.refunds.workflow.runner import RunContext, StepResult, to_person
+from worker.refunds.workflow.steps.ask_authority import params_of
 from worker.settlement.registry import Systems
 
 _AT_ONCE = 64
+
+
+_AFTER_LIMIT_CHECK = next_step(StepName.LIMIT_CHECK)
+_NOT_ASKED = StepResult({"look": "left to the decision"}, _AFTER_LIMIT_CHECK)
 
 
 class LimitCheck:
@@ -61,14 +65,14 @@ class LimitCheck:
         """On when it would be allowed, or was not asked; to a person otherwise."""
         look = context.check_answer
         if look is None:
-            return StepResult({"look": "left to the decision"}, next_step(self.name))
+            return _NOT_ASKED
         if not isinstance(look, CheckAnswer):
             context.event = transitions.after_no_answer(context.row, look, self._retry_policy)
             return StepResult({"authority": "no answer"})
         if look.decision == "ALLOW":
-            return StepResult({"look": look.decision}, next_step(self.name), tool_used="action/check")
+            return StepResult({"look": look.decision}, _AFTER_LIMIT_CHECK, tool_used="action/check")
         return to_person(
-            context, Escalation.OVER_LIMIT_EARLY, next_step(self.name), look=look.decision, code=look.reason_code
+            context, Escalation.OVER_LIMIT_EARLY, _AFTER_LIMIT_CHECK, look=look.decision, code=look.reason_code
         )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 
 from sentinel.core.money import Money
 from worker.critic.case import CriticCase, Opinion
 from worker.critic.critic import Critic
 from worker.refunds.concurrency import WorkerPool
-from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.runner import RunContext, StepResult, to_person
 
 
 class CriticCheck:
@@ -23,9 +24,11 @@ class CriticCheck:
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """The rules take microseconds; a model is asked for several rows at a time."""
-        with_model = [context for context in contexts if self._wants_model(context)]
+        with_model = []
         for context in contexts:
-            if not self._wants_model(context):
+            if self._wants_model(context):
+                with_model.append(context)
+            else:
                 context.opinion = self._critic.judge(case_of(context), wants_model=False)
         opinions: list[Opinion] = self._worker_pool.map(
             lambda context: self._critic.judge(case_of(context), wants_model=True), with_model
@@ -43,12 +46,19 @@ class CriticCheck:
         following = StepName.CONFIRM_CARD if route is not None and route.confirm_card else StepName.ASK_AUTHORITY
         if opinion is None:
             return to_person(context, Escalation.CRITIC_ERROR, following)
+        if opinion.approved and not opinion.reason:
+            return _approved(opinion.layer, opinion.reason_code, opinion.detail_code, following)
         output = {"layer": opinion.layer, "code": opinion.reason_code, "detail": opinion.detail_code}
         if opinion.reason:
             output["words"] = opinion.reason
         if opinion.approved:
             return StepResult(output, following, tool_used="critic")
         return to_person(context, Escalation(opinion.reason_code), following, **output)
+
+
+@cache
+def _approved(layer: str, code: str, detail: str, following: StepName) -> StepResult:
+    return StepResult({"layer": layer, "code": code, "detail": detail}, following, tool_used="critic")
 
 
 def case_of(context: RunContext) -> CriticCase:

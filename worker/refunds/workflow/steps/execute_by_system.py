@@ -6,10 +6,11 @@ write *is* the effect. The report is sent right after the batch, and from the ou
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from psycopg import errors as pg
 
 from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreachable
@@ -20,10 +21,10 @@ from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.rows import Change, Execution, Report, report_body
 from worker.refunds.states import LedgerState
 from worker.refunds.transitions import RetryPolicy, is_outside
-from worker.refunds.workflow.context import RunContext, StepResult
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.routes import IN_PARTS
+from worker.refunds.workflow.runner import RunContext, StepResult, trail_entry
 from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
 from worker.settlement.registry import Systems
 
@@ -192,7 +193,7 @@ def _takes_order(context: RunContext) -> bool:
 
 def _permit(context: RunContext) -> GuardAnswer:
     assert isinstance(context.answer, GuardAnswer)
-    return replace(context.answer, permit_token=context.row.permit_token)
+    return dataclasses.replace(context.answer, permit_token=context.row.permit_token)
 
 
 class Confirm:
@@ -246,7 +247,8 @@ def _execution(context: RunContext) -> Execution:
     result = {"execution_id": str(context.execution_id), "system": route.settles_to}
     payload = report_body(row, report, "success", result=result)
     # This step's own line is written with the execution, which the trail must not outlive.
-    context.note(StepName.CONFIRM, StepResult({"report": str(report)}, tool_used="outbox"))
+    line = trail_entry(StepName.CONFIRM, StepResult({"report": str(report)}, tool_used="outbox"), context.began)
+    context.trail.append(line)
     return Execution(
         row,
         context.execution_id,

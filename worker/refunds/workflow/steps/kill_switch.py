@@ -10,14 +10,15 @@ import hashlib
 import threading
 import time
 from collections.abc import Sequence
+from functools import cache
 
 from sentinel.client import Client, Rejected, Switches, Unreachable
 from worker.refunds import transitions
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.routes import Route, Routes, master_of
+from worker.refunds.workflow.runner import RunContext, StepResult, to_person
 from worker.settlement.registry import Systems
 
 _NEXT = next_step(StepName.KILL_SWITCH)
@@ -63,8 +64,15 @@ class KillSwitch:
             if reason not in context.lifted:
                 return to_person(context, reason, _NEXT, **seen, **lifted)
             lifted = {"lifted": reason}
-        seen = {"switch": context.route.switch} if context.route is not None else {"route": "none"}
-        return StepResult({**seen, **lifted}, _NEXT, tool_used="switches")
+        if lifted or context.route is None:
+            seen = {"switch": context.route.switch} if context.route is not None else {"route": "none"}
+            return StepResult({**seen, **lifted}, _NEXT, tool_used="switches")
+        return _is_on(context.route.switch)
+
+
+@cache
+def _is_on(switch: str) -> StepResult:
+    return StepResult({"switch": switch}, _NEXT, tool_used="switches")
 
 
 def _hits(context: RunContext, board: Switches, systems: Systems) -> list[tuple[Escalation, dict[str, object]]]:

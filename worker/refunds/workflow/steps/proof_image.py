@@ -14,9 +14,9 @@ from worker.images.recogniser import Recognised, Recogniser, Unrecognised
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import KeptImage
-from worker.refunds.workflow.context import RunContext, StepResult, to_person
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.runner import RunContext, StepResult, to_person
 
 
 class CollectImage:

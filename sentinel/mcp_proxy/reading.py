@@ -1,0 +1,64 @@
+"""What an agent may only read of the server behind the proxy: its resources and prompts, where the operator passes them on.
+
+They are read with the credential that the agent does not have, and the table says nothing of them: so neither is there unless
+`--pass-on` names it. Each request is the plain one, without a client's `_meta` and without answers to questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+
+from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
+
+PASSED_ON: dict[str, dict[str, tuple[Any, Any, tuple[str, ...]]]] = {
+    "resources": {
+        "on_list_resources": (types.ListResourcesRequest, types.ListResourcesResult, ("cursor",)),
+        "on_list_resource_templates": (
+            types.ListResourceTemplatesRequest, types.ListResourceTemplatesResult, ("cursor",),
+        ),
+        "on_read_resource": (types.ReadResourceRequest, types.ReadResourceResult, ("uri",)),
+    },
+    "prompts": {
+        "on_list_prompts": (types.ListPromptsRequest, types.ListPromptsResult, ("cursor",)),
+        "on_get_prompt": (types.GetPromptRequest, types.GetPromptResult, ("name", "arguments")),
+    },
+}  # fmt: skip
+"""What may be passed on → handler of the SDK's server: the request, its result, and what of its params goes along."""
+
+
+def reading_handlers(
+    upstream: Upstream, passed_on: Collection[str], *, seconds: float
+) -> dict[str, Callable[..., Any]]:
+    """The handlers for what is passed on, by the names of the SDK's server."""
+
+    def handler(request: Any, result: Any, names: tuple[str, ...]) -> Callable[..., Any]:
+        async def read(ctx: Any, params: Any) -> Any:
+            given = {name: getattr(params, name) for name in names if params is not None}
+            kept = {name: value for name, value in given.items() if value is not None}
+            made = request.model_validate({"method": request.model_fields["method"].default, "params": kept or None})
+            return await _read(upstream, made, result, seconds)
+
+        return read
+
+    return {name: handler(*row) for kind in passed_on for name, row in PASSED_ON[kind].items()}
+
+
+async def _read(upstream: Upstream, request: Any, result: Any, seconds: float) -> Any:
+    # An error that the server answered is kept until its connection is closed: raised inside, it would pass for a lost one.
+    answered: MCPError | None = None
+    try:
+        async with upstream.connect() as connection:
+            try:
+                return await connection.ask(request, result, seconds=seconds)
+            except MCPError as error:
+                answered = error
+    except Exception as error:
+        name = str(error) if isinstance(error, UpstreamUnavailable) else reason_of(error)
+        message = f"the server behind the proxy did not answer ({name})"
+        raise MCPError(code=types.INTERNAL_ERROR, message=message) from error
+    assert answered is not None
+    raise answered
