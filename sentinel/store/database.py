@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,17 +99,25 @@ SERVER_PROCESS = "select pg_backend_pid()"
 """Asked of each new connection: a pooler names another process at the start than the one that answers."""
 
 
-def open_connection(conninfo: str, *, prepare: int | None = 5) -> psycopg.Connection[Any]:
+def open_connection(
+    conninfo: str,
+    *,
+    prepare: int | None = 5,
+    watch: Callable[[psycopg.Connection[Any]], AbstractContextManager[object]] = nullcontext,
+) -> psycopg.Connection[Any]:
     """An autocommit connection that prepares a statement at its `prepare`-th use, and never behind a transaction pooler.
 
-    Raises `UndeclaredPooler`, before anything is asked that a pooler would spoil.
+    Raises `UndeclaredPooler`, before anything is asked that a pooler would spoil; `watch` limits how long its answer is
+    waited for.
     """
     prepare = None if behind_pooler() else prepare
     with pooler_noticed():
         opened = psycopg.connect(conninfo, autocommit=True, prepare_threshold=prepare)
     try:
         if not behind_pooler():
-            refuse_pooler(opened, opened.execute(SERVER_PROCESS, prepare=False).fetchone())
+            with watch(opened):
+                answered = opened.execute(SERVER_PROCESS, prepare=False).fetchone()
+            refuse_pooler(opened, answered)
     except BaseException:
         opened.close()
         raise
@@ -220,12 +229,13 @@ class Pool:
     def _connect(self) -> psycopg.Connection[Any]:
         try:
             # Functions are called thousands of times by the same text: prepare at the first call, not the fifth.
-            return open_connection(self._conninfo, prepare=0)
-        except psycopg.OperationalError as error:
+            return open_connection(self._conninfo, prepare=0, watch=self.watch)
+        except psycopg.Error as error:
             raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
 
-    def watch(self, connection: psycopg.Connection[Any]) -> QueryDeadline:
-        """Wait for an answer on `connection` no longer than SILENCE_SECONDS; `unwatch` when it is there.
+    @contextlib.contextmanager
+    def watch(self, connection: psycopg.Connection[Any]) -> Iterator[QueryDeadline]:
+        """What the block asks on `connection` is answered within SILENCE_SECONDS, or else the connection is ended.
 
         The server's own time limits end with the server or the way to it; without this a silent one is waited for always.
         """
@@ -235,12 +245,11 @@ class Pool:
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._end_silence, name="database-watch", daemon=True)
                 self._watcher.start()
-        return patience
-
-    def unwatch(self, patience: QueryDeadline) -> None:
-        """The answer, or an error, is there."""
-        with self._watching:
-            self._waiting.discard(patience)
+        try:
+            yield patience
+        finally:
+            with self._watching:
+                self._waiting.discard(patience)
 
     def _end_silence(self) -> None:
         while not self._closed.wait(0.5):

@@ -142,12 +142,19 @@ class _OfLoop:
         self._places.release()
 
     async def _open(self) -> LoopConnection:
+        made: LoopConnection | None = None
         try:
-            opened = await _connected(self._conninfo)
-        except psycopg.OperationalError as error:
-            raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
-        made = LoopConnection(opened, self._forget)
-        self._all.add(made)
+            with pooler_noticed():
+                opened = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+            made = LoopConnection(opened, self._forget)
+            self._all.add(made)
+            await made.refuse_pooler()
+        except BaseException as error:
+            if made is not None:
+                made.close()
+            if isinstance(error, psycopg.Error):
+                raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
+            raise
         return made
 
     def _forget(self, connection: LoopConnection) -> None:
@@ -159,18 +166,6 @@ class _OfLoop:
         """Close them all."""
         for connection in list(self._all):
             connection.close()
-
-
-async def _connected(conninfo: str) -> psycopg.AsyncConnection[Any]:
-    with pooler_noticed():
-        opened = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
-    try:
-        if not behind_pooler():
-            refuse_pooler(opened, await (await opened.execute(SERVER_PROCESS)).fetchone())
-    except BaseException:
-        await opened.close()
-        raise
-    return opened
 
 
 class LoopConnection:
@@ -203,6 +198,15 @@ class LoopConnection:
             else:
                 self._pg.send_query_params(statement.sql, parameters, [oid for oid, _ in types], formats, BINARY)
         return statement.decode(await self._answered())
+
+    async def refuse_pooler(self) -> None:
+        """Raise `UndeclaredPooler` where a pooler answers and none is declared, `psycopg.Error` where nobody does."""
+        if behind_pooler():
+            return
+        with self._closed_if_broken():
+            self._pg.send_query(SERVER_PROCESS.encode())
+        told = (await self._answered()).get_value(0, 0) or b""
+        refuse_pooler(self._connection, (int(told),) if told.isdigit() else None)
 
     @contextlib.contextmanager
     def _closed_if_broken(self) -> Iterator[None]:

@@ -44,11 +44,8 @@ def call_with_retry_within(
         patience: QueryDeadline | None = None
         try:
             with pool.connection() as connection:
-                patience = pool.watch(connection)
-                try:
+                with pool.watch(connection) as patience:
                     return call(connection, attempts.left_seconds)
-                finally:
-                    pool.unwatch(patience)
         except psycopg.Error as error:
             attempts.failed(error, is_silent=patience is not None and patience.over)
 

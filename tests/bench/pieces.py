@@ -61,11 +61,8 @@ class OneConnection:
         """The connection."""
         yield self.one
 
-    def watch(self, connection: psycopg.Connection[Any]) -> None:
-        """Nobody waits here longer than the database does."""
-
-    def unwatch(self, patience: None) -> None:
-        """As `watch`."""
+    watch = staticmethod(contextlib.nullcontext)
+    """Nobody waits here longer than the database does."""
 
 
 @dataclass

@@ -19,6 +19,7 @@ from sentinel.store.batch_commit import BatchCommitter
 from sentinel.store.batch_statement import BatchStatement, commit_rows, pack_int4
 from sentinel.store.database import AUTHORITY, POOLER, DatabaseUnreachable, Pool, with_role
 from sentinel.store.loop_connections import LoopConnections
+from sentinel.store.queries import scalar
 from tests.faults.database_proxy import proxied
 from tests.support.fixtures import Fixtures
 from tests.support.harness import on_a_loop
@@ -181,6 +182,31 @@ def test_a_silent_server_is_given_up_within_the_deadline_and_the_loop_goes_on(
 
     with proxied(fixtures.url) as proxy:
         on(use, url=proxy.url(fixtures.url))
+
+
+def test_a_server_that_falls_silent_after_the_login_is_given_up_within_the_deadline(
+    fixtures: Fixtures, on: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection asks one thing as soon as it is open: whether a pooler answers. Nobody may wait for that for ever."""
+    monkeypatch.setattr(database, "SILENCE_SECONDS", 0.5)
+
+    async def use(connections: LoopConnections) -> float:
+        began = time.monotonic()
+        assert isinstance(await refused(connections.commit(DOUBLED, [1], 1.0)), DatabaseUnreachable)
+        return time.monotonic() - began
+
+    def use_pool(url: str) -> float:
+        pool = Pool(with_role(url, AUTHORITY), size=1)
+        began = time.monotonic()
+        with pytest.raises(DatabaseUnreachable):
+            scalar(pool, "select 1")
+        pool.close()
+        return time.monotonic() - began
+
+    with proxied(fixtures.url) as proxy:
+        proxy.black_hole.set()
+        assert on(use, url=proxy.url(fixtures.url)) < 3
+        assert use_pool(proxy.url(fixtures.url)) < 3
 
 
 def test_a_commit_whose_task_is_cancelled_leaves_no_answer_behind_for_the_next(on: Any) -> None:

@@ -122,9 +122,9 @@ def test_remove_ends_a_server_that_was_left_there(base: Path, monkeypatch: pytes
 @needs_linux
 def test_a_server_started_from_a_thread_outlives_the_thread_but_not_the_stop(base: Path) -> None:
     embedded = Embedded(base, own=True)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="starter") as pool:
         started = pool.submit(embedded.start).result()
-    assert not any(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("starter") for thread in threading.enumerate())
     assert not eventually(lambda: not embedded.is_alive(), 0.3), "the server ended with the thread"
     embedded.stop()
     assert not alive(started.pid)
