@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +29,7 @@ from sentinel.demo.summary import Ready, print_ready, print_stopped
 from sentinel.export.settings import SECRET_FILE as EXPORT_SECRET
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
+from sentinel.platform.serving.ports import reserve_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
     """
     configure_logs("info", program="demo")
     data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-    ports = Ports(given["port"], given["console_port"], given["orders_port"], board_port or _free_port(7863))
+    reserved = contextlib.ExitStack()
+    board_port = board_port or _reserved_port(7863, reserved)
+    ports = Ports(given["port"], given["console_port"], given["orders_port"], board_port)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -94,6 +96,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
             click.echo(text, err=True)
 
     with (
+        reserved,
         _no_failure_once_stopped(stop),
         demo_database(data_dir, say, stop) as database,
         contextlib.ExitStack() as stack,
@@ -103,7 +106,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         access = prepare(database.admin_url, data_dir, stop)
         urls = database.program_urls()
         env = _environment(urls, data_dir, access, ports)
-        health = _health_addresses(env, ports)
+        health = _health_addresses(env, ports, reserved)
         _start_all(processes, env, access, ports, data_dir, stop, say)
         source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
         posting = threading.Thread(target=_post_orders, args=(source, access, data_dir, stop, say), daemon=True)
@@ -163,16 +166,6 @@ def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
-def _free_port(wanted: int) -> int:
-    """The wanted port if it is free, else any free one."""
-    for port in (wanted, 0):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
-    return wanted
-
-
 def _require_ports(ports: Ports) -> None:
     from sentinel.platform.serving.server import CannotServe, require_free_port
 
@@ -230,7 +223,14 @@ def _environment(
     }  # fmt: skip
 
 
-def _health_addresses(env: dict[str, dict[str, str]], ports: Ports) -> dict[str, str]:
+def _reserved_port(wanted: int, until: contextlib.ExitStack) -> int:
+    """The wanted port if it is free, else any free one; nobody else is given it before `until` ends."""
+    port, holder = reserve_port(wanted)
+    until.enter_context(holder)
+    return port
+
+
+def _health_addresses(env: dict[str, dict[str, str]], ports: Ports, reserved: contextlib.ExitStack) -> dict[str, str]:
     """Give each program a health port, and say where its metrics are; beside the standard ports where the demo is on those."""
     variables = {
         "authority": ("authority", "SENTINEL_HEALTH_PORT"), "console": ("console", "SENTINEL_CONSOLE_HEALTH_PORT"),
@@ -239,7 +239,10 @@ def _health_addresses(env: dict[str, dict[str, str]], ports: Ports) -> dict[str,
     }  # fmt: skip
     found = {}
     for number, (name, (program, variable)) in enumerate(variables.items()):
-        port = env[program].setdefault(variable, str(_free_port(7870 + number if ports.authority == 7860 else 0)))
+        if variable not in env[program]:
+            wanted = 7870 + number if ports.authority == 7860 else 0
+            env[program][variable] = str(_reserved_port(wanted, reserved))
+        port = env[program][variable]
         found[name] = f"http://127.0.0.1:{port}/metrics"
     return found
 

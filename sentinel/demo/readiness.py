@@ -15,6 +15,7 @@ from sentinel.demo.processes import Processes, raise_if_stopped
 
 READY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
+_MOST_SAID = 300
 
 
 class DemoFailed(SentinelError):
@@ -34,11 +35,18 @@ def wait_ready(processes: Processes, addresses: Mapping[str, Sequence[str]], log
             while not answered.wait(_POLL_SECONDS):
                 raise_if_stopped(stop)
                 if (ended := processes.ended()) is not None:
-                    raise DemoFailed(f"{ended} ended at once; see {logs / f'{ended}.log'}")
+                    raise DemoFailed(f"{ended} ended at once{_last_words(logs / f'{ended}.log')}")
                 if time.monotonic() > deadline:
-                    raise DemoFailed(f"{name} did not become ready; see {logs / f'{name}.log'}")
+                    raise DemoFailed(f"{name} did not become ready{_last_words(logs / f'{name}.log')}")
         finally:
             enough.set()
+
+
+def _last_words(log: Path) -> str:
+    """Where the log is, and its last line: mostly the program's own refusal."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; see {log}" + (f", which ends: {said[:_MOST_SAID]}" if said else "")
 
 
 def _poll_health(url: str, answered: threading.Event, enough: threading.Event) -> None:
