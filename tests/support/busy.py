@@ -1,10 +1,25 @@
-"""How busy this machine is: what a test gives more time by."""
+"""How busy the machine is: what a test allows itself in time is for a machine of its own."""
 
 from __future__ import annotations
 
 import os
+import time
+
+_SPIN_SECONDS = 0.02
 
 
 def overload() -> float:
-    """How much longer things take here than on a machine of our own: waiting processes per processor, at least 1."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """How much longer things take here than on a machine of our own, at least 1.
+
+    The larger of waiting processes per processor over the last minute, and of how long a little computing takes now: the
+    first comes late where the load has just begun.
+    """
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1), _slowdown())
+
+
+def _slowdown() -> float:
+    """Seconds on the clock for each second that this thread computes."""
+    began, computed = time.monotonic(), time.thread_time()
+    while time.thread_time() - computed < _SPIN_SECONDS:
+        pass
+    return (time.monotonic() - began) / _SPIN_SECONDS
