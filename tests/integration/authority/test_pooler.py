@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import subprocess
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from sentinel.store.loop_connections import _OfLoop
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
 from tests.acceptance.places import clean_env, end, eventually, module, request, run, start_serve
 from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
+from tests.support.harness import on_a_loop
 from tests.support.ledger_fixtures import ROOT
 from tests.support.logins import make_login, program_url
 from tests.support.pgbouncer import SERVER_CONNECTIONS, Pooler, running_pgbouncer, server_connections
@@ -60,7 +60,7 @@ def test_a_pooler_that_nobody_declared_is_refused_and_the_setting_named(
 def test_undeclared_no_loop_takes_a_connection_through_it(fixtures: Fixtures, pooler: Pooler) -> None:
     connections = _OfLoop(with_role(address(fixtures, pooler, AUTHORITY), AUTHORITY), 1)
     with pytest.raises(UndeclaredPooler):
-        asyncio.run(connections.take())
+        on_a_loop(connections.take())
     assert connections.in_use == 0
 
 
