@@ -220,7 +220,12 @@ class Conditions:
         return tree
 
     def activation(self, values: Mapping[str, Any]) -> Any:
-        """The values of one request, made once and shared by all conditions of the policy."""
+        """The values of one request, made once and shared by all conditions of the policy.
+
+        Raises `ValueError` on a text with a zero character: the engine would compare only what stands before it.
+        """
+        if any(isinstance(value, str) and "\0" in value for value in values.values()):
+            raise ValueError("a text with a zero character")
         return self._environment.Activation(values)
 
 

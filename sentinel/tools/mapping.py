@@ -110,7 +110,8 @@ def _is_of(kind: str, value: Any) -> bool:
         return True
     if kind == "int":
         return type(value) is int and abs(value) <= _WHOLE_MOST
-    return type(value) is (bool if kind == "bool" else str)
+    # No store takes a text with a zero character, and the engine of the conditions would read what stands before it.
+    return type(value) is bool if kind == "bool" else type(value) is str and "\0" not in value
 
 
 def _is_within(argument: Argument, value: Any) -> bool:
@@ -179,7 +180,10 @@ def _plain(value: Any) -> Any:
 
 
 def _question(mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any], digest: str) -> GuardQuestion:
-    activation = action.conditions.activation(values)
+    try:
+        activation = action.conditions.activation(values)
+    except ValueError:
+        raise ToolRefused("malformed_argument", f"{mapping.name}: an argument that no condition can read") from None
 
     def value_of(what: str, one: Expression) -> Any:
         missing = sorted(one.reads - values.keys())

@@ -91,7 +91,7 @@ UNTRANSLATED = st.sampled_from(
 _right: dict[str, st.SearchStrategy[Any]] = {
     "int": st.one_of(st.integers(-3, 4), st.sampled_from([LEAST, LEAST + 1, MOST, MOST - 1, 2**53, 10**12, 3037000500])),
     "bool": st.booleans(),
-    "string": st.one_of(st.sampled_from(["", "a", "ab", "é", "e\u0301", "\U0001f600", "\uffff", "a\n", "a\x00b", "A"]), st.text(max_size=5)),
+    "string": st.one_of(st.sampled_from(["", "a", "ab", "é", "e\u0301", "\U0001f600", "\uffff", "a\n", "a\x01b", "A"]), st.text(max_size=5).filter(lambda text: "\0" not in text)),
     "timestamp": st.one_of(
         st.datetimes(datetime(2020, 1, 1), datetime(2020, 1, 3)).map(lambda at: at.replace(tzinfo=UTC)),
         st.sampled_from([datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
@@ -283,3 +283,14 @@ def test_a_translation_that_is_a_little_wrong_is_caught(
     monkeypatch.setitem(module._GLOBALS, name, mutant)
     broken = CONDITIONS.combined([CONDITIONS.compile(text)])
     assert answers_or_error(lambda: broken.answers(values)) != answers_or_error(lambda: engine_answers([text], values))
+
+
+@pytest.mark.parametrize("text", ["name == 'a'", "name in ['a']", "name == other"])
+def test_the_engine_is_not_asked_about_a_text_with_a_zero_character_which_it_would_cut(text: str) -> None:
+    values = {"name": "a\0b", "other": "a"}
+    condition = CONDITIONS.compile(text)
+    assert CONDITIONS.combined([condition]).answers(values) == (False,)
+    with pytest.raises(ValueError, match="zero character"):
+        engine_answers([text], values)
+    # Why: what the engine itself says of it. Once it says otherwise, the refusal can go.
+    assert CONDITIONS._environment.compile(text).eval(CONDITIONS._environment.Activation(values)).value() is True

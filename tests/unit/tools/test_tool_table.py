@@ -106,6 +106,8 @@ def test_the_key_is_the_same_for_the_same_effect_and_every_bound_argument_is_par
         ({"lines": {1: 2}}, "malformed_argument"),
         ({"lines": float("nan")}, "malformed_argument"),
         ({"lines": object()}, "malformed_argument"),
+        ({"charge": "ch_1\0"}, "malformed_argument"),
+        ({"charge": "ch_\ud800"}, "mapping_failed"),
         ({"charge": "ch 1"}, "mapping_failed"),
         ({"charge": "c" * 200}, "mapping_failed"),
         ({"charge": ""}, None),
