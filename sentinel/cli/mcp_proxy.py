@@ -13,6 +13,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     from sentinel.mcp_proxy.options import COMMAND_OPTIONS
 
     for option in reversed(COMMAND_OPTIONS):
+        if option.is_switch:
+            command = click.option(option.name, is_flag=True, help=option.help)(command)
+            continue
         command = click.option(
             option.name, type=option.kind, required=option.is_required, multiple=option.is_repeatable, help=option.help,
             metavar=option.placeholder, default=option.default, show_default=option.default is not None,
@@ -30,10 +33,12 @@ def command(**given: Any) -> None:
         if missing.name is None or missing.name.startswith("sentinel"):
             raise
         raise click.UsageError(f"mcp-proxy wants the extra mcp: there is no {missing.name} here") from missing
-    values = [
-        (f"--{name.replace('_', '-')}", str(one))
-        for name, value in given.items()
-        for one in (value if isinstance(value, tuple) else (value,))
-        if one is not None
-    ]
-    raise SystemExit(main([part for pair in values for part in pair]))
+    words: list[str] = []
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += [option] if value else []
+            continue
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [option, str(one)] if one is not None else []
+    raise SystemExit(main(words))

@@ -1,6 +1,6 @@
-"""Which agent talks to the proxy over HTTP: the one whose sentinel key it presents. The key opens nothing but the proxy's door.
+"""Which agent talks to the proxy over HTTP: the one whose sentinel key it presents, or for which the subject of its access token stands.
 
-What the proxy asks, it asks with its own key, in the agent's name.
+Both open nothing but the proxy's door. What the proxy asks, it asks with its own key, in the agent's name.
 """
 
 from __future__ import annotations
@@ -10,12 +10,22 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 
 from sentinel.client import AsyncClient, Rejected, Unreachable
+from sentinel.mcp_proxy.access_tokens import AccessTokens, IssuerAway, TokenRefused
 
 SCOPE_KEY = "sentinel.agent"
+STILL_KEY = "sentinel.agent_still"
+"""In a request's scope: a coroutine function that says whether what the agent presented still opens the door."""
+_METADATA = "/.well-known/oauth-protected-resource"
 _REMEMBERED_SECONDS = 1.0
 _MOST_REMEMBERED = 1_000
+
+Still = Callable[[], Awaitable[bool]]
 
 
 class AgentKeys:
@@ -51,11 +61,36 @@ class AgentKeys:
         return holder.agent_id if holder.tenant_id == self._tenant else None
 
 
-class AgentsOnly:
-    """An ASGI application that lets agents in to another one; the agent stands in the request's scope. `/healthz` is for everybody."""
+class _NotAdmitted(Exception):
+    """The answer to who is not let in; `challenge` is what `WWW-Authenticate` says beside the scheme."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], keys: AgentKeys) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, status: int, error: str, challenge: dict[str, str] | None = None) -> None:
+        super().__init__(error)
+        self.status, self.error, self.challenge = status, error, challenge
+
+
+class AgentsOnly:
+    """An ASGI application that lets agents in to another one; the agent stands in the request's scope.
+
+    For everybody: `/healthz`, and with access tokens the proxy's metadata (RFC 9728), by which a client finds their issuer.
+    """
+
+    def __init__(
+        self, app: Callable[..., Awaitable[None]], keys: AgentKeys, tokens: AccessTokens | None = None
+    ) -> None:
+        self._app, self._keys, self._tokens = app, keys, tokens
+        self._metadata_path = _METADATA
+        self._metadata: dict[str, Any] = {}
+        self._challenge: dict[str, str] = {}
+        if tokens is not None:
+            rules, parts = tokens.rules, urlsplit(tokens.rules.resource)
+            self._metadata_path += parts.path.rstrip("/")
+            self._metadata = {
+                "resource": rules.resource, "authorization_servers": [rules.issuer],
+                "scopes_supported": list(rules.scopes), "bearer_methods_supported": ["header"],
+            }  # fmt: skip
+            found = f"{parts.scheme}://{parts.netloc}{self._metadata_path}"
+            self._challenge = {"resource_metadata": found, "scope": " ".join(rules.scopes)}
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """One request."""
@@ -63,32 +98,71 @@ class AgentsOnly:
             return await self._app(scope, receive, send)
         if scope["path"] == "/healthz":
             return await _answer(send, 200, {"status": "ok"})
-        key = presented_key(scope)
+        if self._metadata and scope["path"] == self._metadata_path:
+            return await _answer(send, 200, self._metadata)
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            agent = await self._keys.agent_of(key) if key else None
-        except Unreachable:
-            return await _answer(send, 503, {"error": "the authority gave no answer"})
-        except Rejected:
-            return await _answer(send, 503, {"error": "the authority does not accept the proxy's key"})
-        if agent is None:
-            return await _answer(send, 401, {"error": "Invalid or missing credentials"})
+            agent = await self._admitted(headers)
+        except _NotAdmitted as refused:
+            return await _answer(send, refused.status, {"error": refused.error}, refused.challenge)
         scope[SCOPE_KEY] = agent
+        scope[STILL_KEY] = self._still(headers, agent)
+        # A session is its agent's: the SDK compares who asks with who opened it.
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=agent, scopes=[]))
         return await self._app(scope, receive, send)
 
+    async def _admitted(self, headers: dict[bytes, str]) -> str:
+        credential = presented_credential(headers)
+        if credential is None:
+            raise _NotAdmitted(401, "Invalid or missing credentials", self._challenge)
+        try:
+            if self._tokens is not None and _reads_as_token(credential):
+                return await self._tokens.agent_of(credential)
+            agent = await self._keys.agent_of(credential)
+        except TokenRefused as refused:
+            told = {"error": refused.error, "error_description": refused.description, **self._challenge}
+            raise _NotAdmitted(refused.status, refused.description, told) from refused
+        except IssuerAway as away:
+            raise _NotAdmitted(503, "the issuer of access tokens gave no keys to check them with") from away
+        except Unreachable as away:
+            raise _NotAdmitted(503, "the authority gave no answer") from away
+        except Rejected as refused:
+            raise _NotAdmitted(503, "the authority does not accept the proxy's key") from refused
+        if agent is None:
+            raise _NotAdmitted(401, "Invalid or missing credentials", {"error": "invalid_token", **self._challenge})
+        return agent
 
-def presented_key(scope: dict[str, Any]) -> str | None:
+    def _still(self, headers: dict[bytes, str], agent: str) -> Still:
+        async def still() -> bool:
+            try:
+                return await self._admitted(headers) == agent
+            except _NotAdmitted:
+                return False
+
+        return still
+
+
+def presented_credential(headers: dict[bytes, str]) -> str | None:
     """`X-API-Key`, or `Authorization: Bearer`."""
-    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     if b"x-api-key" in headers:
-        return str(headers[b"x-api-key"])
+        return headers[b"x-api-key"]
     kind, _, token = headers.get(b"authorization", "").partition(" ")
     return token.strip() or None if kind.lower() == "bearer" else None
 
 
-async def _answer(send: Any, status: int, body: dict[str, str]) -> None:
+def _reads_as_token(credential: str) -> bool:
+    """Whether it has the three parts of a JWT; a sentinel key has no dots."""
+    return credential.count(".") == 2
+
+
+async def _answer(send: Any, status: int, body: dict[str, Any], challenge: dict[str, str] | None = None) -> None:
     text = json.dumps(body).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(text)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+    headers.append(
+        (b"access-control-allow-origin", b"*")
+    )  # nothing here depends on cookies, and a browser's client reads it
+    if challenge is not None:
+        told = ", ".join(f'{name}="{value}"' for name, value in challenge.items())
+        headers.append((b"www-authenticate", f"Bearer {told}".strip().encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from mcp.server.stdio import stdio_server
@@ -14,11 +15,13 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from sentinel.client import Client
 from sentinel.integrations import ToolGuard
-from sentinel.mcp_proxy.agents import SCOPE_KEY, AgentKeys, AgentsOnly
+from sentinel.mcp_proxy.access_tokens import AccessTokens
+from sentinel.mcp_proxy.agents import SCOPE_KEY, STILL_KEY, AgentKeys, AgentsOnly, Still
 from sentinel.mcp_proxy.calls import GuardedCalls
 from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
 from sentinel.mcp_proxy.reading import reading_handlers
 from sentinel.mcp_proxy.server import ProxyServer, WhoAsks
+from sentinel.mcp_proxy.subscriptions import Subscriptions
 from sentinel.mcp_proxy.tasks import TaskIds, Tasks
 from sentinel.mcp_proxy.upstream import HttpUpstream, StdioUpstream, Upstream
 from sentinel.policy.errors import PolicyError
@@ -41,8 +44,12 @@ class Proxy:
         tasks = Tasks(self._calls, TaskIds(options.key, server=options.server))
         who: WhoAsks = _agent_of_request if options.agent is None else lambda ctx: options.agent or ""
         reading = reading_handlers(self._upstream, options.passed_on, seconds=options.seconds)
+        still: Callable[[Any], Still] = _still_of_request if options.agent is None else lambda ctx: _always
+        changes = Subscriptions(self._upstream, options.passed_on, who, still).handlers(
+            with_sessions=options.has_sessions or options.agent is not None
+        )
         self.server = ProxyServer(
-            options.server, options.table, self._upstream, self._calls, tasks, who, reading
+            options.server, options.table, self._upstream, self._calls, tasks, who, {**reading, **changes}
         ).build()
 
     async def __aenter__(self) -> Proxy:
@@ -56,14 +63,19 @@ class Proxy:
         self._client.close()
 
     def app(self) -> Any:
-        """The ASGI application. Without sessions: a client goes on after the proxy was started again."""
+        """The ASGI application. Without sessions a client goes on after the proxy was started again."""
+        access = self._options.access
+        named = [urlsplit(access.resource).netloc] if access is not None else []
         loopback = [f"{host}:*" for host in ("127.0.0.1", "localhost", "[::1]")]
         security = TransportSecuritySettings(
-            enable_dns_rebinding_protection=True, allowed_hosts=[*self._options.allowed_hosts, *loopback],
+            enable_dns_rebinding_protection=True, allowed_hosts=[*self._options.allowed_hosts, *named, *loopback],
             allowed_origins=[f"http://{host}" for host in loopback],
         )  # fmt: skip
-        app = self.server.streamable_http_app(stateless_http=True, transport_security=security)
-        return AgentsOnly(app, AgentKeys(self._options.authority, self._authority))
+        app = self.server.streamable_http_app(
+            stateless_http=not self._options.has_sessions, transport_security=security
+        )
+        tokens = AccessTokens(access) if access is not None else None
+        return AgentsOnly(app, AgentKeys(self._options.authority, self._authority), tokens)
 
     async def run(self) -> None:
         """Serve until standard input ends, or until a signal."""
@@ -86,6 +98,16 @@ def upstream_of(options: Options) -> Upstream:
 
 def _agent_of_request(ctx: Any) -> str:
     return str(ctx.request.scope[SCOPE_KEY])
+
+
+def _still_of_request(ctx: Any) -> Still:
+    found: Still = ctx.request.scope[STILL_KEY]
+    return found
+
+
+async def _always() -> bool:
+    """Over stdio whoever started the proxy is the agent."""
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.integrations.tool_guard import Facts
+from sentinel.mcp_proxy.access_rules import AccessRules, read_access_rules
 from sentinel.tools import ToolTable, read_tool_table
 
 PORT = 7864
@@ -40,6 +41,8 @@ class Options:
     facts: Facts | None
     seconds: float
     passed_on: Sequence[str] = ()
+    has_sessions: bool = False
+    access: AccessRules | None = None
     authority_seconds: float = 5.0
 
 
@@ -52,6 +55,8 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         raise WrongOptions("give either --listen (each agent has its key) or --agent (stdio, one agent)")
     if unknown := sorted(set(given.pass_on) - set(MAY_BE_PASSED_ON)):
         raise WrongOptions(f"--pass-on {unknown[0]}: is none of {', '.join(MAY_BE_PASSED_ON)}")
+    if given.agent and (given.access_tokens or given.sessions):
+        raise WrongOptions("--access-tokens and --sessions are for --listen")
     table = read_tool_table(Path(given.tools))
     if given.upstream_command:
         _refuse_header_injections(table, given.server)
@@ -62,6 +67,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         credential_name=given.credential_name or ("Authorization" if given.upstream_url else ""),
         listen=_address(given.listen) if given.listen else None, allowed_hosts=given.allow_host, agent=given.agent,
         facts=read_facts(given.facts) if given.facts else None, seconds=given.timeout, passed_on=given.pass_on,
+        has_sessions=given.sessions, access=read_access_rules(Path(given.access_tokens)) if given.access_tokens else None,
     )  # fmt: skip
 
 
@@ -105,6 +111,7 @@ class CommandOption:
     help: str
     is_required: bool = False
     is_repeatable: bool = False
+    is_switch: bool = False
     default: str | float | None = None
     placeholder: str | None = None
 
@@ -136,6 +143,15 @@ COMMAND_OPTIONS = (
     CommandOption(
         "--allow-host", "A name by which it may be asked for besides the loopback's; repeatable.", is_repeatable=True
     ),
+    CommandOption(
+        "--access-tokens",
+        "Let agents in by access tokens (OAuth) too: a YAML file with resource, issuer, jwks_url, scopes and agents.",
+    ),
+    CommandOption(
+        "--sessions",
+        "Keep sessions for clients of before 2026-07-28, so that they are told of changes; they end with the proxy.",
+        is_switch=True,
+    ),
     CommandOption("--agent", "Serve one agent on standard input and output."),
     CommandOption("--facts", "What the program knows of a call: module:function, or a JSON file."),
     CommandOption(
@@ -158,6 +174,8 @@ def parser() -> argparse.ArgumentParser:
         told = option.help if option.default is None else f"{option.help} (default: {option.default})"
         if option.is_repeatable:
             made.add_argument(option.name, action="append", default=[], help=told, metavar=option.placeholder)
+        elif option.is_switch:
+            made.add_argument(option.name, action="store_true", help=told)
         else:
             made.add_argument(
                 option.name, type=option.kind, required=option.is_required, default=option.default, help=told,

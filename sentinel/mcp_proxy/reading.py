@@ -1,4 +1,5 @@
-"""What an agent may only read of the server behind the proxy: its resources and prompts, where the operator passes them on.
+"""What an agent may only read of the server behind the proxy: its resources and prompts, where the operator passes them on, and
+what the server proposes for their arguments.
 
 They are read with the credential that the agent does not have, and the table says nothing of them: so neither is there unless
 `--pass-on` names it. Each request is the plain one, without a client's `_meta` and without answers to questions.
@@ -44,7 +45,21 @@ def reading_handlers(
 
         return read
 
-    return {name: handler(*row) for kind in passed_on for name, row in PASSED_ON[kind].items()}
+    found = {name: handler(*row) for kind in passed_on for name, row in PASSED_ON[kind].items()}
+    if passed_on:
+        complete = handler(types.CompleteRequest, types.CompleteResult, ("ref", "argument", "context"))
+        found["on_completion"] = _of_what_is_passed_on(complete, passed_on)
+    return found
+
+
+def _of_what_is_passed_on(complete: Callable[..., Any], passed_on: Collection[str]) -> Callable[..., Any]:
+    async def completed(ctx: Any, params: types.CompleteRequestParams) -> Any:
+        kind = "prompts" if isinstance(params.ref, types.PromptReference) else "resources"
+        if kind not in passed_on:
+            raise MCPError(code=types.INVALID_PARAMS, message=f"the proxy passes on no {kind}")
+        return await complete(ctx, params)
+
+    return completed
 
 
 async def _read(upstream: Upstream, request: Any, result: Any, seconds: float) -> Any:

@@ -1,7 +1,8 @@
 """The MCP server that agents talk to: the upstream's tools, whose calls are asked about first. Speaks 2026-07-28 and before.
 
 It asks a client for nothing: no elicitation and no sampling, so that nothing over the agent's own channel can be taken for an
-approval. Of resources and prompts only what the operator passes on is there (`reading.py`).
+approval. Of resources and prompts only what the operator passes on is there (`reading.py`),
+and of changes what may be read (`subscriptions.py`).
 """
 
 from __future__ import annotations

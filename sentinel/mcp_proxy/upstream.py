@@ -2,14 +2,14 @@
 
 Over HTTP every call has a connection of its own, opened before the operation is started, so that a server that is away costs no
 start, one call's broken connection breaks no other call, and no request goes out over a connection that has gone stale. Over stdio
-there is one process, which is started again when it is gone. Redirects are not followed.
+there is one process, which is started again when it is gone. Who waits for changes has a connection of its own over HTTP. Redirects are not followed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,13 +17,17 @@ import httpx2
 import mcp_types as types
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.subscriptions import ServerEvent
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from sentinel import __version__
+from sentinel.mcp_proxy.changes import Heard, Subscribed, changes_of
 from sentinel.mcp_proxy.credential import CredentialFilter
 
 CONNECT_SECONDS = 10.0
+SILENT_SECONDS = 600.0
+"""How long a connection for changes may be without a byte before it counts as broken."""
 _RESULT: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 _US = types.Implementation(name="sentinel-mcp-proxy", version=__version__)
 
@@ -55,6 +59,10 @@ class Connection:
             raise self.credential.of_error(error) from None
         return self.credential.of_answer(answer)
 
+    async def ask_quickly(self, request: Any, result: Any) -> Any:
+        """As `ask`, for what a server answers at once."""
+        return await self.ask(request, result, seconds=CONNECT_SECONDS)
+
     async def call(
         self, params: types.CallToolRequestParams, *, headers: Mapping[str, str], seconds: float, progress: Any = None
     ) -> types.CallToolResult | types.InputRequiredResult:
@@ -79,6 +87,12 @@ class Upstream(Protocol):
         Its body is cancelled when the connection breaks; what broke it is raised at the end.
         """
 
+    def watch(self, wanted: types.SubscriptionFilter) -> Any:
+        """A context manager that gives an asynchronous iterator over the wanted changes, over a connection that stays open.
+
+        Raises `UpstreamUnavailable`, and `MCPError` where the server does not tell of them.
+        """
+
     async def close(self) -> None:
         """Let go of what is kept."""
 
@@ -91,17 +105,31 @@ class HttpUpstream:
     def __init__(self, url: str, *, headers: Mapping[str, str], seconds: float) -> None:
         self._url, self._headers = url, dict(headers)
         self._credential = CredentialFilter(headers.values())
-        self._timeout = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
+        self._seconds = seconds
         self._mode = "auto"
 
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Connection]:
+    def connect(self) -> AbstractAsyncContextManager[Connection]:
         """A new connection, whose handshake shows that the server is there."""
+        return self._connected(self._seconds + CONNECT_SECONDS, None)
+
+    @asynccontextmanager
+    async def watch(self, wanted: types.SubscriptionFilter) -> AsyncIterator[AsyncIterator[ServerEvent]]:
+        """Over a connection of its own."""
+        heard = Heard()
+        async with self._connected(SILENT_SECONDS, heard.take) as connection:
+            async with changes_of(connection.client, wanted, heard, Subscribed(), connection.ask_quickly) as changes:
+                yield changes
+
+    @asynccontextmanager
+    async def _connected(self, read_seconds: float, handler: Any) -> AsyncIterator[Connection]:
         is_connected = False
+        timeout = httpx2.Timeout(CONNECT_SECONDS, read=read_seconds)
         try:
-            async with httpx2.AsyncClient(headers=self._headers, timeout=self._timeout, max_redirects=0) as http:
+            async with httpx2.AsyncClient(headers=self._headers, timeout=timeout, max_redirects=0) as http:
                 transport = streamable_http_client(self._url, http_client=http)
-                async with Client(transport, mode=self._mode, read_timeout_seconds=CONNECT_SECONDS, client_info=_US) as client:  # fmt: skip
+                async with Client(
+                    transport, mode=self._mode, read_timeout_seconds=CONNECT_SECONDS, client_info=_US, message_handler=handler,
+                ) as client:  # fmt: skip
                     self._mode = "legacy" if client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else "auto"
                     is_connected = True
                     yield Connection(client, http, self._credential)
@@ -125,6 +153,8 @@ class StdioUpstream:
         self._credential = CredentialFilter(env.values())
         self._lock = asyncio.Lock()
         self._kept: tuple[Client, asyncio.Task[None], asyncio.Event] | None = None
+        self._subscribed = Subscribed()
+        self._watching: set[Heard] = set()
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Connection]:
@@ -135,6 +165,24 @@ class StdioUpstream:
             except Exception as error:
                 raise UpstreamUnavailable(reason_of(error)) from error
         yield Connection(client, None, self._credential)
+
+    @asynccontextmanager
+    async def watch(self, wanted: types.SubscriptionFilter) -> AsyncIterator[AsyncIterator[ServerEvent]]:
+        """Of the process that runs, until it ends."""
+        async with self.connect() as connection:
+            heard = Heard()
+            self._watching.add(heard)
+            try:
+                async with changes_of(
+                    connection.client, wanted, heard, self._subscribed, connection.ask_quickly
+                ) as changes:
+                    yield changes
+            finally:
+                self._watching.discard(heard)
+
+    async def _heard(self, message: Any) -> None:
+        for one in list(self._watching):
+            await one.take(message)
 
     async def close(self) -> None:
         """End the process."""
@@ -168,9 +216,16 @@ class StdioUpstream:
         return client
 
     async def _hold(self, ready: asyncio.Future[Client], ending: asyncio.Event) -> None:
-        async with Client(self._parameters, read_timeout_seconds=CONNECT_SECONDS, client_info=_US) as client:
-            ready.set_result(client)
-            await ending.wait()
+        self._subscribed = Subscribed()
+        try:
+            async with Client(
+                self._parameters, read_timeout_seconds=CONNECT_SECONDS, client_info=_US, message_handler=self._heard
+            ) as client:
+                ready.set_result(client)
+                await ending.wait()
+        finally:
+            for one in self._watching:
+                one.end()
 
 
 def reason_of(error: BaseException) -> str:

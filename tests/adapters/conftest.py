@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -31,6 +31,9 @@ from tests.support.fixtures import Fixtures, make_fixtures
 from tests.support.harness import decide
 from tests.support.roomy import roomy_policies
 from tests.support.warm_process import WarmProcess
+
+if TYPE_CHECKING:
+    from tests.adapters.proxy_processes import ProxyProcesses
 
 ANSWER_SECONDS = 60
 ADAPTERS = {
@@ -174,6 +177,24 @@ def place(
     with psycopg.connect(pg_server.admin_url, autocommit=True) as connection:
         for name in names:
             connection.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture(scope="module")
+def kept_processes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcesses]:
+    """A payments server and a proxy that go from test to test."""
+    from tests.adapters.proxy_processes import ProxyProcesses  # which imports this module
+
+    made = ProxyProcesses(place, tmp_path_factory.mktemp("proxy"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxied(kept_processes: ProxyProcesses) -> Iterator[ProxyProcesses]:
+    """A payments server, a proxy in front of it, and a payment that nobody else has."""
+    kept_processes.begin()
+    yield kept_processes
+    kept_processes.end_own_proxy()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
     python -m tests.adapters.mcp_clients sdk | sdk-legacy | fastmcp | fastmcp-tasks
 
-A command is {"do": "list"}, {"do": "read"} (of the SDK alone) or {"do": "call", "tool", "args"}, with {"url", "key"} or {"stdio": [command]}.
+A command is {"do": "list"}, {"do": "call", "tool", "args"}, or of the SDK alone {"do": "read"}, {"do": "complete"} or {"do": "watch",
+"calls": [[tool, args]]}, with {"url", "key"}, {"url", "oauth": true} or {"stdio": [command]}.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 
 async def with_sdk(command: dict[str, Any], mode: str) -> Any:
@@ -24,12 +27,111 @@ async def with_sdk(command: dict[str, Any], mode: str) -> Any:
     if "stdio" in command:
         first, *rest = command["stdio"]
         server = StdioServerParameters(command=first, args=rest, env=dict(os.environ))
-        async with Client(server, mode=mode) as client:
-            return await _asked(client, command)
+        heard = Heard()
+        async with Client(server, mode=mode, message_handler=heard.take) as client:
+            return await (_watched(client, command, heard) if command["do"] == "watch" else _asked(client, command))
     headers = {"Authorization": f"Bearer {command['key']}"} if command.get("key") else {}
-    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
-        async with Client(streamable_http_client(command["url"], http_client=http), mode=mode) as client:
-            return await _asked(client, command)
+    heard = Heard()
+    async with httpx2.AsyncClient(headers=headers, timeout=60, auth=_signing_in(command)) as http:
+        transport = streamable_http_client(command["url"], http_client=http)
+        async with Client(transport, mode=mode, message_handler=heard.take) as client:
+            return await (_watched(client, command, heard) if command["do"] == "watch" else _asked(client, command))
+
+
+class Heard:
+    """The plain notifications of a connection."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+
+    async def take(self, message: Any) -> None:
+        """One of them."""
+        if not isinstance(message, Exception):
+            self.changes.append(f"{message.method} {getattr(message.params, 'uri', '')}".strip())
+
+
+async def _watched(client: Any, command: dict[str, Any], heard: Heard) -> Any:
+    """What is told of two resources and of every list; `wanted` is how much of it, `told` says when it listens."""
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+    uris = ["payments://policy", "payments://charge/1"]
+    if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        for uri in uris:
+            await client.subscribe_resource(uri)
+        for tool, arguments in command["calls"]:
+            await client.call_tool(tool, arguments)
+        _tell_listening(command)
+        await _until(lambda: len(heard.changes) >= command["wanted"])
+        await client.unsubscribe_resource(uris[0])
+        return {"changes": heard.changes, "subscribe": client.server_capabilities.resources.subscribe}
+    listening = client.listen(
+        tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True, resource_subscriptions=uris
+    )
+    found: list[str] = []
+    async with listening as changes:
+        for tool, arguments in command["calls"]:
+            await client.call_tool(tool, arguments)
+        _tell_listening(command)
+        try:
+            while len(found) < command["wanted"]:
+                found.append(repr(await asyncio.wait_for(anext(changes), command.get("seconds", 20))))
+        except StopAsyncIteration:
+            found.append("ended")
+        return {"changes": found, "honored": changes.honored.model_dump(by_alias=True, exclude_none=True)}
+
+
+def _tell_listening(command: dict[str, Any]) -> None:
+    if command.get("told"):
+        print(json.dumps({"listening": True}), flush=True)
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def _signing_in(command: dict[str, Any]) -> Any:
+    """The SDK's own way to an access token, with a person who agrees at once; none where the command has a key."""
+    if not command.get("oauth"):
+        return None
+    import httpx2
+    from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+    from mcp.shared.auth import OAuthClientMetadata
+
+    came: dict[str, str] = {}
+
+    class Kept:
+        """What the provider keeps: here, until the command is over."""
+
+        def __init__(self) -> None:
+            self.tokens = self.client = None
+
+        async def get_tokens(self) -> Any:
+            return self.tokens
+
+        async def set_tokens(self, tokens: Any) -> None:
+            self.tokens = tokens
+
+        async def get_client_info(self) -> Any:
+            return self.client
+
+        async def set_client_info(self, client_info: Any) -> None:
+            self.client = client_info
+
+    async def redirect(url: str) -> None:
+        async with httpx2.AsyncClient() as browser:
+            answer = await browser.get(url)
+            came.update(parse_qsl(urlsplit(answer.headers["location"]).query))
+
+    async def callback() -> Any:
+        return AuthorizationCodeResult(**came)
+
+    metadata = OAuthClientMetadata(
+        client_name="test", redirect_uris=["http://127.0.0.1:9/callback"], token_endpoint_auth_method="none",
+        grant_types=["authorization_code"], response_types=["code"],
+    )  # fmt: skip
+    return OAuthClientProvider(command["url"], metadata, Kept(), redirect, callback)
 
 
 async def _asked(client: Any, command: dict[str, Any]) -> Any:
@@ -37,6 +139,8 @@ async def _asked(client: Any, command: dict[str, Any]) -> Any:
         return {"tools": {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}}
     if command["do"] == "read":
         return await _read(client)
+    if command["do"] == "complete":
+        return await _completed(client)
     result = await client.call_tool(command["tool"], command["args"])
     text = " ".join(one.text for one in result.content)
     return {
@@ -58,6 +162,24 @@ async def _read(client: Any) -> Any:
     for name in ("policy", "headers", "missing"):
         try:
             found[name] = (await client.read_resource(f"payments://{name}")).contents[0].text
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+async def _completed(client: Any) -> Any:
+    """What the payments server proposes for an argument of its prompt, and of its template."""
+    from mcp_types import PromptReference, ResourceTemplateReference
+
+    found: dict[str, Any] = {}
+    references = {
+        "prompt": PromptReference(name="refund"),
+        "template": ResourceTemplateReference(uri="payments://charge/{id}"),
+    }
+    for name, reference in references.items():
+        try:
+            answer = await client.complete(reference, {"name": "who", "value": "k"}, context_arguments={"shop": "x"})
+            found[name] = answer.completion.values
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
     return found

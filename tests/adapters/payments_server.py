@@ -19,6 +19,8 @@ from typing import Any
 import mcp_types as types
 from mcp import MCPError
 from mcp.server.lowlevel import Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.subscriptions import ResourceUpdated
 
 TEXT = {"type": "string"}
 TOOLS = {
@@ -55,7 +57,43 @@ def payments_server(do: Callable[..., Any]) -> Any:
             return types.CallToolResult(content=content, structured_content={"done": found})
         return found
 
-    return Server("payments", version="1", on_list_tools=list_tools, on_call_tool=call_tool, **_READING)
+    changes = Changes()
+
+    async def call_and_notify(ctx: Any, params: types.CallToolRequestParams) -> Any:
+        result = await call_tool(ctx, params)
+        if params.name == "look_up":  # as if somebody else had changed it
+            await changes.notify("payments://policy")
+            await changes.notify("payments://unwanted")
+        return result
+
+    return Server(
+        "payments", version="1", on_list_tools=list_tools, on_call_tool=call_and_notify, on_subscriptions_listen=changes.listen,
+        on_subscribe_resource=changes.subscribe, on_unsubscribe_resource=changes.unsubscribe, **_READING,
+    )  # fmt: skip
+
+
+class Changes:
+    """Who is told that a resource has changed, in either revision of the protocol."""
+
+    def __init__(self) -> None:
+        self._bus = InMemorySubscriptionBus()
+        self.listen = ListenHandler(self._bus)
+        self._subscribed: list[tuple[str, Any]] = []
+
+    async def subscribe(self, ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        if params.uri == "payments://missing":
+            raise MCPError(code=-32002, message=f"no such resource for {ctx.request.headers['authorization']}")
+        self._subscribed.append((params.uri, ctx.session))
+        return types.EmptyResult()
+
+    async def unsubscribe(self, ctx: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        self._subscribed = [(uri, session) for uri, session in self._subscribed if uri != params.uri]
+        return types.EmptyResult()
+
+    async def notify(self, uri: str) -> None:
+        await self._bus.publish(ResourceUpdated(uri))
+        for _, session in [one for one in self._subscribed if one[0] == uri]:
+            await session.send_resource_updated(uri)
 
 
 async def _list_resources(ctx: Any, params: Any) -> types.ListResourcesResult:
@@ -84,9 +122,15 @@ async def _get_prompt(ctx: Any, params: types.GetPromptRequestParams) -> types.G
     return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=said)])
 
 
+async def _complete(ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+    known = ["kim", "kari", "lou"] if isinstance(params.ref, types.PromptReference) else ["k1", "l2"]
+    values = [one for one in known if one.startswith(params.argument.value)]
+    return types.CompleteResult(completion=types.Completion(values=[*values, *(params.context.arguments or {})]))
+
+
 _READING: dict[str, Any] = {
     "on_list_resources": _list_resources, "on_list_resource_templates": _list_templates,
-    "on_read_resource": _read_resource, "on_list_prompts": _list_prompts, "on_get_prompt": _get_prompt,
+    "on_read_resource": _read_resource, "on_list_prompts": _list_prompts, "on_get_prompt": _get_prompt, "on_completion": _complete,
 }  # fmt: skip
 
 
@@ -131,14 +175,37 @@ def main(notes: str, port: str | None = None) -> None:
         return
     import uvicorn
 
-    uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(port), log_level="error")
+    app: Any = server.streamable_http_app()
+    if os.environ.get("PAYMENTS_REVISION") == "legacy":
+        app = before_2026(app)
+    uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="error")
+
+
+def before_2026(app: Any) -> Any:
+    """A server that does not know the newer revision's requests."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        version = dict(scope.get("headers") or ()).get(b"mcp-protocol-version", b"")
+        if version < b"2026" or scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 400, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"unknown revision"})
+
+    return answer
 
 
 async def _on_standard_input(server: Any) -> None:
+    from mcp.server.runner import serve_loop
     from mcp.server.stdio import stdio_server
 
+    options = server.create_initialization_options()
     async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+        if os.environ.get("PAYMENTS_REVISION") == "legacy":
+            async with server.lifespan(server) as state:
+                await serve_loop(server, read, write, lifespan_state=state, init_options=options)
+        else:
+            await server.run(read, write, options)
 
 
 if __name__ == "__main__":

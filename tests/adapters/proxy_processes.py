@@ -36,6 +36,7 @@ CONFORMANCE_TOOLS = (
     "simple_text", "image_content", "audio_content", "embedded_resource", "multiple_content_types", "error_handling",
     "tool_with_progress",
 )  # fmt: skip
+PROXY = "sentinel.mcp_proxy.main"
 _STARTED_SECONDS = 60
 
 
@@ -137,24 +138,27 @@ class ProxyProcesses:
             self.usual_proxy = self.start_proxy()
         self.proxy = self.usual_proxy
 
-    def start_proxy(self, *, more: Sequence[str] = (), **over: Any) -> Program:
+    def start_proxy(
+        self, *, more: Sequence[str] = (), port: int | None = None, module: str = PROXY, **over: Any
+    ) -> Program:
         """A proxy with these options instead of the usual ones, and `more` words; calls go to it from now on."""
-        port = free_port()
+        self.end_own_proxy()
+        port = port or free_port()
         options = {
             "url": self.place.url, "upstream-url": self.payments_url, "listen": f"127.0.0.1:{port}", "timeout": 20,
             **{name.replace("_", "-"): value for name, value in over.items()},
         }  # fmt: skip
-        self.proxy = Program(self.folder, "proxy", [*self.command(**options), *more], port).start()
+        self.proxy = Program(self.folder, "proxy", [*self.command(module=module, **options), *more], port).start()
         return self.proxy
 
-    def command(self, *, tools: str = "tools.yaml", **options: Any) -> list[str]:
+    def command(self, *, tools: str = "tools.yaml", module: str = PROXY, **options: Any) -> list[str]:
         """The proxy's command line."""
         usual = {
             "key-file": self.folder / "key", "tools": self.folder / tools, "server": "local",
             "credential-file": self.folder / "credential", "facts": "tests.adapters.payments_server:facts",
         }  # fmt: skip
         given = [part for name, value in {**usual, **options}.items() for part in (f"--{name}", str(value))]
-        return [self._python, "-m", "sentinel.mcp_proxy.main", *given]
+        return [self._python, "-m", module, *given]
 
     def client(self, kind: str = "sdk") -> Client:
         """The client of that kind, which goes from test to test."""

@@ -5,34 +5,16 @@ from __future__ import annotations
 import http.client
 import shlex
 import uuid
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.adapters.conftest import Place
 from tests.adapters.proxy_processes import CLIENTS, SECRET, ProxyProcesses, conformance_results, relay, until
 from tests.support.scripted_server import Asked, ScriptedServer
 
 NEEDS_PERSON, OVER_LIMIT = 40_000, 500_000
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
-
-
-@pytest.fixture(scope="module")
-def kept_processes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcesses]:
-    """The processes that go from test to test."""
-    made = ProxyProcesses(place, tmp_path_factory.mktemp("proxy"))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def proxied(kept_processes: ProxyProcesses) -> Iterator[ProxyProcesses]:
-    """A payments server, a proxy in front of it, and a payment that nobody else has."""
-    kept_processes.begin()
-    yield kept_processes
-    kept_processes.end_own_proxy()
 
 
 @pytest.mark.parametrize("kind", CLIENTS)

@@ -1,0 +1,184 @@
+"""Tells agents what has changed at the server behind the proxy, as far as they may read it: `subscriptions/listen` of 2026-07-28, and
+`resources/subscribe` before it, which needs a session.
+
+A notification says only that something may be read anew. Before each one the agent is let in again: what a key or token no longer
+opens is told nothing more. Streams are bounded for each agent and for the proxy, because each holds a connection to the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY, ResourceUpdated, ServerEvent, event_to_notification
+
+from sentinel.mcp_proxy.agents import Still
+from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
+
+log = logging.getLogger("sentinel.mcp_proxy")
+MOST_OF_AN_AGENT, MOST = 32, 256
+LOOK_SECONDS = 30.0
+"""How often a silent stream looks whether its agent is still let in."""
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class TooManySubscriptions(MCPError):
+    """The agent, or the proxy, has as many as it may."""
+
+
+class Subscriptions:
+    """The streams of one proxy. `who` says which agent asks; `still_of` gives the function that says whether it still may."""
+
+    def __init__(
+        self, upstream: Upstream, passed_on: Collection[str], who: Callable[[Any], str], still_of: Callable[[Any], Still]
+    ) -> None:  # fmt: skip
+        self._upstream, self._passed_on, self._who, self._still_of = upstream, passed_on, who, still_of
+        self._streams: Counter[str] = Counter()
+        self._sessions: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    def handlers(self, *, with_sessions: bool) -> dict[str, Callable[..., Any]]:
+        """By the names of the SDK's server."""
+        found: dict[str, Callable[..., Any]] = {"on_subscriptions_listen": self._listen}
+        if with_sessions and "resources" in self._passed_on:
+            found |= {"on_subscribe_resource": self._subscribe, "on_unsubscribe_resource": self._unsubscribe}
+        return found
+
+    async def _listen(
+        self, ctx: Any, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """One stream, until its client or the server behind the proxy ends it."""
+        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
+        wanted = self._readable(params.notifications)
+
+        async def notify(notification: Any) -> None:
+            await ctx.session.send_notification(notification, related_request_id=ctx.request_id)
+
+        with self._place(self._who(ctx)):
+            try:
+                async with self._upstream.watch(wanted) as changes:
+                    acknowledged = types.SubscriptionsAcknowledgedNotificationParams(notifications=wanted, _meta=meta)
+                    await notify(types.SubscriptionsAcknowledgedNotification(params=acknowledged))
+                    async with aclosing(admitted(changes, self._still_of(ctx))) as passed_on:
+                        async for change in passed_on:
+                            await notify(event_to_notification(change, meta))
+            except (UpstreamUnavailable, Exception) as error:
+                raise _refused(error) from error
+        return types.SubscriptionsListenResult(_meta=meta)
+
+    async def _subscribe(self, ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """One resource for a session, until it unsubscribes or ends."""
+        name = (_session_of(ctx), params.uri)
+        if name not in self._sessions:
+            begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            task = self._sessions[name] = asyncio.create_task(self._tell_session(ctx, params.uri, begun))
+            task.add_done_callback(
+                lambda _: self._sessions.pop(name, None) if self._sessions.get(name) is task else None
+            )
+            # What the SDK keeps of a session ends with it, and so does this.
+            ctx.session._connection.exit_stack.callback(task.cancel)
+            await begun
+        return types.EmptyResult()
+
+    async def _unsubscribe(self, ctx: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        task = self._sessions.pop((_session_of(ctx), params.uri), None)
+        if task is not None:
+            task.cancel()
+        return types.EmptyResult()
+
+    async def _tell_session(self, ctx: Any, uri: str, begun: asyncio.Future[None]) -> None:
+        """`begun` is set once the server took the subscription, or to its refusal."""
+        still = self._still_of(ctx)
+        try:
+            with self._place(self._who(ctx)):
+                await self._tell_while_admitted(ctx, uri, still, begun)
+        except (UpstreamUnavailable, Exception) as error:
+            if not begun.done():
+                begun.set_exception(_refused(error))
+            else:
+                log.warning("a subscription ended (%s)", reason_of(error))
+
+    async def _tell_while_admitted(self, ctx: Any, uri: str, still: Still, begun: asyncio.Future[None]) -> None:
+        wanted = types.SubscriptionFilter(resource_subscriptions=[uri])
+        updated = event_to_notification(ResourceUpdated(uri), {})
+        pause = 1.0
+        while True:
+            try:
+                async with self._upstream.watch(wanted) as changes:
+                    if begun.done():
+                        await ctx.session.send_notification(updated)  # it may have changed while nobody told
+                    else:
+                        begun.set_result(None)
+                    pause = 1.0
+                    async with aclosing(admitted(changes, still)) as passed_on:
+                        async for _ in passed_on:
+                            await ctx.session.send_notification(updated)
+            except (UpstreamUnavailable, Exception):
+                if not begun.done():
+                    raise
+            await asyncio.sleep(pause)
+            if not await still():
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _readable(self, wanted: types.SubscriptionFilter) -> types.SubscriptionFilter:
+        """What of it the proxy passes on; tools always are."""
+        resources, prompts = "resources" in self._passed_on, "prompts" in self._passed_on
+        return types.SubscriptionFilter(
+            tools_list_changed=wanted.tools_list_changed or None,
+            prompts_list_changed=(prompts and wanted.prompts_list_changed) or None,
+            resources_list_changed=(resources and wanted.resources_list_changed) or None,
+            resource_subscriptions=list(wanted.resource_subscriptions or ()) if resources else None,
+        )
+
+    @contextmanager
+    def _place(self, agent: str) -> Iterator[None]:
+        """Counts a stream of this agent. Raises `MCPError` where there are too many."""
+        if self._streams[agent] >= MOST_OF_AN_AGENT or self._streams.total() >= MOST:
+            raise TooManySubscriptions(code=types.INTERNAL_ERROR, message="too many subscriptions: end some first")
+        self._streams[agent] += 1
+        try:
+            yield
+        finally:
+            self._streams[agent] -= 1
+            if not self._streams[agent]:
+                del self._streams[agent]
+
+
+async def admitted(changes: AsyncIterator[ServerEvent], still: Still) -> AsyncGenerator[ServerEvent, None]:
+    """The changes, as long as their agent is let in; looks before each of them, and now and then without any."""
+    following = asyncio.ensure_future(anext(changes))
+    try:
+        while True:
+            await asyncio.wait((following,), timeout=LOOK_SECONDS)
+            if not await still():
+                return
+            if following.done():
+                try:
+                    change = following.result()
+                except StopAsyncIteration:
+                    return
+                following = asyncio.ensure_future(anext(changes))
+                yield change
+    finally:
+        following.cancel()
+        with suppress(BaseException):
+            await following
+
+
+def _session_of(ctx: Any) -> str:
+    """The session's id; over stdio there is one."""
+    return str(ctx.request.headers.get("mcp-session-id", "")) if ctx.request is not None else ""
+
+
+def _refused(error: BaseException) -> MCPError:
+    """Without the server's own words: they may repeat its credential."""
+    if isinstance(error, TooManySubscriptions):
+        return error
+    name = str(error) if isinstance(error, UpstreamUnavailable) else reason_of(error)
+    return MCPError(code=types.INTERNAL_ERROR, message=f"the server behind the proxy tells no changes ({name})")
