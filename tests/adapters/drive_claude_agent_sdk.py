@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from tests.adapters.driver import Driver, Shop, Turn, serve
 from tests.adapters.scripted_messages import scripted_messages
 
 PREFIX = "mcp__local__"
+REPO = Path(__file__).parents[2]
 
 
 def tools_of(shop: Shop) -> list[Any]:
@@ -67,15 +71,29 @@ class ClaudeAgent(Driver):
         home = str(Path(command["state"]) / "claude")
         Path(home).mkdir(exist_ok=True)
         quiet = {"DISABLE_TELEMETRY": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+        by_command = command["form"] == "command"
+        hooks = None if by_command else ClaudeHooks(guard, pending=command["form"]).matchers(f"{PREFIX}.*")  # type: ignore[arg-type]
         return ClaudeAgentOptions(
             mcp_servers={"local": create_sdk_mcp_server("local", tools=tools_of(self.shop))},
-            hooks=ClaudeHooks(guard, pending=command["form"]).matchers(f"{PREFIX}.*"),  # type: ignore[arg-type]
+            hooks=hooks, settings=_settings(command, Path(home)) if by_command else None,
             allowed_tools=[f"{PREFIX}look_up"], setting_sources=[], max_turns=4, cwd=home, resume=session,
             env={"ANTHROPIC_BASE_URL": service, "ANTHROPIC_API_KEY": "none", "HOME": home, "CLAUDE_CONFIG_DIR": home, **quiet},
         )  # fmt: skip
 
     def _file(self, command: dict[str, Any]) -> Path:
         return Path(command["state"]) / f"{command['thread']}.session"
+
+
+def _settings(command: dict[str, Any], home: Path) -> str:
+    """Settings of Claude Code with `sentinel hook claude-code` at each event, as docs/agents.md has them."""
+    key, facts = home / "key", home / "facts.json"
+    key.write_text(command["key"])
+    facts.write_text(json.dumps(command["facts"]))
+    words = [sys.executable, "-m", "sentinel.integrations.claude_code", "--url", command["url"], "--key-file", str(key), "--agent",
+             command["agent"], "--tools", str(Path(__file__).with_name("tools.yaml")), "--facts", str(facts)]  # fmt: skip
+    one = {"type": "command", "command": f"PYTHONPATH={shlex.quote(str(REPO))} {shlex.join(words)}"}
+    events = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
+    return json.dumps({"hooks": {event: [{"matcher": f"{PREFIX}.*", "hooks": [one]}] for event in events}})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Access tokens at the proxy's access: found, fetched and presented by an unmodified client, and everything else that reads like one refused."""
+"""Access tokens at the proxy's door: found, fetched and presented by an unmodified client, and everything else that reads like one refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AccessProxy:
 
 @pytest.fixture
 def access(proxied: ProxyProcesses) -> Iterator[AccessProxy]:
-    """The access of a proxy of the test's own."""
+    """A proxy of the test's own, with its issuer."""
     made = AccessProxy(proxied)
     yield made
     made.issuer.kill()
