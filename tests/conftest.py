@@ -100,9 +100,10 @@ def _settings() -> dict[str, str]:
     """One round of hashing at each login instead of 4096, for the logins that tests make too; 15 has no such setting.
 
     Each test's own database makes the server write whole pages of it, which nobody reads again: they are not compressed.
+    Making one and dropping it walks all buffers several times: an eighth of the product's hold a test's database twice.
     """
     hashing = {"scram_iterations": "1"} if find_binaries().major >= 16 else {}
-    return {"wal_compression": "off", **hashing}
+    return {"wal_compression": "off", "shared_buffers": "32MB", **hashing}
 
 
 def _cheapen_logins(server: RunningServer) -> None:

@@ -25,9 +25,9 @@ from sentinel.store.database import ORDERS
 from tests.support.asgi_client import InProcessApp
 from tests.support.busy import overload
 from tests.support.fixtures import Fixtures, unique
-from tests.support.ledger_fixtures import ROOT
 from tests.support.logins import program_url
 from tests.support.ports import free_port
+from tests.support.warm_process import ROOT, WarmProcess
 from worker.failpoints import Failpoints
 from worker.orders.app import create_app
 from worker.orders.build import OrderReview, build_order_review
@@ -173,7 +173,7 @@ class _Generous(SharedRateLimit):
 class IntakeProcess:
     """`python -m worker.orders`, listening."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[str]
     port: int
 
     def post(self, body: bytes, *, timeout: float = 20.0) -> int | None:
@@ -191,18 +191,23 @@ class IntakeProcess:
 
 @contextmanager
 def intake_process(
-    fixtures: Fixtures, authority_url: str, key: str, *, within: float = 20, **env: str
+    fixtures: Fixtures, authority_url: str, key: str, *, within: float = 20, from_nothing: bool = False, **env: str
 ) -> Iterator[IntakeProcess]:
-    """An intake with a process of its own that listens `within` seconds, gone after the block."""
+    """An intake with a process of its own that listens `within` seconds, gone after the block.
+
+    It begins with everything imported. One that begins `from_nothing` shares its counters with its processes.
+    """
     port = free_port()
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "worker.orders", "--graceful-seconds", "1"], cwd=ROOT,
+    kept["PYTHONPATH"] = str(ROOT)
+    start: type[subprocess.Popen[str]] = subprocess.Popen if from_nothing else WarmProcess
+    process = start(
+        [sys.executable, "-m", "worker.orders", "--graceful-seconds", "1"],
         env={**kept, "SENTINEL_URL": authority_url, "SENTINEL_ORDERS_API_KEY": key, "SENTINEL_DATABASE_URL": program_url(fixtures.url, ORDERS),
              "SENTINEL_TENANT_ID": str(fixtures.tenant_id), "SENTINEL_ORDERS_PORT": str(port), "ORDERS_DEMO_SECRET": SECRET,
              "SENTINEL_ORDERS_BUDGET_SECONDS": "1", "SENTINEL_ORDERS_LEASE_SECONDS": "1.5",
              "SENTINEL_SHOP_UNDER_WAY_SECONDS": "0.1", "SENTINEL_ORDERS_POLL_SECONDS": "0.1", **env},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
         _wait_for(port, process, within * overload())
@@ -216,7 +221,7 @@ def intake_process(
             process.wait(10)
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], within: float) -> None:
+def _wait_for(port: int, process: subprocess.Popen[str], within: float) -> None:
     end = time.monotonic() + within
     while time.monotonic() < end:
         assert process.poll() is None, "the intake ended at once"

@@ -31,6 +31,7 @@ from tests.support.order_fixtures import IntakeProcess, intake_process
 from tests.support.recording_server import problem
 from tests.support.roomy import roomy_policies
 from tests.support.scripted_server import Asked
+from tests.support.warm_process import WarmProcess
 from worker.refunds.ledger import LedgerUnavailable
 
 PROGRAMS = ("worker", "worker", "authority", "intake", "postgres")
@@ -98,7 +99,7 @@ class Place:
             Counter()
         )  # by itself: a worker that is started while the database is away says so and ends
         self.stack = contextlib.ExitStack()
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[subprocess.Popen[str]] = []
         self.authority: subprocess.Popen[bytes] | None = None
         self.port = 0
 
@@ -119,19 +120,20 @@ class Place:
             SENTINEL_POLICIES_DIR=str(self.policies), SENTINEL_REPORT_DEADLINE_SECONDS="10", **again,
         )  # fmt: skip
 
-    def _start_worker(self) -> subprocess.Popen[bytes]:
+    def _start_worker(self) -> subprocess.Popen[str]:
         env = clean_env(
             SENTINEL_URL=self.url, WORKER_DATABASE_URL=program_url(self.fixtures.url, WORKER), SENTINEL_REFUND_AGENT_API_KEY=self.fixtures.key,
             SENTINEL_TENANT_ID=str(self.fixtures.tenant_id), SENTINEL_POLICIES_DIR=str(self.policies),
             WORKER_PRICE_DIFFERENCE_URL=self.till.url, **_SETTINGS,
         )  # fmt: skip
         with (self.folder / "worker.log").open("ab") as log:
-            return subprocess.Popen(
+            return WarmProcess(
                 [sys.executable, "-c", _WORKER],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 env=env,
+                text=True,
             )
 
     def _start_intake(self) -> IntakeProcess:
@@ -185,7 +187,7 @@ class Place:
             end(self.authority)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait(10)
 

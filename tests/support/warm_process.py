@@ -34,12 +34,16 @@ IMPORTED = (
     "sentinel.authority.app",
     "ops_console.app",
     "sentinel.export.build",
+    "worker.orders.serving",
+    "worker.orders.app",
 )
 _REQUEST_BYTES = 1 << 20
 
 
 class WarmProcess(subprocess.Popen[str]):
-    """`Popen([python, script, …])` or `Popen([python, "-m", module, …])`, with an `env`; text goes through pipes.
+    """`Popen([python, script, …])`, `Popen([python, "-m", module, …])` or `Popen([python, "-c", code, …])`, with an `env`.
+
+    Each of the three standard streams is given; text goes through pipes.
 
     `imported` are the modules to begin with, instead of our programs.
     """
@@ -61,6 +65,8 @@ class WarmProcess(subprocess.Popen[str]):
         for kept, end in ((p2cwrite, p2cread), (c2pread, c2pwrite), (errread, errwrite)):
             if kept >= 0:  # a pipe, of which Popen keeps its end; a file is the caller's
                 os.close(end)
+        if (nowhere := getattr(self, "_devnull", None)) is not None:
+            os.close(nowhere)
         self._told = ours.makefile("rb")
         ours.close()
         self.pid = int(self._told.readline())
@@ -172,6 +178,9 @@ def _run(argv: list[str]) -> None:
         sys.argv = argv[1:]
         sys.modules.pop(argv[1], None)  # what is run is loaded anew, what it imports is there
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    elif argv[0] == "-c":
+        sys.argv = ["-c", *argv[2:]]
+        exec(argv[1], {"__name__": "__main__"})
     else:
         sys.argv = argv
         sys.path[0] = str(Path(argv[0]).parent)

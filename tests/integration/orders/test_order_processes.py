@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 def test_what_several_processes_count_is_one_sum(orders: OrderFixtures) -> None:
     health = free_port()
     env = {"SENTINEL_ORDERS_PROCESSES": "2", "SENTINEL_ORDERS_HEALTH_PORT": str(health)}
-    with intake_process(orders.fixtures, orders.authority_url, orders.key, **env) as process:
+    with intake_process(orders.fixtures, orders.authority_url, orders.key, from_nothing=True, **env) as process:
         bodies = [order_body(f"o-{number}") for number in range(8)]
         assert [process.post(body) for body in [*bodies, bodies[0]]] == [200] * 9
         with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=10) as answer:
