@@ -21,7 +21,7 @@ from sentinel.store.database import AUTHORITY
 from tests.support.busy import overload
 from tests.support.logins import program_url
 from tests.support.ports import free_port
-from tests.support.warm_process import run_warm
+from tests.support.warm_process import WarmProcess, run_warm
 
 REPO = Path(__file__).resolve().parents[2]
 SCALE = float(os.environ.get("SENTINEL_TEST_SCALE", "1"))
@@ -144,7 +144,7 @@ class Served:
 
     database_url: str
     port: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[str]
     log: Path
     tenant_id: str
     key: str
@@ -190,9 +190,12 @@ class Served:
 
 
 def start_serve(
-    database_url: str, folder: Path, **env: str
-) -> tuple[subprocess.Popen[bytes], int, Path, dict[str, str]]:
-    """`sentinel serve` of two processes that is ready, on SENTINEL_PORT where that is given; one that does not become ready is ended."""
+    database_url: str, folder: Path, *, from_nothing: bool = True, **env: str
+) -> tuple[subprocess.Popen[str], int, Path, dict[str, str]]:
+    """`sentinel serve` of two processes that is ready, on SENTINEL_PORT where that is given; one that does not become ready is ended.
+
+    One that does not begin `from_nothing` begins with everything imported; its processes do not share their counters.
+    """
     port, log = int(env.get("SENTINEL_PORT") or free_port()), folder / f"serve-{uuid.uuid4().hex[:6]}.log"
     settings = clean_env(
         **{
@@ -209,13 +212,15 @@ def start_serve(
             **env,
         }
     )
+    start: type[subprocess.Popen[str]] = subprocess.Popen if from_nothing else WarmProcess
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        process = start(
             module("sentinel.cli.main", "serve", "--graceful-seconds", "2"),
             env=settings,
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,
+            text=True,
         )
 
     def ready() -> bool:
@@ -234,7 +239,7 @@ def start_serve(
     return process, port, log, settings
 
 
-def end(process: subprocess.Popen[bytes], *, within: float = 10) -> int:
+def end(process: subprocess.Popen[Any], *, within: float = 10) -> int:
     """SIGTERM and wait; insists afterwards. Its exit status."""
     if process.poll() is None:
         process.terminate()

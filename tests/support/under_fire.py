@@ -100,7 +100,7 @@ class Place:
         )  # by itself: a worker that is started while the database is away says so and ends
         self.stack = contextlib.ExitStack()
         self.workers: list[subprocess.Popen[str]] = []
-        self.authority: subprocess.Popen[bytes] | None = None
+        self.authority: subprocess.Popen[str] | None = None
         self.port = 0
 
     def open(self) -> None:
@@ -116,7 +116,7 @@ class Place:
     def _start_authority(self) -> None:
         again = {"SENTINEL_PORT": str(self.port)} if self.port else {}
         self.authority, self.port, _, _ = start_serve(
-            self.fixtures.url, self.folder, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS=SECRET,
+            self.fixtures.url, self.folder, from_nothing=False, SENTINEL_PROCESSES="1", SENTINEL_SECRET_KEYS=SECRET,
             SENTINEL_POLICIES_DIR=str(self.policies), SENTINEL_REPORT_DEADLINE_SECONDS="10", **again,
         )  # fmt: skip
 
