@@ -32,7 +32,7 @@ from worker.refunds.settings import read_settings
 from worker.refunds.workflow.cli import workflow
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 from worker.retail_refund_agent import main as run
-from worker.settlement.findings import SettlementFindings
+from worker.settlement.stripe_events import SettlementFindings
 
 _STEP = 500
 _HELP = {"help_option_names": ["-h", "--help"]}

@@ -16,7 +16,7 @@ from worker.orders.lanes import FINAL, LaneState
 from worker.orders.lanes import TRANSITIONS as LANE_TRANSITIONS
 from worker.orders.lanes import WAITING as LANE_WAITING
 from worker.orders.order import Lane, ReviewStatus
-from worker.refunds.states import CLAIMED, FAILED, TERMINAL, TRANSITIONS, WAITING, LedgerState
+from worker.refunds.rows import CLAIMED, FAILED, TERMINAL, TRANSITIONS, WAITING, LedgerState
 from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
 
 _INK, _HIGHLIGHT, _FAINT = "#374151", "#1d4ed8", "#9ca3af"
@@ -149,7 +149,7 @@ def _merged(steps: Iterable[tuple[S, str, S]]) -> dict[tuple[S, S], str]:
 
 
 def ledger_states() -> Diagram:
-    """The states of a ledger row (`refunds/states.py`)."""
+    """The states of a ledger row (`refunds/rows.py`)."""
     places = {
         LedgerState.NEW: (110, 190), LedgerState.GUARDING: (390, 190), LedgerState.ALLOWED: (760, 190),
         LedgerState.EXECUTED: (1040, 190), LedgerState.APPROVAL_REQUIRED: (390, 50), LedgerState.DENIED: (150, 330),
@@ -174,7 +174,7 @@ def ledger_states() -> Diagram:
     labels = _merged((start, str(event), end) for (start, event), end in TRANSITIONS.items())
     return Diagram(
         "ledger-states", "The states of a ledger row", "From a new row on the left to an executed one on the right.",
-        "Made by `worker states draw` from `worker/refunds/states.py`; a test keeps this page equal to it.",
+        "Made by `worker states draw` from `worker/refunds/rows.py`; a test keeps this page equal to it.",
         (
             "stateDiagram-v2", "    direction LR", f"    [*] --> {LedgerState.NEW}",
             *(f"    {state} --> {to}: {event}" for (state, event), to in TRANSITIONS.items()),

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sentinel.core.money import Money, major_text
 from worker.refunds.rows import NewRow, OpenCounts, SummaryLine, WithoutAccount
-from worker.refunds.run_results import RowResult, RunResult
+from worker.refunds.workflow.runner import RowResult, RunResult
 from worker.refunds.workflow.simulation import Simulation
 
 _COLOURS = {"EXECUTED": "green", "DENIED": "red", "ERROR": "bold red", "APPROVAL_REQUIRED": "yellow"}

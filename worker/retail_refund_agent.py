@@ -46,8 +46,8 @@ from worker.refunds.build import (
 )
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.metrics import WorkerMetrics
-from worker.refunds.run_results import RowResult, RunResult
 from worker.refunds.settings import WorkerSettings, read_settings
+from worker.refunds.workflow.runner import RowResult, RunResult
 
 FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9

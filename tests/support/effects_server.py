@@ -16,9 +16,8 @@ from sentinel.store.invariants import run_invariants
 from tests.support.ledger_fixtures import LedgerFixtures, new_row
 from tests.support.recording_server import RecordingServer, problem
 from tests.support.scripted_server import Asked
-from worker.refunds.rows import Change, Execution, LedgerRow, OrderFacts
+from worker.refunds.rows import Change, Execution, LedgerEvent, LedgerRow, LedgerState, OrderFacts
 from worker.refunds.sql import ROW_COLUMNS
-from worker.refunds.states import LedgerEvent, LedgerState
 from worker.settlement import EffectResult, NoAnswer, Refused, Settled
 
 

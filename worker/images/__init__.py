@@ -1,1 +1,1 @@
-"""Proof images and their recognisers: `proof.py` checks and keeps an image; recognisers are adapters chosen by a setting."""
+"""Proof images and their recognisers: `proof.py` checks and keeps an image; `recogniser.py` has the adapters, one chosen by a setting."""

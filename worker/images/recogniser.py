@@ -1,16 +1,25 @@
-"""The recogniser interface. What is read in a picture is untrusted: data, bounded."""
+"""Recognisers of proof images, selected by a setting: "none", "labels:FILE" or "http:URL" (a URL alone will do).
+
+What is read in a picture is untrusted: data, bounded.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, parse_money
-from sentinel.platform.outbound.client import NoResponse
+from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response, is_http_url
 from worker.images.proof import ProofImage
+
+# What a recogniser is, and a label as it may be.
 
 MAX_TEXT = 4000
 MAX_TRACKING_NUMBER = 64
@@ -113,3 +122,115 @@ def _tracking(given: Any) -> str | None:
     if not given.replace("-", "").replace(" ", "").isalnum():
         raise InvalidInput.of("tracking_number", "must be letters, digits, dashes and spaces")
     return given
+
+
+# Fixed answers: a JSON file of image digest → label. For the demo, launch gates and tests.
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class InvalidLabels(Exception):
+    """The file of labels cannot be used; one line that names the entry and the rule."""
+
+
+class LabelFileRecogniser:
+    """Answers by the picture's digest; a picture that is not in the file is unrecognised."""
+
+    name = "labels"
+
+    def __init__(self, file: Path) -> None:
+        """Read `file`: {"<sha256 in hex>": {kind, amount?, tracking_number?, text?}}. Raises `InvalidLabels`."""
+        self._labels = _read_labels(file)
+
+    def is_ready(self) -> bool:
+        """Always."""
+        return True
+
+    def recognise(self, image: ProofImage) -> Recognised | Unrecognised:
+        """The label of exactly these bytes."""
+        return self._labels.get(image.sha256, Unrecognised())
+
+
+def _read_labels(file: Path) -> Mapping[str, Recognised | Unrecognised]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"), parse_float=plain_decimal)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidLabels(f"{file}: cannot be read as JSON ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise InvalidLabels(f"{file}: must be an object of digest and label")
+    labels = {}
+    for digest, label in found.items():
+        if not _DIGEST.fullmatch(digest):
+            raise InvalidLabels(f"{file}: {digest[:80]!r} is not a SHA-256 digest in lower-case hex")
+        try:
+            labels[digest] = read_label(label)
+        except InvalidInput as error:
+            raise InvalidLabels(f"{file}: {digest}: {error}") from None
+    return labels
+
+
+# A recogniser behind HTTP: POST {url}/recognise; only an exact answer in time counts.
+#
+# Request {sha256, media_type, content_base64}; answer 200, application/json, {kind, amount, tracking_number, text}
+# (`read_label`). Everything else is no answer.
+
+
+class HttpRecogniser:
+    """Asks the service at `url`. Thread-safe; ready while GET {url}/ready answers 200."""
+
+    name = "http"
+
+    def __init__(self, url: str, api_key: str = "", timeout_seconds: float = 5.0) -> None:
+        self._client = JsonClient(url, api_key, timeout_seconds)
+
+    def is_ready(self) -> bool:
+        """As it said itself at most five seconds ago."""
+        return self._client.is_ready()
+
+    def recognise(self, image: ProofImage) -> Recognised | Unrecognised | NoResponse:
+        """What the service makes of the picture; one try, one deadline. Never raises."""
+        body = {
+            "sha256": image.sha256, "media_type": image.media_type,
+            "content_base64": base64.b64encode(image.content).decode("ascii"),
+        }  # fmt: skip
+        found = self._client.ask("POST", "/recognise", body)
+        return found if isinstance(found, NoResponse) else _read(found)
+
+
+def _read(answer: Response) -> Recognised | Unrecognised | NoResponse:
+    if answer.status != 200 or answer.content_type != "application/json":
+        return NoResponse(FailureKind.BROKEN)
+    try:
+        return read_label(json.loads(answer.body.decode("utf-8"), parse_float=plain_decimal))
+    except (InvalidInput, ValueError, TypeError, RecursionError):
+        return NoResponse(FailureKind.BROKEN)
+
+
+# The setting.
+
+
+class InvalidRecogniser(Exception):
+    """The setting names no recogniser."""
+
+
+def parse_recogniser(setting: str) -> tuple[str, str]:
+    """("none", ""), ("labels", file) or ("http", address). Raises `InvalidRecogniser`; files are not looked at."""
+    kind, _, place = setting.partition(":")
+    if setting in ("", "none"):
+        return "none", ""
+    if kind == "labels" and place:
+        return "labels", place
+    for url in (setting, place if kind == "http" else ""):
+        if is_http_url(url):
+            return "http", url
+    raise InvalidRecogniser("must be none, labels:FILE or http:URL")
+
+
+def recogniser_from(setting: str, *, api_key: str = "", timeout_seconds: float = 5.0) -> Recogniser:
+    """The recogniser. Raises `BadRecogniser`, and `BadLabels` for a file that cannot be used."""
+    kind, place = parse_recogniser(setting)
+    if kind == "labels":
+        return LabelFileRecogniser(Path(place))
+    if kind == "http":
+        return HttpRecogniser(place, api_key, timeout_seconds)
+    return NoRecogniser()

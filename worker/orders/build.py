@@ -23,8 +23,7 @@ from worker.orders.processor import OrderProcessor
 from worker.orders.rule_settings import RuleSettings
 from worker.orders.scoring import RulesScore, Scorer
 from worker.orders.settings import OrderReviewSettings
-from worker.orders.shop import HttpShop, Shop
-from worker.orders.simulated_shop import SimulatedShop
+from worker.orders.shop import HttpShop, Shop, SimulatedShop
 from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
 from worker.orders.store import OrderStore
 from worker.orders.taking import Enriching, Scoring

@@ -17,8 +17,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.outbound.client import NoResponse, Response
 from sentinel.platform.outbound.public_addresses import NotAllowed, PublicHttpClient
-from worker.orders.mapping import MAX_COUNT, FieldMap, at_path
-from worker.orders.order import Order, Signal
+from worker.orders.order import MAX_COUNT, FieldMap, Order, Signal, at_path
 
 PLACEHOLDERS = ("order_id", "account_ref")
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")

@@ -20,10 +20,8 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request
 from worker.orders import metrics
 from worker.orders.processor import OrderProcessor, OrderSets
-from worker.orders.responses import body_digest
-from worker.orders.signatures import Unverified
-from worker.orders.sources import OrderSource, SourcesFile
-from worker.orders.store import DeliveredOrder
+from worker.orders.sources import OrderSource, SourcesFile, Unverified
+from worker.orders.store import DeliveredOrder, body_digest
 from worker.orders.taking import OrderRun
 
 REPLAY_HEADER = "X-Sentinel-Idempotent-Replay"

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.core.money import Money, money_out
-from worker.orders.mapping import DEFAULTS, FieldMap
-from worker.orders.order import Item, Order
+from worker.orders.order import DEFAULTS, FieldMap, Item, Order
 from worker.refunds.online_retail import Imported, read_orders
 
 

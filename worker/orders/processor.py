@@ -1,23 +1,260 @@
-"""Processes orders in sets: take, score, guard and start in one call, then fulfil, queue or hold.
+"""Processes orders in sets: take, score, guard and start in one call, then fulfil, queue or hold, and report.
 
-A set goes through its steps together (`steps.py`), as far as they go. What asks somebody outside about one order alone
-(look-ups, a model, a shop) is done for each by itself; then the order goes on with another set.
+A set goes through its steps together, as far as they go. What asks somebody outside about one order alone (look-ups, a model, a
+shop) is done for each by itself; then the order goes on with another set.
+
+After a crash any process sends the authority the same request under the same start id, and looks into the shop before it asks
+it again. What is unsure is put off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-from sentinel.core.errors import TryLater
-from worker.orders.order import ClaimedOrder, ReviewStatus
-from worker.orders.responses import OrderResponse
-from worker.orders.steps import OrderSteps
-from worker.orders.store import DeliveredOrder
-from worker.orders.taking import OrderRun
+import structlog
+
+from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
+from sentinel.core.errors import SentinelError, TryLater
+from worker.orders import metrics
+from worker.orders.failpoints import OrderFailpoint
+from worker.orders.lanes import LaneEvent
+from worker.orders.order import ClaimedOrder, Lane, ReviewStatus
+from worker.orders.shop import Attempts, EffectKind, look, perform
+from worker.orders.store import DeliveredOrder, OrderResponse, Row, order_response
+from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
+from worker.orders.transitions import (
+    decided_work,
+    event_of,
+    held_alert,
+    hold_row,
+    is_start_ruled_out,
+    is_started,
+    late_alert,
+    pause_seconds,
+    row_of,
+    seconds_until,
+    settled_row,
+    shipped_row,
+)
+from worker.outbound.effects import NoAnswer, Refused, Settled
+
+# The steps of a set that the authority decides: ask it, and do what follows.
+
+log = structlog.get_logger("worker.orders")
+
+
+@dataclass(slots=True, kw_only=True)
+class OrderSteps(OrderTaking):
+    """Each takes orders that need it, and leaves each of them changed, answered, failed, or with an outside call to make."""
+
+    def ask(self, runs: list[OrderRun]) -> None:
+        """Ask the authority, which starts what it permits, and record its answers and what follows from them at once."""
+        self._pass(OrderFailpoint.BEFORE_GUARD, runs)
+        answers = self._answers(runs)
+        self._pass(OrderFailpoint.AFTER_GUARD, runs)
+        undecided: list[tuple[OrderRun, Row]] = []
+        shipped: list[Decided] = []
+        decided: list[Decided] = []
+        for run, answer in answers:
+            event = event_of(run.work, answer)
+            if event is None:
+                pause = seconds_until(answer.expires_at) if answer.status == "pending" else 30.0
+                undecided.append((run, {"error": answer.reason_code, "pause_seconds": pause}))
+                continue
+            row, was = row_of(run.work, answer, event), run.work.status
+            run.claimed = decided_work(run.work, answer, event, row)
+            ships = (
+                self.ships_here and was == ReviewStatus.SCORED and event == LaneEvent.ALLOWED and not self._is_late(run)
+            )
+            (shipped if ships else decided).append((run, row))
+        self._put_off(undecided)
+        self._decide([*self._ship(shipped), *decided])
+
+    def _answers(self, runs: list[OrderRun]) -> list[tuple[OrderRun, GuardAnswer]]:
+        """What the authority says to each; without a usable answer an order is put off, and nothing is answered on record."""
+        for run in runs:
+            run.asked_at = time.monotonic()
+        found = list(zip(runs, self.authority.guard([run.work for run in runs]), strict=True))
+        without = [(run, answer) for run, answer in found if isinstance(answer, (Unreachable, Rejected))]
+        for run, _ in self._record(
+            self.store.put_off, [(run, _without_answer(run.work, error)) for run, error in without]
+        ):
+            metrics.NO_AUTHORITY.inc()
+            run.fail(TryLater("no decision can be given now; send it again"))
+        return [(run, answer) for run, answer in found if isinstance(answer, GuardAnswer)]
+
+    def _is_late(self, run: OrderRun) -> bool:
+        """Whether a person may have said by now that it was not executed."""
+        return time.monotonic() > run.asked_at + self.act_seconds
+
+    def _ship(self, steps: list[Decided]) -> list[Decided]:
+        """Decided, fulfilled and settled in one commit; returns those of which the simulated shop has something else to say."""
+        self._pass(OrderFailpoint.BEFORE_SHOP, steps)
+        ready = [(run, *shipped_row(run.work, row)) for run, row in steps]
+        results = self.store.ship([(run.work, row) for run, row, _ in ready]) if ready else []
+        shipped = [one for one, result in zip(ready, results, strict=True) if result is True]
+        for place in (OrderFailpoint.AFTER_DECIDED, OrderFailpoint.AFTER_SHOP, OrderFailpoint.AFTER_SETTLED):
+            self._pass(place, shipped)
+        metrics.count_decisions((run.work.lane, LaneEvent.ALLOWED) for run, _, _ in shipped)
+        metrics.SETTLED.labels(ReviewStatus.FULFILLED).inc(len(shipped))
+        for run, _, response in shipped:
+            run.response = response
+            self._report(run.work, str(run.work.operation_id))
+        for (run, _), result in zip(steps, results, strict=True):
+            if isinstance(result, Exception):
+                run.fail(result)
+        return [step for step, result in zip(steps, results, strict=True) if result is False]
+
+    def _decide(self, steps: list[Decided]) -> None:
+        """Low is started: the fulfilment is on record before the shop is asked. Queued or held: the response is stored with it."""
+        rows: list[tuple[OrderRun, Row]] = []
+        for run, row in steps:
+            if run.work.status != ReviewStatus.STARTED:
+                held = (
+                    {}
+                    if row["event"] == LaneEvent.NEEDS_ANALYST
+                    else {"alert": held_alert(run.work, row["reason_code"])}
+                )
+                row = {**row, **held, "answered": order_response(run.work).as_json()}
+            rows.append((run, row))
+        recorded = self._record(self.store.decide, rows)
+        self._pass(OrderFailpoint.AFTER_DECIDED, recorded)
+        metrics.count_decisions((run.work.lane, row["event"]) for run, row in recorded)
+        for run, row in recorded:
+            if run.work.status == ReviewStatus.STARTED:
+                run.is_ours = True
+                continue
+            run.response = order_response(run.work)
+            if row["event"] != LaneEvent.NEEDS_ANALYST:
+                run.outside = self._hold_now
+
+    def confirm_started(self, runs: list[OrderRun]) -> None:
+        """Orders left STARTED by somebody: the authority says whether they still are, and the shop is looked at first."""
+        for run, answer in self._answers(runs):
+            work = run.work
+            if is_started(answer):
+                run.is_ours, run.tried = True, Attempts(max(1, work.tries or 0), work.seconds_since_try or 0.0)
+            elif is_start_ruled_out(answer):
+                run.outside = partial(self._look, how=answer.resolution or "started")
+            elif self.store.refuse_start(work, answer.reason_code):
+                # Surely nothing happened: it is asked again, as one that is not started.
+                status = ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED
+                run.claimed = replace(work, status=status)
+            else:
+                run.fail(ClaimLost())
+
+    def fulfil(self, runs: list[OrderRun]) -> None:
+        """Have the shop fulfil what is started, each order in a thread of its own."""
+        for run in runs:
+            run.outside = self._execute
+
+    def _execute(self, run: OrderRun) -> None:
+        """One try in the shop."""
+        self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
+        if self._is_late(run):
+            return self._put_off([(run, {"error": "the time to act on its start is over", "pause_seconds": 1.0})])
+        work, tried = run.work, run.tried
+        assert work.operation_id is not None
+        answer = perform(
+            self.shop,
+            work.review,
+            EffectKind.FULFIL,
+            work.operation_id,
+            tried,
+            under_way_seconds=self.under_way_seconds,
+        )
+        self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
+        if not isinstance(answer, NoAnswer):
+            run.effect = answer
+            return None
+        pause = max(pause_seconds(work.attempts, random.random()), self.under_way_seconds)
+        alert = late_alert(work, "fulfil", tried.times, answer.detail)
+        return self._put_off([(run, {"error": answer.detail, "pause_seconds": pause, "tried": True, "alert": alert})])
+
+    def _look(self, run: OrderRun, how: str) -> None:
+        """An order left STARTED that may not be fulfilled any more: what the shop did before is reported, else a person looks."""
+        assert run.work.operation_id is not None
+        found = look(self.shop, run.work.review, EffectKind.FULFIL, run.work.operation_id)
+        run.is_ours = True
+        if isinstance(found, NoAnswer):
+            pause = pause_seconds(run.work.attempts, random.random())
+            return self._put_off([(run, {"error": found.detail, "pause_seconds": pause})])
+        why = "a person said that it was not executed" if how == "not_executed" else "started or settled elsewhere"
+        run.effect = found if isinstance(found, Settled) else Refused(why)
+        return None
+
+    def settle(self, runs: list[OrderRun]) -> None:
+        """Record what the shop answered."""
+        steps: list[tuple[OrderRun, Row]] = []
+        for run in runs:
+            assert run.effect is not None
+            steps.append((run, settled_row(run.work, run.effect)))
+        recorded = self._record(self.store.settle, steps)
+        self._pass(OrderFailpoint.AFTER_SETTLED, recorded)
+        for run, row in recorded:
+            status = ReviewStatus.FULFILLED if row["done"] else ReviewStatus.SHOP_REFUSED
+            metrics.SETTLED.labels(status).inc()
+            run.response = order_response(run.work, status=status)
+            if status is ReviewStatus.FULFILLED:
+                # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
+                self._report(run.work, row.get("reference"))
+
+    def _report(self, work: ClaimedOrder, reference: str | None) -> None:
+        self.reports.soon(work, done=True, reference=reference, error=None)
+
+    def answer(self, runs: list[OrderRun]) -> None:
+        """Nothing is left to do."""
+        for run in runs:
+            run.response = order_response(run.work)
+
+    def hold(self, work: ClaimedOrder, tried: Attempts) -> None:
+        """One try of a hold that is on record."""
+        self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
+        assert work.operation_id is not None
+        answer = perform(
+            self.shop, work.review, EffectKind.HOLD, work.operation_id, tried, under_way_seconds=self.under_way_seconds
+        )
+        self.failpoints.hit(OrderFailpoint.AFTER_SHOP)
+        self.store.settle_hold(work, hold_row(work, answer, tried.times, random.random()))
+
+    def _hold_now(self, run: OrderRun) -> None:
+        try:
+            self.hold(run.work, Attempts())
+        except SentinelError as error:
+            log.warning("hold_not_recorded", review_id=str(run.work.review_id), error=error.detail)
+
+    def _put_off(self, steps: Sequence[tuple[OrderRun, Row]]) -> None:
+        """Answered with where they stand, and taken up again after a pause: {error, pause_seconds, tried?, alert?}."""
+        rows = [
+            (run, {**row, "error": row["error"][:500], "answered": order_response(run.work).as_json()})
+            for run, row in steps
+        ]
+        for run, _ in self._record(self.store.put_off, rows):
+            metrics.PUT_OFF.labels(run.work.status).inc()
+            run.response = order_response(run.work)
+
+
+def _without_answer(work: ClaimedOrder, error: Unreachable | Rejected) -> Row:
+    row: dict[str, object] = {
+        "error": error.detail[:500],
+        "pause_seconds": pause_seconds(work.attempts, random.random()),
+    }
+    if isinstance(error, KeyConflict):
+        row["alert"] = held_alert(work, "the authority knows another order under this key") | {
+            "occasion": "key_conflict"
+        }
+    if isinstance(error, Rejected):
+        log.error("authority_refused_question", review_id=str(work.review_id), error=error.detail)
+    return row
+
+
+# Sets.
 
 _ROUNDS = 8
 """More steps than any way has; a loop that needs more is a defect."""

@@ -21,8 +21,17 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import money_out
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import PolicyLibrary
-from worker.orders.mapping import read_paths
-from worker.orders.order import ACTION, AGENT_ID, KnownAccount, Order, Score, as_received, missing_facts, resource_of
+from worker.orders.order import (
+    ACTION,
+    AGENT_ID,
+    KnownAccount,
+    Order,
+    Score,
+    as_received,
+    missing_facts,
+    read_paths,
+    resource_of,
+)
 from worker.orders.rule_settings import FILE_NAME as SIGNALS
 from worker.orders.rule_settings import RuleSettings
 from worker.orders.scoring import RulesScore, without_facts

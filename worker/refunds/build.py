@@ -27,13 +27,11 @@ from sentinel.store.safety import UnsafeDatabase, database_status
 from worker.critic.critic import critic_from
 from worker.critic.settings import branches
 from worker.failpoints import Failpoints
-from worker.images.labelled import InvalidLabels
-from worker.images.select import InvalidRecogniser, recogniser_from
+from worker.images.recogniser import InvalidLabels, InvalidRecogniser, recogniser_from
 from worker.key_check import KeyCheck, tenant_label
 from worker.notify.messenger import Messenger
 from worker.notify.select import notifier_from
-from worker.refunds.agent import Agent, OnRow
-from worker.refunds.batch import BatchProcessor
+from worker.refunds.agent import Agent, BatchProcessor, OnRow
 from worker.refunds.concurrency import PeriodicTask, WorkerPool
 from worker.refunds.confirmations import confirmations_from
 from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
@@ -46,14 +44,12 @@ from worker.refunds.workflow.build import Dependencies, build_runner, build_simu
 from worker.refunds.workflow.routes import SCENARIOS, Routes
 from worker.refunds.workflow.runner import ContextLoader
 from worker.refunds.workflow.simulation import Simulator
-from worker.refunds.workflow.steps.orders import directories
-from worker.settlement.best_effort import deliver_best_effort
-from worker.settlement.effects import Effects
-from worker.settlement.findings import SettlementFindings
+from worker.refunds.workflow.steps.order_and_image import directories
+from worker.settlement.effects import Effects, deliver_best_effort
 from worker.settlement.registry import Systems
 from worker.settlement.saga import in_flight_seconds
 from worker.settlement.stripe_events import EVERY_SECONDS as WATCH_EVERY_SECONDS
-from worker.settlement.stripe_events import SettlementWatch
+from worker.settlement.stripe_events import SettlementFindings, SettlementWatch
 
 _KEY_CHECK_SECONDS = 1.5
 

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.rows import LedgerFigures
-from worker.refunds.run_results import RowResult
+from worker.refunds.workflow.runner import RowResult
 
 _OPEN = {
     "due": "Rows whose time has come and that nobody holds.",

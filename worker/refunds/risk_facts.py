@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from worker.critic.prompt_injection import SAME_TEXT_ACCOUNTS, is_suspicious
+from worker.critic.readings import SAME_TEXT_ACCOUNTS, is_suspicious
 from worker.refunds.rows import KnownFacts
 
 MAX_COUNT = 1_000_000

@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
-from worker.refunds.rows import Change, LedgerRow, ReleaseLease, report_body
-from worker.refunds.states import LedgerEvent, LedgerState
+from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, report_body
 
 
 class FailureScope(StrEnum):

@@ -5,8 +5,7 @@ A system is asked for an effect only with a started permit. The result is a valu
 """
 
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
-from worker.settlement.best_effort import deliver_best_effort
-from worker.settlement.gateway import Compensating, SettlementSystem
+from worker.settlement.effects import Compensating, SettlementSystem, deliver_best_effort
 from worker.settlement.registry import Coupon, PrivateRefund, SimulatedRefund, Systems, UnknownSystem, system_names
 from worker.settlement.saga import Effect, Saga
 

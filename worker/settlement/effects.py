@@ -1,17 +1,19 @@
-"""The record of effects in outside systems, as typed calls: an effect is recorded before it is tried.
+"""Effects in settlement systems: what a system is, one try of it, the record of effects, and those that are delivered later.
 
-Every change names the state it expects and is fenced by epoch and lease: it happens only while the caller's claim still
-holds the ledger row. A caller that lost its claim changes nothing and gets `False`.
+An effect is recorded before it is tried. Every change of the record names the state it expects and is fenced by epoch and
+lease: it happens only while the caller's claim still holds the ledger row. A caller that lost its claim changes nothing and
+gets `False`. A system's answer is a value, whatever goes wrong.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import psycopg
 from psycopg.rows import class_row, kwargs_row, scalar_row
@@ -19,10 +21,96 @@ from psycopg.rows import class_row, kwargs_row, scalar_row
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store.database import Pool, first_line
 from sentinel.store.sql_template import SqlTemplate
+from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
 from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.rows import LedgerRow
 from worker.refunds.sql import ROW_COLUMNS
 from worker.settlement.stripe_refunds import Payment
+
+# What a settlement system is.
+
+
+class SettlementSystem(Protocol):
+    """One way of giving something back. Thread-safe; nothing here raises.
+
+    `reference` is the idempotency key towards the system: the ledger row's stored start id, the same at every try.
+    """
+
+    name: str
+    moves_money: bool
+    """False for what is no refund: a coupon, a ticket, a notice."""
+
+    def is_ready(self) -> bool:
+        """Whether it can be asked at all; asked before the permit is redeemed. Cheap: at most 5 seconds old."""
+
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
+        """Do it, once for a reference however often it is asked."""
+
+    def look_up(self, reference: uuid.UUID) -> EffectResult:
+        """Whether it was done: `Settled`, `Refused` (surely not there) or `NoAnswer`."""
+
+
+@runtime_checkable
+class Compensating(Protocol):
+    """A system that can take back what it did."""
+
+    def compensate(self, reference: uuid.UUID) -> EffectResult:
+        """Take it back: `Settled` when it is not there any more, `Refused` when it stays, `NoAnswer` otherwise."""
+
+
+# One try of one system, with every failure turned into a result value.
+
+_log = logging.getLogger("worker")
+
+
+def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
+    """Ask for the effect; unless that says done, look whether it is there.
+
+    "Not there" right after a try without an answer proves nothing, as the call may still be under way: no answer. A
+    refusal is believed when the look says "not there" too: "already done" is a refusal, and so is a system's mistake.
+    """
+    try:
+        answer = system.settle(row, reference)
+    except Exception as error:
+        answer = _defect(system, error)
+    if isinstance(answer, Settled):
+        return answer
+    found = is_there(system, reference)
+    if isinstance(answer, NoAnswer):
+        return found if isinstance(found, Settled) else answer
+    return answer if isinstance(found, Refused) else found
+
+
+def is_there(system: SettlementSystem, reference: uuid.UUID) -> EffectResult:
+    """Whether the effect is there."""
+    try:
+        return system.look_up(reference)
+    except Exception as error:
+        return _defect(system, error)
+
+
+def compensate(system: SettlementSystem, reference: uuid.UUID) -> str | None:
+    """Undo the effect. None: nothing is there any more; else what is in the way, and then it may be there or not."""
+    if not isinstance(system, Compensating):
+        return "it cannot be taken back"
+    try:
+        answer = system.compensate(reference)
+    except Exception as error:
+        answer = _defect(system, error)
+    if isinstance(answer, Settled):
+        return None
+    if isinstance(answer, NoAnswer) and isinstance(is_there(system, reference), Refused):
+        return None
+    return answer.reason if isinstance(answer, Refused) else answer.detail
+
+
+def _defect(system: SettlementSystem, error: Exception) -> NoAnswer:
+    # Its text may quote what was sent; the kind and the place in the log are enough to find it.
+    _log.error("settlement system %s failed: %s", system.name, type(error).__name__)
+    return NoAnswer(f"its adapter failed: {type(error).__name__}")
+
+
+# The record of effects.
 
 Value = TypeVar("Value")
 
@@ -274,3 +362,37 @@ def _fields(plan: PlannedEffect) -> dict[str, Any]:
 
 def _cut(text: str | None) -> str | None:
     return text and text[:500]
+
+
+# Best-effort effects (a notice after a refund): retried after the execution is on record; a failure undoes nothing.
+
+
+def deliver_best_effort(
+    book: Effects, systems: Mapping[str, SettlementSystem], *, limit: int = 32, retry_seconds: float = 5.0
+) -> int:
+    """One try for up to `limit` due effects; returns how many were done. Raises `LedgerUnavailable`.
+
+    `systems` are the adapters by name (`Systems.adapters`). A failed try comes due again after a growing pause.
+    """
+    done = 0
+    for row, record in book.claim_best_effort(limit, retry_seconds=retry_seconds):
+        answer = _ask(systems.get(record.system), row, record)
+        done += isinstance(answer, Settled) and book.finish_best_effort(
+            record, EffectState.DONE, system_reference=answer.reference
+        )
+        if isinstance(answer, Refused):
+            book.finish_best_effort(record, EffectState.REFUSED, last_error=answer.reason)
+        elif isinstance(answer, NoAnswer):
+            book.finish_best_effort(record, EffectState.IN_DOUBT, last_error=answer.detail)
+    return done
+
+
+def _ask(system: SettlementSystem | None, row: LedgerRow, record: EffectRecord) -> EffectResult:
+    if system is None or not system.is_ready():
+        return NoAnswer(f"{record.system} is not ready")
+    reference: uuid.UUID = record.reference
+    if record.tries > 1:
+        found = is_there(system, reference)
+        if not isinstance(found, Refused):
+            return found
+    return try_once(system, row, reference)

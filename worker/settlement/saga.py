@@ -14,9 +14,16 @@ from dataclasses import dataclass
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
 from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.rows import LedgerRow
-from worker.settlement.attempt import compensate, is_there, try_once
-from worker.settlement.effects import EffectRecord, Effects, EffectState, PlannedEffect
-from worker.settlement.gateway import SettlementSystem
+from worker.settlement.effects import (
+    EffectRecord,
+    Effects,
+    EffectState,
+    PlannedEffect,
+    SettlementSystem,
+    compensate,
+    is_there,
+    try_once,
+)
 
 WORKED_ON_SECONDS = 25.0
 """Longer than any system works on a call that we gave up on."""

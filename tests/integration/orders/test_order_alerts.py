@@ -28,8 +28,7 @@ from worker.orders.alerts import (
     pause_seconds,
     text_of,
 )
-from worker.orders.shop import Attempts, EffectKind, ShopStatus, perform
-from worker.orders.simulated_shop import SimulatedShop
+from worker.orders.shop import Attempts, EffectKind, ShopStatus, SimulatedShop, perform
 from worker.outbound.effects import NoAnswer, Refused, Settled
 
 TENANT = uuid.uuid4()

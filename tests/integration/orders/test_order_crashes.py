@@ -13,7 +13,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import LANES, OrderFixtures, intake_process, make_intake, order_body
 from tests.support.shop_server import FlakyShop, ShopServer
 from worker.failpoints import Failpoints
-from worker.orders import steps
+from worker.orders import processor
 from worker.orders.failpoints import OrderFailpoint
 from worker.orders.shop import Attempts, perform
 
@@ -148,7 +148,7 @@ def test_a_successor_that_asks_the_shop_without_looking_is_found_out(
     shops = {}
     for name in ("careful", "blind"):
         if name == "blind":
-            monkeypatch.setattr(steps, "perform", blind)
+            monkeypatch.setattr(processor, "perform", blind)
         shop = shops[name] = FlakyShop()
         armed = make_intake(
             fixtures, authority_url, parts={"shop": shop}, failpoints=Failpoints(OrderFailpoint.AFTER_SHOP, "raise")

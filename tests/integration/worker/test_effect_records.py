@@ -12,8 +12,7 @@ import pytest
 from sentinel.store.database import WORKER, with_role
 from tests.support.effects_server import InMemory, allowed_row, taken_over
 from tests.support.ledger_fixtures import LedgerFixtures
-from worker.refunds.rows import Change, Execution, LedgerRow
-from worker.refunds.states import LedgerEvent, LedgerState
+from worker.refunds.rows import Change, Execution, LedgerEvent, LedgerRow, LedgerState
 from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled, SimulatedRefund, deliver_best_effort
 from worker.settlement.effects import TRANSITIONS, Effects, EffectState, PlannedEffect
 

@@ -1,4 +1,4 @@
-"""The database admits exactly the table of `worker/refunds/states.py`, whoever writes."""
+"""The database admits exactly the table of `worker/refunds/rows.py`, whoever writes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from sentinel.store.database import WORKER, with_role
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
 from worker.refunds import sql
-from worker.refunds.rows import Change, Execution, LedgerRow
-from worker.refunds.states import TRANSITIONS, LedgerEvent, LedgerState
+from worker.refunds.rows import TRANSITIONS, Change, Execution, LedgerEvent, LedgerRow, LedgerState
 
 PAIRS = list(itertools.product(LedgerState, LedgerEvent))
 TARGET = {event: state for (_, event), state in TRANSITIONS.items()}

@@ -17,8 +17,7 @@ from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
 from worker.cli import main
 from worker.refunds import transitions
 from worker.refunds.retry import REFUSALS
-from worker.refunds.rows import Change, LedgerRow
-from worker.refunds.states import LedgerEvent, LedgerState
+from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState
 
 GAVE_UP = {"event": LedgerEvent.GAVE_UP, "last_error": "x"}
 

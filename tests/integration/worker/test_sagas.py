@@ -22,7 +22,7 @@ from tests.support.recording_server import problem
 from tests.support.scripted_server import faults
 from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled
 from worker.settlement.effects import Effects
-from worker.settlement.http_system import HttpSystem
+from worker.settlement.registry import HttpSystem
 from worker.settlement.saga import effect_reference
 
 

@@ -12,8 +12,7 @@ from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import always
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
-from worker.refunds.rows import Change, Execution, LedgerRow
-from worker.refunds.states import LedgerEvent, LedgerState
+from worker.refunds.rows import Change, Execution, LedgerEvent, LedgerRow, LedgerState
 
 GUARD = "action/guard"
 

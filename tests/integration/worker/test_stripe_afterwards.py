@@ -18,9 +18,8 @@ from worker.refunds.rows import OrderFacts
 from worker.refunds.settings import WorkerSettings
 from worker.settlement import Settled
 from worker.settlement.effects import Effects
-from worker.settlement.findings import Finding, SettlementFindings
 from worker.settlement.registry import Systems
-from worker.settlement.stripe_events import SettlementWatch
+from worker.settlement.stripe_events import Finding, SettlementFindings, SettlementWatch
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, looping, new_row, wait_until
-from worker.refunds.rows import Change, OrderFacts
-from worker.refunds.states import LedgerEvent, LedgerState
+from worker.refunds.rows import Change, LedgerEvent, LedgerState, OrderFacts
 
 
 def entry(fixtures: LedgerFixtures, name: str, columns: str) -> tuple[object, ...]:

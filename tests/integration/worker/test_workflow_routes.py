@@ -19,8 +19,7 @@ from tests.support.ledger_fixtures import CLEAN, new_row
 from tests.support.workflow_fixtures import BRANCHES, FEE, PUBLIC_FEE, Branch, Shop, Spy, executed_once
 from worker.critic.critic import Critic
 from worker.critic.model import ModelCritic
-from worker.images.http_recogniser import HttpRecogniser
-from worker.images.recogniser import NoRecogniser
+from worker.images.recogniser import HttpRecogniser, NoRecogniser
 from worker.refunds.rows import KnownFacts, LedgerRow
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.workflow.escalations import Escalation as E

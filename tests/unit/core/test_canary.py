@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.refunds.workflow.steps.kill_switch import in_canary
+from worker.refunds.workflow.steps.checks import in_canary
 
 TEXT = st.text(max_size=30)
 PERCENT = st.integers(0, 100)

@@ -15,8 +15,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
-from worker.orders.mapping import MAX_ITEMS
-from worker.orders.order import Item, Order, as_received
+from worker.orders.order import MAX_ITEMS, Item, Order, as_received
 from worker.orders.sources import FILE_NAME, OrderSource, Sources
 
 SOURCES = Sources.load(policies_dir() / FILE_NAME, {})

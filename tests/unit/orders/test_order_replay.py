@@ -20,8 +20,7 @@ from tests.support.scripted_server import Asked, ScriptedServer
 from worker.orders.online_retail import payload_of, read_retail_orders
 from worker.orders.replay import NO_LANE, DeliveryResult, ReplayedDelivery, ReplaySummary, percentiles, replay
 from worker.orders.replay_cli import replay_orders, sign_webhook, sources
-from worker.orders.signatures import Verified
-from worker.orders.sources import FILE_NAME, Sources
+from worker.orders.sources import FILE_NAME, Sources, Verified
 
 SECRETS = {
     "ORDERS_DEMO_SECRET": "only-for-tests-0123456789abcdef", "SHOPIFY_WEBHOOK_SECRET": "only-for-tests-shopify-0123456789",

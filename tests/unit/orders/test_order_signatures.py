@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.harness import scaled, seeded
-from worker.orders import signatures
-from worker.orders.signatures import TOLERANCE, Scheme, Secret, Signing, Unverified, Verified
+from worker.orders import sources
+from worker.orders.sources import TOLERANCE, Scheme, Secret, Signing, Unverified, Verified
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 BODY = b'{"order": {"id": "1001", "total": {"value": "49.90", "currency": "EUR"}}, "note": "gr\xc3\xbc\xc3\x9fe"}'
@@ -173,10 +173,10 @@ def test_what_decides_is_the_comparison_in_constant_time_over_every_pair(
         compared.append(real(one, other))
         return compared[-1]
 
-    monkeypatch.setattr(signatures.hmac, "compare_digest", counted)
+    monkeypatch.setattr(sources.hmac, "compare_digest", counted)
     assert good(two, headers)
     assert compared == [True, False], "the second is compared although the first was right"
-    monkeypatch.setattr(signatures.hmac, "compare_digest", lambda one, other: False)
+    monkeypatch.setattr(sources.hmac, "compare_digest", lambda one, other: False)
     assert not good(two, headers)
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
-from worker.orders.signatures import Scheme, Unverified, Verified
-from worker.orders.sources import FILE_NAME, Rate, Sources, SourcesFile
+from worker.orders.sources import FILE_NAME, Rate, Scheme, Sources, SourcesFile, Unverified, Verified
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 WHSEC = "whsec_" + base64.b64encode(b"w" * 24).decode()

@@ -21,8 +21,8 @@ from tests.corpora.retail import retail_lines
 from worker.critic.bounds import PLACES, Bounds, load_bounds
 from worker.critic.case import CriticCase, CriticCode
 from worker.critic.common_words import COMMON_WORDS, READABLE
-from worker.critic.prompt_injection import is_suspicious
-from worker.critic.rules import SPEAKS_OF_DECIDING, RulesCritic
+from worker.critic.critic import SPEAKS_OF_DECIDING, RulesCritic
+from worker.critic.readings import is_suspicious
 
 SHIPPED = load_bounds(policies_dir())
 RULES = RulesCritic(SHIPPED)
@@ -271,5 +271,5 @@ def test_what_stands_in_orders_goes_on(lines: list[str]) -> None:
 
 def test_a_critic_that_reads_no_scripts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: without the look at what it can read, texts in other scripts pass unseen."""
-    monkeypatch.setattr("worker.critic.rules.unreadable_because", lambda text, languages: None)
+    monkeypatch.setattr("worker.critic.critic.unreadable_because", lambda text, languages: None)
     assert [name for name, text in OTHER_SCRIPTS.items() if critic_codes(text)[0] == "critic_ok"]

@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 
 from sentinel.core.money import DIGITS, MAX_MINOR, Money
 from tests.corpora import TextCorpus, text_corpora
-from worker.critic.amounts import amount_detail, named_amounts
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.common_words import READABLE
-from worker.critic.critic import Critic, Judge
-from worker.critic.prompt_injection import InjectionSign, is_suspicious, suspicious_because
-from worker.critic.readings import MAX_LOOKED_AT, other_readings
-from worker.critic.rules import SPEAKS_OF_DECIDING, RulesCritic
+from worker.critic.critic import SPEAKS_OF_DECIDING, Critic, Judge, RulesCritic, amount_detail, named_amounts
+from worker.critic.readings import MAX_LOOKED_AT, InjectionSign, is_suspicious, other_readings, suspicious_because
 
 RULES = RulesCritic()
 

@@ -13,8 +13,7 @@ from sentinel.client.calls import _content
 from sentinel.client.endpoint import RawResponse
 from tests.unit.worker.test_worker_parts import row
 from worker.refunds import transitions
-from worker.refunds.rows import Change, ReleaseLease
-from worker.refunds.states import LedgerEvent
+from worker.refunds.rows import Change, LedgerEvent, ReleaseLease
 from worker.refunds.transitions import CODES, STATUSES, FailureScope, RetryPolicy, failure_scope, is_outside
 
 PATIENCE = RetryPolicy(3, 1.0, 60.0, random.Random(1))

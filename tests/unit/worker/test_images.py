@@ -19,11 +19,20 @@ from sentinel.core.money import Money
 from sentinel.platform.outbound.client import FailureKind, NoResponse
 from tests.support.canned_answers import PLACE, CannedServer, answering
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
-from worker.images.http_recogniser import HttpRecogniser
-from worker.images.labelled import InvalidLabels, LabelFileRecogniser
 from worker.images.proof import MAX_IMAGE_BYTES, ImageRefused, ProofImage, check_image, proof_image
-from worker.images.recogniser import MAX_TEXT, NoRecogniser, Recognised, Recogniser, Unrecognised, read_label
-from worker.images.select import InvalidRecogniser, recogniser_from
+from worker.images.recogniser import (
+    MAX_TEXT,
+    HttpRecogniser,
+    InvalidLabels,
+    InvalidRecogniser,
+    LabelFileRecogniser,
+    NoRecogniser,
+    Recognised,
+    Recogniser,
+    Unrecognised,
+    read_label,
+    recogniser_from,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + b"\x00" * 20
 JPEG = b"\xff\xd8\xff\xe0" + b"\x00" * 20

@@ -19,15 +19,13 @@ from tests.support.harness import scaled
 from tests.support.workflow_fixtures import take_refusals_for_silence
 from tests.support.workflow_oracle import NEVER, SYSTEMS, Situation, unmet
 from tests.support.workflow_walk import ROUTES, Walk
-from worker.refunds.rows import Change, ReleaseLease
-from worker.refunds.states import LedgerEvent
+from worker.refunds.rows import Change, LedgerEvent, ReleaseLease
 from worker.refunds.workflow import build
 from worker.refunds.workflow.build import Dependencies
 from worker.refunds.workflow.graph import StepName, next_step
 from worker.refunds.workflow.routes import Route
 from worker.refunds.workflow.runner import RunContext, Runner, Step, StepResult
-from worker.refunds.workflow.steps.ask_authority import AskAuthority
-from worker.refunds.workflow.steps.confirm_card import ConfirmCard
+from worker.refunds.workflow.steps.ask_authority import AskAuthority, ConfirmCard
 from worker.settlement import UnknownSystem
 
 EXAMPLES = scaled(500)

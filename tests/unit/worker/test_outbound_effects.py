@@ -12,8 +12,8 @@ from tests.support.shop_server import review
 from tests.unit.worker.test_settlement_systems import ROW, http_system
 from worker.orders.shop import HttpShop
 from worker.outbound.effects import FOR_GOOD, EffectResult, NoAnswer, Refused, Reply, Settled
-from worker.settlement.attempt import try_once
-from worker.settlement.http_system import HttpSystem
+from worker.settlement.effects import try_once
+from worker.settlement.registry import HttpSystem
 
 CODES = range(400, 600)
 NOT_FOR_GOOD = (401, 403, 404, 405, 407, 408, 409, 421, 423, 424, 425, 429)

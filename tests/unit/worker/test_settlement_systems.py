@@ -19,8 +19,8 @@ from tests.support.scripted_server import faults, took
 from worker.refunds.rows import LedgerRow
 from worker.refunds.settings import WorkerSettings, read_settings
 from worker.settlement import NoAnswer, Refused, Settled, Systems, UnknownSystem, system_names
-from worker.settlement.attempt import compensate, try_once
-from worker.settlement.http_system import HttpSystem
+from worker.settlement.effects import compensate, try_once
+from worker.settlement.registry import HttpSystem
 
 INSIDE = ("simulated_refund", "private_refund", "coupon")
 OUTSIDE = ("price_difference", "platform_backend", "ticket", "ticket_then_platform")

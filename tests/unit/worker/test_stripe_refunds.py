@@ -17,7 +17,7 @@ from tests.support.stripe_server import StripeServer, stripe_error
 from worker.outbound.effects import NoAnswer, Refused, Settled
 from worker.refunds.rows import LedgerRow
 from worker.settlement import stripe_refunds
-from worker.settlement.attempt import try_once
+from worker.settlement.effects import try_once
 from worker.settlement.stripe_api import our_amount, result_of_error, stripe_amount
 from worker.settlement.stripe_refunds import Payment, StripeRefunds, idempotency_key
 

@@ -14,13 +14,24 @@ import pytest
 from ops_console.pages import ledger_timeline as ledger_life
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from tests.corpora import TextCorpus, text_corpora
-from worker.critic.prompt_injection import is_suspicious
+from worker.critic.readings import is_suspicious
 from worker.diagrams import ledger_states
 from worker.refunds import transitions
 from worker.refunds.concurrency import CircuitBreaker
 from worker.refunds.risk_facts import risk_facts
-from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease
-from worker.refunds.states import TERMINAL, TRANSITIONS, WAITING, LedgerEvent, LedgerState, NoSuchTransition, after
+from worker.refunds.rows import (
+    TERMINAL,
+    TRANSITIONS,
+    WAITING,
+    Change,
+    KnownFacts,
+    LedgerEvent,
+    LedgerRow,
+    LedgerState,
+    NoSuchTransition,
+    ReleaseLease,
+    after,
+)
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.runner import RunContext
 from worker.refunds.workflow.steps.ask_authority import params_of

@@ -20,7 +20,7 @@ from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
 from worker.refunds.workflow.runner import PureStep, RunContext, Runner, Step, StepResult, UndeclaredSteps
 from worker.refunds.workflow.simulation import UnreachableStep
-from worker.refunds.workflow.steps.orders import CheckOrder
+from worker.refunds.workflow.steps.order_and_image import CheckOrder
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 S = StepName

@@ -18,19 +18,24 @@ from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.runner import Runner, Step
 from worker.refunds.workflow.simulation import CheckAuthority, ReadConfirmCard, UnreachableStep
-from worker.refunds.workflow.steps.ask_authority import AskAuthority, TransferToHuman
+from worker.refunds.workflow.steps.ask_authority import AskAuthority, ConfirmCard, LimitCheck, TransferToHuman
 from worker.refunds.workflow.steps.checks import (
     CheckParams,
+    CriticCheck,
     GateCommon,
+    KillSwitch,
     RouteModeScenario,
     ScenarioValidate,
+    SwitchCache,
 )
-from worker.refunds.workflow.steps.confirm_card import ConfirmCard, LimitCheck
-from worker.refunds.workflow.steps.critic_check import CriticCheck
 from worker.refunds.workflow.steps.execute_by_system import Confirm, ExecuteBySystem
-from worker.refunds.workflow.steps.kill_switch import KillSwitch, SwitchCache
-from worker.refunds.workflow.steps.orders import CheckOrder, OrderDirectory, QueryOrder
-from worker.refunds.workflow.steps.proof_image import CollectImage, RecogniseImage
+from worker.refunds.workflow.steps.order_and_image import (
+    CheckOrder,
+    CollectImage,
+    OrderDirectory,
+    QueryOrder,
+    RecogniseImage,
+)
 from worker.settlement.registry import Systems
 
 

@@ -1,6 +1,6 @@
 -- The ledger: which state follows which, and the trail of it.
 
--- The table of worker/refunds/states.py as data: a test holds the two equal. Anything else is refused here, whoever asks.
+-- The table of worker/refunds/rows.py as data: a test holds the two equal. Anything else is refused here, whoever asks.
 create table refunds.transitions (
   from_status text not null,
   event       text not null,

@@ -1,22 +1,191 @@
-"""check_params, gate_common, route_mode_scenario and scenario_validate: what is known of a row, without asking outside.
+"""kill_switch, check_params, gate_common, route_mode_scenario, scenario_validate and critic_check: what stops a row before anybody outside is asked.
 
 A row that is incomplete is an ERROR that says what is wrong; everything else that stands in the way goes to a person.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache
 
-from sentinel.core.money import DIGITS
+from sentinel.client import Client, Rejected, Switches, Unreachable
+from sentinel.core.money import DIGITS, Money
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
+from worker.critic.case import CriticCase, Opinion
+from worker.critic.critic import Critic
 from worker.images.recogniser import Recognised
 from worker.refunds import transitions
+from worker.refunds.concurrency import WorkerPool
 from worker.refunds.rows import OrderFacts
+from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName, next_step
-from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN
+from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN, Route, Routes, master_of
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, to_person
+from worker.settlement.registry import Systems
+
+# kill_switch: no halt covers the row, and every switch of its route is on.
+#
+# Switches and halts are cached for half a second. The authority decides them again: this only keeps rows from being asked
+# about that must go to a person first. A switch that cannot be read is off.
+
+_NEXT = next_step(StepName.KILL_SWITCH)
+
+
+class KillSwitch:
+    """Looks at the switch_cache once for a batch. Rows without a route are left to the step that says so."""
+
+    name = StepName.KILL_SWITCH
+
+    def __init__(
+        self,
+        switch_cache: SwitchCache,
+        routes: Routes,
+        systems: Systems,
+        retry_policy: RetryPolicy,
+        stopping: threading.Event,
+    ) -> None:
+        self._switch_cache, self._routes, self._systems = switch_cache, routes, systems
+        self._retry_policy, self._stopping = retry_policy, stopping
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """One look-up for all rows; without the authority no row goes on."""
+        try:
+            switches, switches_error = self._switch_cache.look(), None
+        except Unreachable as error:
+            switches, switches_error = NOTHING_ON, error
+        for context in contexts:
+            context.switches, context.switches_error = switches, switches_error
+            row = context.row
+            context.route = self._routes.find(row.channel, row.scenario, row.mode)
+
+    def run(self, context: RunContext) -> StepResult:
+        """Halts first, then each switch of the route with its canary."""
+        if context.switches_error is not None and self._stopping.is_set():
+            context.event, context.switches_error = transitions.release_at_stop(context.row), None
+            return StepResult({"worker": "ending"})
+        if context.switches_error is not None:
+            context.event = transitions.after_no_answer(context.row, context.switches_error, self._retry_policy)
+            return StepResult({"authority": "no answer"})
+        lifted: dict[str, object] = {}
+        for reason, seen in _kept_from(context, context.switches or NOTHING_ON, self._systems):
+            if reason not in context.lifted:
+                return to_person(context, reason, _NEXT, **seen, **lifted)
+            lifted = {"lifted": reason}
+        if lifted or context.route is None:
+            seen = {"switch": context.route.switch} if context.route is not None else {"route": "none"}
+            return StepResult({**seen, **lifted}, _NEXT, tool_used="switches")
+        return _is_on(context.route.switch)
+
+
+@cache
+def _is_on(switch: str) -> StepResult:
+    return StepResult({"switch": switch}, _NEXT, tool_used="switches")
+
+
+def _kept_from(context: RunContext, board: Switches, systems: Systems) -> list[tuple[Escalation, dict[str, object]]]:
+    """Everything that stands in the way, each with what was seen: lifting one leaves the others standing."""
+    row = context.row
+    found: list[tuple[Escalation, dict[str, object]]] = []
+    if halts_cover(board, agent_id=row.agent_id, action=row.action, scenario=row.scenario):
+        found.append((Escalation.HALTED, {}))
+    for name in switches_of(context.route) if context.route is not None else ():
+        hit = _switched(board, name, context.facts.account_ref)
+        if hit is not None:
+            found.append(hit)
+    unproven = _unproven(context, board, systems)
+    if unproven:
+        found.append((Escalation.SYSTEM_NOT_PROVEN, {"systems": unproven}))
+    return found
+
+
+def _unproven(context: RunContext, board: Switches, systems: Systems) -> list[str]:
+    """Real systems that this row would settle in, and that its launch gate saw as simulations only."""
+    route = context.route
+    state = board.switches.get(route.switch) if route is not None else None
+    if route is None or state is None:
+        return []
+    return sorted(systems.configured_outside(route.settles_to) & set(state.simulated))
+
+
+def _switched(board: Switches, name: str, account: str | None) -> tuple[Escalation, dict[str, object]] | None:
+    state = board.switches.get(name)
+    if state is None or not state.is_on:
+        return Escalation.SWITCH_OFF, {"switch": name, "on": False}
+    percent = state.canary_percent
+    # Without an account a row belongs to no share of the canary: only a full one takes it.
+    if percent < 100 and (account is None or not in_canary(name, account, percent)):
+        return Escalation.OUTSIDE_CANARY, {"switch": name, "canary_percent": percent}
+    return None
+
+
+FRESH_SECONDS = 0.5
+NOTHING_ON = Switches(switches={}, halts=(), policies={})
+
+
+class SwitchCache:
+    """Thread-safe. `look` raises `Unreachable`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._seen: tuple[float, Switches] | None = None
+
+    def look(self) -> Switches:
+        """What holds now; a refusal to say counts as: nothing is on."""
+        with self._lock:
+            if self._seen is not None and time.monotonic() - self._seen[0] < FRESH_SECONDS:
+                return self._seen[1]
+            try:
+                found = self._client.switches()
+            except Rejected:
+                found = NOTHING_ON
+            self._seen = (time.monotonic(), found)
+            return found
+
+
+def halts_cover(board: Switches, *, agent_id: str, action: str, scenario: str) -> bool:
+    """Whether a halt in force covers this; the authority's own check is the one that counts."""
+    targets = {"agent": agent_id, "scenario": scenario, "agent_action": f"{agent_id} {action}"}
+    for halt in board.halts:
+        if halt.scope in ("global", "tenant") or targets.get(halt.scope) == halt.target:
+            return True
+        if halt.scope == "action" and _names(halt.target, action):
+            return True
+    return False
+
+
+def _names(target: str | None, action: str) -> bool:
+    if target is None:
+        return False
+    return target == action or (target.endswith(".*") and action.startswith(target[:-1]))
+
+
+def switches_of(route: Route) -> tuple[str, ...]:
+    """The switches that must be on for a route: its own, and the master's where its family has one."""
+    master = master_of(route.switch)
+    return (route.switch,) if master is None else (master, route.switch)
+
+
+_PARTS = 2**64
+
+
+def in_canary(switch: str, account: str, percent: int) -> bool:
+    """Whether the account is among the first `percent` (0 to 100) of the switch. 0 is no account, 100 every account.
+
+    Anything below 0 counts as 0, above 100 as 100. Texts are compared as they are, letter for letter.
+    """
+    # Length first: ("a", "b.c") and ("a.b", "c") are different pairs. Lone surrogates are encoded too.
+    name, owner = (text.encode("utf-8", "surrogatepass") for text in (switch, account))
+    digest = hashlib.sha256(b"canary/%d/%s/%s" % (len(name), name, owner)).digest()
+    # Integers: a rounded share could differ between machines.
+    return int.from_bytes(digest[:8], "big") * 100 < percent * _PARTS
+
+
+# check_params, gate_common, route_mode_scenario and scenario_validate: what is known of a row.
 
 _NEEDS_ORDER = ("private", "public")
 _COMPLETE = StepResult({}, next_step(StepName.CHECK_PARAMS))
@@ -232,3 +401,70 @@ _CHECKS: Mapping[str, Callable[[RunContext, OrderFacts], list[Escalation]]] = {
     "quality": _damage,
 }
 """What a scenario asks for; the retail standard refund asks for nothing that the policy does not."""
+
+
+# critic_check: the critic's opinion. It can only send a row to a person, never speak for it.
+
+
+class CriticCheck:
+    """The rules critic for every row, the model critic where the branch asks for it."""
+
+    name = StepName.CRITIC_CHECK
+
+    def __init__(self, critic: Critic, worker_pool: WorkerPool, also_with_model: Collection[str] = ()) -> None:
+        self._critic, self._worker_pool, self._also = critic, worker_pool, frozenset(also_with_model)
+
+    def prepare(self, contexts: Sequence[RunContext]) -> None:
+        """The rules take microseconds; a model is asked for several rows at a time."""
+        with_model = []
+        for context in contexts:
+            if self._wants_model(context):
+                with_model.append(context)
+            else:
+                context.opinion = self._critic.judge(case_of(context), wants_model=False)
+        opinions: list[Opinion] = self._worker_pool.map(
+            lambda context: self._critic.judge(case_of(context), wants_model=True), with_model
+        )
+        for context, opinion in zip(with_model, opinions, strict=True):
+            context.opinion = opinion
+
+    def _wants_model(self, context: RunContext) -> bool:
+        route = context.route
+        return route is not None and (route.critic == "model" or not self._also.isdisjoint({route.name, "all"}))
+
+    def run(self, context: RunContext) -> StepResult:
+        """To the customer or the authority; to a person on anything but a clear yes."""
+        opinion, route = context.opinion, context.route
+        following = StepName.CONFIRM_CARD if route is not None and route.confirm_card else StepName.ASK_AUTHORITY
+        if opinion is None:
+            return to_person(context, Escalation.CRITIC_ERROR, following)
+        if opinion.approved and not opinion.reason:
+            return _approved(opinion.layer, opinion.reason_code, opinion.detail_code, following)
+        output = {"layer": opinion.layer, "code": opinion.reason_code, "detail": opinion.detail_code}
+        if opinion.reason:
+            output["words"] = opinion.reason
+        if opinion.approved:
+            return StepResult(output, following, tool_used="critic")
+        return to_person(context, Escalation(opinion.reason_code), following, **output)
+
+
+@cache
+def _approved(layer: str, code: str, detail: str, following: StepName) -> StepResult:
+    return StepResult({"layer": layer, "code": code, "detail": detail}, following, tool_used="critic")
+
+
+def case_of(context: RunContext) -> CriticCase:
+    """What a critic is shown."""
+    row, facts, order = context.row, context.facts, context.order
+
+    def money(minor: int | None) -> Money | None:
+        return Money(minor, order.currency) if order is not None and minor is not None else None
+
+    return CriticCase(
+        channel=row.channel, scenario=row.scenario, mode=row.mode, requested=row.money,
+        paid=money(order.paid_minor) if order else None, item_paid=money(order.item_paid_minor) if order else None,
+        shipping_fee=money(order.shipping_fee_minor) if order else None, reason=facts.reason,
+        order_note=order.note if order else None,
+        image_text=" ".join(reading.text for reading in context.readings if reading.text) or None,
+        same_text_accounts=facts.same_text_accounts,
+    )  # fmt: skip

@@ -15,16 +15,15 @@ from psycopg import errors as pg
 
 from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreachable
 from worker.failpoints import Failpoint, Failpoints
-from worker.refunds import run_results, transitions
+from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger, LedgerUnavailable
-from worker.refunds.rows import Change, Execution, Report, report_body
-from worker.refunds.states import LedgerState
+from worker.refunds.rows import Change, Execution, LedgerState, Report, report_body
 from worker.refunds.transitions import RetryPolicy, is_outside
 from worker.refunds.workflow.escalations import Escalation
 from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.routes import IN_PARTS
-from worker.refunds.workflow.runner import RunContext, StepResult, trail_entry
+from worker.refunds.workflow.runner import RunContext, StepResult, lease_lost, trail_entry, untouched
 from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
 from worker.settlement.registry import Systems
 
@@ -94,7 +93,7 @@ class ExecuteBySystem:
                 context.not_taken = Escalation(refused[context.row.ledger_entry_id])
                 continue
             if not isinstance(change, Change) or start_id is None:
-                context.outcome = run_results.lease_lost(context.row, LedgerState.GUARDING)
+                context.outcome = lease_lost(context.row, LedgerState.GUARDING)
                 continue
             # The stored start id counts, not the proposed one: it may be an earlier holder's.
             context.row = replace(
@@ -213,14 +212,14 @@ class Confirm:
         for context, execution in zip(contexts, executions, strict=True):
             row = context.row
             if row.ledger_entry_id in done:
-                context.outcome = run_results.untouched(row, LedgerState.EXECUTED, None)
+                context.outcome = untouched(row, LedgerState.EXECUTED, None)
                 context.report = Report.just_written(row, execution.report_id, execution.report)
             elif row.ledger_entry_id in impossible:
                 context.event = transitions.after_unknown_outcome(
                     row, "the database refused the execution", self._retry_policy
                 )
             else:
-                context.outcome = run_results.lease_lost(row, context.state)
+                context.outcome = lease_lost(row, context.state)
 
     def run(self, context: RunContext) -> StepResult:
         """The run is over."""
