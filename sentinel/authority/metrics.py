@@ -6,7 +6,9 @@ Labels come from closed sets: an action no policy names is counted as "other", s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter as Counts
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
@@ -20,7 +22,19 @@ from sentinel.store.queries import call_with_retry
 
 DECISIONS = Counter("sentinel_decisions", "Decisions recorded, replays not counted.", ["action", "decision", "reason"])
 REPLAYS = Counter("sentinel_replays", "Guard calls answered with the recorded decision.")
-GUARD_SECONDS = Histogram(
+
+
+class BatchHistogram(Histogram):
+    """A histogram without labels that takes many observations at once: with several processes each single one asks the system twice."""
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        """As `observe` of each value."""
+        self._sum.inc(sum(values))
+        for place, count in Counts(bisect_left(self._upper_bounds, value) for value in values).items():
+            self._buckets[place].inc(count)
+
+
+GUARD_SECONDS = BatchHistogram(
     "sentinel_guard_seconds", "From the request's arrival to the committed answer.",
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
 )  # fmt: skip

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
+
+import msgspec
 
 from sentinel.core.canonical import MAX_SAFE_INTEGER, canonical_json, sha256_hex
 from sentinel.core.errors import InvalidInput
@@ -56,8 +57,7 @@ _Path = str | tuple[Any, str | int]
 """Where a value is: a name, or a path and the member or index in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True, eq=False):
     """A validated operation. `params` is normalised: an amount is `{"amount_minor": int, "currency": str}`.
 
     `evidence` is the request's evidence context as it came, or None: neither canonical form, nor digest, nor equality
@@ -72,7 +72,16 @@ class Operation:
     risk_class: str
     canonical: str
     digest: str
-    evidence: Mapping[str, Any] | None = field(default=None, compare=False)
+    evidence: Mapping[str, Any] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same operation under the same key."""
+        if not isinstance(other, Operation):
+            return NotImplemented
+        # The canonical form says all else.
+        return self.idempotency_key == other.idempotency_key and self.canonical == other.canonical
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def amount(self) -> Money | None:

@@ -6,6 +6,7 @@ runs of 20 requests, so that what else the machine does shows least.
 
 from __future__ import annotations
 
+import statistics
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from sentinel.policy.library import ReloadablePolicies
 from tests.support.fixtures import ACTION, guard_body
 
 REQUESTS, IN_A_RUN, RUNS = 500, 20, 400
+PAUSES, PAUSE_SECONDS = 200, 0.001
 
 
 def microseconds(call: Callable[[Any], object], over: Sequence[Any]) -> float:
@@ -47,6 +49,19 @@ def microseconds(call: Callable[[Any], object], over: Sequence[Any]) -> float:
             call(one)
         least = min(least, time.process_time() - began)
     return least / IN_A_RUN * 1e6
+
+
+def after_a_pause(call: Callable[[Any], object], over: Sequence[Any], together: int) -> float:
+    """The median processor time of a call, `together` of them in a row after a sleep: what else ran meanwhile has the caches."""
+    times = []
+    for run in range(PAUSES):
+        first = run * together % (len(over) - together)
+        time.sleep(PAUSE_SECONDS)
+        began = time.thread_time()
+        for one in over[first : first + together]:
+            call(one)
+        times.append(time.thread_time() - began)
+    return statistics.median(times) / together * 1e6
 
 
 def make_authority() -> Authority:
@@ -101,6 +116,8 @@ def pieces() -> dict[str, float]:
         "decide, a worker asks": microseconds(lambda one: provisional(authority, worker, one), operations),
         "decide, an agent asks": microseconds(lambda one: provisional(authority, agent, one), operations),
         "bytes to row, all": microseconds(row, raws),
+        "the same, one after a pause": after_a_pause(row, raws, 1),
+        "the same, each of 16 after a pause": after_a_pause(row, raws, 16),
         "permit": microseconds(
             lambda one: authority.permits.issue(worker.tenant_id, one.permit_id, one.digest), answers
         ),

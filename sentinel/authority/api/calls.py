@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -56,23 +57,40 @@ def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handle
     return found
 
 
+_Arrived = tuple[Caller, Request, Callable[[Answer], None], float]
+"""Who asks what, who is told, and when it came."""
+
+
 class _Single(QuickHandler):
     """A route for one request: its row waits for its commit, and no task waits with it."""
 
     def __init__(self, context: Context, call: Call) -> None:
         self._context, self._call = context, call
         self._asking: set[asyncio.Task[None]] = set()
+        self._arrived: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Arrived]] = WeakKeyDictionary()
 
     def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
-        """Prepare the row and hand it to the next commit; a key that is not remembered is looked up first."""
-        began = time.perf_counter()
+        """Have the row prepared with those of the same turn of the loop and handed to the next commit; a key that is not remembered is looked up first."""
+        began, loop = time.perf_counter(), asyncio.get_running_loop()
         caller = self._context.identity.remembered(self._call.scope, request.environ)
         if caller is not None:
-            self._commit(caller, request, reply, began)
+            arrived = self._arrived.get(loop)
+            if arrived is None:
+                arrived = self._arrived[loop] = []
+                loop.call_soon(self._commit_arrived, loop)
+            arrived.append((caller, request, reply, began))
             return
-        task = asyncio.get_running_loop().create_task(self._look_up_and_commit(request, reply, began))
+        task = loop.create_task(self._look_up_and_commit(request, reply, began))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
+
+    def _commit_arrived(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Prepare all that the loop has just read, one after the other: the processor's caches then hold one kind of work."""
+        for caller, request, reply, began in self._arrived.pop(loop):
+            try:
+                self._commit(caller, request, reply, began)
+            except Exception as error:
+                reply(problem_answer(error, request.environ))
 
     async def _look_up_and_commit(self, request: Request, reply: Callable[[Answer], None], began: float) -> None:
         try:

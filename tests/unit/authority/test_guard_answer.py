@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
 import orjson
 import pytest
 
-from sentinel.authority.api.guard import to_answer
+from sentinel.authority.api.guard import rfc3339, to_answer
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.engine import Caller
 from sentinel.client.errors import Unreachable
@@ -68,3 +68,10 @@ def test_the_client_reads_every_member_as_it_was_answered() -> None:
 def test_a_member_of_another_type_is_no_answer(name: str, value: Any) -> None:
     with pytest.raises(Unreachable):
         read(answered(FULL) | {"status": "approved"} | {name: value})
+
+
+@pytest.mark.parametrize("hours", [0, 2, -5])
+def test_a_time_of_any_zone_is_written_in_utc_with_microseconds(hours: int) -> None:
+    whole = datetime(2026, 11, 21, 10, 5, tzinfo=UTC).astimezone(timezone(timedelta(hours=hours)))
+    assert rfc3339(whole) == "2026-11-21T10:05:00.000000Z"
+    assert rfc3339(MOMENT.astimezone(timezone(timedelta(hours=hours)))) == "2026-11-21T10:05:00.123456Z"
