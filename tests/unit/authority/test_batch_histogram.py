@@ -12,7 +12,7 @@ BUCKETS = (0.001, 0.01, 1.0)
 SECONDS = (0.0, 0.001, 0.0010001, 0.01, 0.5, 1.0, 7.0, 0.0)
 
 
-def told(kind: type[Histogram], batches: Iterable[tuple[float, ...]]) -> list[bytes]:
+def exposed(kind: type[Histogram], batches: Iterable[tuple[float, ...]]) -> list[bytes]:
     registry = CollectorRegistry()
     histogram = kind("seconds", "How long.", buckets=BUCKETS, registry=registry)
     for batch in batches:
@@ -26,4 +26,4 @@ def told(kind: type[Histogram], batches: Iterable[tuple[float, ...]]) -> list[by
 
 def test_a_batch_is_counted_as_its_observations_one_by_one() -> None:
     batches = [SECONDS, (), (0.25,)]
-    assert told(BatchHistogram, batches) == told(Histogram, batches)
+    assert exposed(BatchHistogram, batches) == exposed(Histogram, batches)
