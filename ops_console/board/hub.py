@@ -1,8 +1,9 @@
 """One reader of the feed per process, whose memory every viewer of the live stream is served from.
 
-Viewers wait on memory, not on the database, so their number costs no queries. A viewer that comes with a last position gets what
-it missed, up to a bound; one that fell behind gets what is kept. The reader stops when nobody watches. `stream.Stream` sends what
-is read here.
+Viewers wait on memory, not on the database, so their number costs no queries, and the reader takes a bounded number of decisions a
+second, the latest, and counts the others. A viewer that comes with a last position gets what it missed, up to a bound, and is
+told how many it gets no more; so is one that fell behind what is kept. The reader stops when nobody watches. `stream.Stream`
+sends what is read here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from ops_console.board.events import LiveEvent
 from sentinel.core.errors import SentinelError, TooManyStreams
 
 POLL_SECONDS = 0.25
+FLOOD_SECONDS = 0.5
+"""Between two looks while decisions come faster than they are read: each look is a write to every viewer."""
+READ_PER_SECOND = 100
 HEARTBEAT_SECONDS = 15.0
 KEPT = 1000
 CATCH_UP = 500
@@ -24,11 +28,13 @@ _FAILURE_SECONDS = 1.0
 
 
 class Hub:
-    """`read_after(position, limit)` gives published decisions oldest first, `read_newest(limit)` newest first, `read_status()` what each agent does."""
+    """`read_after(position, limit)` gives the latest published decisions oldest first, and how many there are besides;
+    `read_newest(limit)` newest first, `read_status()` what each agent does.
+    """
 
     def __init__(
         self,
-        read_after: Callable[[int, int], list[LiveEvent]],
+        read_after: Callable[[int, int], tuple[list[LiveEvent], int]],
         read_newest: Callable[[int], list[LiveEvent]],
         *,
         read_status: Callable[[], dict[str, str]] = dict,
@@ -43,9 +49,10 @@ class Hub:
         self._max_viewers = max_viewers
         self._stopping = stopping
         self._lock = threading.Lock()
-        self._rows: deque[LiveEvent] = deque(maxlen=KEPT)
-        # Every public row behind `_floor` and up to `_position` is in `_rows`.
-        self._floor = self._position = self._count = 0
+        # A row and how many were counted up to it. Every public row behind `_floor` and up to `_position` is here or counted.
+        self._rows: deque[tuple[LiveEvent, int]] = deque(maxlen=KEPT)
+        self._floor = self._floor_count = self._position = self._count = 0
+        self._may_read, self._read_at = float(CATCH_UP), 0.0
         self._reader: threading.Thread | None = None
         self.viewers = 0
         self.on_news: Callable[[], None] = lambda: None
@@ -53,7 +60,7 @@ class Hub:
 
     @property
     def latest(self) -> tuple[int, int]:
-        """The newest row's position, and how many rows were read up to it: a difference of two counts is what lies between."""
+        """The newest row's position, and how many rows were counted up to it: a difference of two counts is what lies between."""
         with self._lock:
             return self._position, self._count
 
@@ -73,28 +80,32 @@ class Hub:
         with self._lock:
             self.viewers -= 1
 
-    def come(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int]]:
-        """What a viewer gets first: rows behind `last_seen` (None: the latest few), and the `latest` that it is at then.
+    def come(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int], int]:
+        """What a viewer gets first: rows behind `last_seen` (None: the latest few), the `latest` that it is at then, and how
+        many rows behind `last_seen` it does not get, as far as this process counted them.
 
         From memory while the reader runs, so that a thousand viewers who come back at once cost no query.
         Raises `EngineUnavailable`.
         """
         with self._lock:
             reading, floor, latest = self._is_reading(), self._floor, (self._position, self._count)
-            kept = list(self._rows)
+            floor_count, kept, counts = self._floor_count, [row for row, _ in self._rows], [at for _, at in self._rows]
         if reading and last_seen is None and (len(kept) >= FIRST_SEEN or floor == 0):
-            return kept[-FIRST_SEEN:], latest
+            return kept[-FIRST_SEEN:], latest, 0
         if reading and last_seen is not None and last_seen >= floor:
-            return _behind(kept, last_seen)[-CATCH_UP:], latest
+            missed = _behind(kept, last_seen)
+            seen = floor_count if len(missed) == len(kept) else counts[-len(missed) - 1]
+            given = missed[-CATCH_UP:]
+            return given, latest, max(0, latest[1] - seen - len(given)) if last_seen < latest[0] else 0
         newest = self._read_newest(CATCH_UP)[::-1]
         # Not `last_seen`: a position that was never handed out must not become where anybody reads from.
         latest = newest[-1].position if newest else 0, self._start_reader(newest)
-        return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), latest
+        return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), latest, 0
 
     def since(self, position: int) -> list[LiveEvent]:
         """The rows behind a position that are kept. Never asks the database."""
         with self._lock:
-            return _behind(list(self._rows), position) if self._position > position else []
+            return _behind([row for row, _ in self._rows], position) if self._position > position else []
 
     def keep_reading(self) -> None:
         """Start the reader again if it died; it goes on where it was."""
@@ -113,8 +124,10 @@ class Hub:
             if newest is not None:
                 self._count += len(_behind(newest, self._position))  # what was read before is not counted again
                 self._rows.clear()
-                self._rows.extend(newest)
-                self._floor = newest[0].position if len(newest) == CATCH_UP else 0
+                self._rows.extend(zip(newest, range(self._count - len(newest) + 1, self._count + 1), strict=True))
+                is_cut = len(newest) == CATCH_UP
+                self._floor = newest[0].position if is_cut else 0
+                self._floor_count = self._count - len(newest) + is_cut
                 self._position = newest[-1].position if newest else 0
             self._reader = threading.Thread(target=self._read, name="live-feed", daemon=True)
             self._reader.start()
@@ -128,30 +141,39 @@ class Hub:
                     return
                 position = self._position
             try:
-                rows = self._read_after(position, CATCH_UP)
+                rows, left_out = self._read_after(position, self._allowed())
                 self._tell(self._read_status())
             except SentinelError:
                 self._tell(None)
                 time.sleep(_FAILURE_SECONDS)
                 continue
             if rows:
-                self._keep(rows)
-            if len(rows) < CATCH_UP:
-                time.sleep(POLL_SECONDS)
+                self._may_read -= len(rows)
+                self._keep(rows, left_out)
+            time.sleep(FLOOD_SECONDS if left_out else POLL_SECONDS)
+
+    def _allowed(self) -> int:
+        """How many decisions may be read now: `CATCH_UP` in a burst, `READ_PER_SECOND` for long."""
+        now = time.monotonic()
+        self._may_read = min(CATCH_UP, self._may_read + (now - self._read_at) * READ_PER_SECOND)
+        self._read_at = now
+        return max(1, int(self._may_read))
 
     def _tell(self, status: dict[str, str] | None) -> None:
         if status != self.status:
             self.status = status
             self.on_news()
 
-    def _keep(self, rows: list[LiveEvent]) -> None:
+    def _keep(self, rows: list[LiveEvent], left_out: int = 0) -> None:
+        """Keep rows, before which so many others were counted and not read."""
         with self._lock:
+            self._count += left_out
             for row in rows:
                 if len(self._rows) == KEPT:
-                    self._floor = self._rows[0].position
-                self._rows.append(row)
+                    self._floor, self._floor_count = self._rows[0][0].position, self._rows[0][1]
+                self._count += 1
+                self._rows.append((row, self._count))
             self._position = rows[-1].position
-            self._count += len(rows)
         self.on_news()
 
 

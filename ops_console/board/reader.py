@@ -30,6 +30,9 @@ _REMEMBER_TENANT_SECONDS = 5.0
 _REMEMBER_BOARD_SECONDS = 0.5
 _REMEMBER_ACTIONS_SECONDS = 60.0
 _LOOKED_AT = 200
+_AT_ONCE = 20
+_SPREAD = 4
+"""How many positions are looked through for each decision that is wanted: starts and reports have some too."""
 
 
 class Remembered:
@@ -60,6 +63,51 @@ class Agent:
     last: LiveEvent | None
 
 
+class Latest:
+    """The newest decision of each agent that was seen, so that each look reads only what came since. For one tenant at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tenant_id: uuid.UUID | None = None
+        self._position = 0
+        self._by_agent: dict[str, feed.FeedRow] = {}
+
+    def is_of(self, tenant_id: uuid.UUID) -> bool:
+        """Whether this tenant was looked at."""
+        return self._tenant_id == tenant_id
+
+    def position_of(self, tenant_id: uuid.UUID) -> int:
+        """Up to where everything was seen, 0 for a tenant that was not looked at."""
+        with self._lock:
+            return self._position if self._tenant_id == tenant_id else 0
+
+    def begin(self, tenant_id: uuid.UUID, rows: list[feed.FeedRow], position: int) -> None:
+        """Begin with a tenant: the latest rows of its agents up to `position`."""
+        with self._lock:
+            self._tenant_id, self._position, self._by_agent = tenant_id, position, {}
+            self._put(rows)
+
+    def add(self, tenant_id: uuid.UUID, after: int, rows: list[feed.FeedRow], position: int) -> None:
+        """The newest rows of all agents that decided behind `after` and up to `position`."""
+        with self._lock:
+            if self._tenant_id == tenant_id:
+                self._put(rows)
+                if after <= self._position:
+                    self._position = max(self._position, position)
+
+    def rows(self, tenant_id: uuid.UUID) -> list[feed.FeedRow]:
+        """One row of each agent, newest first."""
+        with self._lock:
+            known = self._by_agent.values() if self._tenant_id == tenant_id else ()
+            return sorted(known, key=lambda row: -row.position)
+
+    def _put(self, rows: list[feed.FeedRow]) -> None:
+        for row in rows:
+            known = self._by_agent.get(row.agent_id)
+            if known is None or known.position < row.position:
+                self._by_agent[row.agent_id] = row
+
+
 class Board:
     """The tenant shown, its published decisions and its agents.
 
@@ -83,6 +131,7 @@ class Board:
         known = Remembered(_REMEMBER_ACTIONS_SECONDS)
         self.publisher = Publisher(ids, lambda digest: known.get(digest, lambda: actions_of(digest)))
         self.counts = Counts(self._before, self._counted)
+        self._latest = Latest()
 
     def tenant(self) -> tuple[uuid.UUID, str]:
         """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
@@ -102,13 +151,25 @@ class Board:
 
     def ask_newest(self, limit: int) -> list[LiveEvent]:
         """The same, asked now."""
-        return [self._published(row) for row in feed.newest(self.pool, self._tenant_id, self._agents.ids, limit)]
+        return [self._published(row) for row in self._newest(self._tenant_id, limit)]
 
-    def after(self, position: int, limit: int) -> list[LiveEvent]:
-        """Public decisions behind a position, oldest first."""
-        return [
-            self._published(row) for row in feed.after(self.pool, self._tenant_id, self._agents.ids, position, limit)
-        ]
+    def after(self, position: int, limit: int) -> tuple[list[LiveEvent], int]:
+        """At most `limit` public decisions behind a position, the latest, oldest first; and how many there are besides.
+
+        Costs a count, and bodies of at most `limit` decisions and one of each agent that is not among them.
+        """
+        tenant_id = self._tenant_id
+        counts = feed.count_by_agent(self.pool, tenant_id, self._agents.ids, position)
+        if not counts:
+            return [], 0
+        last = max(one.newest for one in counts)
+        above = max(position, last - _SPREAD * limit)
+        rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit, above=above, up_to=last)[::-1]
+        shown = {row.agent_id for row in rows}
+        missing = sorted(one.newest for one in counts if one.agent_id not in shown)[-_LOOKED_AT:]
+        others = feed.at(self.pool, tenant_id, self._agents.ids, missing) if missing else []
+        self._latest.add(tenant_id, position, [*others, *rows], last)
+        return [self._published(row) for row in rows], sum(one.decisions for one in counts) - len(rows)
 
     def proof(self, proof_id: str) -> PublicFields:
         """The public proof pack of that name, of an agent that is shown. Raises `NotFound`."""
@@ -147,17 +208,40 @@ class Board:
 
         return LiveEvent(row.position, row.occurred_at, publish)
 
+    def _newest(self, tenant_id: uuid.UUID, limit: int) -> list[feed.FeedRow]:
+        """The latest rows, newest first: near the newest that was seen, and only where those are few, anywhere."""
+        above = max(0, self._latest.position_of(tenant_id) - _SPREAD * limit)
+        rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit, above=above)
+        if len(rows) < limit and above:
+            rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit)
+        return rows
+
     def _ask_latest(self) -> dict[str, tuple[str, LiveEvent | None]]:
+        tenant_id = self._tenant_id
+        if self._latest.is_of(tenant_id):
+            self.after(self._latest.position_of(tenant_id), _AT_ONCE)
+        else:
+            self._begin(tenant_id)
         found: dict[str, tuple[str, LiveEvent | None]] = {}
-        for row in feed.newest(self.pool, self._tenant_id, self._agents.ids, _LOOKED_AT):
-            name = self._agents.name(row.agent_id) or self.publisher.agent(self._tenant_id, row.agent_id, row.is_bound)
+        for row in self._latest.rows(tenant_id):
+            name = self._agents.name(row.agent_id) or self.publisher.agent(tenant_id, row.agent_id, row.is_bound)
             if name not in found:
                 found[name] = (row.agent_id, self._published(row))
         for agent_id, (name, _) in self._agents.named.items():
-            if name not in found:
-                latest = feed.latest_decision_of(self.pool, self._tenant_id, agent_id)
-                found[name] = (agent_id, self._published(latest) if latest is not None else None)
+            found.setdefault(name, (agent_id, None))
         return found
+
+    def _begin(self, tenant_id: uuid.UUID) -> None:
+        """Look at what was decided before: among the latest, and for each agent with a name that is not there, once."""
+        rows = feed.newest(self.pool, tenant_id, self._agents.ids, _LOOKED_AT)
+        known = {row.agent_id for row in rows}
+        others = [
+            feed.latest_decision_of(self.pool, tenant_id, agent_id) for agent_id in self._agents.named.keys() - known
+        ]
+        earlier = [row for row in others if row is not None]
+        self._latest.begin(
+            tenant_id, [*earlier, *rows[::-1]], max((row.position for row in [*earlier, *rows]), default=0)
+        )
 
     def _before(self, moment: datetime) -> int:
         """The position before the first decision since `moment`."""

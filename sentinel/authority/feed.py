@@ -50,6 +50,15 @@ class MinuteCount:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentCount:
+    """How many decisions an agent made in a range of the feed, and the position of its newest there."""
+
+    agent_id: str
+    decisions: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
 class PublicHalt:
     """A halt in force: its scope and what it covers ("" for everything in the scope)."""
 
@@ -60,9 +69,20 @@ class PublicHalt:
 _COLUMNS = "position, event_id, agent_id, is_bound, body, occurred_at"
 # agents null: every agent of the tenant is public.
 _WHOSE = "tenant_id = %(tenant_id)s and (%(agents)s::text[] is null or agent_id = any(%(agents)s::text[]))"
-NEWEST = SqlTemplate(
-    "select {columns} from sentinel.public_feed where {whose} order by position desc limit %(limit)s"
-).fill(columns=_COLUMNS, whose=_WHOSE)
+# The range is what bounds a read, whatever the planner thinks of a feed that grew since it was last looked at: by
+# "order by position desc limit 200" alone it sorted the whole of a young feed.
+NEWEST = SqlTemplate("""
+select {columns} from sentinel.public_feed
+where {whose} and position > %(above)s and (%(up_to)s::bigint is null or position <= %(up_to)s::bigint)
+order by position desc limit %(limit)s
+""").fill(columns=_COLUMNS, whose=_WHOSE)
+BY_AGENT = SqlTemplate("""
+select agent_id, count(*) as decisions, max(position) as newest from sentinel.public_feed
+where {whose} and position > %(after)s group by agent_id
+""").fill(whose=_WHOSE)
+AT = SqlTemplate("""
+select {columns} from sentinel.public_feed where {whose} and position = any(%(positions)s::bigint[]) order by position
+""").fill(columns=_COLUMNS, whose=_WHOSE)
 AFTER = SqlTemplate("""
 select {columns} from sentinel.public_feed where {whose} and position > %(after)s order by position limit %(limit)s
 """).fill(columns=_COLUMNS, whose=_WHOSE)
@@ -96,9 +116,22 @@ where tenant_id = %(tenant_id)s and event_id = %(event_id)s
 """
 
 
-def newest(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, limit: int) -> list[FeedRow]:
-    """The latest decisions, newest first; `agents` None means all of them."""
-    return all_rows(pool, FeedRow, NEWEST, {"tenant_id": tenant_id, "agents": agents, "limit": limit})
+def newest(
+    pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, limit: int, *, above: int = 0, up_to: int | None = None
+) -> list[FeedRow]:
+    """The latest decisions behind `above` and up to a position, newest first; `agents` None means all of them."""
+    fields = {"tenant_id": tenant_id, "agents": agents, "limit": limit, "above": above, "up_to": up_to}
+    return all_rows(pool, FeedRow, NEWEST, fields)
+
+
+def count_by_agent(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, after: int) -> list[AgentCount]:
+    """How many decisions each agent made behind a position. Reads no bodies."""
+    return all_rows(pool, AgentCount, BY_AGENT, {"tenant_id": tenant_id, "agents": agents, "after": after})
+
+
+def at(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, positions: list[int]) -> list[FeedRow]:
+    """The decisions at these positions, oldest first."""
+    return all_rows(pool, FeedRow, AT, {"tenant_id": tenant_id, "agents": agents, "positions": positions})
 
 
 def after(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, position: int, limit: int) -> list[FeedRow]:

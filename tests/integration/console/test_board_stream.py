@@ -30,12 +30,18 @@ class Airing:
         self.status: dict[str, str] | None = {}
         self.rows: list[LiveEvent] = []
         self.encoded: list[int] = []
+        self.most_read = 0
         self.stops = False
         self.hub = Hub(
-            lambda after, most: [one for one in self.rows if one.position > after][:most],
+            self.read_after,
             lambda most: self.rows[::-1][:most], read_status=self.read_status, max_viewers=1000, stopping=lambda: self.stops,
         )  # fmt: skip
         self.stream = Stream(self.hub, headers={}, **how)
+
+    def read_after(self, after: int, most: int) -> tuple[list[LiveEvent], int]:
+        found = [one for one in self.rows if one.position > after]
+        self.most_read = max(self.most_read, len(found[-most:]))
+        return found[-most:], len(found) - len(found[-most:])
 
     def read_status(self) -> dict[str, str]:
         if self.status is None:
@@ -158,6 +164,24 @@ def test_a_flood_is_cut_to_the_latest_and_the_viewer_is_told_how_many_were_left_
     assert left_out > 300
 
 
+def test_however_many_are_decided_the_hub_reads_a_bounded_number_and_counts_the_others(airing: Airing) -> None:
+    airing.happen(1)
+    with airing.view(1) as viewer:
+        last, shown, left_out = 1, [], 0
+        for _ in range(3):  # each look finds 5,000 more
+            airing.happen(*range(last + 1, last + 5_001))
+            last += 5_000
+            while last not in shown:
+                block = viewer.block()
+                shown += [int(one) for one in re.findall(r"^id: (\d+)$", block, re.MULTILINE)]
+                left_out += sum(int(one) for one in re.findall(r"event: left-out\ndata: (\d+)\n\n", block))
+    print(f"N={last - 1} decisions, {len(shown)} shown, at most {airing.most_read} read at once")
+    assert len(shown) + left_out == last - 1, "every decision is shown or counted"
+    assert shown == sorted(set(shown))
+    assert airing.most_read <= hub.CATCH_UP
+    assert len(airing.encoded) < 3 * hub.CATCH_UP
+
+
 def test_the_pace_lets_a_burst_through_and_slows_what_lasts() -> None:
     pace = Pace(asked_at=100.0)
     assert pace.allow(30, 500, 100.0) == 30
@@ -174,8 +198,8 @@ def test_a_thousand_viewers_that_come_back_at_once_cost_no_query(airing: Airing)
         assert len(positions(first, 30)) == 30
         airing.hub._read_newest = lambda _: pytest.fail("the database was asked")
         for seen in (None, 12, 30, 99999):
-            found, position = airing.hub.come(seen)
-            assert position == (30, 30)
+            found, position, left_out = airing.hub.come(seen)
+            assert (position, left_out) == ((30, 30), 0)
             assert [one.position for one in found] == ([*range(11, 31)] if seen is None else [*range(seen + 1, 31)])
 
 
