@@ -7,10 +7,9 @@ most the currency's digits. The range is 0.01 to 10^12 minor units; nothing is r
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
-
-import msgspec
 
 from sentinel.core.errors import InvalidInput
 
@@ -37,7 +36,8 @@ DIGITS: dict[str, int] = {
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,15})(?:\.([0-9]{1,6}))?")
 
 
-class Money(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Money:
     """`amount_minor` units of `currency`; 12600 USD is 126.00 dollars."""
 
     amount_minor: int

@@ -61,7 +61,10 @@ def test_a_guard_is_a_span_of_the_callers_trace_without_arguments(
     finally:
         app.close()
     assert refused.status_code == 400
-    (span,) = spans.get_finished_spans()
+    span, of_refused = spans.get_finished_spans()
+    assert dict(of_refused.attributes or {}) == {"http.response.status_code": 400}, (
+        "what is refused is a span, and says no more"
+    )
     assert (span.name, f"{span.context.trace_id:032x}") == ("sentinel.guard", PARENT[3:35])
     assert span.parent is not None and f"{span.parent.span_id:016x}" == PARENT[36:52]
     told = dict(span.attributes or {})
