@@ -220,6 +220,19 @@ def test_who_fell_behind_what_is_kept_gets_the_latest_and_is_told_how_many_were_
     assert left_out == hub.KEPT
 
 
+def test_a_flood_is_read_by_its_latest_and_who_comes_back_is_told_how_many_were_not(airing: Airing) -> None:
+    airing.happen(1)
+    with airing.view(0) as viewer:
+        assert positions(viewer, 1) == [1]
+        airing.happen(*range(2, 4 * hub.CATCH_UP + 2))
+        assert eventually(lambda: airing.hub.latest[0] == 4 * hub.CATCH_UP + 1, within=5)
+        assert 0 < airing.most_read <= hub.CATCH_UP
+        found, latest, left_out = airing.hub.come(1)
+    assert latest == (4 * hub.CATCH_UP + 1, 4 * hub.CATCH_UP + 1), "each is counted, read or not"
+    assert found[-1].position == latest[0]
+    assert len(found) + left_out == 4 * hub.CATCH_UP
+
+
 def test_open_files_are_asked_for_and_a_machine_that_has_too_few_is_refused_by_name() -> None:
     require_open_files(64, "SENTINEL_CONSOLE_MAX_STREAMS")
     with pytest.raises(CannotServe, match="SENTINEL_CONSOLE_MAX_STREAMS"):

@@ -78,6 +78,15 @@ def test_a_position_nobody_was_given_does_not_silence_the_others(fixtures: Any, 
     ahead.close()
 
 
+def test_the_board_reads_the_latest_decisions_and_counts_the_others(fixtures: Any) -> None:
+    made = [str(fixtures.guard("10.00").decision_event_id) for _ in range(5)]
+    fixtures.publish()
+    board = fixtures.app().flask.extensions["console"].board
+    rows, left_out = board.after(0, 2)
+    assert ([one.fields["event_id"] for one in rows], left_out) == (made[-2:], 3)
+    assert board.after(rows[-1].position, 2) == ([], 0)
+
+
 def test_many_viewers_cost_one_reader(fixtures: Any, loop: Loop) -> None:
     app, asked = fixtures.app(), []
     hub, real = app.flask.extensions["console"].hub, app.flask.extensions["console"].hub._read_after
