@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from marshmallow.validate import Length, OneOf, Range
 from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.authority.actor import has_role
 from sentinel.core.errors import InvalidInput
+from sentinel.core.hosts import is_loopback
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import (
     BEHIND_TLS,
@@ -244,7 +244,7 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
             "SENTINEL_REQUIRE_SECOND_FACTOR: needs SENTINEL_SECOND_FACTOR_SECRETS, or nobody could set one up;"
             " `nobody` requires none"
         )
-    if settings.insecure_cookies and not _is_loopback(settings.host):
+    if settings.insecure_cookies and not is_loopback(settings.host):
         faults.append("SENTINEL_INSECURE_COOKIES: only where the console listens on a loopback address")
     if settings.idle_seconds > settings.absolute_seconds:
         faults.append("SENTINEL_SESSION_IDLE_SECONDS: must not be longer than SENTINEL_SESSION_SECONDS")
@@ -259,13 +259,6 @@ def unsafe(settings: ConsoleSettings) -> list[str]:
     except InvalidInput as error:
         faults.append(f"SENTINEL_PUBLIC_AGENTS: {error.detail}")
     return faults
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_origin(text: str) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from sentinel.core.hosts import is_loopback
 from sentinel.policy.source import Node, Source, read_source
 
 _SCOPE = re.compile(r"[\x21\x23-\x5B\x5D-\x7E]+")
@@ -54,16 +54,6 @@ def _url(source: Source, node: Node, what: str) -> str:
     parts = urlsplit(text)
     if not parts.hostname or parts.query or parts.fragment or parts.username:
         raise source.error(node.place, f'{what}: "{text}" is not an address')
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.hostname)):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname)):
         raise source.error(node.place, f"{what} must be https, unless it is on this machine")
     return text
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether the host is this machine's own address."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

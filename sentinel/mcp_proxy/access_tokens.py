@@ -63,10 +63,9 @@ class AccessTokens:
     async def _claims(self, token: str) -> dict[str, Any]:
         try:
             unchecked = jwt.decode_complete(token, options={"verify_signature": False})
+            # First, so that a stranger's token makes nobody ask for keys.
             if unchecked["payload"].get("iss") != self.rules.issuer:
-                raise TokenRefused(
-                    401, "invalid_token", "the token is of another issuer"
-                )  # whose keys are not asked for
+                raise TokenRefused(401, "invalid_token", "the token is of another issuer")
             if str(unchecked["header"].get("typ", "JWT")).lower() not in _TYPES:
                 raise TokenRefused(401, "invalid_token", "this is not an access token")
             claims: dict[str, Any] = jwt.decode(

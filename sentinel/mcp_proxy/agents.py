@@ -157,10 +157,11 @@ def _reads_as_token(credential: str) -> bool:
 
 async def _answer(send: Any, status: int, body: dict[str, Any], challenge: dict[str, str] | None = None) -> None:
     text = json.dumps(body).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(text)).encode())]
-    headers.append(
-        (b"access-control-allow-origin", b"*")
-    )  # nothing here depends on cookies, and a browser's client reads it
+    headers = [
+        (b"content-type", b"application/json"), (b"content-length", str(len(text)).encode()),
+        # A browser's client reads this too; nothing here depends on cookies.
+        (b"access-control-allow-origin", b"*"),
+    ]  # fmt: skip
     if challenge is not None:
         told = ", ".join(f'{name}="{value}"' for name, value in challenge.items())
         headers.append((b"www-authenticate", f"Bearer {told}".strip().encode()))

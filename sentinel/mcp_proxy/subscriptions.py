@@ -67,7 +67,7 @@ class Subscriptions:
                     async with aclosing(admitted(changes, self._still_of(ctx))) as passed_on:
                         async for change in passed_on:
                             await notify(event_to_notification(change, meta))
-            except (UpstreamUnavailable, Exception) as error:
+            except Exception as error:
                 raise _refused(error) from error
         return types.SubscriptionsListenResult(_meta=meta)
 
@@ -97,7 +97,7 @@ class Subscriptions:
         try:
             with self._place(self._who(ctx)):
                 await self._tell_while_admitted(ctx, uri, still, begun)
-        except (UpstreamUnavailable, Exception) as error:
+        except Exception as error:
             if not begun.done():
                 begun.set_exception(_refused(error))
             else:
@@ -118,7 +118,7 @@ class Subscriptions:
                     async with aclosing(admitted(changes, still)) as passed_on:
                         async for _ in passed_on:
                             await ctx.session.send_notification(updated)
-            except (UpstreamUnavailable, Exception):
+            except Exception:
                 if not begun.done():
                     raise
             await asyncio.sleep(pause)
