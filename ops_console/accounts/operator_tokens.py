@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ops_console.accounts import sessions
 from sentinel.authority.actor import Actor
-from sentinel.authority.secret_tokens import is_well_formed, make_secret, secret_hash
+from sentinel.authority.keys import is_well_formed, make_secret, secret_hash
 from sentinel.core.errors import Conflict, Forbidden, NotFound
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id

@@ -44,9 +44,9 @@ from sentinel.platform.http.wire import HttpsOnly
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.policy.switches import SwitchFile
 from sentinel.store.batch_commit import BatchCommitter
-from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.loop_connections import LoopConnections
+from sentinel.store.queries import DatabaseClock
 from sentinel.tools.table_file import tool_table_file
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")

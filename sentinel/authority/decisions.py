@@ -20,7 +20,7 @@ from psycopg.types.json import Jsonb
 
 from sentinel.authority.batch_packing import TYPES, pack_batch
 from sentinel.authority.guard_rows import GuardRow
-from sentinel.store.batch_statement import (
+from sentinel.store.batch_commit import (
     BatchStatement,
     commit_rows,
     jsonb,

@@ -13,9 +13,9 @@ from sentinel.authority.key_uses import KeyUses
 from sentinel.core.permit import PermitSigner
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.batch_commit import BatchCommitter
-from sentinel.store.clock import DatabaseClock
 from sentinel.store.database import Pool
 from sentinel.store.loop_connections import LoopConnections
+from sentinel.store.queries import DatabaseClock
 
 
 class Caller(msgspec.Struct, frozen=True, cache_hash=True):

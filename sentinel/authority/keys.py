@@ -2,24 +2,64 @@
 
 A rotation makes a second key of the same principal and gives the first an end, so that an agent changes over without
 a gap. Whether a key is usable is the database clock's word. Making, rotating and revoking are in `protected_changes.py`.
+
+Every secret has a known prefix, by which scanners find a leaked one, 178 random bits, and a checksum, by which a typing error is
+refused without asking the database. A plain SHA-256 is enough at rest because nobody can try out 178 random bits.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import uuid
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.authority.actor import Actor, local_administrator
 from sentinel.authority.protected_changes import ISSUE_KEY, REVOKE_KEY, ROTATE_KEY, address_of, request_change
-from sentinel.authority.secret_tokens import is_well_formed, make_secret, secret_hash
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, changed, one_row
 from sentinel.store.sql_template import SqlTemplate
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_KNOWN = frozenset(_DIGITS)
+RANDOM_LENGTH = 30
+CHECKSUM_LENGTH = 6
+
+
+def make_secret(prefix: str) -> str:
+    """`prefix`, 30 random base62 digits, 6 digits of their CRC-32."""
+    body = prefix + "".join(secrets.choice(_DIGITS) for _ in range(RANDOM_LENGTH))
+    return body + _checksum(body)
+
+
+def is_well_formed(secret: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether `secret` has one of the prefixes, the length, the digits and a right checksum."""
+    prefix = next((known for known in prefixes if secret.startswith(known)), None)
+    if prefix is None or len(secret) != len(prefix) + RANDOM_LENGTH + CHECKSUM_LENGTH:
+        return False
+    return _KNOWN.issuperset(secret[len(prefix) :]) and secret[-CHECKSUM_LENGTH:] == _checksum(
+        secret[:-CHECKSUM_LENGTH]
+    )
+
+
+def secret_hash(secret: str) -> bytes:
+    """What is stored and looked up: 32 bytes of SHA-256."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _checksum(body: str) -> str:
+    value, text = zlib.crc32(body.encode()), ""
+    for _ in range(CHECKSUM_LENGTH):
+        value, digit = divmod(value, len(_DIGITS))
+        text = _DIGITS[digit] + text
+    return text
+
 
 LIVE, TEST = "snt_live_", "snt_test_"
 HINT_LENGTH = 14

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import pq
 
 from sentinel.store import database
-from sentinel.store.batch_statement import (
+from sentinel.store.batch_commit import (
     BINARY,
     TYPE_NUMBERS,
     BatchStatement,

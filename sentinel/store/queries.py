@@ -1,13 +1,15 @@
 """Maps database driver errors to retries, `StillDeciding` and `EngineUnavailable`.
 
 Every function of the schema is one transaction and idempotent by key, so one retry on a fresh connection is safe even
-when the lost reply was the one to COMMIT: the second call finds what the first recorded.
+when the lost reply was the one to COMMIT: the second call finds what the first recorded. `DatabaseClock` is the database's time
+without a query per decision: refreshed each second, extrapolated by the monotonic clock, whatever the process's wall clock says.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import psycopg
@@ -127,3 +129,30 @@ def scalar(pool: Pool, statement: str, fields: Mapping[str, Any] | None = None) 
     """The first column of the first row, or None."""
     row = call_with_retry(pool, lambda connection: connection.execute(statement, fields).fetchone())
     return row[0] if row else None
+
+
+NOW = "select clock_timestamp()"
+
+
+class DatabaseClock:
+    """The database's time, accurate to half a round trip."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._heard: tuple[datetime, float] | None = None
+        """Its time, and the monotonic second at which that was so."""
+
+    def refresh(self) -> None:
+        """Query the database's time. Raises `EngineUnavailable`."""
+        sent = time.monotonic()
+        found = call_with_retry(self._pool, lambda connection: connection.execute(NOW).fetchone())
+        assert found is not None
+        self._heard = (found[0], (sent + time.monotonic()) / 2)
+
+    def __call__(self) -> datetime:
+        """The database's time now. Queries only in a process that never did; raises `EngineUnavailable` then."""
+        if self._heard is None:
+            self.refresh()
+        assert self._heard is not None
+        at, second = self._heard
+        return at + timedelta(seconds=time.monotonic() - second)

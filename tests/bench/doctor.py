@@ -22,12 +22,10 @@ from typing import Any
 
 import psycopg
 
-from sentinel.authority.api.guard import to_operation
-from sentinel.authority.api.hot_bodies import GUARD
+from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.decisions import record_decisions, report_outcomes
-from sentinel.authority.guard import decided_row
+from sentinel.authority.guard import decided_row, report_row
 from sentinel.authority.housekeeping import sequence_events
-from sentinel.authority.outcomes import report_row
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.embedded import remove, running
 from sentinel.store.invariants import check_invariant, read_invariants

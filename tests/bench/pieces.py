@@ -26,8 +26,7 @@ from typing import Any
 
 import psycopg
 
-from sentinel.authority.api.guard import to_operation
-from sentinel.authority.api.hot_bodies import GUARD
+from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.app import build_authority
 from sentinel.authority.decisions import record_decisions
 from sentinel.authority.engine import Authority, Caller

@@ -18,8 +18,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.authority.api.guard import to_answer, to_operation
-from sentinel.authority.api.hot_bodies import GUARD
+from sentinel.authority.api.guard import GUARD, to_answer, to_operation
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard import decided_row, provisional

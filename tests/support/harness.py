@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from sentinel.authority.actor import Actor
-from sentinel.authority.api.guard import to_operation
-from sentinel.authority.api.hot_bodies import GUARD
+from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.app import build_authority
 from sentinel.authority.approvals import ApprovalResolution, resolve_approval

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sentinel.authority import guard, outcomes
+from sentinel.authority import guard
 from sentinel.authority.decisions import Receipt, Recorded
 from sentinel.authority.engine import Authority, Caller
 from sentinel.core.operation import Operation
@@ -25,9 +25,9 @@ def guarded(
 
 def started(authority: Authority, caller: Caller, **asked: Any) -> Receipt:
     """The start's receipt. Raises its refusals."""
-    return outcomes.raise_if_start_refused(record(authority.starts, outcomes.start_row(authority, caller, **asked)))
+    return guard.raise_if_start_refused(record(authority.starts, guard.start_row(authority, caller, **asked)))
 
 
 def reported(authority: Authority, caller: Caller, **told: Any) -> Receipt:
     """The report's receipt. Raises its refusals."""
-    return outcomes.raise_if_report_refused(record(authority.reports, outcomes.report_row(authority, caller, **told)))
+    return guard.raise_if_report_refused(record(authority.reports, guard.report_row(authority, caller, **told)))

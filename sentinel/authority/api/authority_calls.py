@@ -14,9 +14,8 @@ from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import DecisionTally, accepted_report
 from sentinel.authority.decisions import Peeked, Receipt, Recorded
 from sentinel.authority.engine import Caller
-from sentinel.authority.guard import decided_row, raise_if_refused
+from sentinel.authority.guard import decided_row, raise_if_refused, report_row
 from sentinel.authority.guard_rows import GuardRow
-from sentinel.authority.outcomes import report_row
 from sentinel.core.errors import SentinelError, StillDeciding, TryLater
 from sentinel.core.operation import Operation
 from sentinel.platform.http.problems import problem_of

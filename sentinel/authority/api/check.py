@@ -9,8 +9,7 @@ import orjson
 
 from sentinel.authority.api.calls import Call, batch_documentation
 from sentinel.authority.api.context import Context
-from sentinel.authority.api.guard import PROBLEMS, SECURITY, report_receipt, to_operation
-from sentinel.authority.api.hot_bodies import CHECK, CheckBody
+from sentinel.authority.api.guard import CHECK, PROBLEMS, SECURITY, CheckBody, report_receipt, to_operation
 from sentinel.authority.api.identity import same_agent, same_tenant
 from sentinel.authority.api.schemas import (
     CheckAnswerSchema,
@@ -21,10 +20,9 @@ from sentinel.authority.api.schemas import (
 )
 from sentinel.authority.decisions import Peeked
 from sentinel.authority.engine import Caller
-from sentinel.authority.guard import decided_row
+from sentinel.authority.guard import decided_row, report_check
 from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.headroom import find_headroom
-from sentinel.authority.outcomes import report_check
 from sentinel.authority.reasons import reason_text
 from sentinel.core.operation import plain_json
 from sentinel.platform.http.bodies import load, without_nulls

@@ -30,8 +30,7 @@ from hypothesis.stateful import (
 )
 
 from sentinel.authority.actor import Actor, local_administrator
-from sentinel.authority.api.guard import to_operation
-from sentinel.authority.api.hot_bodies import GUARD
+from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.guard import decided_row

@@ -14,8 +14,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.api.guard import to_operation
-from sentinel.authority.api.hot_bodies import GUARD
+from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.decisions import Recorded, record_decisions
 from sentinel.authority.guard import decided_row
 from sentinel.authority.guard_rows import GuardRow

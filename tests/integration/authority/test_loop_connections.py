@@ -15,8 +15,7 @@ import pytest
 
 from sentinel.core.errors import EngineUnavailable, StillDeciding
 from sentinel.store import database, loop_connections
-from sentinel.store.batch_commit import BatchCommitter
-from sentinel.store.batch_statement import BatchStatement, commit_rows, pack_int4
+from sentinel.store.batch_commit import BatchCommitter, BatchStatement, commit_rows, pack_int4
 from sentinel.store.database import AUTHORITY, POOLER, DatabaseUnreachable, Pool, with_role
 from sentinel.store.loop_connections import LoopConnections
 from sentinel.store.queries import scalar

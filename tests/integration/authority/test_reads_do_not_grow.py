@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from sentinel.authority.decisions import RECORD_DECISIONS, REPORT_OUTCOMES
-from sentinel.store.batch_statement import run_statement
+from sentinel.store.batch_commit import run_statement
 from sentinel.store.database import AUTHORITY
 from tests import mutants
 from tests.integration.authority.test_batches import rows_of

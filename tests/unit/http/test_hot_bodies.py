@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.authority.api.hot_bodies import CHECK, GUARD, REPORT, START
+from sentinel.authority.api.guard import CHECK, GUARD, REPORT, START
 from sentinel.authority.api.schemas import BatchRequestSchema
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http import quick_bodies
