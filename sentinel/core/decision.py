@@ -128,8 +128,8 @@ class BreakerCheck:
     """The rate in words, for people: "100 operations or 5000.00 USD in 5 minutes"."""
 
 
-NO_POLICY_DIGEST = "sha256:" + "0" * 64
-"""Stands where no policy covered the action."""
+NO_POLICY, NO_POLICY_DIGEST = "none", "sha256:" + "0" * 64
+"""Stand where no policy covered the action."""
 
 
 class ApprovalTerms(NamedTuple):
@@ -157,7 +157,7 @@ class Decision(msgspec.Struct, frozen=True):
     """True where the request itself asks for a person: a halt then leaves it to one instead of denying it for good."""
     once_key: str | None = None
     """What may happen only once, e.g. "refund|rf_1"; None where the policy declares nothing."""
-    policy_id: str = "none"
+    policy_id: str = NO_POLICY
     policy_version: str = "none"
     policy_label: str = "No policy"
     policy_digest: str = NO_POLICY_DIGEST

@@ -10,7 +10,7 @@ import orjson
 from sentinel.authority.api.calls import Call, batch_documentation
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import CHECK, PROBLEMS, SECURITY, CheckBody, report_receipt, to_operation
-from sentinel.authority.api.identity import same_agent, same_tenant
+from sentinel.authority.api.identity import require_own
 from sentinel.authority.api.schemas import (
     CheckAnswerSchema,
     CheckReportRequestSchema,
@@ -37,8 +37,7 @@ def calls(context: Context) -> dict[str, Call]:
     authority = context.authority
 
     def prepare(caller: Caller, body: CheckBody, began: float) -> tuple[GuardRow, Any]:
-        same_tenant(caller, body.tenant_id, "tenant_id")
-        same_agent(caller, body.agent_id)
+        require_own(caller, body.tenant_id, body.agent_id)
         row = decided_row(authority, caller, to_operation(body, "check"), has_start_step=True, elapsed_ms=0)
         return row, (row.terms.policy_id, began)
 
@@ -59,8 +58,7 @@ def handlers(context: Context) -> dict[str, Handler]:
     async def report(request: Request) -> Answer:
         caller = await context.identity.waited_for("report", request.environ)
         fields = load(_report, without_nulls(request.json()))
-        same_tenant(caller, fields.pop("tenant_id", None), "tenant_id")
-        same_agent(caller, fields["agent_id"])
+        require_own(caller, fields.pop("tenant_id", None), fields["agent_id"])
         fields.pop("evidence_context", None)
         fields["result"] = plain_json(fields.get("result"), "result")
         return report_receipt(await context.in_thread(report_check, authority, caller, content=fields))
@@ -68,8 +66,7 @@ def handlers(context: Context) -> dict[str, Handler]:
     async def headroom(request: Request) -> Answer:
         caller = await context.identity.waited_for("check", request.environ)
         body = CHECK.read(request.body())
-        same_tenant(caller, body.tenant_id, "tenant_id")
-        same_agent(caller, body.agent_id)
+        require_own(caller, body.tenant_id, body.agent_id)
         found = await context.in_thread(find_headroom, authority, caller, to_operation(body, "headroom"))
         return Answer(orjson.dumps({"limits": found}))
 

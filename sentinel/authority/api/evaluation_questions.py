@@ -14,7 +14,7 @@ from typing import Any
 from marshmallow import EXCLUDE, Schema, fields
 from marshmallow.validate import OneOf
 
-from sentinel.authority.api.identity import same_agent
+from sentinel.authority.api.identity import require_own
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import Operation, build_operation, check_identifier
@@ -170,7 +170,7 @@ def question_of(caller: Caller, body: Mapping[str, Any], table: ToolTable) -> Qu
 def _agent_of(caller: Caller, subject: Mapping[str, Any]) -> str:
     """Whose operation it is: the agent that the key is bound to, else the subject. A subject that is an agent must be the key's."""
     if caller.agent_id is None or subject["type"] in _AGENT_TYPES:
-        same_agent(caller, subject["id"])
+        require_own(caller, None, subject["id"])
         return check_identifier(subject["id"], "subject.id", 128)
     return caller.agent_id
 

@@ -25,7 +25,7 @@ from prometheus_client import Counter
 from sentinel.authority import metrics
 from sentinel.authority.api.calls import Call, batch_documentation
 from sentinel.authority.api.context import Context
-from sentinel.authority.api.identity import same_agent, same_tenant
+from sentinel.authority.api.identity import require_own
 from sentinel.authority.api.schemas import (
     CheckRequestSchema,
     GuardAnswerSchema,
@@ -47,13 +47,14 @@ from sentinel.authority.guard import (
 )
 from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.reasons import reason_text
+from sentinel.core.decision import NO_POLICY
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import IDENTIFIER, UNSAFE_TEXT, Operation, build_operation, plain_json
 from sentinel.core.permit import PermitSigner
 from sentinel.platform.http.bodies import load, without_nulls
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.quick_bodies import BodyReader
-from sentinel.platform.http.wire import Answer
+from sentinel.platform.http.wire import NOT_STORED, Answer
 from sentinel.platform.logs import write_events
 
 START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
@@ -175,6 +176,8 @@ REPORT = BodyReader(
 )  # fmt: skip
 
 
+_REPLAYED = {**NOT_STORED, "Idempotent-Replayed": "true"}
+
 PROBLEMS = (400, 401, 403, 411, 413, 415, 429, 503)
 SECURITY: tuple[dict[str, list[str]], ...] = ({"apiKey": []}, {"bearer": []})
 
@@ -237,11 +240,11 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
 def calls(context: Context) -> dict[str, Call]:
     """Guard, start and report by path under a prefix."""
     authority = context.authority
-    tally = DecisionTally(context)
+    tally = DecisionTally()
 
     def prepare_guard(caller: Caller, body: GuardBody, began: float) -> tuple[GuardRow, Any]:
         operation = to_operation(body, body.idempotency_key)
-        _same(caller, body)
+        require_own(caller, body.tenant_id, body.agent_id)
         row = decided_row(
             authority, caller, operation, has_start_step=body.has_start_step, start_id=body.start_id,
             elapsed_ms=int((time.perf_counter() - began) * 1000), act_seconds=body.act_within_seconds,
@@ -252,13 +255,11 @@ def calls(context: Context) -> dict[str, Call]:
         operation, began, asks_start = prepared
         raise_if_refused(operation, recorded, asks_start=asks_start)
         tally.add(operation, recorded, time.perf_counter() - began, request_id)
-        answer = Answer(to_answer(caller, recorded, authority.permits))
-        if recorded.result in ("replayed", "not_executed"):
-            answer.headers["Idempotent-Replayed"] = "true"
-        return answer
+        is_replay = recorded.result in ("replayed", "not_executed")
+        return Answer(to_answer(caller, recorded, authority.permits), headers=_REPLAYED if is_replay else NOT_STORED)
 
     def prepare_start(caller: Caller, body: StartBody, began: float) -> tuple[dict[str, Any], Any]:
-        _same(caller, body)
+        require_own(caller, body.tenant_id, body.agent_id)
         row = start_row(
             authority, caller, idempotency_key=body.idempotency_key, action=body.action, agent_id=body.agent_id,
             resource=body.action if body.resource is None else body.resource,
@@ -274,7 +275,7 @@ def calls(context: Context) -> dict[str, Call]:
         return Answer(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
 
     def prepare_report(caller: Caller, body: ReportBody, began: float) -> tuple[dict[str, Any], Any]:
-        _same(caller, body)
+        require_own(caller, body.tenant_id, body.agent_id)
         row = report_row(
             authority, caller, idempotency_key=body.idempotency_key, action=body.action, agent_id=body.agent_id,
             outcome=body.outcome, error=body.error, result=plain_json(body.result, "result"), resource=body.resource,
@@ -290,11 +291,6 @@ def calls(context: Context) -> dict[str, Call]:
         "/action/guard/start": Call("guard", START, prepare_start, authority.starts, render_start),
         "/action/guard/report": Call("guard", REPORT, prepare_report, authority.reports, render_report),
     }
-
-
-def _same(caller: Caller, body: GuardBody | StartBody | ReportBody) -> None:
-    same_tenant(caller, body.tenant_id, "tenant_id")
-    same_agent(caller, body.agent_id)
 
 
 def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate: bool | None) -> dict[str, Any]:
@@ -355,8 +351,7 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
 class DecisionTally:
     """Counts decisions and logs them: what one commit answered is counted and written together."""
 
-    def __init__(self, context: Context) -> None:
-        self._policies = context.authority.policies
+    def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str], int] = {}
         self._seconds: list[float] = []
         self._lines: list[dict[str, Any]] = []
@@ -369,7 +364,8 @@ class DecisionTally:
         if recorded.result in ("replayed", "not_executed"):
             metrics.REPLAYS.inc()
             return
-        action = operation.action if self._policies.library.find(operation.action) is not None else "other"
+        # Only actions that a policy covers have a series of their own: anybody can ask for others.
+        action = operation.action if recorded.policy_id != NO_POLICY else "other"
         series = action, recorded.decision, recorded.reason_code
         self._counts[series] = self._counts.get(series, 0) + 1
         self._lines.append({

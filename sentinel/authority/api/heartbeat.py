@@ -7,7 +7,7 @@ from flask import Blueprint, Response, request
 
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY
-from sentinel.authority.api.identity import same_agent
+from sentinel.authority.api.identity import require_own
 from sentinel.authority.api.schemas import HeartbeatSchema
 from sentinel.authority.halts import heartbeat_status
 from sentinel.core.errors import InvalidInput
@@ -30,7 +30,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         agent_id = request.args.get("agent_id") or caller.agent_id
         if agent_id is None:
             raise InvalidInput.of("agent_id", "is required for a key that is bound to no agent")
-        same_agent(caller, check_identifier(agent_id, "agent_id", 128))
+        require_own(caller, None, check_identifier(agent_id, "agent_id", 128))
         return json_response(
             orjson.dumps({"status": heartbeat_status(context.authority.pool, caller.tenant_id, agent_id)})
         )

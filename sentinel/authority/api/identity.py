@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -99,7 +98,8 @@ class Identity:
         if scope is not None and scope not in caller.scopes:
             raise Forbidden(f"this key has no scope {scope}")
         environ[KEY_HASH] = hashed
-        same_tenant(caller, environ.get("HTTP_X_TENANT_ID"), "X-Tenant-Id")
+        if claimed := environ.get("HTTP_X_TENANT_ID"):
+            _require_tenant(caller, claimed, "X-Tenant-Id")
         return caller
 
     def charge(self, key: bytes, cost: int = 1) -> None:
@@ -150,17 +150,14 @@ def _presented_key(environ: Mapping[str, Any]) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
-def same_tenant(caller: Caller, claimed: str | None, field: str) -> None:
-    """Raise `Forbidden` when a tenant is named that is not the key's."""
-    if claimed is not None and claimed != "" and not _is(caller.tenant_id, claimed):
-        raise Forbidden(f"{field} is not this key's tenant")
-
-
-def same_agent(caller: Caller, agent_id: str) -> None:
-    """Raise `Forbidden` when the key is bound to another agent."""
+def require_own(caller: Caller, tenant_id: str | None, agent_id: str) -> None:
+    """Raise `Forbidden` when a body names a tenant that is not the key's, or another agent than the key is bound to."""
+    if tenant_id:
+        _require_tenant(caller, tenant_id, "tenant_id")
     if caller.agent_id is not None and agent_id != caller.agent_id:
         raise Forbidden("this key is bound to another agent_id")
 
 
-def _is(tenant_id: uuid.UUID, claimed: str) -> bool:
-    return claimed.lower() == str(tenant_id)
+def _require_tenant(caller: Caller, claimed: str, field: str) -> None:
+    if claimed.lower() != str(caller.tenant_id):
+        raise Forbidden(f"{field} is not this key's tenant")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -41,13 +42,16 @@ class Request(msgspec.Struct, eq=False):
         return body_bytes(self.environ)
 
 
+NOT_STORED: Mapping[str, str] = MappingProxyType({"Cache-Control": "no-store"})
+
+
 class Answer(msgspec.Struct):
     """Status, body and the headers beyond its length and type."""
 
     body: bytes
     status: int = 200
     content_type: str = "application/json"
-    headers: dict[str, str] = msgspec.field(default_factory=lambda: {"Cache-Control": "no-store"})
+    headers: Mapping[str, str] = NOT_STORED
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
