@@ -46,17 +46,18 @@ class Figures:
 
 
 class Counts:
-    """`start(moment)` is the position to begin behind, `read(position, limit)` counts what comes after it."""
+    """`start(moment)` is the position to begin behind, `head()` the newest one, `read(after, up_to)` counts what lies between two."""
 
     def __init__(
         self,
         start: Callable[[datetime], int],
+        head: Callable[[], int],
         read: Callable[[int, int], list[MinuteCount]],
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._start, self._read, self._now, self._clock = start, read, now, clock
+        self._start, self._head, self._read, self._now, self._clock = start, head, read, now, clock
         self._lock = threading.Lock()
         self._minutes: dict[datetime, dict[str, Counter[int]]] = {}
         self._position: int | None = None
@@ -86,18 +87,17 @@ class Counts:
         """Count what is new; whether that was all of it."""
         if self._position is None:
             self._position = self._start(now - DAY)
-        end = self._clock() + _BUDGET_SECONDS
-        while True:
-            found = self._read(self._position, AT_ONCE)
-            for row in found:
-                self._minutes.setdefault(row.minute, {}).setdefault(row.decision, Counter())[row.latency_ms] += (
-                    row.decisions
-                )
-            self._position = max((row.position for row in found), default=self._position)
-            if sum(row.decisions for row in found) < AT_ONCE:
-                return True
+        head, end = self._head(), self._clock() + _BUDGET_SECONDS
+        while self._position < head:
+            # By positions and not by how many are found, so that a step reads no more than this of the feed.
+            up_to = min(head, self._position + AT_ONCE)
+            for row in self._read(self._position, up_to):
+                of_minute = self._minutes.setdefault(row.minute, {})
+                of_minute.setdefault(row.decision, Counter())[row.latency_ms] += row.decisions
+            self._position = up_to
             if self._clock() >= end:
-                return False
+                break
+        return self._position >= head
 
     def _outcomes(self, since: datetime) -> list[Outcome]:
         by_outcome: dict[str, Counter[int]] = {name: Counter() for name in OUTCOMES}

@@ -130,7 +130,7 @@ class Board:
         self._answers = Remembered(_REMEMBER_BOARD_SECONDS)
         known = Remembered(_REMEMBER_ACTIONS_SECONDS)
         self.publisher = Publisher(ids, lambda digest: known.get(digest, lambda: actions_of(digest)))
-        self.counts = Counts(self._before, self._counted)
+        self.counts = Counts(self._before, lambda: feed.head(self.pool, self._tenant_id), self._counted)
         self._latest = Latest()
 
     def tenant(self) -> tuple[uuid.UUID, str]:
@@ -249,5 +249,5 @@ class Board:
         first = feed.first_since(self.pool, self._tenant_id, moment)
         return newest if first is None else first - 1
 
-    def _counted(self, position: int, limit: int) -> list[feed.MinuteCount]:
-        return feed.count_after(self.pool, self._tenant_id, self._agents.ids, position, limit)
+    def _counted(self, after: int, up_to: int) -> list[feed.MinuteCount]:
+        return feed.count_between(self.pool, self._tenant_id, self._agents.ids, after, up_to)

@@ -40,13 +40,12 @@ class ProofRow:
 
 @dataclass(frozen=True, slots=True)
 class MinuteCount:
-    """How many decisions of one minute came out one way and took this long; `position` is the last one counted."""
+    """How many decisions of one minute came out one way and took this long."""
 
     minute: datetime
     decision: str
     latency_ms: int
     decisions: int
-    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +94,11 @@ order by position desc limit 1
 FIRST_SINCE = """
 select position from sentinel.public_feed where tenant_id = %(tenant_id)s and event_id >= %(event_id)s order by event_id limit 1
 """
-COUNT_AFTER = SqlTemplate("""
+COUNT_BETWEEN = SqlTemplate("""
 select date_trunc('minute', n.occurred_at) as minute, p.decision, least(p.latency_ms, 60000) as latency_ms,
-  count(*) as decisions, max(n.position) as position
-from (select position, occurred_at, body from sentinel.public_feed
-      where {whose} and position > %(after)s order by position limit %(limit)s) n,
+  count(*) as decisions
+from (select occurred_at, body from sentinel.public_feed
+      where {whose} and position > %(after)s and position <= %(up_to)s) n,
   jsonb_to_record(n.body::jsonb) as p (decision text, latency_ms integer)
 where p.decision is not null and p.latency_ms is not null
 group by 1, 2, 3
@@ -155,12 +154,12 @@ def first_since(pool: Pool, tenant_id: uuid.UUID, moment: datetime) -> int | Non
     return None if found is None else int(found)
 
 
-def count_after(
-    pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, position: int, limit: int
+def count_between(
+    pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, after: int, up_to: int
 ) -> list[MinuteCount]:
-    """The next `limit` decisions behind `position`, counted by minute, outcome and milliseconds."""
-    fields = {"tenant_id": tenant_id, "agents": agents, "after": position, "limit": limit}
-    return all_rows(pool, MinuteCount, COUNT_AFTER, fields)
+    """The decisions behind `after` and up to a position, counted by minute, outcome and milliseconds."""
+    fields = {"tenant_id": tenant_id, "agents": agents, "after": after, "up_to": up_to}
+    return all_rows(pool, MinuteCount, COUNT_BETWEEN, fields)
 
 
 def halts(pool: Pool, tenant_id: uuid.UUID) -> list[PublicHalt]:

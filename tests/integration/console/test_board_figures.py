@@ -38,16 +38,19 @@ class Decided:
     def __init__(self, rows: list[tuple[int, int, str, int]]) -> None:
         self.rows, self.reads, self.seconds = rows, 0, 0.0
 
-    def read(self, after: int, limit: int) -> list[MinuteCount]:
+    def head(self) -> int:
+        return max(row[0] for row in self.rows)
+
+    def read(self, after: int, up_to: int) -> list[MinuteCount]:
         self.reads += 1
-        found = sorted(row for row in self.rows if row[0] > after)[:limit]
         return [
-            MinuteCount(NOW - timedelta(minutes=ago, seconds=30), decision, ms, 1, at)
-            for at, ago, decision, ms in found
+            MinuteCount(NOW - timedelta(minutes=ago, seconds=30), decision, ms, 1)
+            for at, ago, decision, ms in self.rows
+            if after < at <= up_to
         ]
 
     def counts(self, start: int = 0) -> Counts:
-        return Counts(lambda _: start, self.read, now=lambda: NOW, clock=lambda: self.seconds)
+        return Counts(lambda _: start, self.head, self.read, now=lambda: NOW, clock=lambda: self.seconds)
 
 
 def test_the_figures_tell_the_hour_and_the_day_apart_and_grow_by_what_is_new() -> None:
@@ -70,17 +73,29 @@ def test_a_long_day_is_counted_in_steps_and_it_is_said_until_it_is_done(monkeypa
     monkeypatch.setattr("ops_console.board.figures.AT_ONCE", 10)
     feed = Decided([(number, 5, "ALLOW", 1) for number in range(1, 26)])
 
-    def slow(after: int, limit: int) -> list[MinuteCount]:
+    def slow(after: int, up_to: int) -> list[MinuteCount]:
         feed.seconds += 1.0
-        return feed.read(after, limit)
+        return feed.read(after, up_to)
 
-    counts = Counts(lambda _: 0, slow, now=lambda: NOW, clock=lambda: feed.seconds)
+    counts = Counts(lambda _: 0, feed.head, slow, now=lambda: NOW, clock=lambda: feed.seconds)
     seen = []
     for _ in range(3):
         found = counts.current()
         seen.append((found.is_complete, found.day[0].count))
         feed.seconds += 1.0
     assert seen == [(False, 10), (False, 20), (True, 25)]
+
+
+def test_a_step_reads_so_many_positions_however_few_of_them_are_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops_console.board.figures.AT_ONCE", 10)
+    feed, ranges = Decided([(25, 5, "ALLOW", 1)]), []
+
+    def read(after: int, up_to: int) -> list[MinuteCount]:
+        ranges.append((after, up_to))
+        return feed.read(after, up_to)
+
+    found = Counts(lambda _: 0, feed.head, read, now=lambda: NOW, clock=lambda: 0.0).current()
+    assert (ranges, found.is_complete, found.day[0].count) == ([(0, 10), (10, 20), (20, 25)], True, 1)
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:
