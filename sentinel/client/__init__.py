@@ -10,10 +10,16 @@ from sentinel.client.answers import (
     ApprovalDecision,
     ApprovalView,
     CheckAnswer,
+    GuardAnswer,
+    HaltInForce,
     Headroom,
     KeyHolder,
     ReportReceipt,
+    StartReceipt,
+    Switches,
+    SwitchState,
 )
+from sentinel.client.calls import CheckQuestion, GuardQuestion, Outcome
 from sentinel.client.client import Client
 from sentinel.client.errors import (
     ActionDenied,
@@ -26,10 +32,7 @@ from sentinel.client.errors import (
     Rejected,
     Unreachable,
 )
-from sentinel.client.guard_answer import GuardAnswer, StartReceipt
 from sentinel.client.guarded import AsyncGuarded, Guarded, guarded
-from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
-from sentinel.client.switches import HaltInForce, Switches, SwitchState
 
 if TYPE_CHECKING:
     from sentinel.client.async_client import AsyncClient

@@ -1,29 +1,255 @@
-"""Parses the authority's responses into values. A body that is not exactly of the contract's shape is rejected.
+"""Answers as values: what the authority says, each member read strictly.
 
-Sources: `docs/CONTRACT.md` §2 and §3. Parsing raises `Unreachable(MALFORMED)`: half an answer is
-none.
+The guard's answer is declared once, each member with its type, its reader and a sentence: the client's value, the authority's
+OpenAPI schema and docs/guard-answer.md are made from it. A body that is not exactly of the contract's shape
+(`docs/CONTRACT.md` §2 and §3) raises `Unreachable(MALFORMED)`: half an answer is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
-from sentinel.client.fields import (
-    flag,
-    malformed,
-    mapping,
-    moment,
-    optional_moment,
-    optional_text,
-    text,
-    uuid_text,
-)
+from sentinel.client.errors import NoAnswerKind, Unreachable
 
+# The decisions that each status may come with; complete.
+_DECISIONS_OF_STATUS = {
+    "allowed": ("ALLOW",),
+    "pending": ("APPROVAL_REQUIRED",),
+    "approved": ("APPROVAL_REQUIRED",),
+    "expired": ("APPROVAL_REQUIRED", "DENY"),
+    "denied": ("DENY",),
+    "already_started": ("ALLOW", "APPROVAL_REQUIRED", "DENY"),
+    "completed": ("ALLOW", "APPROVAL_REQUIRED", "DENY"),
+}
+_WITH_PERMIT = ("allowed", "approved")
 _APPROVAL_STATUSES = ("pending", "approved", "rejected", "expired")
 _HEARTBEATS = ("OK", "PAUSE", "KILL")
+_SCOPES = ("global", "tenant", "agent", "action", "scenario", "agent_action")
+_LEVELS = ("pause", "kill")
+
+
+def malformed(what: str) -> NoReturn:
+    """Raise `Unreachable` for a response that is not of the contract's shape."""
+    raise Unreachable(NoAnswerKind.MALFORMED, what)
+
+
+def text(body: Mapping[str, Any], name: str) -> str:
+    """A text that is not empty."""
+    found = body.get(name)
+    if not isinstance(found, str) or not found:
+        malformed(f"{name} is missing or not text")
+    return found
+
+
+def optional_text(body: Mapping[str, Any], name: str) -> str | None:
+    """The same, or None where it is absent or null."""
+    return None if body.get(name) is None else text(body, name)
+
+
+def mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object."""
+    found = body.get(name)
+    if not isinstance(found, dict):
+        malformed(f"{name} is not an object")
+    return found
+
+
+def optional_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """The same, or None where it is absent or null."""
+    found = body.get(name)
+    if found is not None and not isinstance(found, dict):
+        malformed(f"{name} is not an object")
+    return found
+
+
+def uuid_text(body: Mapping[str, Any], name: str) -> str:
+    """A UUID, as text in its usual spelling."""
+    found = text(body, name)
+    try:
+        return str(uuid.UUID(found))
+    except ValueError:
+        malformed(f"{name} is not a UUID")
+
+
+def flag(body: Mapping[str, Any], name: str) -> bool:
+    """true or false; false where it is absent."""
+    found = body.get(name, False)
+    if not isinstance(found, bool):
+        malformed(f"{name} is not true or false")
+    return found
+
+
+def optional_count(body: Mapping[str, Any], name: str) -> int | None:
+    """An integer from 0 on, or None where it is absent or null."""
+    found = body.get(name)
+    if found is not None and (type(found) is not int or found < 0):
+        malformed(f"{name} is not a count")
+    return found
+
+
+def moment(body: Mapping[str, Any], name: str) -> datetime:
+    """A time with its zone."""
+    found = text(body, name)
+    try:
+        # Python 3.10 does not know the Z.
+        read = datetime.fromisoformat(found[:-1] + "+00:00" if found.endswith("Z") else found)
+    except ValueError:
+        malformed(f"{name} is not a time")
+    if read.tzinfo is None:
+        malformed(f"{name} has no time zone")
+    return read
+
+
+def optional_moment(body: Mapping[str, Any], name: str) -> datetime | None:
+    """The same, or None where it is absent or null."""
+    return None if body.get(name) is None else moment(body, name)
+
+
+@dataclass(frozen=True, slots=True)
+class StartReceipt:
+    """The start is recorded; `duplicate` when this start id was recorded before."""
+
+    start_event_id: str
+    start_hash: str
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of the answer's body. `required`: the authority always sends it; otherwise it is left out, never null."""
+
+    description: str
+    read: Callable[[Mapping[str, Any], str], Any]
+    required: bool = True
+    values: tuple[str, ...] = ()
+
+
+def _required(description: str, read: Callable[..., Any], *values: str) -> dict[str, Member]:
+    return {"member": Member(description, read, True, values)}
+
+
+def _optional(description: str, read: Callable[..., Any], *values: str) -> dict[str, Member]:
+    return {"member": Member(description, read, False, values)}
+
+
+def start_receipt(body: Mapping[str, Any]) -> StartReceipt:
+    """A 200 body of `guard/start`: it must say `started: true`."""
+    if body.get("started") is not True:
+        malformed("started is not true")
+    return StartReceipt(uuid_text(body, "start_event_id"), text(body, "start_hash"), flag(body, "duplicate"))
+
+
+def _optional_uuid(body: Mapping[str, Any], name: str) -> str | None:
+    return uuid_text(body, name) if name in body or body["status"] == "pending" else None
+
+
+def _permit(body: Mapping[str, Any], name: str) -> str | None:
+    return text(body, name) if body["status"] in _WITH_PERMIT else None
+
+
+def _enclosed_start(body: Mapping[str, Any], name: str) -> StartReceipt | None:
+    started = optional_mapping(body, name)
+    return None if started is None else start_receipt(started)
+
+
+def _reason(body: Mapping[str, Any], name: str) -> str:
+    return optional_text(body, name) or ""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardAnswer:
+    """One answer to `guard`. `action`, `agent_id` and `idempotency_key` are the question's own.
+
+    `permit_token` is there exactly when `may_start`. `start` is there when the question named a start id and the action is
+    started under it, just now or (`duplicate`) before. Times are timezone-aware; ids are UUID text.
+    """
+
+    action: str
+    agent_id: str
+    idempotency_key: str
+    decision: str = field(metadata=_required("The recorded decision.", text, "ALLOW", "APPROVAL_REQUIRED", "DENY"))
+    status: str = field(metadata=_required("Where the operation stands now.", text, *_DECISIONS_OF_STATUS))
+    reason_code: str = field(metadata=_required("Why, as a stable name.", text))
+    reason: str = field(metadata=_required("Why, as a sentence.", _reason))
+    operation_id: str = field(metadata=_required("The operation that the key is bound to.", uuid_text))
+    decision_event_id: str = field(metadata=_required("The recorded event of the decision.", uuid_text))
+    resource: str = field(metadata=_required("As asked; the action where nothing was.", text))
+    risk_class: str = field(metadata=_required('As asked; "standard" where nothing was.', text))
+    policy_id: str | None = field(default=None, metadata=_required("The policy that decided.", optional_text))
+    policy_version: str | None = field(default=None, metadata=_required("Its version.", optional_text))
+    policy_label: str | None = field(default=None, metadata=_required("Its name for people.", optional_text))
+    latency_ms: int | None = field(
+        default=None, metadata=_required("How long the decision took, in milliseconds.", optional_count)
+    )
+    decided_at: datetime | None = field(
+        default=None,
+        metadata=_required("When it was decided, by the database's clock; the same in every replay.", optional_moment),
+    )
+    permit_token: str | None = field(
+        default=None, repr=False, metadata=_optional("The permit, a bearer token: keep it out of logs.", _permit)
+    )
+    permit_expires_at: datetime | None = field(
+        default=None, metadata=_optional("Until when the permit may be redeemed.", optional_moment)
+    )
+    approval_id: str | None = field(
+        default=None, metadata=_optional("The approval that was asked for.", _optional_uuid)
+    )
+    expires_at: datetime | None = field(
+        default=None, metadata=_optional("Until when people may decide the approval.", optional_moment)
+    )
+    approver: str | None = field(default=None, metadata=_optional("Who approved it.", optional_text))
+    approved_at: datetime | None = field(default=None, metadata=_optional("When it was approved.", optional_moment))
+    outcome: str | None = field(
+        default=None, metadata=_optional('What was reported; "error" means unknown.', optional_text, "success", "error")
+    )
+    resolution: str | None = field(
+        default=None,
+        metadata=_optional(
+            "A person said that it was not executed: it is never started again under this key.",
+            optional_text, "not_executed",
+        ),
+    )  # fmt: skip
+    start: StartReceipt | None = field(
+        default=None, metadata=_optional("With `start_id`: the start under it, if it is recorded.", _enclosed_start)
+    )
+    proof_pack: Mapping[str, Any] | None = field(
+        default=None, metadata=_required("The public, hash-only record of the decision (§5).", optional_mapping)
+    )
+    replayed: bool = False
+    """The decision was recorded before (header `Idempotent-Replayed`)."""
+
+    @property
+    def may_start(self) -> bool:
+        """True for a permission: allowed or approved, with its permit."""
+        return self.status in _WITH_PERMIT and self.permit_token is not None
+
+    @property
+    def proof_id(self) -> str | None:
+        """The proof pack's public name, if a pack came along."""
+        found = (self.proof_pack or {}).get("proof_id")
+        return found if isinstance(found, str) else None
+
+
+MEMBERS: dict[str, Member] = {
+    one.name: one.metadata["member"] for one in fields(GuardAnswer) if "member" in one.metadata
+}
+"""The members of the answer's body by name, in the order of the document."""
+
+
+def guard_answer(
+    body: Mapping[str, Any], *, action: str, agent_id: str, idempotency_key: str, replayed: bool
+) -> GuardAnswer:
+    """A 200 body of `action/guard` → `GuardAnswer`. Raises `Unreachable` unless it is one of the contract's answers."""
+    status = text(body, "status")
+    decision = text(body, "decision")
+    if decision not in _DECISIONS_OF_STATUS.get(status, ()):
+        malformed(f"decision {decision[:20]!r} with status {status[:20]!r}")
+    found = {name: member.read(body, name) for name, member in MEMBERS.items()}
+    return GuardAnswer(action=action, agent_id=agent_id, idempotency_key=idempotency_key, replayed=replayed, **found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +412,74 @@ def heartbeat_status(body: Mapping[str, Any]) -> str:
     if status not in _HEARTBEATS:
         malformed(f"heartbeat {status[:20]!r}")
     return status
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchState:
+    """How a switch stands; while on, for `canary_percent` (0 to 100) of the accounts."""
+
+    is_on: bool
+    canary_percent: int
+    simulated: tuple[str, ...] = ()
+    """Outside systems that its launch gate saw as simulations only: with the real ones nothing is proven."""
+
+
+@dataclass(frozen=True, slots=True)
+class HaltInForce:
+    """A halt in force: scope global, tenant, agent, action, scenario or agent_action ("AGENT ACTION"), "" or the target's name, level pause or kill."""
+
+    scope: str
+    target: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What is switched on and halted, and the digest of each policy in force. A switch that is not there is off."""
+
+    switches: Mapping[str, SwitchState]
+    halts: tuple[HaltInForce, ...]
+    policies: Mapping[str, str]
+
+    def is_on(self, name: str) -> bool:
+        """Whether the switch is on at all; its canary is for the caller to ask."""
+        found = self.switches.get(name)
+        return found is not None and found.is_on
+
+
+def switches_answer(body: Mapping[str, Any]) -> Switches:
+    """A 200 body of `switches`. A halt of a scope that this program does not know is no answer: it might cover us."""
+    named, policies, halts = (mapping(body, "switches"), mapping(body, "policies"), body.get("halts"))
+    if not isinstance(halts, list) or not all(isinstance(halt, dict) for halt in halts):
+        malformed("halts is not a list of objects")
+    return Switches(
+        switches={name: _switch(mapping(named, name)) for name in named},
+        halts=tuple(_halt(halt) for halt in halts),
+        policies={name: text(policies, name) for name in policies},
+    )
+
+
+def switched_off(body: Mapping[str, Any], name: str) -> bool:
+    """A 200 body of `switches/off` about this switch; whether it was turned off only now."""
+    if body.get("switch") != name or body.get("on") is not False:
+        malformed("the switch is not said to be off")
+    return not flag(body, "already")
+
+
+def _switch(body: Mapping[str, Any]) -> SwitchState:
+    percent = body.get("canary_percent")
+    if type(percent) is not int or not 0 <= percent <= 100:
+        malformed("canary_percent is not between 0 and 100")
+    if "on" not in body:
+        malformed("on is missing")
+    simulated = body.get("simulated", [])
+    if not isinstance(simulated, list) or not all(isinstance(name, str) for name in simulated):
+        malformed("simulated is not a list of names")
+    return SwitchState(flag(body, "on"), percent, tuple(simulated))
+
+
+def _halt(body: Mapping[str, Any]) -> HaltInForce:
+    scope, target, level = text(body, "scope"), body.get("target"), text(body, "level")
+    if scope not in _SCOPES or level not in _LEVELS or not isinstance(target, str):
+        malformed(f"a halt of scope {scope[:20]!r} and level {level[:20]!r}")
+    return HaltInForce(scope, target, level)

@@ -8,12 +8,11 @@ import uuid
 from typing import TYPE_CHECKING, TypeVar
 
 from sentinel.client import answers, calls
+from sentinel.client.answers import GuardAnswer, StartReceipt
 from sentinel.client.async_transport import AsyncTransport
-from sentinel.client.calls import PREFIX, ClientCall
+from sentinel.client.calls import PREFIX, CheckQuestion, ClientCall, GuardQuestion, Outcome
 from sentinel.client.errors import ApprovalPending, Unreachable
-from sentinel.client.guard_answer import GuardAnswer, StartReceipt
-from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome
-from sentinel.client.trace_context import call_span
+from sentinel.client.transport import call_span
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,9 +12,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from weakref import WeakKeyDictionary
 
-from sentinel.client.endpoint import Endpoint, RawResponse, describe, raw_response
 from sentinel.client.errors import NoAnswerKind, Unreachable
-from sentinel.client.http_reader import RECEIVE_BYTES, HttpResponse, parse_response
+from sentinel.client.transport import (
+    RECEIVE_BYTES,
+    Endpoint,
+    HttpResponse,
+    RawResponse,
+    describe,
+    parse_response,
+    raw_response,
+)
 
 _Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

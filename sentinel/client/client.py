@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from sentinel.client import answers, calls
-from sentinel.client.calls import PREFIX, ClientCall
+from sentinel.client.answers import GuardAnswer, StartReceipt, Switches, start_receipt, switched_off, switches_answer
+from sentinel.client.calls import PREFIX, CheckQuestion, ClientCall, GuardQuestion, Outcome, guard_body, question_body
 from sentinel.client.errors import ApprovalPending, Rejected, Unreachable
-from sentinel.client.guard_answer import GuardAnswer, StartReceipt, start_receipt
-from sentinel.client.questions import CheckQuestion, GuardQuestion, Outcome, guard_body, question_body
-from sentinel.client.switches import Switches, switched_off, switches_answer
-from sentinel.client.trace_context import call_span
-from sentinel.client.transport import Transport
+from sentinel.client.transport import Transport, call_span
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from sentinel.client.answers import GuardAnswer
+from sentinel.client.calls import GuardQuestion, Outcome
 from sentinel.client.client import Client
 from sentinel.client.errors import (
     ActionDenied,
@@ -27,8 +29,6 @@ from sentinel.client.errors import (
     Rejected,
     Unreachable,
 )
-from sentinel.client.guard_answer import GuardAnswer
-from sentinel.client.questions import GuardQuestion, Outcome
 
 if TYPE_CHECKING:
     from typing import ParamSpec

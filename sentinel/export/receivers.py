@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sentinel.client.trace_context import current_traceparent
+from sentinel.client.transport import current_traceparent
 from sentinel.export.cloud_events import CONTENT_TYPE, EventMessage, FeedEvent, messages_of
 from sentinel.export.deliveries import Claim, Resend
 from sentinel.export.signing_secrets import SigningSecrets

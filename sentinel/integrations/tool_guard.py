@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sentinel.client import Client, ClientError, GuardAnswer, guarded
-from sentinel.client.trace_context import open_span
+from sentinel.client.transport import open_span
 from sentinel.integrations.refusals import refusal_details
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
 

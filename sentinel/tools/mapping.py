@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from sentinel.client.calls import GuardQuestion
 from sentinel.client.errors import ActionDenied
-from sentinel.client.questions import GuardQuestion
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, money_out, parse_money
 from sentinel.core.strict_json import strict_json

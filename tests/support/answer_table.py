@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sentinel.client.guard_answer import MEMBERS, Member
+from sentinel.client.answers import MEMBERS, Member
 
 _HEAD = """# The guard's answer
 
-Every member of a 200 of `POST action/guard` ([CONTRACT.md](CONTRACT.md) §2). Made by `make docs` from `sentinel/client/guard_answer.py`.
+Every member of a 200 of `POST action/guard` ([CONTRACT.md](CONTRACT.md) §2). Made by `make docs` from `sentinel/client/answers.py`.
 What is not always there is left out where it does not apply, never null. Read what you know and let the rest be: members may be added.
 
 | Member | Always | What it says |

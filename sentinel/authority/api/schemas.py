@@ -7,8 +7,7 @@ from typing import Any
 from marshmallow import Schema, fields
 from marshmallow.validate import Length, OneOf, Range
 
-from sentinel.client.fields import optional_count, optional_moment
-from sentinel.client.guard_answer import MEMBERS, Member
+from sentinel.client.answers import MEMBERS, Member, optional_count, optional_moment
 from sentinel.platform.http.bodies import ErrorText, Identifier, JsonObject, StrictSchema, Text
 
 MONEY = {
@@ -164,7 +163,7 @@ def _answer_field(name: str, member: Member) -> fields.Field[Any]:
 GuardAnswerSchema = Schema.from_dict(
     {name: _answer_field(name, member) for name, member in MEMBERS.items()}, name="GuardAnswerSchema"
 )
-"""The committed decision; made from where the members are declared, `sentinel/client/guard_answer.py`."""
+"""The committed decision; made from where the members are declared, `sentinel/client/answers.py`."""
 
 
 class ReportReceiptSchema(Schema):

@@ -9,7 +9,7 @@ import pytest
 
 from sentinel.cli.scratch import listening
 from sentinel.client import Client, HaltInForce, NoAnswerKind, Rejected, Switches, SwitchState, Unreachable
-from sentinel.client.switches import switched_off, switches_answer
+from sentinel.client.answers import switched_off, switches_answer
 from tests.support.fixtures import Fixtures
 
 

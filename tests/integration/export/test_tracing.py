@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sentinel.authority.api import calls
 from sentinel.authority.app import create_app
 from sentinel.authority.settings import Settings
-from sentinel.client.endpoint import Endpoint
+from sentinel.client.transport import Endpoint
 from sentinel.export.sender import EventSender
 from sentinel.platform import tracing
 from sentinel.platform.http.rate_limit import SharedRateLimit

@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.client import KeyConflict, NoAnswerKind, Rejected, Unreachable
 from sentinel.client.calls import _content
-from sentinel.client.endpoint import RawResponse
+from sentinel.client.transport import RawResponse
 from tests.unit.worker.test_worker_parts import row
 from worker.refunds import transitions
 from worker.refunds.rows import Change, LedgerEvent, ReleaseLease
