@@ -34,7 +34,7 @@ from sentinel.authority.approvals import DecidedApproval, decided_since
 from sentinel.authority.decisions import PEEK_DECISIONS, RECORD_DECISIONS, START_OPERATIONS, commit_reports
 from sentinel.authority.engine import Authority
 from sentinel.authority.settings import Settings
-from sentinel.core.permit import PermitSigner
+from sentinel.core.signing import PermitSigner
 from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, by_path, first_of
 from sentinel.platform.http.bodies import MAX_BYTES

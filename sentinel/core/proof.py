@@ -74,10 +74,15 @@ def pack_parts(operation: Operation, decision: Decision, *, proof_id: str, salt:
 
     Written out, its names in canonical order: most of it is the same from request to request.
     """
-    ledger_entry_id, refund_id = operation.param("ledger_entry_id"), operation.param("refund_id")
-    amount = "" if operation.amount is None else f',"amount":{canonical_json(money_out(operation.amount))}'
-    ledger = "" if ledger_entry_id is None else f'"ledger_entry_id":{canonical_json(ledger_entry_id)},'
-    refund = "" if refund_id is None else f'"refund_id":{canonical_json(refund_id)},'
+    money, ledger_entry_id, refund_id = (
+        operation.amount,
+        operation.param("ledger_entry_id"),
+        operation.param("refund_id"),
+    )
+    amount = "" if money is None else f',"amount":{canonical_json(money_out(money))}'
+    # Identifiers of a checked operation: their alphabet has nothing that JSON would escape.
+    ledger = "" if ledger_entry_id is None else f'"ledger_entry_id":"{ledger_entry_id}",'
+    refund = "" if refund_id is None else f'"refund_id":"{refund_id}",'
     digest = commitment("operation", salt, operation.canonical)
     policy = _policy_part(decision.policy_digest, decision.policy_label, decision.policy_version)
     return (

@@ -35,9 +35,5 @@ class _Page:
             return self._bytes[start : self._at]
 
 
-_page = _Page()
-
-
-def random_bytes(count: int) -> bytes:
-    """`count` bytes (1 to 4096) from the system's generator, fit for secrets."""
-    return _page.take(count)
+random_bytes = _Page().take
+"""`count` bytes (1 to 4096) from the system's generator, fit for secrets."""

@@ -50,7 +50,7 @@ from sentinel.authority.reasons import reason_text
 from sentinel.core.decision import NO_POLICY
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import IDENTIFIER, UNSAFE_TEXT, Operation, build_operation, plain_json
-from sentinel.core.permit import PermitSigner
+from sentinel.core.signing import PermitSigner
 from sentinel.platform.http.bodies import load, without_nulls
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.quick_bodies import BodyReader

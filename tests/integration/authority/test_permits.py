@@ -220,7 +220,7 @@ def test_nothing_starts_without_a_permit(fixtures: Fixtures, value: int, status:
 
 
 def test_a_retired_secret_still_reads_what_it_signed() -> None:
-    from sentinel.core.permit import PermitSigner
+    from sentinel.core.signing import PermitSigner
 
     tenant, permit, digest = uuid.uuid4(), uuid.uuid4(), "sha256:" + "a" * 64
     old, new = "o" * 32, "n" * 32

@@ -16,7 +16,7 @@ from sentinel.authority.decisions import Recorded
 from sentinel.authority.engine import Caller
 from sentinel.client.answers import MEMBERS, GuardAnswer, guard_answer
 from sentinel.client.errors import Unreachable
-from sentinel.core.permit import PermitSigner
+from sentinel.core.signing import PermitSigner
 
 MOMENT = datetime(2026, 11, 21, 10, 5, 0, 123456, tzinfo=UTC)
 CALLER = Caller(uuid.uuid4(), uuid.uuid4(), uuid.uuid4(), None, frozenset({"guard"}), None)

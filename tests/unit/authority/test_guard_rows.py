@@ -20,7 +20,7 @@ from sentinel.authority.guard import decided_row
 from sentinel.authority.guard_rows import GuardRow, GuardTerms
 from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.core.operation import Operation, build_operation
-from sentinel.core.permit import PermitSigner
+from sentinel.core.signing import PermitSigner
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import evaluate
 from sentinel.policy.library import ReloadablePolicies

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.core.confirm_link import ConfirmLink, ConfirmLinks, confirmation_digest
-from sentinel.core.permit import PermitSigner
+from sentinel.core.signing import PermitSigner
 
 OLD, NEW = "old-secret-0123456789-0123456789-ab", "new-secret-0123456789-0123456789-ab"
 END = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)

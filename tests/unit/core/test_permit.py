@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.core.canonical import sha256_hex
-from sentinel.core.permit import PermitSigner, PermitSlip
+from sentinel.core.signing import PermitSigner, PermitSlip
 
 OLD, NEW = "old-secret-0123456789abcdefghijkl", "new-secret-0123456789abcdefghijkl"
 TENANT, PERMIT, DIGEST = uuid.UUID(int=1), uuid.UUID(int=2), sha256_hex("operation")
