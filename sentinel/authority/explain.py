@@ -13,9 +13,8 @@ from sentinel.authority.policy_inspector import PolicyInspector, facts_of
 from sentinel.core.decision import NO_POLICY_DIGEST
 from sentinel.core.errors import NotFound
 from sentinel.core.proof import opens, opens_facts
-from sentinel.policy.explain import RuleExplanation, explain
+from sentinel.policy.explain import ReevaluatedDecision, RuleExplanation, explain, reevaluate
 from sentinel.policy.model import EVIDENCE
-from sentinel.policy.reevaluate import ReevaluatedDecision, reevaluate
 from sentinel.store.database import Pool
 
 

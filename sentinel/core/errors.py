@@ -2,12 +2,13 @@
 
 One base with a stable `code`; one class per thing a caller handles differently. HTTP turns them
 into problem documents in one table (`sentinel/platform/http/problems.py`); the command line prints one line.
+Also in the client's wheel, which runs on Python 3.10.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 
 class SentinelError(Exception):
@@ -135,7 +136,8 @@ class StillActing(Conflict):
     code = "still-acting"
 
     def __init__(self, act_until: datetime) -> None:
-        moment = act_until.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        utc = act_until.astimezone(timezone.utc)  # noqa: UP017 - Python 3.10 has no UTC
+        moment = utc.isoformat(timespec="seconds").replace("+00:00", "Z")
         super().__init__(
             f"whoever started it may act until {moment}, unless it reports an error before; say then that it was not executed"
         )

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import mcp_types as types
@@ -29,6 +29,7 @@ from sentinel.mcp_proxy.calls import GuardedCalls, Result
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 POLL_MILLISECONDS = 2_000
+_UTC = timezone.utc  # noqa: UP017 - Python 3.10 has no UTC
 _KEPT_SECONDS = 600.0
 _LONGEST_ID = 6_000
 """Characters; a client may repeat the id in a header."""
@@ -167,7 +168,7 @@ def _completed(task_id: str, since: str, result: Result) -> dict[str, Any]:
 def _task(task_id: str, since: str, status: str, refused: CallRefused | None = None) -> dict[str, Any]:
     answer = refused.answer if refused is not None else None
     waits = refused is not None and refused.waits_for_person
-    left = (answer.expires_at - datetime.now(UTC)).total_seconds() if answer and answer.expires_at else _KEPT_SECONDS
+    left = (answer.expires_at - datetime.now(_UTC)).total_seconds() if answer and answer.expires_at else _KEPT_SECONDS
     return {
         "taskId": task_id, "status": status, "createdAt": since, "lastUpdatedAt": _now(), "ttlMs": max(int(left * 1000), 0),
         "pollIntervalMs": POLL_MILLISECONDS,
@@ -176,4 +177,4 @@ def _task(task_id: str, since: str, status: str, refused: CallRefused | None = N
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.now(_UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

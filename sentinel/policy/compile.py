@@ -14,7 +14,6 @@ from sentinel.core.decision import Finding, Verdict
 from sentinel.policy.conditions import Condition, ConditionError, Conditions, ConditionSet, references
 from sentinel.policy.document import covered_currencies, rate_in_words
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
-from sentinel.policy.evidence import check_evidence, check_reason
 from sentinel.policy.model import (
     AMOUNT,
     EVIDENCE,
@@ -29,9 +28,10 @@ from sentinel.policy.model import (
     Voucher,
     variable_name,
 )
-from sentinel.policy.parse import ParsedPolicy, parse_policy
+from sentinel.policy.parse import RESERVED_REASONS, ParsedPolicy, parse_policy
+from sentinel.policy.parse_facts import NAME_FORM
 from sentinel.policy.source import Scalar, Source, character_place, read_source
-from sentinel.policy.vouching import check_vouching
+from sentinel.policy.vouching import check_evidence, check_vouching
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +225,30 @@ def _check_names(source: Source, parsed: ParsedPolicy) -> None:
             raise source.error(parsed.sections.get("facts"), message)
     for rule in policy.rules:
         with source.collecting():
-            check_reason(source.within(rule.rule_id), rule, policy, parsed.ids[rule.rule_id])
+            _check_reason(source.within(rule.rule_id), rule, policy, parsed.ids[rule.rule_id])
     for limit in policy.limits:
         with source.collecting():
             _check_per(source.within(limit.limit_id), limit, policy, parsed.ids[limit.limit_id])
+
+
+def _check_reason(source: Source, rule: Rule, policy: Policy, place: SourcePosition) -> None:
+    """`reason_from` names a text fact whose values can all be reason codes. Raises `PolicyError`."""
+    if rule.reason_from is None:
+        return
+    fact = next((fact for fact in policy.facts if fact.name == rule.reason_from), None)
+    if fact is None or fact.type is not FactType.STRING or fact.one_of is None:
+        closed = [fact.name for fact in policy.facts if fact.one_of is not None]
+        message = f'reason_from: "{rule.reason_from}" is not a fact of type string with one_of'
+        raise source.error(place, message, nearest(rule.reason_from, closed))
+    # Approval of a halted request uses "halted"; any other engine code would hide who refused.
+    reserved = RESERVED_REASONS - ({"halted"} if rule.verdict is Verdict.APPROVAL_REQUIRED else set())
+    for value in sorted(fact.one_of):
+        if not NAME_FORM.fullmatch(value):
+            raise source.error(
+                place, f'reason_from: "{value}" is not a reason code of small letters, digits and underscores'
+            )
+        if value in reserved:
+            raise source.error(place, f'reason_from: "{value}" is given by the engine only')
 
 
 def _check_per(source: Source, limit: Limit, policy: Policy, place: SourcePosition) -> None:

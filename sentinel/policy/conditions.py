@@ -15,8 +15,7 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tree
-from sentinel.policy.condition_function import AskEngine, condition_function
+from sentinel.policy.condition_function import AskEngine, Node, NodeKind, NotCovered, checked_tree, condition_function
 
 MAX_TEXT = 2000
 TYPES = {

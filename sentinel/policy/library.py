@@ -61,7 +61,10 @@ class PolicyLibrary:
 
 
 class ReloadablePolicies:
-    """The library in use. `reload` swaps it in one step, or leaves it and raises."""
+    """The library in use. `reload` swaps it in one step, or leaves it and raises.
+
+    `library` is the last good one. Take it once per request, so that one request sees one set.
+    """
 
     def __init__(self, directory: Path, *, totals: bool = True) -> None:
         """Load for the first time; raises `PolicyError`, as there is no good set to fall back on.
@@ -69,17 +72,12 @@ class ReloadablePolicies:
         Without `totals` the policies are those of `PolicyLibrary.without_totals`.
         """
         self.directory, self._totals = directory, totals
-        self._library = self._load()
-
-    @property
-    def library(self) -> PolicyLibrary:
-        """The last good library. Take it once per request, so that one request sees one set."""
-        return self._library
+        self.library = self._load()
 
     def reload(self) -> PolicyLibrary:
         """Read the folder again. On `PolicyError` the last good library stays in use."""
-        self._library = self._load()
-        return self._library
+        self.library = self._load()
+        return self.library
 
     def _load(self) -> PolicyLibrary:
         library = PolicyLibrary.load(self.directory)

@@ -1,7 +1,8 @@
 """Strict YAML: every node keeps its line and column, and everything ambiguous is refused.
 
 Refused: duplicate keys, anchors and aliases, merge keys, tags, several documents, non-text keys, depth over
-12, files over 256 KiB. Nothing here knows what a policy is; `Source` gives the checks that `parse` is made of.
+12, files over 256 KiB. Nothing here knows what a policy is; `Source` gives the checks that `parse` is made of, and a `ReloadedFile`
+is read again whenever it changed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 import yaml
 
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
+
+T = TypeVar("T")
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 12
@@ -277,3 +280,27 @@ def _table(source: Source, node: yaml.MappingNode, place: SourcePosition) -> Tab
 
 def _refuse_tag(source: Source, node: yaml.Node, place: SourcePosition) -> NoReturn:
     raise source.error(place, f'"{node.tag.rpartition(":")[2]}" is not allowed: plain mappings, lists and values only')
+
+
+class ReloadedFile(Generic[T]):
+    """What `load` makes of the file at `path`, which may be missing, read again whenever it changed. Safe for threads."""
+
+    def __init__(self, path: Path, load: Callable[[Path], T]) -> None:
+        self.path = path
+        self._load = load
+        self._read: tuple[object, T] | None = None
+
+    @property
+    def current(self) -> T:
+        """What the file says now; `load` is called once per change."""
+        stamp = self._stamp()
+        if self._read is None or self._read[0] != stamp:
+            self._read = (stamp, self._load(self.path))
+        return self._read[1]
+
+    def _stamp(self) -> object:
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            return (error.errno,)
+        return (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -15,8 +15,7 @@ import structlog
 
 from sentinel.core.errors import NotFound
 from sentinel.policy.errors import PolicyError, nearest
-from sentinel.policy.reloaded_file import ReloadedFile
-from sentinel.policy.source import Node, Source, Table, read_source
+from sentinel.policy.source import Node, ReloadedFile, Source, Table, read_source
 
 FILE_NAME = "switches.yaml"
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", re.ASCII)

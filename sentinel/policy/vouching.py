@@ -1,4 +1,5 @@
-"""Checks that no ALLOW and no limit condition depends on a fact that the requesting agent vouches for itself.
+"""Checks that what no one can be held to only tightens: facts that the requesting agent vouches for itself, and facts from
+`evidence_context`, which no digest binds.
 
 An agent asks about itself, so what it says of the case can be a reason to look and never a reason to let go. A fact that an
 agent vouches for may stand in every rule that tightens; an ALLOW, and what makes a limit apply or not, may not look at it.
@@ -7,6 +8,9 @@ What is asked itself (the amount, the action, the agent) is no claim about the c
 What is allowed is then allowed by rules that do not hear the agent, whatever its facts say: that is what "may never alone
 loosen" means here, and why it is enough to look at the names in a condition and not at what it makes of them. (An agent's
 word may still get a person asked where else nobody would be, and the answer a denial: that releases nothing.)
+
+A caller can say something else in `evidence_context` at every call of one operation. So facts from there may make an
+answer stricter and do nothing else: no ALLOW, no limit, no amount and no once-key may look at them.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ from collections.abc import Mapping
 
 from sentinel.core.decision import Verdict
 from sentinel.policy.conditions import references
-from sentinel.policy.model import Policy, Voucher, variable_name
+from sentinel.policy.errors import SourcePosition
+from sentinel.policy.model import AMOUNT, EVIDENCE, Limit, Policy, Voucher, variable_name
 from sentinel.policy.parse import ParsedPolicy
 from sentinel.policy.source import Source
 
@@ -42,3 +47,46 @@ def _claims(policy: Policy) -> dict[str, str]:
     """Variable name → fact name, of the facts that only the agent vouches for."""
     facts = [fact for fact in policy.facts if fact.vouched_by is Voucher.AGENT and not fact.is_asked]
     return {name: fact.name for fact in facts for name in (variable_name(fact), f"present.{fact.name}")}
+
+
+def check_evidence(source: Source, parsed: ParsedPolicy, known: Mapping[str, str]) -> None:
+    """Note every place where a fact from the evidence context could loosen an answer. Conditions must have compiled."""
+    facts = [fact for fact in parsed.policy.facts if fact.from_evidence]
+    loose = {name: fact.name for fact in facts for name in (variable_name(fact), f"present.{fact.name}")}
+    if AMOUNT in loose.values():
+        _refuse(source, parsed.sections.get("facts"), f'the fact "{AMOUNT}"', AMOUNT)
+    for rule in parsed.policy.rules:
+        if rule.verdict is Verdict.ALLOW:
+            _check_condition(source, parsed, rule.rule_id, rule.when, loose, known, "an ALLOW")
+    for limit in parsed.policy.limits:
+        _check_limit(source, parsed, limit, loose, known)
+
+
+def _check_limit(
+    source: Source, parsed: ParsedPolicy, limit: Limit, loose: Mapping[str, str], known: Mapping[str, str]
+) -> None:
+    view = source.within(limit.limit_id)
+    for name in set(limit.per) & set(loose.values()):
+        _refuse(view, parsed.ids[limit.limit_id], "a limit's per", name)
+    if limit.when is not None:
+        _check_condition(source, parsed, limit.limit_id, limit.when, loose, known, "a limit")
+
+
+def _check_condition(
+    source: Source,
+    parsed: ParsedPolicy,
+    name: str,
+    when: str,
+    loose: Mapping[str, str],
+    known: Mapping[str, str],
+    what: str,
+) -> None:
+    used = sorted({loose[variable] for variable in references(when, known) if variable in loose})
+    if used:
+        _refuse(source.within(name), parsed.conditions[name].place, what, used[0])
+
+
+def _refuse(source: Source, place: SourcePosition | None, what: str, fact: str) -> None:
+    message = f'{what} may not rest on "{fact}": it may come from {EVIDENCE}, which is not part of the operation'
+    with source.collecting():
+        raise source.error(place, message, "take it from params alone, or use it in a rule that does not allow")

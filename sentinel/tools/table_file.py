@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.reloaded_file import ReloadedFile
+from sentinel.policy.source import ReloadedFile
 from sentinel.tools.mapping import ToolTable
 from sentinel.tools.parse import FILE_NAME, read_tool_table
 

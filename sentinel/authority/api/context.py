@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.engine import Authority
-from sentinel.policy.reloaded_file import ReloadedFile
+from sentinel.policy.source import ReloadedFile
 from sentinel.policy.switches import SwitchFile
 from sentinel.tools.mapping import ToolTable
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import resource
 import subprocess
@@ -62,6 +63,45 @@ def test_the_wheel_has_the_client_and_its_types_and_nothing_of_the_authority(whe
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert required == [], "the client alone needs nothing"
     assert wheel.stat().st_size < 120_000  # a third of it is the MCP proxy, which agents' machines run
+
+
+def modules_of(wheel: Path) -> dict[str, ast.Module]:
+    """Every module of the wheel by its name."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): ast.parse(archive.read(name))
+            for name in archive.namelist()
+            if name.endswith(".py")
+        }
+
+
+def test_every_module_of_the_wheel_finds_there_what_it_imports_of_ours(wheel: Path) -> None:
+    modules = modules_of(wheel)
+    missing = {
+        f"{name} imports {one.module}"
+        for name, module in modules.items()
+        for one in ast.walk(module)
+        if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("sentinel.") and one.module not in modules
+    }
+    assert not missing, f"add them to py_modules of deploy/sentinel-client/setup.cfg: {sorted(missing)}"
+
+
+def test_every_module_of_the_wheel_imports_only_what_python_310_has(wheel: Path) -> None:
+    python = other_python("3.10")
+    if python is None:
+        pytest.skip("there is no Python 3.10 on this machine")
+    wanted = {
+        (one.module, alias.name)
+        for module in modules_of(wheel).values()
+        for one in module.body
+        if isinstance(one, ast.ImportFrom) and (one.module or "").partition(".")[0] in sys.stdlib_module_names
+        for alias in one.names
+    }
+    code = (
+        "import importlib, json, sys; print(json.dumps("
+        "[pair for pair in json.loads(sys.argv[1]) if not hasattr(importlib.import_module(pair[0]), pair[1])]))"
+    )
+    assert run(Path(python), code, json.dumps(sorted(wanted))) == []
 
 
 @pytest.mark.parametrize("version", ["3.10", "this"])

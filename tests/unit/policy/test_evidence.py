@@ -31,8 +31,7 @@ from sentinel.policy import compile as compiling
 from sentinel.policy.compile import CompiledPolicy, compile_file
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.evaluate import evaluate
-from sentinel.policy.facts import declared_evidence, extract_facts
+from sentinel.policy.evaluate import declared_evidence, evaluate, extract_facts
 from worker.refunds.workflow.escalations import Escalation
 
 FACTS = """\

@@ -16,9 +16,8 @@ from sentinel.policy import explain as explaining
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.explain import RuleAnswer, explain
+from sentinel.policy.explain import RuleAnswer, compile_stored_policy, explain
 from sentinel.policy.library import PolicyLibrary
-from sentinel.policy.reevaluate import compile_stored_policy
 
 EVIDENCE_RULES = POLICY.replace(
     "numbers:\n",
