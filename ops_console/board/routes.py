@@ -12,14 +12,14 @@ from ops_console.board.stream import PATH, Stream
 from ops_console.context import Context
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from sentinel.core.publication import PublicFields
-from sentinel.platform.http import event_stream
+from sentinel.platform.http.asgi import EVENT_STREAM
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
 
 
 def routes(blueprint: Blueprint, context: Context) -> Stream:
     """Add the public routes, and the pages beside them; the live stream itself, which the event loop answers."""
     board = context.board
-    live = Stream(context.hub, headers={**HEADERS, **PUBLIC_HEADERS, **event_stream.HEADERS})
+    live = Stream(context.hub, headers={**HEADERS, **PUBLIC_HEADERS, **EVENT_STREAM})
 
     @blueprint.get("/ops/api/live/status")
     @documented(

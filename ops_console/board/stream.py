@@ -21,8 +21,7 @@ import orjson
 from ops_console import metrics
 from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
-from sentinel.platform.http.asgi import Receive, Send
-from sentinel.platform.http.event_stream import STALLED_SECONDS, asgi_headers, disconnected
+from sentinel.platform.http.asgi import STALLED_SECONDS, Receive, Send, asgi_headers, disconnected
 from sentinel.platform.http.wire import request_id_of
 
 PATH = "/ops/api/live/stream"

@@ -22,14 +22,13 @@ from sentinel.demo.database import demo_database
 from sentinel.demo.event_sender import DemoSender
 from sentinel.demo.ledger import demo_rows
 from sentinel.demo.orders import SECRET_FILE, DemoOrderSource, order_source, post_demo_orders
-from sentinel.demo.processes import DemoStopped, Processes, raise_if_stopped
+from sentinel.demo.processes import DemoStopped, Processes, raise_if_stopped, reserve_port
 from sentinel.demo.readiness import DemoFailed, wait_ready
 from sentinel.demo.small_refunds import SmallRefunds
 from sentinel.demo.summary import Ready, print_ready, print_stopped
 from sentinel.export.settings import SECRET_FILE as EXPORT_SECRET
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
-from sentinel.platform.serving.ports import reserve_port
 
 
 @dataclass(frozen=True, slots=True)

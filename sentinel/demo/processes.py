@@ -1,7 +1,7 @@
 """The demo's process supervisor: child processes that end with this one.
 
 A child that ends by itself is started again; when this process is told to stop, or dies in any way, they all end. From
-the moment it is told, none is started any more.
+the moment it is told, none is started any more. Their loopback ports are reserved before they listen.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from sentinel.platform.private_files import open_private, private_folder
 from sentinel.platform.serving.process_group import die_with_parent
 
+HOST = "127.0.0.1"
 STOP_SECONDS = 1.5
 _RESTART_SECONDS = 1.0
 _POLL_SECONDS = 0.05
@@ -163,3 +165,23 @@ def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def reserve_port(wanted: int = 0) -> tuple[int, socket.socket]:
+    """The wanted port if nothing listens there, else any free one; and the socket that keeps it, to be closed.
+
+    It stays bound without listening: a server that may take over an address (`SO_REUSEADDR`) listens there all the same, and
+    no outgoing connection is given it. Outside Linux, where that is not so, the socket is closed and the port is only free
+    now. Raises `OSError` where no port is left.
+    """
+    for port in (wanted, 0):
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            holder.bind((HOST, port))
+            found = int(holder.getsockname()[1])
+            if sys.platform != "linux":
+                holder.close()
+            return found, holder
+        holder.close()
+    raise OSError("no loopback port is free")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import socket
 
-from sentinel.platform.serving.ports import reserve_port
+from sentinel.demo.processes import reserve_port
 
 _held: list[socket.socket] = []
 

@@ -25,8 +25,15 @@ from sentinel.authority.api.identity import Identity
 from sentinel.authority.approvals import DecidedApproval
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import SentinelError, TooManyStreams
-from sentinel.platform.http.asgi import Receive, Send, StreamHandler
-from sentinel.platform.http.event_stream import HEADERS, STALLED_SECONDS, asgi_headers, disconnected
+from sentinel.platform.http.asgi import (
+    EVENT_STREAM,
+    STALLED_SECONDS,
+    Receive,
+    Send,
+    StreamHandler,
+    asgi_headers,
+    disconnected,
+)
 from sentinel.platform.http.wire import request_id_of
 
 POLL_SECONDS = 0.5
@@ -204,7 +211,7 @@ def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
         # A last_seen that cannot be read means "from now on": a valid key is never answered 4xx here.
         seen = parse_time(parse_qs(environ["QUERY_STRING"], max_num_fields=20).get("last_seen", [""])[0])
         with feed.places.taken(caller):
-            headers = [*asgi_headers(HEADERS), (b"x-request-id", request_id_of(environ).encode("latin-1"))]
+            headers = [*asgi_headers(EVENT_STREAM), (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await feed.answer(
                 caller, seen, receive, send, is_welcome=lambda: identity.is_usable(environ, "approvals:read")

@@ -14,8 +14,8 @@ from sentinel.authority.api.guard import SECURITY, rfc3339
 from sentinel.authority.api.schemas import ApprovalDecisionsSchema, ApprovalSchema
 from sentinel.authority.approvals import decided_since, find_approval
 from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.platform.http.bodies import json_response
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
-from sentinel.platform.http.responses import json_response
 from sentinel.store.ids import uuid_or_none
 
 

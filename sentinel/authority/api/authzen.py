@@ -39,10 +39,9 @@ from sentinel.core.errors import (
     SentinelError,
     UnsupportedMediaType,
 )
-from sentinel.platform.http.bodies import load, without_nulls
+from sentinel.platform.http.bodies import json_response, load, without_nulls
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
 from sentinel.platform.http.problems import status_of
-from sentinel.platform.http.responses import json_response
 from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
 from sentinel.store.ids import proof_id_of
 from sentinel.tools.mapping import ToolRefused

@@ -20,10 +20,9 @@ from sentinel.authority.api.traced import TracedHandler, traced_batch
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.http.asgi import problem_answer
-from sentinel.platform.http.bodies import load
+from sentinel.platform.http.bodies import BodyReader, load
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.problems import problem_of
-from sentinel.platform.http.quick_bodies import BodyReader
 from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, request_id_of
 from sentinel.platform.tracing import tracing_of
 from sentinel.store.batch_commit import BatchCommitter, PendingRow

@@ -51,9 +51,8 @@ from sentinel.core.decision import NO_POLICY
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import IDENTIFIER, UNSAFE_TEXT, Operation, build_operation, plain_json
 from sentinel.core.signing import PermitSigner
-from sentinel.platform.http.bodies import load, without_nulls
+from sentinel.platform.http.bodies import BodyReader, load, without_nulls
 from sentinel.platform.http.openapi import Documentation
-from sentinel.platform.http.quick_bodies import BodyReader
 from sentinel.platform.http.wire import NOT_STORED, Answer
 from sentinel.platform.logs import write_events
 

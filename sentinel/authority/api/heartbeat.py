@@ -12,8 +12,8 @@ from sentinel.authority.api.schemas import HeartbeatSchema
 from sentinel.authority.halts import heartbeat_status
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
+from sentinel.platform.http.bodies import json_response
 from sentinel.platform.http.openapi import documented
-from sentinel.platform.http.responses import json_response
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:

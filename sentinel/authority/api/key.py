@@ -9,8 +9,8 @@ from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.api.schemas import KeySchema
 from sentinel.authority.tenants import tenant_label_of
+from sentinel.platform.http.bodies import json_response
 from sentinel.platform.http.openapi import documented
-from sentinel.platform.http.responses import json_response
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:

@@ -9,9 +9,8 @@ from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY
 from sentinel.authority.api.schemas import SwitchesSchema, SwitchOffReceiptSchema, SwitchOffRequestSchema
 from sentinel.authority.switches import switch_states, switches_and_halts, turn_switch_off_by_agent
-from sentinel.platform.http.bodies import json_body, load, without_nulls
+from sentinel.platform.http.bodies import json_body, json_response, load, without_nulls
 from sentinel.platform.http.openapi import documented
-from sentinel.platform.http.responses import json_response
 
 _OFF = SwitchOffRequestSchema()
 _PROBLEMS = (400, 401, 403, 429, 503)

@@ -29,6 +29,7 @@ from sentinel.platform.http.wire import (
     HttpsOnly,
     QuickHandler,
     Request,
+    environ_of,
     head_of,
     request_id_of,
     require_host,
@@ -46,12 +47,15 @@ T = TypeVar("T")
 
 METRICS = "/metrics"
 HEALTH = ("/healthz", "/readyz", METRICS)
+EVENT_STREAM = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""The headers of every stream of server-sent events."""
+STALLED_SECONDS = 30.0
+"""A client of a stream that takes nothing holds its place for so long and no longer."""
 
 _WSGI = {
     "SCRIPT_NAME": "", "wsgi.version": (1, 0), "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": True,
     "wsgi.run_once": False,
 }  # fmt: skip
-_UNPREFIXED = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
 
 log = structlog.get_logger("sentinel.http")
 
@@ -269,6 +273,17 @@ async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: 
             await answer(given, environ)
 
 
+def asgi_headers(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI has them."""
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client of a stream is gone; what it sends meanwhile is read and forgotten."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def problem_answer(error: Exception, environ: dict[str, Any]) -> Answer:
     """The problem document of a refusal; of anything unexpected a plain 500, which is logged."""
     if isinstance(error, SentinelError):
@@ -284,22 +299,6 @@ def _environ(scope: Scope) -> dict[str, Any]:
         "SERVER_PROTOCOL": f"HTTP/{scope.get('http_version', '')}", "REMOTE_ADDR": (scope.get("client") or ("",))[0],
     }  # fmt: skip
     return environ | environ_of(scope["headers"])
-
-
-def environ_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """Headers (names in small letters) as the WSGI environment has them."""
-    environ: dict[str, Any] = {}
-    for name, value_bytes in headers:
-        key, value = _environ_key(name), value_bytes.decode("latin-1")
-        # A header that comes twice is one with both values, as under WSGI: never the one that suits.
-        environ[key] = f"{environ[key]},{value}" if key in environ else value
-    return environ
-
-
-@lru_cache(maxsize=512)
-def _environ_key(name: bytes) -> str:
-    text = name.decode("latin-1")
-    return _UNPREFIXED.get(text) or "HTTP_" + text.upper().replace("-", "_")
 
 
 def _is_refused_unread(environ: dict[str, Any]) -> bool:

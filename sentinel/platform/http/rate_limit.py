@@ -40,26 +40,23 @@ class SharedRateLimit:
         """
         interval = 1.0 / per_second if per_second else self._interval
         tolerance = (burst - 1) * interval if burst else self._tolerance
-        stripe = key[0] % _STRIPES
+        stripe, tag = key[0] % _STRIPES, key[2:10]
         lock = self._locks[stripe]
         # It is held for microseconds: who still has it after a tenth of a second died with it. Then it is taken over, and
         # given back for everybody; at worst one request was counted too little.
         lock.acquire(timeout=_DEAD_AFTER_SECONDS)
         try:
-            self._take(key[2:10], stripe, int.from_bytes(key[:2], "big"), cost * interval, tolerance)
+            now = self._clock()
+            offset, arrival = self._slot(tag, stripe, int.from_bytes(key[:2], "big"), now)
+            arrival = max(arrival, now)
+            if arrival - now > tolerance:
+                raise RateLimited(max(1, round(arrival - now - tolerance + 0.5)))
+            _SLOT.pack_into(self._map, offset, tag, arrival + cost * interval)
         finally:
             try:  # noqa: SIM105 - `contextlib.suppress` costs as much as the lock, and this runs for every request
                 lock.release()
             except ValueError:
                 pass  # given back twice, by who took it over and by who was only stopped, it stays one lock
-
-    def _take(self, tag: bytes, stripe: int, start: int, seconds: float, tolerance: float) -> None:
-        now = self._clock()
-        offset, arrival = self._slot(tag, stripe, start, now)
-        arrival = max(arrival, now)
-        if arrival - now > tolerance:
-            raise RateLimited(max(1, round(arrival - now - tolerance + 0.5)))
-        _SLOT.pack_into(self._map, offset, tag, arrival + seconds)
 
     def _slot(self, tag: bytes, stripe: int, start: int, now: float) -> tuple[int, float]:
         """The key's slot within its stripe, else one whose debt is paid, else a neighbour's (which only tightens)."""

@@ -8,7 +8,7 @@ import ipaddress
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
@@ -70,6 +70,25 @@ class QuickHandler(ABC):
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.begin(request, lambda answer: None if answered.done() else answered.set_result(answer))
         return await answered
+
+
+_UNPREFIXED = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
+
+
+def environ_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """Headers (names in small letters) as the WSGI environment has them."""
+    environ: dict[str, Any] = {}
+    for name, value_bytes in headers:
+        key, value = _environ_key(name), value_bytes.decode("latin-1")
+        # A header that comes twice is one with both values, as under WSGI: never the one that suits.
+        environ[key] = f"{environ[key]},{value}" if key in environ else value
+    return environ
+
+
+@lru_cache(maxsize=512)
+def _environ_key(name: bytes) -> str:
+    text = name.decode("latin-1")
+    return _UNPREFIXED.get(text) or "HTTP_" + text.upper().replace("-", "_")
 
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")

@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sentinel.platform.http.asgi import environ_of, problem_answer
+from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.wire import Answer, QuickHandler, Request, head_of, require_host
+from sentinel.platform.http.wire import Answer, QuickHandler, Request, environ_of, head_of, require_host
 from sentinel.platform.serving.connection_bounds import Stage
 
 GONE_MILLISECONDS = 30_000

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from sentinel.authority.api.guard import CHECK, GUARD, REPORT, START
 from sentinel.authority.api.schemas import BatchRequestSchema
 from sentinel.core.errors import SentinelError
-from sentinel.platform.http import quick_bodies
-from sentinel.platform.http.bodies import load, read_object
-from sentinel.platform.http.quick_bodies import BodyReader
+from sentinel.platform.http import bodies as http_bodies
+from sentinel.platform.http.bodies import BodyReader, load, read_object
 from tests.support.fixtures import guard_body, start_body
 
 SCALE = int(os.environ.get("SENTINEL_TEST_SCALE", "1"))
@@ -177,8 +176,8 @@ _LIKELY = json.dumps(likely_bodies()["guard"])
 def test_a_quick_way_that_is_less_careful_is_caught(monkeypatch: pytest.MonkeyPatch, mutant: str, body: str) -> None:
     careless: dict[str, Callable[[BodyReader[Any]], None]] = {
         "counts nothing": lambda one: setattr(one, "_encode", lambda found: body.encode()),
-        "takes escapes": lambda one: monkeypatch.setattr(quick_bodies, "_is_plain", lambda body: True),
-        "takes long numbers": lambda one: monkeypatch.setattr(quick_bodies, "_MANY_DIGITS", b"no such"),
+        "takes escapes": lambda one: monkeypatch.setattr(http_bodies, "_is_plain", lambda body: True),
+        "takes long numbers": lambda one: monkeypatch.setattr(http_bodies, "_MANY_DIGITS", b"no such"),
         "takes fractions": lambda one: setattr(one, "_decode", msgspec.json.Decoder(type(GUARD.quick(_LIKELY.encode()))).decode),
         "takes any text": lambda one: setattr(one, "_is_sure", lambda found: True),
         "takes any depth": lambda one: None,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sentinel.platform.serving.ports import HOST, reserve_port
+from sentinel.demo.processes import HOST, reserve_port
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the port is only free now there")
