@@ -87,7 +87,8 @@ class CompiledBreaker:
 class CompiledPolicy:
     """What `evaluate` works on. Immutable and safe to share between threads and forked processes.
 
-    `rule_conditions` are those of all rules, in their order, `limit_conditions` the different ones of limits; `facts` has the
+    `rule_conditions` are those of all rules, in their order, `limit_conditions` the different ones of limits; `reasons` are the
+    facts that rules take their reason from, in the order of the rules, each with the rule's findings by value; `facts` has the
     amount first; `presence` names the facts that a condition asks `present.` about, `used` every variable that a condition reads;
     `worker_facts` are those that only a worker can vouch for; `numbers` is currency →
     variable → minor units; `covered` are the currencies that every number and cap has; `evidence` is what is read from
@@ -98,6 +99,7 @@ class CompiledPolicy:
     digest: str
     conditions: Conditions
     rules: tuple[CompiledRule, ...]
+    reasons: tuple[tuple[str, Mapping[str, Finding]], ...]
     rule_conditions: ConditionSet
     limit_conditions: ConditionSet
     limits: tuple[CompiledLimit, ...]
@@ -171,11 +173,13 @@ def build_compiled_policy(policy: Policy, conditions: Conditions, compiled: Mapp
     texts = [rule.when for rule in policy.rules] + [limit.when for limit in policy.limits if limit.when]
     used = frozenset(name for text in texts for name in references(text, known))
     narrowing = {limit.when: compiled[limit.limit_id] for limit in policy.limits if limit.when}
+    rules = tuple(_compiled_rule(policy, rule, compiled) for rule in policy.rules)
     return CompiledPolicy(
         policy=policy,
         digest=policy.digest(),
         conditions=conditions,
-        rules=tuple(_compiled_rule(policy, rule, compiled) for rule in policy.rules),
+        rules=rules,
+        reasons=tuple((str(one.rule.reason_from), one.by_value) for one in rules if one.by_value is not None),
         rule_conditions=conditions.combined([compiled[rule.rule_id] for rule in policy.rules]),
         limit_conditions=conditions.combined(list(narrowing.values())),
         limits=tuple(_compiled_limit(policy, limit, list(narrowing)) for limit in policy.limits),

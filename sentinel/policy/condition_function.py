@@ -84,9 +84,7 @@ def _function(body: list[ast.stmt], durations: Mapping[str, timedelta]) -> Answe
 
 
 def _text(value: Any) -> str | None:
-    """A string that is not plain ASCII, read."""
-    if value is _MISSING:
-        return None
+    """A string that is not plain ASCII, read; `AskEngine` for any value of another kind."""
     if type(value) is str:
         try:
             value.encode()
@@ -97,9 +95,8 @@ def _text(value: Any) -> str | None:
 
 
 def _other(value: Any) -> None:
-    """None for a missing variable; `AskEngine` for any value that is there and of another kind."""
-    if value is not _MISSING:
-        raise AskEngine
+    """`AskEngine` for a value that is there and of another kind."""
+    raise AskEngine
 
 
 def _moment(value: Any) -> datetime | None:
@@ -322,8 +319,9 @@ def _reading(name: str, local: str, kind: str) -> list[ast.stmt]:
 
 
 def _unless(test: ast.expr, local: str, reader: str) -> ast.stmt:
-    read = ast.Assign([ast.Name(local, ast.Store())], _calling(reader, _name(local)))
-    return ast.If(ast.UnaryOp(ast.Not(), test), [read], [])
+    missing = ast.Compare(_name(local), [ast.Is()], [_name("_missing")])
+    value = ast.IfExp(missing, ast.Constant(None), _calling(reader, _name(local)))
+    return ast.If(ast.UnaryOp(ast.Not(), test), [ast.Assign([ast.Name(local, ast.Store())], value)], [])
 
 
 def _duration(arguments: Sequence[Node]) -> timedelta:

@@ -104,7 +104,7 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     who = facts.who
     outcome = _outcome(
         policy, answers, vouched, policy.limit_conditions.answers(known),
-        tuple([rule.reason(said) for rule in _rules_with_reasons(policy)]), facts.currency, who["agent"], who["key"],
+        tuple([value if (value := said.get(name)) in known else None for name, known in policy.reasons]), facts.currency, who["agent"], who["key"],
         facts.once_value is None,
     )  # fmt: skip
     combined = outcome.combined
@@ -130,11 +130,6 @@ class _Outcome(NamedTuple):
     breakers: tuple[BreakerCheck, ...]
 
 
-@lru_cache(maxsize=256)
-def _rules_with_reasons(policy: CompiledPolicy) -> tuple[CompiledRule, ...]:
-    return tuple(rule for rule in policy.rules if rule.by_value is not None)
-
-
 @lru_cache(maxsize=4096)
 def _outcome(
     policy: CompiledPolicy, answers: tuple[bool | None, ...], vouched: tuple[bool | None, ...] | None,
@@ -144,8 +139,8 @@ def _outcome(
     """`answers` are those of the rules, `vouched` those without claimed facts where there are any; `reasons` are those of the
     rules that take theirs from a fact.
     """
-    by_rule = dict(zip([rule.rule.rule_id for rule in _rules_with_reasons(policy)], reasons, strict=True))
-    matched = [rule.finding(by_rule.get(rule.rule.rule_id)) for rule in policy.rules]
+    taken = iter(reasons)
+    matched = [rule.matched if rule.by_value is None else rule.finding(next(taken)) for rule in policy.rules]
     if vouched is None:
         findings = [
             rule.failed if answer is None else found
