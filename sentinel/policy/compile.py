@@ -25,7 +25,6 @@ from sentinel.policy.model import (
     Limit,
     Policy,
     Rule,
-    Voucher,
     variable_name,
 )
 from sentinel.policy.parse import RESERVED_REASONS, ParsedPolicy, parse_policy
@@ -90,7 +89,7 @@ class CompiledPolicy:
     `rule_conditions` are those of all rules, in their order, `limit_conditions` the different ones of limits; `reasons` are the
     facts that rules take their reason from, in the order of the rules, each with the rule's findings by value; `facts` has the
     amount first; `presence` names the facts that a condition asks `present.` about, `used` every variable that a condition reads;
-    `worker_facts` are those that only a worker can vouch for; `numbers` is currency →
+    `numbers` is currency →
     variable → minor units; `covered` are the currencies that every number and cap has; `evidence` is what is read from
     `evidence_context`, the shorter paths first.
     """
@@ -104,7 +103,6 @@ class CompiledPolicy:
     limit_conditions: ConditionSet
     limits: tuple[CompiledLimit, ...]
     breakers: tuple[CompiledBreaker, ...]
-    worker_facts: frozenset[str]
     facts: tuple[Fact, ...]
     presence: frozenset[str]
     used: frozenset[str]
@@ -184,7 +182,6 @@ def build_compiled_policy(policy: Policy, conditions: Conditions, compiled: Mapp
         limit_conditions=conditions.combined(list(narrowing.values())),
         limits=tuple(_compiled_limit(policy, limit, list(narrowing)) for limit in policy.limits),
         breakers=tuple(_compiled_breaker(policy, breaker) for breaker in policy.breakers),
-        worker_facts=frozenset(fact.name for fact in policy.facts if fact.vouched_by is Voucher.WORKER),
         facts=tuple(sorted(policy.facts, key=lambda fact: fact.name != AMOUNT)),
         presence=frozenset(name.removeprefix("present.") for name in used if name.startswith("present.")),
         used=used,

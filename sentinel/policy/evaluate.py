@@ -33,7 +33,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, MAX_MINOR, parse_money
 from sentinel.core.operation import IDENTIFIER, MAX_IDENTIFIER, check_identifier
 from sentinel.policy.compile import CompiledLimit, CompiledPolicy, CompiledRule
-from sentinel.policy.model import AMOUNT, SUBJECTS, Fact, FactPath, FactType, Limit, variable_name
+from sentinel.policy.model import AMOUNT, SUBJECTS, Fact, FactPath, FactType, Limit, Voucher, variable_name
 
 MAX_STRING = 500
 WHOLE_TENANT = "~tenant"
@@ -78,9 +78,13 @@ class FactSet(msgspec.Struct):
 
     def vouched(self) -> dict[str, Any]:
         """The variables without claimed facts, which count as missing."""
-        hidden = {name for claim in self.claimed for name in (claim, f"{claim}_minor")}
-        silent = {f"present.{claim}": False for claim in self.claimed if f"present.{claim}" in self.variables}
-        return {name: value for name, value in self.variables.items() if name not in hidden} | silent
+        known = self.variables.copy()
+        for claim in self.claimed:
+            known.pop(claim, None)
+            known.pop(f"{claim}_minor", None)
+            if f"present.{claim}" in known:
+                known[f"present.{claim}"] = False
+        return known
 
 
 def evaluate(
@@ -302,11 +306,7 @@ def extract_facts(
     """Read every declared fact. Never raises on a request of any shape."""
     who = {"tenant": WHOLE_TENANT, "agent": identifier(request.get("agent_id")), "key": requester.principal}
     found = FactSet({}, who=who)
-    if policy.worker_facts and not requester.is_worker:
-        found.claimed = frozenset(
-            fact.name for fact in policy.facts
-            if fact.name in policy.worker_facts and fact.name != AMOUNT and carries(request, fact.paths)
-        )  # fmt: skip
+    claimed = []
     parents, plan = _plan(policy)
     within = [_mapping_at(request, parent) for parent in parents]
     for fact, name, present, read, places in plan:
@@ -320,6 +320,8 @@ def extract_facts(
             found.variables[present] = raw is not None
         if raw is None:
             continue
+        if not requester.is_worker and fact.vouched_by is Voucher.WORKER and fact.name != AMOUNT:
+            claimed.append(fact.name)
         if read is None:
             _take_money(found, fact, name, raw)
         elif (value := read(raw, fact)) is not None:
@@ -327,6 +329,7 @@ def extract_facts(
     if found.currency is not None:
         found.variables["currency_covered"] = found.currency in policy.covered
         found.variables.update(policy.numbers.get(found.currency, {}))
+    found.claimed = frozenset(claimed)
     if policy.policy.once_per:
         found.once_value = identifier(_walk(request, policy.policy.once_per.path))
     return found

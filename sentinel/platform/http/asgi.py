@@ -104,7 +104,8 @@ class Edge:
 
     def headers_of_hot(self, environ: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         """What the answer to a hot request has beside its own headers."""
-        return (*self._headers, *self._https_only.of_request(environ))
+        added = self._https_only.of_request(environ)
+        return (*self._headers, *added) if added else self._headers
 
     def answer_to_unread(self, status: int, message: str) -> bytes:
         """The problem document for bytes that could not be read as a request, as it goes over the wire; the last answer."""

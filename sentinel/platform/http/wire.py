@@ -139,9 +139,10 @@ class HttpsOnly:
         return ((_HSTS, _ONE_YEAR),) if self.behind_tls or self._came_over_tls(forwarded, scheme) else ()
 
     def _came_over_tls(self, forwarded: str, scheme: str | None) -> bool:
-        said = [part.strip().lower() for part in forwarded.split(",") if part.strip()] if self.trusted_proxies else []
-        if said and len(said) >= self.trusted_proxies:
-            return said[-self.trusted_proxies] == "https"
+        if self.trusted_proxies:
+            said = [part.strip().lower() for part in forwarded.split(",") if part.strip()]
+            if len(said) >= self.trusted_proxies:
+                return said[-self.trusted_proxies] == "https"
         return scheme == "https"
 
 
