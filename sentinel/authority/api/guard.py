@@ -4,7 +4,7 @@
 response bytes. Whatever edge serves the guard calls these.
 
 The schemas of `schemas.py` define the bodies. The shapes here are narrower: what they take, the schema takes to the same value,
-and for all else the schema is asked (`platform/http/quick_bodies.py`).
+and for all else the schema is asked (`platform/http/bodies.py`).
 """
 
 from __future__ import annotations
