@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flask import Blueprint, Flask, Response, request
+from flask import Blueprint, Flask, Response, redirect, request
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.wrappers import Response as AnyResponse
 
 from ops_console import identity, meta, metrics, pages
-from ops_console import redirects as elsewhere
 from ops_console.api import approvals, halts, orders, public_ids, refunds, session, switches, webhooks
 from ops_console.audience import Audience
 from ops_console.board import routes as board_routes
@@ -24,6 +24,8 @@ from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
 from sentinel.platform.http.wire import HttpsOnly
 
+PUBLIC_PLACES = ("/live", "/live/<anything:rest>", "/verify/", "/verify/<anything:rest>", "/confirm/", "/confirm/<anything:rest>", "/ops/api/live/<anything:rest>")  # fmt: skip
+"""What the public listener answers, and the operators' one redirects to it."""
 PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
 FRAMED = "top.widget"
 """The one page that other sites may put in a frame: it only shows, and its policy says so."""
@@ -58,7 +60,7 @@ def create_app(
         streams[stream.PATH] = board_routes.routes(top, context)
         app.register_blueprint(confirm_routes.blueprint(context))
     else:
-        elsewhere.routes(top, settings.public_origin)
+        _redirect_public(top, settings.public_origin)
     meta.routes(top, context)
     app.register_blueprint(top)
     app.register_blueprint(docs_page("sentinel console"))
@@ -76,6 +78,16 @@ def create_app(
         https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
         headers=HEADERS,
     )
+
+
+def _redirect_public(blueprint: Blueprint, public_origin: str) -> None:
+    """Redirect public paths to the public listener; the method and the body are kept."""
+
+    def elsewhere(rest: str = "") -> AnyResponse:
+        return redirect(public_origin + request.full_path.rstrip("?"), 307)
+
+    for place in PUBLIC_PLACES:
+        blueprint.add_url_rule(place, "elsewhere", elsewhere, methods=["GET", "POST"])
 
 
 def _finish(response: Response) -> Response:

@@ -30,9 +30,9 @@ from ops_console.pages.approval_votes import (
     approval_detail,
     cast_vote,
 )
-from ops_console.pages.limit_text import each_in_words
 from ops_console.pages.rule_results import rules_of
 from ops_console.pages.step_up import prove
+from ops_console.pages.text import each_in_words
 from sentinel.authority import approval_queue
 from sentinel.authority.aap_requests import reasoning_of
 from sentinel.authority.actor import Actor, has_role

@@ -12,8 +12,8 @@ from ops_console.board.reader import Remembered
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
-from ops_console.pages.limit_text import cap_in_words
 from ops_console.pages.step_up import prove
+from ops_console.pages.text import cap_in_words
 from sentinel.authority.gate_reports import REFUSALS, list_reports
 from sentinel.authority.policies import OPERATIONS_LOOKED_AT, LimitUsageRow
 from sentinel.authority.policy_views import (

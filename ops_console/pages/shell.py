@@ -7,6 +7,7 @@ An act is a form's POST: it does one thing through one service, tells the result
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,10 +19,8 @@ from flask import Flask, Response, current_app, g, render_template, request, url
 from ops_console.accounts.sessions import store_message, take_messages
 from ops_console.context import Context
 from ops_console.identity import page_of
-from ops_console.pages.error_text import in_words
-from ops_console.pages.limit_text import named_amounts
 from ops_console.pages.step_up import needs_proof
-from ops_console.pages.text import FILTERS, FUNCTIONS
+from ops_console.pages.text import FILTERS, FUNCTIONS, named_amounts
 from sentinel.authority.actor import has_role
 from sentinel.authority.protected_changes import WaitsForAdministrator
 from sentinel.core.errors import InvalidInput, RateLimited, SentinelError
@@ -33,6 +32,28 @@ CSP = (
 )
 # Our own forms must say where they come from (`identity.check_origin`); with no-referrer they say "null".
 _HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
+# What forms call their fields.
+_LABELS = {
+    "proof": "Your password or code", "digest": "What the page showed", "verdict": "Your decision", "id": "The list",
+    "reason": "The reason", "reference": "The reference", "evidence": "The evidence", "executed": "Was it executed",
+    "target": "“Of which”", "scope": "The scope", "level": "The level", "email": "The e-mail address", "password": "The password",
+    "code": "The code", "old": "The old password", "new": "The new password", "again": "The new password again",
+    "label": "The label", "expires_days": "The number of days", "overlap_hours": "The number of hours", "agent_id": "The agent",
+    "owner": "Key owner", "scopes": "What it may", "role": "The role", "canary_percent": "The share",
+    "q": "What is looked for", "lane": "The lane", "status": "The state", "kind": "The kind", "agent": "The agent",
+    "operation": "The operation id", "since": "The beginning", "until": "The end", "cursor": "The place in the list",
+    "key_id": "The key", "token_id": "The token", "session_id": "The session", "name": "The name", "sort": "The order",
+}  # fmt: skip
+# How validators say it, and how a person would.
+_RULES = {
+    "Missing data for required field": "is missing",
+    "Field may not be null": "is missing",
+    "Not a valid integer": "must be a whole number",
+    "Not a valid string": "must be a text",
+    "Not a valid email address": "is no e-mail address",
+    "Unknown field": "does not belong to this form",
+}
+_SAID_OF_IT = re.compile(r"(is|are|was|were|must|may|can|cannot|has|have|had|does|differs|holds|names|needs)\b")
 # (endpoint, label, least role): the pages in the order of the menu; a page not named here is reached from another.
 # The role only spares a person a refusal: each page asks for itself.
 MENU = (
@@ -189,3 +210,19 @@ def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:
         elif values[0].strip():
             given[name] = values[0].strip().replace("\r\n", "\n")
     return given
+
+
+def in_words(error: SentinelError) -> tuple[str, dict[str, str]]:
+    """An error as a page says it: the sentence, and the rule by field name. The API keeps its own names."""
+    rules = {path: _RULES.get(rule, rule) for path, rule in error.errors.items()}
+    fields = {path.rpartition(".")[2]: rule for path, rule in rules.items()}
+    for path, rule in error.errors.items():
+        # Only a sentence that was made of the field and its rule is made anew; others were written for people.
+        if error.detail == f"{path}: {rule}":
+            return _sentence(path.rpartition(".")[2], rules[path]), fields
+    return error.detail, fields
+
+
+def _sentence(field: str, rule: str) -> str:
+    label = _LABELS.get(field) or f"“{field.replace('_', ' ')}”"
+    return f"{label} {rule}" if _SAID_OF_IT.match(rule) else f"{label}: {rule}"

@@ -1,7 +1,8 @@
 """How pages write values: foreign text with its tricks in the open, money, moments, shortened ids.
 
 Everything comes out escaped. What a person would not see, or would see elsewhere, is shown as its code point, so that two
-texts that differ never look the same (`GUARANTEES.md` G13, G38).
+texts that differ never look the same (`GUARANTEES.md` G13, G38). Amounts of a policy are said in words: a limit's cap, and the
+numbers that a condition names.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -123,3 +124,24 @@ FUNCTIONS = {
     # For scripts that write the wire's money as `wire_money` does: the currencies that have not two digits.
     "other_digits": json.dumps({currency: digits for currency, digits in DIGITS.items() if digits != 2}),
 }  # fmt: skip
+
+
+def cap_in_words(told: Mapping[str, Any]) -> str:
+    """A limit as `describe` tells it → "at most 30.00 EUR, 30.00 USD for each account and currency in any 24 hours"."""
+    return f"at most {_amounts(told['cap'])} for {each_in_words(told['per'])} {told['window_words']}"
+
+
+def each_in_words(per: Sequence[str]) -> str:
+    """What each has a budget of its own: names stay the policy's, with blanks for their dots and strokes."""
+    *others, last = (name.replace(".", " ").replace("_", " ") for name in per)
+    return f"each {', '.join(others)} and {last}" if others else f"each {last}"
+
+
+def named_amounts(condition: str, numbers: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The policy's numbers that a condition (CEL) names: "numbers.allow_up_to: 150.00 EUR, 150.00 USD", in its order."""
+    names = dict.fromkeys(re.findall(r"\bnumbers\s*\.\s*(\w+)", condition))
+    return [f"numbers.{name}: {_amounts(numbers[name])}" for name in names if name in numbers]
+
+
+def _amounts(by_currency: Mapping[str, str]) -> str:
+    return ", ".join(wire_money({"value": text, "currency": currency}) for currency, text in by_currency.items())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops_console.pages import ledger, operators
-from ops_console.pages.error_text import in_words
+from ops_console.pages.shell import in_words
 from sentinel.authority.policies import declare_policies
 from sentinel.core.errors import Conflict, InvalidInput
 from tests.integration.console.conftest import PASSWORD, Browser

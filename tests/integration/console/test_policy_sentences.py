@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ops_console.pages.limit_text import cap_in_words, each_in_words, named_amounts
+from ops_console.pages.text import cap_in_words, each_in_words, named_amounts
 from sentinel.authority.policies import declare_policies, remember_policies
 from sentinel.core.canonical import sha256_hex
 from sentinel.core.decision import WindowKind
