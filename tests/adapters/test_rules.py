@@ -206,6 +206,21 @@ def test_facts_that_the_program_does_not_know_tighten(agent: Agent) -> None:
     assert agent.begin(agent.refund(), facts={"clean": "yes"})["calls"] == []
 
 
+@pytest.mark.parametrize(
+    "agent", [("langchain", "sync"), ("langchain", "async"), ("openai_agents", "asked"), ("pydantic_ai", "run")], indirect=True
+)  # fmt: skip
+def test_a_span_names_the_call_and_its_conversation_and_has_no_argument(agent: Agent) -> None:
+    call = agent.refund()
+    spans = agent.begin(call, agent.refund(OVER_LIMIT, payment_intent=f"{agent.payment}-2"), spans=True)["spans"]
+    tools = {one["gen_ai.tool.call.id"]: one for one in spans if one["name"] == "execute_tool"}
+    done = tools.pop(call["id"])
+    assert done["sentinel.decision"] == "ALLOW" and done["gen_ai.tool.name"] == "local/create_refund"
+    (refused,) = tools.values()
+    assert (refused["sentinel.decision"], refused["sentinel.reason_code"]) == ("DENY", "over_limit")
+    assert {one["gen_ai.conversation.id"] for one in (done, refused)} == {agent.thread}
+    assert agent.payment not in str(spans) and "5000" not in str(spans)
+
+
 ALLOW = b'{"decision": "ALLOW", "status": "allowed"}'
 
 
