@@ -56,7 +56,7 @@ def test_a_client_that_waits_for_tasks_gets_the_result_of_its_call_once_a_person
 ) -> None:
     waits = proxied.client("fastmcp-tasks")
     waits.send(**proxied.target(), **proxied.refund_call(NEEDS_PERSON))
-    until(lambda: proxied.operations() != [])
+    until(lambda: proxied.operations() != [], seconds=90)  # it imports much first
     proxied.place.vote(proxied.refund(NEEDS_PERSON)["data"]["approval_id"])
     assert waits.answer() == {"error": False, "text": "done: create_refund", "data": {"done": "done: create_refund"}}
     assert len(proxied.effects()) == 1
