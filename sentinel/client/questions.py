@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
-    from typing import NotRequired
+    from typing_extensions import NotRequired  # noqa: UP035 - typing of Python 3.10 has none
 
 
 class GuardQuestion(TypedDict):
