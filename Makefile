@@ -60,6 +60,7 @@ lint: .venv/.lint  ## style, types, import contracts, dead code, docstrings, doc
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 tests/support/typed_agent.py
 	$(BIN)/lint-imports
 	$(BIN)/vulture
 	$(BIN)/interrogate --quiet sentinel worker ops_console

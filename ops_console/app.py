@@ -63,7 +63,7 @@ def create_app(
         _redirect_public(top, settings.public_origin)
     meta.routes(top, context)
     app.register_blueprint(top)
-    app.register_blueprint(docs_page("sentinel console"))
+    app.register_blueprint(docs_page("sentinel console", home="/ops" if audience.is_operators else "/live"))
     app.after_request(_finish)
     problems.register(app)
     if settings.trusted_proxies:

@@ -20,7 +20,7 @@ from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreacha
 from sentinel.client.transport import RawResponse
 
 if TYPE_CHECKING:
-    from typing import NotRequired
+    from typing_extensions import NotRequired  # noqa: UP035 - typing of Python 3.10 has none
 
 try:  # orjson is several times faster; the standard library does the same
     from orjson import dumps as _encode

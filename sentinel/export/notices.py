@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.export.cloud_events import REQUESTED, EventMessage, FeedEvent, messages_of
@@ -25,9 +26,17 @@ def notice_lines(data: Mapping[str, Any], console_url: str) -> list[str]:
     return [
         f"Approval wanted: {what}",
         f"Why: {', '.join(data.get('reasons', ()))}",
-        f"By: {people} {'person' if people == 1 else 'people'} with the role {data.get('required_role')}, until {data.get('expires_at')}",
+        f"By: {people} {'person' if people == 1 else 'people'} with the role {data.get('required_role')}, until {_minute(data.get('expires_at'))}",
         f"{console_url.rstrip('/')}/ops/approvals/{data['approval_id']}",
     ]
+
+
+def _minute(moment: Any) -> str:
+    """An event's time as people read it; whatever is no time as it is."""
+    try:
+        return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (TypeError, ValueError):
+        return str(moment)
 
 
 @dataclass(frozen=True, slots=True)

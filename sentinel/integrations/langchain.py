@@ -20,7 +20,7 @@ from langgraph.types import Command, interrupt
 
 from sentinel.client.errors import ApprovalPending, ClientError
 from sentinel.integrations.refusals import refusal_details, refusal_message
-from sentinel.integrations.tool_guard import Ran, ToolGuard
+from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 
 Result: TypeAlias = ToolMessage | Command[Any]
 
@@ -40,7 +40,11 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
         call = request.tool_call
         while True:
             attempted = self._guard.attempt(
-                call["name"], call["args"], lambda arguments: handler(_with(request, arguments)), _is_error
+                call["name"],
+                call["args"],
+                lambda arguments: handler(_with(request, arguments)),
+                _is_error,
+                _names(request),
             )
             if isinstance(attempted, Ran):
                 return attempted.result
@@ -54,7 +58,11 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
         call = request.tool_call
         while True:
             attempted = await self._guard.attempt_async(
-                call["name"], call["args"], lambda arguments: handler(_with(request, arguments)), _is_error
+                call["name"],
+                call["args"],
+                lambda arguments: handler(_with(request, arguments)),
+                _is_error,
+                _names(request),
             )
             if isinstance(attempted, Ran):
                 return attempted.result
@@ -71,6 +79,11 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
              "description": refusal_message(error), "sentinel": refusal_details(error)}
         )  # fmt: skip
         return True
+
+
+def _names(request: ToolCallRequest) -> CallNames:
+    running = getattr(request.runtime, "execution_info", None)
+    return CallNames(request.tool_call["id"], getattr(running, "thread_id", None))
 
 
 def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:

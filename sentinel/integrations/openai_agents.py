@@ -24,7 +24,7 @@ from agents.tool_context import ToolContext
 
 from sentinel.client.errors import ClientError
 from sentinel.integrations.refusals import refusal_message
-from sentinel.integrations.tool_guard import Refused, ToolGuard
+from sentinel.integrations.tool_guard import CallNames, Refused, ToolGuard
 from sentinel.tools.mapping import parse_arguments
 
 
@@ -50,7 +50,9 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
 
         try:
             given = parse_arguments(text)
-            attempted = await guard.attempt_async(tool.name, given, call)
+            # The group of a run is what its traces call a conversation.
+            names = CallNames(context.tool_call_id, context.run_config and context.run_config.group_id)
+            attempted = await guard.attempt_async(tool.name, given, call, named=names)
         except ClientError as malformed:
             return refusal_message(malformed)
         except Exception as error:

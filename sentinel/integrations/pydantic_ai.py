@@ -17,7 +17,7 @@ from pydantic_ai.exceptions import ApprovalRequired
 
 from sentinel.client.errors import ApprovalPending
 from sentinel.integrations.refusals import refusal_details, refusal_message
-from sentinel.integrations.tool_guard import Ran, ToolGuard
+from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 
 
 class SentinelCapability(AbstractCapability[Any]):
@@ -33,7 +33,8 @@ class SentinelCapability(AbstractCapability[Any]):
 
     async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
         """Ask with the validated arguments: they are the ones that run."""
-        attempted = await self._guard.attempt_async(call.tool_name, args, handler)
+        names = CallNames(call.tool_call_id, ctx.conversation_id)
+        attempted = await self._guard.attempt_async(call.tool_name, args, handler, named=names)
         if isinstance(attempted, Ran):
             return attempted.result
         if isinstance(attempted.error, ApprovalPending):

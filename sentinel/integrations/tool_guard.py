@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
@@ -60,6 +61,18 @@ class Refused:
 
     error: ClientError
 
+
+@dataclass(frozen=True, slots=True)
+class CallNames:
+    """What a framework calls a call and the conversation that it is of, where it says so. Nothing rests on them: both may change on a resume."""
+
+    call_id: Any = None
+    conversation_id: Any = None
+
+
+NO_NAMES = CallNames()
+_NAME = re.compile(r"[A-Za-z0-9._:/@|-]{1,128}", re.ASCII)
+"""What a span takes for a name: anything else may be text of a model's."""
 
 Failed = Callable[[Any], bool]
 
@@ -118,13 +131,15 @@ class ToolGuard:
         arguments: Mapping[str, Any],
         call: Callable[[dict[str, Any]], R],
         failed: Failed = never_failed,
+        named: CallNames = NO_NAMES,
     ) -> Ran[R] | Refused:
         """As `run`, with a refusal as a value, so that an error of the tool itself is never taken for one.
 
-        `failed` tells of a result that it stands for a failure of the tool, which is reported as an error too.
+        `failed` tells of a result that it stands for a failure of the tool, which is reported as an error too. `named` is
+        for a span alone.
         """
         with ExitStack() as stack:
-            span = stack.enter_context(self._span())
+            span = stack.enter_context(self._span(named))
             try:
                 asked = self.call_of(tool, arguments, self._known(tool, arguments))
                 run = None if asked.question is None else guarded(self.client, **self._options(asked))
@@ -139,11 +154,11 @@ class ToolGuard:
 
     async def attempt_async(
         self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]],
-        failed: Failed = never_failed,
+        failed: Failed = never_failed, named: CallNames = NO_NAMES,
     ) -> Ran[R] | Refused:  # fmt: skip
         """As `attempt`, awaited."""
         async with AsyncExitStack() as stack:
-            span = stack.enter_context(self._span())
+            span = stack.enter_context(self._span(named))
             try:
                 asked = await self.call_of_async(tool, arguments)
                 run = None if asked.question is None else guarded(self.async_client, **self._options(asked))
@@ -183,9 +198,13 @@ class ToolGuard:
             raise TypeError("facts are a coroutine: this tool must be called asynchronously")
         return self.table.call(self.server, tool, arguments, facts)
 
-    def _span(self) -> AbstractContextManager[Any]:
+    def _span(self, named: CallNames) -> AbstractContextManager[Any]:
         """Around a call of a tool, where the agent's program uses OpenTelemetry; without arguments."""
-        told = {"gen_ai.operation.name": "execute_tool", "gen_ai.agent.id": self.client.agent_id or ""}
+        names = {"gen_ai.tool.call.id": named.call_id, "gen_ai.conversation.id": named.conversation_id}
+        told = {
+            "gen_ai.operation.name": "execute_tool", "gen_ai.agent.id": self.client.agent_id or "",
+            **{name: value for name, value in names.items() if isinstance(value, str) and _NAME.fullmatch(value)},
+        }  # fmt: skip
         return open_span("execute_tool", "INTERNAL", told)
 
     def _known(self, tool: str, arguments: Mapping[str, Any]) -> Any:

@@ -25,7 +25,7 @@ _CLOCKS_APART_SECONDS = 30
 _KEYS_KEPT_SECONDS = 300
 _FETCH_SECONDS = 5
 _PAUSE_SECONDS = 5.0
-"""How long the issuer is left alone once its keys could not be had."""
+"""How long the issuer is left alone once it was asked for an unknown key, or its keys could not be had."""
 
 
 class TokenRefused(Exception):
@@ -45,7 +45,10 @@ class AccessTokens:
 
     def __init__(self, rules: AccessRules) -> None:
         self.rules = rules
-        self._keys = jwt.PyJWKClient(rules.jwks_url, lifespan=_KEYS_KEPT_SECONDS, timeout=_FETCH_SECONDS)
+        # A key that is not among those kept is asked for anew, but no flood of unknown names makes a flood of requests.
+        self._keys = jwt.PyJWKClient(
+            rules.jwks_url, lifespan=_KEYS_KEPT_SECONDS, timeout=_FETCH_SECONDS, cooldown_duration=_PAUSE_SECONDS
+        )
         self._away_until = 0.0
 
     async def agent_of(self, token: str) -> str:

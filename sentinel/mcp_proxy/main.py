@@ -21,6 +21,7 @@ from sentinel.mcp_proxy.calls import GuardedCalls
 from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
 from sentinel.mcp_proxy.reading import reading_handlers
 from sentinel.mcp_proxy.server import ProxyServer, WhoAsks
+from sentinel.mcp_proxy.spans import collect_spans
 from sentinel.mcp_proxy.subscriptions import Subscriptions
 from sentinel.mcp_proxy.tasks import TaskIds, Tasks
 from sentinel.mcp_proxy.upstream import HttpUpstream, StdioUpstream, Upstream
@@ -114,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proxy; its exit code."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="sentinel mcp-proxy: %(message)s")
     try:
-        asyncio.run(Proxy(read_options(arguments)).run())
+        options = read_options(arguments)
+        collect_spans()
+        asyncio.run(Proxy(options).run())
     except (WrongOptions, PolicyError, OSError, ValueError) as error:
         sys.stderr.write(f"sentinel mcp-proxy: {error}\n")
         return WRONG_USAGE

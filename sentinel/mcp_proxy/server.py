@@ -19,6 +19,7 @@ from sentinel import __version__
 from sentinel.mcp_proxy.answers import CallRefused, refused_result
 from sentinel.mcp_proxy.calls import GuardedCalls
 from sentinel.mcp_proxy.listing import listed
+from sentinel.mcp_proxy.spans import request_span
 from sentinel.mcp_proxy.tasks import EXTENSION, TaskParams, Tasks
 from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
 from sentinel.tools import ToolTable
@@ -44,6 +45,8 @@ class ProxyServer:
             # Arguments are the body's; a header that repeats one decides nothing here.
             get_tool_input_schema=lambda tool: None, **self._reading,
         )  # fmt: skip
+        # The SDK's spans have names and texts of models and servers in them; ours have not (`spans.py`).
+        server.middleware.clear()
         server.extensions[EXTENSION] = {}
         server.add_request_handler("tasks/get", TaskParams, self._get_task)
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel_task)
@@ -61,19 +64,26 @@ class ProxyServer:
         return types.ListToolsResult(tools=tools, next_cursor=page.next_cursor)
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
-        agent = self._who(ctx)
-        try:
-            permitted = await self._calls.ask(agent, params, _progress(ctx))
-            return await self._calls.run(permitted)
-        except CallRefused as refused:
-            task = None
-            if refused.waits_for_person and _speaks_tasks(ctx):
-                task = self._tasks.create(agent, params, refused)
-            return task or refused_result(refused)
+        agent, mapping = self._who(ctx), self._table.find(self._name, params.name)
+        with request_span(ctx, "tools/call", agent, mapping) as span:
+            try:
+                permitted = await self._calls.ask(agent, params, _progress(ctx))
+                span.permitted(permitted)
+                result = await self._calls.run(permitted)
+                span.ended(result)
+                return result
+            except CallRefused as refused:
+                span.refused(refused)
+                task = None
+                if refused.waits_for_person and _speaks_tasks(ctx):
+                    task = self._tasks.create(agent, params, refused)
+                return task or refused_result(refused)
 
     async def _get_task(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
         _require_tasks(ctx)
-        return await self._tasks.get(self._who(ctx), params.task_id)
+        agent = self._who(ctx)
+        with request_span(ctx, "tasks/get", agent):
+            return await self._tasks.get(agent, params.task_id)
 
     async def _cancel_task(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
         _require_tasks(ctx)

@@ -106,6 +106,8 @@ class HttpUpstream:
         self._url, self._headers = url, dict(headers)
         self._credential = CredentialFilter(headers.values())
         self._seconds = seconds
+        # One for all calls: reading the certificates takes longer than the rest of a call.
+        self._tls = httpx2.create_ssl_context()
         self._mode = "auto"
 
     def connect(self) -> AbstractAsyncContextManager[Connection]:
@@ -125,7 +127,9 @@ class HttpUpstream:
         is_connected = False
         timeout = httpx2.Timeout(CONNECT_SECONDS, read=read_seconds)
         try:
-            async with httpx2.AsyncClient(headers=self._headers, timeout=timeout, max_redirects=0) as http:
+            async with httpx2.AsyncClient(
+                headers=self._headers, timeout=timeout, max_redirects=0, verify=self._tls
+            ) as http:
                 transport = streamable_http_client(self._url, http_client=http)
                 async with Client(
                     transport, mode=self._mode, read_timeout_seconds=CONNECT_SECONDS, client_info=_US, message_handler=handler,

@@ -101,8 +101,20 @@ def _checked(mapping: ToolMapping, argument: Argument, value: Any) -> Any:
     if argument.kind == "decimal":
         value = _decimal_text(value)
     if not _is_of(argument.kind, value) or not _is_within(argument, value):
-        raise ToolRefused("malformed_argument", f"{mapping.name}: the argument {argument.name} is not acceptable")
+        raise ToolRefused(
+            "malformed_argument", f"{mapping.name}: the argument {argument.name} must be {_wanted(argument)}"
+        )
     return value
+
+
+def _wanted(argument: Argument) -> str:
+    """What an argument may be, in the words of the table; without the value that was given."""
+    if argument.one_of is not None:
+        return "one of " + ", ".join(sorted(argument.one_of))
+    bounds = [
+        f"{name} {value}" for name, value in (("min", argument.minimum), ("max", argument.maximum)) if value is not None
+    ]
+    return ", ".join([f"of type {argument.kind}", *bounds])
 
 
 def _is_of(kind: str, value: Any) -> bool:

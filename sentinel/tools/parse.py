@@ -138,6 +138,8 @@ def _argument(source: Source, name: str, node: Node) -> Argument:
         source.integer(entries[key], f"{what}.{key}", least=-_BOUNDS, most=_BOUNDS) if key in entries else None
         for key in ("min", "max")
     )
+    if least is not None and most is not None and least > most:
+        raise source.error(entries["max"].place, f"{what}: no number is at least {least} and at most {most}")
     one_of = None
     if "one_of" in entries:
         items = source.listing(entries["one_of"], f"{what}.one_of")
@@ -193,6 +195,11 @@ def _action(
     )
 
 
+_ABSENT = (
+    "an absent argument or fact leaves out the param that reads it; a key, resource or amount that reads it is refused"
+)
+
+
 class _Expressions:
     """Reads the expressions of one tool."""
 
@@ -207,9 +214,8 @@ class _Expressions:
             compiled = self.conditions.compile_value(text)
         except ConditionError as error:
             place = character_place(self.source, node, error.offset)
-            raise self.source.error(
-                place, f"{what}: {error.message}", error.hint or self._hint(error.unknown)
-            ) from None
+            hint = _ABSENT if error.hint is not None and "present." in error.hint else error.hint
+            raise self.source.error(place, f"{what}: {error.message}", hint or self._hint(error.unknown)) from None
         if compiled.kind not in kinds:
             raise self.source.error(node.place, f"{what} must be {' or '.join(kinds)}, but is {compiled.kind}")
         return Expression(text, compiled, references(text, self.conditions.variables))

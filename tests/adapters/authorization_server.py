@@ -3,6 +3,7 @@
     python -m tests.adapters.authorization_server PORT
 
 Whoever asks at /authorize is signed in as "kim". POST /mint makes any other token: {"claims", "by", "header"}; /notes says what was asked.
+POST /rotate has a new key named "next" in the place of "RS256", which is no longer among the published ones.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Issuer:
         self._keys: dict[str, Any] = {
             "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048), "ES256": ec.generate_private_key(ec.SECP256R1()),
         }  # fmt: skip
+        self._withdrawn: set[str] = set()
         self._another = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
     def token(self, claims: dict[str, Any], *, by: str = "RS256", header: dict[str, Any] | None = None) -> str:
@@ -52,7 +54,7 @@ class Issuer:
             )
         if by == "another":
             return jwt.encode(whole, self._another, algorithm="RS256", headers=names)
-        return jwt.encode(whole, self._keys[by], algorithm=by, headers=names)
+        return jwt.encode(whole, self._keys[by], algorithm=_algorithm(by), headers=names)
 
     async def metadata(self, request: Request) -> JSONResponse:
         """RFC 8414."""
@@ -69,10 +71,17 @@ class Issuer:
         self.asked["keys"] += 1
         made = {"RS256": jwt.algorithms.RSAAlgorithm, "ES256": jwt.algorithms.ECAlgorithm}
         found = [
-            {**made[name].to_jwk(key.public_key(), as_dict=True), "kid": name, "alg": name, "use": "sig"}
+            {**made[_algorithm(name)].to_jwk(key.public_key(), as_dict=True), "kid": name, "alg": _algorithm(name), "use": "sig"}
             for name, key in self._keys.items()
-        ]
+            if name not in self._withdrawn
+        ]  # fmt: skip
         return JSONResponse({"keys": found})
+
+    async def rotate(self, request: Request) -> JSONResponse:
+        """Another key."""
+        self._keys["next"] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self._withdrawn.add("RS256")
+        return JSONResponse({"kid": "next"})
 
     async def register(self, request: Request) -> JSONResponse:
         """RFC 7591."""
@@ -113,8 +122,13 @@ class Issuer:
         return Starlette(routes=[
             Route("/.well-known/oauth-authorization-server", self.metadata), Route("/keys", self.keys),
             Route("/register", self.register, methods=["POST"]), Route("/authorize", self.authorize),
-            Route("/token", self.exchange, methods=["POST"]), Route("/mint", self.mint, methods=["POST"]), Route("/notes", self.notes),
+            Route("/rotate", self.rotate, methods=["POST"]), Route("/token", self.exchange, methods=["POST"]), Route("/mint", self.mint, methods=["POST"]), Route("/notes", self.notes),
         ])  # fmt: skip
+
+
+def _algorithm(name: str) -> str:
+    """That of the key of this name."""
+    return "RS256" if name == "next" else name
 
 
 def main(port: str) -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agents import Agent, Runner, RunState, function_tool
+from agents import Agent, RunConfig, Runner, RunState, function_tool
 from agents.items import ToolCallOutputItem
 from agents.testing import ScriptedModel, assistant_message, function_call
 
@@ -66,7 +66,7 @@ class OpenAIAgents(Driver):
                     given.approve(item, always_approve=True)
             else:
                 waiting = await approve_decided(given, guard)
-        result = await Runner.run(agent, given)
+        result = await Runner.run(agent, given, run_config=RunConfig(group_id=command["thread"]))
         state = result.to_state()
         kept.write_text(json.dumps(state.to_json()))
         if result.interruptions and not waiting:

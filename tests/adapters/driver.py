@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from sentinel.client import Client
 from sentinel.integrations import ToolGuard
 from sentinel.tools import read_tool_table
+from tests.adapters.recorded_spans import RecordedSpans
 
 TABLE = read_tool_table(Path(__file__).with_name("tools.yaml"))
 
@@ -76,8 +78,9 @@ def serve(kind: type[Driver]) -> None:
         answer: dict[str, Any] = {"raised": None, "messages": [], "waiting": []}
         sys.stdout = answers if shop.behaviour == "dies" else sys.stderr
         try:
-            turn = getattr(driver, command["do"])(guard, command)
-            answer |= {"messages": turn.messages, "waiting": turn.waiting}
+            with RecordedSpans().recording() if command.get("spans") else nullcontext([]) as spans:
+                turn = getattr(driver, command["do"])(guard, command)
+            answer |= {"messages": turn.messages, "waiting": turn.waiting, "spans": spans}
         except Exception as error:
             answer["raised"] = f"{type(error).__name__}: {error}"
         client.close()

@@ -19,7 +19,7 @@ from tests.support.adapter_environments import REPO, NotInstalled, environment_v
 
 EXAMPLES = {
     "plain": None, "langchain_agent": "langchain", "openai_agent": "openai_agents", "pydantic_ai_agent": "pydantic_ai",
-    "claude_agent": "claude_agent_sdk", "mcp_agent": "mcp_proxy",
+    "claude_agent": "claude_agent_sdk", "mcp_agent": "mcp_proxy", "mcp_access_tokens": "mcp_proxy",
 }  # fmt: skip
 pytestmark = pytest.mark.slow
 

@@ -56,7 +56,7 @@ def test_a_client_that_waits_for_tasks_gets_the_result_of_its_call_once_a_person
 ) -> None:
     waits = proxied.client("fastmcp-tasks")
     waits.send(**proxied.target(), **proxied.refund_call(NEEDS_PERSON))
-    until(lambda: proxied.operations() != [])
+    until(lambda: proxied.operations() != [], seconds=90)  # it imports much first
     proxied.place.vote(proxied.refund(NEEDS_PERSON)["data"]["approval_id"])
     assert waits.answer() == {"error": False, "text": "done: create_refund", "data": {"done": "done: create_refund"}}
     assert len(proxied.effects()) == 1
@@ -229,13 +229,16 @@ def test_an_authority_that_is_away_means_that_nothing_is_sent(proxied: ProxyProc
 SCENARIOS = [
     "server-initialize", "ping", "tools-list", "tools-call-simple-text", "tools-call-image", "tools-call-audio",
     "tools-call-embedded-resource", "tools-call-mixed-content", "tools-call-error", "tools-call-with-progress",
-    "json-schema-2020-12", "dns-rebinding-protection",
+    "json-schema-2020-12", "resources-list", "resources-read-text", "resources-read-binary", "resources-templates-read",
+    "resources-subscribe", "resources-unsubscribe", "prompts-list", "prompts-get-simple", "prompts-get-with-args",
+    "prompts-get-embedded-resource", "prompts-get-with-image", "completion-complete", "dns-rebinding-protection",
+    "server-sse-multiple-streams",
 ]  # fmt: skip
-"""Of MCP's public conformance suite those about what the proxy serves. Not: resources, prompts, completion, logging, which it does
-not serve, elicitation and sampling, which it never asks for, and streams that a session keeps open."""
+"""Of MCP's public conformance suite those about what the proxy serves. Not: logging, which it does not pass on, elicitation and
+sampling, which it never asks for, and a stream that a tool closes in its midst."""
 
 
-def test_the_public_conformance_suite_passes_where_it_is_about_tools(proxied: ProxyProcesses) -> None:
+def test_the_public_conformance_suite_passes_where_it_is_about_what_the_proxy_serves(proxied: ProxyProcesses) -> None:
     """The suite sends no credentials, so a relay adds the agent's key."""
 
     def with_key(asked: Asked) -> bool:
@@ -245,7 +248,9 @@ def test_the_public_conformance_suite_passes_where_it_is_about_tools(proxied: Pr
         return asked.method != "GET"
 
     with proxied.conformance_server() as url, ScriptedServer().running() as server:
-        proxied.start_proxy(upstream_url=url, tools="conformance.yaml")
+        passed_on = ["--pass-on", "resources", "--pass-on", "prompts", "--sessions"]
+        proxied.start_proxy(upstream_url=url, tools="conformance.yaml", more=passed_on)
         server.script = relay(proxied.target()["url"], with_key)
         results = conformance_results(f"{server.url}/mcp")
+        print("not passed:", [name for name, passed in results.items() if not passed])
     assert {name: results.get(name) for name in SCENARIOS} == dict.fromkeys(SCENARIOS, True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.adapters.proxy_processes import PROXY, SECRET, Program, ProxyProcesses, python_of
+from tests.adapters.proxy_processes import PROXY, SECRET, Program, ProxyProcesses, python_of, until
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
 class AccessProxy:
     """A proxy that takes the tokens of an issuer, both as processes."""
 
-    def __init__(self, proxied: ProxyProcesses, module: str = PROXY) -> None:
+    def __init__(self, proxied: ProxyProcesses, module: str = PROXY, more: Sequence[str] = ()) -> None:
         self.proxied, self.issuer_port = proxied, free_port()
         command = [python_of("mcp_proxy"), "-m", "tests.adapters.authorization_server", str(self.issuer_port)]
         self.issuer = Program(proxied.folder, "issuer", command, self.issuer_port).start()
@@ -32,7 +32,7 @@ class AccessProxy:
             f"jwks_url: http://127.0.0.1:{self.issuer_port}/keys\nscopes: [payments]\n"
             f"agents: {{kim: {proxied.agent_id}, 'client|2': other-agent}}\n"
         )
-        proxied.start_proxy(port=self.port, module=module, more=["--access-tokens", str(rules)])
+        proxied.start_proxy(port=self.port, module=module, more=["--access-tokens", str(rules), *more])
 
     def asked(self, method: str, path: str, port: int, body: Any = None, **headers: str) -> tuple[int, Any, str]:
         """(status, JSON, WWW-Authenticate)."""
@@ -117,6 +117,47 @@ def test_what_is_not_a_token_for_this_proxy_with_its_scopes_and_a_declared_subje
         assert status == 403 and 'error="insufficient_scope"' in challenge, why
     assert access.asked("GET", "/notes", access.issuer_port)[1]["keys"] <= 2, "nobody is asked about a token"
     assert access.proxied.effects() == []
+
+
+def test_a_new_key_of_the_issuer_is_taken_and_a_withdrawn_one_is_not_without_a_flood_of_questions(
+    access: AccessProxy,
+) -> None:
+    old = access.token()
+    assert access.shown(old)[0] not in (401, 403)
+    access.asked("POST", "/rotate", access.issuer_port)
+    # What names a key that nobody has costs the issuer one question, however often it comes.
+    for number in range(40):
+        assert access.shown(access.token(header={"kid": f"nobodys-{number}"}))[0] == 401
+    assert access.asked("GET", "/notes", access.issuer_port)[1]["keys"] <= 3
+    new = access.token("next")
+    until(lambda: access.shown(new)[0] not in (401, 403), seconds=20)
+    assert access.shown(old)[0] == 401, "the issuer no longer names its key"
+    assert access.shown(access.token("ES256"))[0] not in (401, 403), "the other one still is"
+
+
+@pytest.mark.parametrize("kind", ["sdk", "sdk-legacy"])
+def test_an_open_stream_ends_with_its_token(proxied: ProxyProcesses, kind: str) -> None:
+    access = AccessProxy(proxied, more=["--pass-on", "resources", "--sessions"])
+    try:
+        assert not proxied.refund(kind=kind)["error"], "its process runs by now"
+        # Clocks may be 30 seconds apart: this one is good for ten seconds more.
+        watching, ends = proxied.client(kind), int(time.time()) - 20
+        wanted = 2 if kind == "sdk-legacy" else 1
+        watching.send(
+            url=access.resource, key=access.token(exp=ends), do="watch", calls=[], wanted=wanted, told=True, seconds=30
+        )
+        assert watching.answer() == {"listening": True}
+        until(lambda: time.time() > ends + 31)
+        assert access.shown(access.token(exp=ends))[0] == 401
+        changed = ["look_up", {"payment_intent": "pi_changed"}]
+        other = proxied.client("sdk" if kind == "sdk-legacy" else "sdk-legacy")
+        other.send(url=access.resource, key=proxied.key, do="call", tool=changed[0], args=changed[1])
+        assert not other.answer()["error"]
+        found = watching.answer()
+        assert found.get("changes") == ["ended"] if kind == "sdk" else "TimeoutError" in found["raised"], found
+    finally:
+        access.issuer.kill()
+        proxied.lose(kind)
 
 
 def test_the_mutant_that_takes_any_audience_lets_in_what_the_proxy_refuses(proxied: ProxyProcesses) -> None:

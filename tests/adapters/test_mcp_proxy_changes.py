@@ -5,15 +5,17 @@ from __future__ import annotations
 import http.client
 import json
 import shlex
+import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 
 from sentinel.authority.keys import issue_key, revoke_key
-from tests.adapters.proxy_processes import SECRET, Program, ProxyProcesses, python_of
+from tests.adapters.proxy_processes import SECRET, Program, ProxyProcesses, python_of, until
+from tests.support.adapter_environments import REPO, environment_variables
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
@@ -131,6 +133,48 @@ def test_a_session_is_its_agents_alone(proxied: ProxyProcesses) -> None:
     subscribe = {"id": 2, "method": "resources/subscribe", "params": {"uri": "payments://policy"}}
     assert asked(other, subscribe, **{"Mcp-Session-Id": session})[0] == 404
     assert asked(proxied.key, subscribe, **{"Mcp-Session-Id": session})[0] == 200
+
+
+@pytest.mark.parametrize("how", ["listen", "subscribe"])
+def test_an_agent_has_at_most_32_subscriptions_and_the_proxy_256(how: str) -> None:
+    command = [python_of("mcp_proxy"), "-m", "tests.adapters.many_subscriptions", how]
+    done = subprocess.run(command, cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found == {
+        "each": [32] * 8 + [0], "open": 256,
+        # One ended: not for who has 32, for who has none, and then there is no more room.
+        "late": [False, True, False], "open_then": 256,
+    }  # fmt: skip
+
+
+def test_the_33rd_stream_of_an_agent_is_refused_over_http(proxied: ProxyProcesses) -> None:
+    port = (proxied.start_proxy().port) or 0
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }  # fmt: skip
+    params = {"notifications": {"toolsListChanged": True}, "_meta": meta}
+    with ExitStack() as streams:
+
+        def first_message(number: int) -> str:
+            link = streams.enter_context(closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)))
+            body = {"jsonrpc": "2.0", "id": number, "method": "subscriptions/listen", "params": params}
+            link.request("POST", "/mcp", json.dumps(body), {
+                "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "X-API-Key": proxied.key,
+                "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen",
+            })  # fmt: skip
+            answer = link.getresponse()
+            while line := answer.readline().decode():
+                if "jsonrpc" in line:
+                    return line
+            return ""
+
+        taken = [first_message(number) for number in range(32)]
+        assert all("subscriptions/acknowledged" in one for one in taken), taken[:1]
+        assert "too many subscriptions" in first_message(33)
+    with streams:
+        until(lambda: "subscriptions/acknowledged" in first_message(34))
 
 
 def test_what_the_server_proposes_is_passed_on_for_what_may_be_read(proxied: ProxyProcesses) -> None:

@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,37 @@ def claude_command(guard: ToolGuard | None, calls: Calls, shop: Shop) -> None:
             _hook(guard, call, "PostToolUse")
 
 
+async def mcp_proxy(guard: ToolGuard | None, calls: Calls, shop: Shop) -> None:
+    """A client of the SDK and a server over loopback HTTP, without and with the proxy between them, all three in this process."""
+    from mcp import Client as McpClient
+
+    from sentinel.mcp_proxy.main import Proxy
+    from sentinel.mcp_proxy.options import Options
+    from tests.adapters.drive_mcp_proxy import served
+    from tests.adapters.payments_server import payments_server
+
+    upstream = payments_server(lambda tool, headers, **arguments: shop.do(tool, **arguments))
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(served(upstream.streamable_http_app()))
+        if guard is not None:
+            options = Options(
+                authority=_asked["url"], key=_asked["key"], table=guard.table, server="local", upstream_url=url, upstream_command=[],
+                credential=None, credential_name="Authorization", listen=None, allowed_hosts=[], agent=AGENT, seconds=60.0,
+                facts=lambda tool, arguments: {**FACTS, "account": arguments["payment_intent"]}, authority_seconds=60,
+            )  # fmt: skip
+            proxy = await stack.enter_async_context(Proxy(options))
+            url = await stack.enter_async_context(served(proxy.server.streamable_http_app(stateless_http=True)))
+        client = await stack.enter_async_context(McpClient(url))
+        await client.list_tools()  # which a client does once, before its first call
+        _times.append(_now())
+        for call in calls:
+            injected = {"request_key": "the server's own schema wants one"} if guard is None else {}
+            result = await client.call_tool(TOOL, {**call, **injected})
+            if result.is_error:
+                raise SystemExit(f"a call was refused: {result.structured_content}")
+        _times.append(_now())
+
+
 def _hook(guard: ToolGuard, call: dict[str, Any], event: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         facts, key = Path(folder) / "facts.json", Path(folder) / "key"
@@ -144,10 +176,13 @@ FORMS: dict[str, Run] = {
         pydantic_ai,
         claude_hooks,
         claude_command,
+        mcp_proxy,
     )
 }
 _asked: dict[str, Any] = {}
 """The command in hand."""
+_times: list[tuple[float, float]] = []
+"""When a form's calls began and ended, where it has servers to start and end around them."""
 
 
 def measured(run: Run, asked: dict[str, Any]) -> dict[str, float]:
@@ -158,19 +193,22 @@ def measured(run: Run, asked: dict[str, Any]) -> dict[str, float]:
     with Client(asked["url"], asked["key"], agent_id=AGENT, timeout_seconds=60) as client:
         known = lambda tool, arguments: {**FACTS, "account": arguments["payment_intent"]}  # noqa: E731
         guard = ToolGuard(TABLE, client, facts=known) if asked["guarded"] else None
-        cpu, began = _cpu_seconds(), time.perf_counter()
+        _times.clear()
+        around = [_now()]
         result = run(guard, calls, shop)
         if asyncio.iscoroutine(result):
             asyncio.run(result)
-        taken = {"cpu": _cpu_seconds() - cpu, "wall": time.perf_counter() - began}
+        began, ended = _times or (*around, _now())
+        taken = {"cpu": ended[0] - began[0], "wall": ended[1] - began[1]}
     if len(shop.calls) != len(calls):
         raise SystemExit(f"{len(shop.calls)} of {len(calls)} tools were called")
     return taken
 
 
-def _cpu_seconds() -> float:
+def _now() -> tuple[float, float]:
+    """(CPU seconds of this process and of those that it started, the clock)."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    return time.process_time() + children.ru_utime + children.ru_stime, time.perf_counter()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ FORMS = {
     "pydantic_ai": ("pydantic-ai", "pydantic_ai"),
     "claude_hooks": ("Claude Agent SDK, its hooks alone", None),
     "claude_command": ("Claude Code, the hook as a command", None),
+    "mcp_proxy": ("MCP proxy, with client and server in its process", "mcp_proxy"),
 }
 """Form → how it is called, and the framework whose environment it needs."""
 CALLS, CALLS_OF_COMMANDS = 20, 1

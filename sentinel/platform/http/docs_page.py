@@ -1,4 +1,4 @@
-"""The page that shows an API's document, `/docs`: a vendored viewer of `/openapi.json`.
+"""The page that shows an API's document, `/docs`: a vendored viewer of `/openapi.json`. And where a person begins, `/`.
 
 Its content policy lets nothing else in. It shows what the document says and nothing besides, so it is as public as that.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flask import Blueprint, Response, render_template
+from flask import Blueprint, Response, redirect, render_template
+from werkzeug.wrappers import Response as AnyResponse
 
 from sentinel.platform.http.openapi import documented
 
@@ -18,8 +19,8 @@ CSP = (
 )
 
 
-def docs_page(title: str) -> Blueprint:
-    """`/docs` and its files below it. `title` is what the page is called: the program's name."""
+def docs_page(title: str, *, home: str = "/docs") -> Blueprint:
+    """`/docs` and its files below it. `title` is what the page is called: the program's name. `/` leads to `home`."""
     page = Blueprint("docs", __name__, static_folder=FILES, static_url_path="/docs/static", template_folder="templates")
 
     @page.get("/docs")
@@ -32,5 +33,12 @@ def docs_page(title: str) -> Blueprint:
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
+
+    @page.get("/")
+    @documented(
+        "Leads a person to the program's first page", responses={302: ("There.", {"type": "string"})}, content_type="text/html"
+    )  # fmt: skip
+    def first_page() -> AnyResponse:
+        return redirect(home)
 
     return page

@@ -16,7 +16,7 @@ from sentinel.authority.settings import Settings
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from tests.support.asgi_client import AsgiClient
-from tests.support.fixtures import SECRET, Fixtures, served
+from tests.support.fixtures import SECRET, Fixtures, make_fixtures, served
 
 RECORDS = Path(__file__).parents[2] / "support" / "authzen_records.yaml"
 ONE, MANY = "/access/v1/evaluation", "/access/v1/evaluations"
@@ -252,3 +252,14 @@ def test_the_well_known_document_names_the_routes(pdp: Pdp) -> None:
         "access_evaluations_endpoint": "http://pdp.example:7860/access/v1/evaluations",
     }
     assert pdp.client.post("/access/v1/requests", json={}).status_code == 404, "the profile is off"
+
+
+def test_behind_tls_every_address_of_the_document_is_https(database_url: str) -> None:
+    fixtures = make_fixtures(database_url, behind_tls=True)
+    found = fixtures.app.test_client().get(
+        "/.well-known/authzen-configuration", base_url="http://pdp.example", headers={"X-Forwarded-Proto": "https"}
+    )
+    fixtures.close()
+    assert set(found.json.values()) == {
+        "https://pdp.example", "https://pdp.example/access/v1/evaluation", "https://pdp.example/access/v1/evaluations",
+    }  # fmt: skip

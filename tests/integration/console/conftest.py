@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from ops_console.app import create_app
+from ops_console.audience import Audience
 from ops_console.settings import ConsoleSettings
 from sentinel.authority.actor import Actor
 from sentinel.authority.app import build_authority
@@ -144,9 +145,9 @@ class Fixtures:
         self.sql(ADD_OPERATOR, tenant, operator_id, email, self.password_hash, role, since)
         return Actor(tenant, operator_id, email, role)
 
-    def app(self, **settings: Any) -> InProcessApp:
+    def app(self, audience: Audience = Audience.BOTH, **settings: Any) -> InProcessApp:
         given = {"database_url": self.url, "insecure_cookies": True, "require_second_factor": "nobody", **settings}
-        app = InProcessApp(create_app(ConsoleSettings(**given)))
+        app = InProcessApp(create_app(ConsoleSettings(**given), audience=audience))
         self.opened.append(app)
         return app
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ops_console.audience import Audience
 from ops_console.settings import load_console_settings
 from sentinel.platform.http.openapi import undocumented_routes
 from sentinel.platform.settings import UnsafeConfiguration
@@ -83,8 +84,10 @@ def test_what_is_no_id_names_nothing(fixtures: Any, bad: str) -> None:
     assert abe.post(f"/ops/api/halts/{bad}/lift", {"reason": "x"}).status_code == 404
 
 
-def test_the_document_is_a_page_too_for_everybody_who_may_read_it(fixtures: Any) -> None:
-    require_docs_page(fixtures.app().test_client())
+@pytest.mark.parametrize("audience", Audience)
+def test_the_document_is_a_page_too_for_everybody_who_may_read_it(fixtures: Any, audience: Audience) -> None:
+    home = "/ops" if audience.is_operators else "/live"
+    require_docs_page(fixtures.app(audience).test_client(), home=home)
 
 
 def test_a_wrong_method_on_a_public_route_says_what_is_allowed(fixtures: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import re
 import smtplib
 from collections.abc import Iterator
 from email.message import EmailMessage
@@ -66,6 +67,7 @@ def test_a_channel_is_told_of_an_approval_with_a_link_and_nothing_that_approves(
     assert list(server.asked[0].json) == ["text"], "text alone: no button"
     text = server.asked[0].json["text"]
     assert text.startswith("*Approval wanted: refund.create by retail-refund-agent, 900 USD*")
+    assert re.search(r", until 20\d\d-\d\d-\d\d \d\d:\d\d UTC\n", text)
     assert text.endswith(f"{CONSOLE}ops/approvals/{answer['approval_id']}")
     (row,) = [
         one for one in list_endpoints(export.fixtures.console_pool, export.fixtures.tenant_id) if one.kind == "slack"

@@ -7,10 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from sentinel.authority.app import create_app
 from sentinel.authority.settings import Settings
@@ -19,7 +17,7 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from tests.support.asgi_client import InProcessApp
 from tests.support.fixtures import SECRET, Fixtures
 from tests.support.ledger_fixtures import ROOT, LedgerFixtures, new_row, wait_until, worker_process
-from tests.support.scripted_server import ScriptedServer
+from tests.support.span_collector import Collector
 
 TOOLS = ROOT / "tests" / "adapters" / "tools.yaml"
 AGENT = """
@@ -43,42 +41,6 @@ with trace.get_tracer("agent").start_as_current_span("invoke_agent"):
     for tool, amount in (("create_refund", 5000), ("create_refund", 500_000), ("made up by a model", 1)):
         guard.attempt(tool, {"payment_intent": f"pi_private_{amount}", "amount": amount}, lambda given: "done")
 """
-Span = dict[str, Any]
-
-
-class Collector(ScriptedServer):
-    """Takes spans as a collector does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.script = lambda asked: asked.answer(200, b"", "application/x-protobuf")
-
-    def spans(self) -> list[Span]:
-        """What came so far, of each its name, service, ids and attributes."""
-        found = []
-        for asked in self.asked:
-            assert (asked.method, asked.path) == ("POST", "/v1/traces")
-            for resource in ExportTraceServiceRequest.FromString(asked.body).resource_spans:
-                service = {one.key: one.value.string_value for one in resource.resource.attributes}["service.name"]
-                for span in (one for scope in resource.scope_spans for one in scope.spans):
-                    told = {one.key: one.value.string_value or one.value.int_value for one in span.attributes}
-                    found.append({
-                        "name": span.name, "service": service, "trace": span.trace_id, "id": span.span_id,
-                        "parent": span.parent_span_id, "told": told, "events": len(span.events),
-                    })  # fmt: skip
-        return found
-
-    def ways(self, name: str) -> list[tuple[str, ...]]:
-        """Of each span of the name: the names from the root of its trace to it."""
-        spans = self.spans()
-        by_id = {(one["trace"], one["id"]): one for one in spans}
-
-        def way(span: Span) -> tuple[str, ...]:
-            parent = by_id.get((span["trace"], span["parent"]))
-            assert parent is not None or not span["parent"], f"the parent of {span['name']} did not come"
-            return (*(way(parent) if parent else ()), span["name"])
-
-        return sorted(way(one) for one in spans if one["name"] == name)
 
 
 @pytest.fixture

@@ -126,6 +126,23 @@ def test_what_is_not_mapped_exactly_is_refused(table: ToolTable, over: dict[str,
     assert refused.value.reason_code == code
 
 
+@pytest.mark.parametrize(
+    ("over", "says"),
+    [
+        ({"amount": "77"}, "amount must be of type int, min 1, max 100000"),
+        ({"amount": 0}, "amount must be of type int, min 1, max 100000"),
+        ({"currency": "GBP"}, "currency must be one of EUR, usd"),
+        ({"charge": ["ch_1"]}, "charge must be of type string"),
+    ],
+)
+def test_a_refused_argument_is_told_what_it_must_be_and_not_what_it_was(
+    table: ToolTable, over: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ToolRefused) as refused:
+        question(table, **over)
+    assert refused.value.reason == f"shop/refund: the argument {says}"
+
+
 def test_a_deeply_nested_argument_is_refused_and_not_followed(table: ToolTable) -> None:
     nested: Any = "x"
     for _ in range(5000):
@@ -188,6 +205,8 @@ def test_major_units_are_read_exactly_or_refused(amount: Any, value: Any) -> Non
 FAULTS = [
     ("charge: {type: string}", "charge: {type: strin}", 6, 'did you mean "string"?'),
     ("amount: {type: int, min: 1,", "amount: {type: string, min: 1,", 7, "arguments.amount.min goes with type int only"),
+    ("min: 1, max: 100000", "min: 10, max: 1", 7, "no number is at least 10 and at most 1"),
+    ("key: '\"refund:\"", "key: 'has(args.reason) ? \"a\" : \"refund:\"", 16, "leaves out the param that reads it"),
     ("action: refund.create", "action: refund.*", 4, "is not an action like"),
     ("server: shop", 'server: "*"', 2, "no wildcards"),
     ("args.charge + \":\"", "args.chrage + \":\"", 16, 'did you mean "args.charge"?'),
