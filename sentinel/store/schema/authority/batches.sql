@@ -53,13 +53,13 @@ begin
 end $$;
 
 -- The parts that limits are counted in, by their places.
-create or replace function sentinel.buckets_at(parts sentinel.limit_parts, places integer[]) returns timestamptz[] language plpgsql immutable as $$
+create or replace function sentinel.buckets_at(buckets timestamptz[], places integer[]) returns timestamptz[] language plpgsql immutable as $$
 declare
-  buckets timestamptz[];
+  found timestamptz[];
   place integer;
 begin
-  foreach place in array places loop buckets := buckets || parts.buckets[place + 1]; end loop;
-  return buckets;
+  foreach place in array places loop found := found || buckets[place + 1]; end loop;
+  return found;
 end $$;
 
 -- Rows of a batch without those that a set has taken (their seqs), as the questions that are decided row by row, in the order of their keys.

@@ -191,13 +191,11 @@ begin
 end $$;
 
 -- One or many decisions in one transaction: what is plain as one set, the rest row by row in key order, which is exact.
--- Waits for others' locks for patience_ms in all. The settings are for all that it calls: the plans must not depend on how much there
--- was when they were made.
+-- Waits for others' locks for patience_ms in all.
 create or replace function sentinel.record_batch(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.limit_sum[],
   rates sentinel.rate_sum[], patience_ms integer, alone boolean
-) returns setof sentinel.guard_output language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+) returns setof sentinel.guard_output language plpgsql as $$
 #variable_conflict use_column
 declare
   began timestamptz := clock_timestamp();
@@ -210,11 +208,7 @@ declare
   decided_text text;
   took_ms integer;
   asks sentinel.guard_input[];
-  one sentinel.guard_output;
 begin
-  if current_setting('transaction_isolation') <> 'read committed' then
-    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
-  end if;
   if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
   if alone then perform pg_advisory_xact_lock(sentinel.halt_lock());
   else perform pg_advisory_xact_lock_shared(sentinel.halt_lock()); end if;
@@ -225,10 +219,6 @@ begin
 
   moment := clock_timestamp();
   parts := sentinel.parts_of(limits, moment);
-  if cardinality(batch) = 1 then
-    one := sentinel.record_one(terms[1], batch[1], sums, rates, parts, crowded, began, moment);
-    if one.seq is not null then return next one; return; end if;
-  end if;
   plain := sentinel.all_plain(terms, batch, sums, rates, parts, crowded, moment);
   if plain is null then
     plain := sentinel.plain_rows(terms, batch, sums, rates, parts, crowded, moment);
@@ -249,7 +239,7 @@ begin
     -- What is allowed takes its amount of each limit, in the part of the window that is being filled.
     with common as materialized (
       select t.*, t.verdict = 'ALLOW' as allowed,
-             sentinel.buckets_at(parts, t.limit_places) as buckets,
+             sentinel.buckets_at(parts.buckets, t.limit_places) as buckets,
              sentinel.budget_locks(t.tenant_id, t.total_subjects) as total_locks
       from unnest(terms) as t
     ), decided as materialized (
@@ -315,13 +305,31 @@ begin
   return query select * from sentinel.record_rows(asks, crowded, began);
 end $$;
 
+-- One decision in plain statements where that is enough; else all of that is undone, its locks too, and it is a batch.
 -- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its
 -- locks with it, and made again alone: then the halt comes after all that was under way and before all that comes later.
+-- The settings are for all that is called from here: the plans must not depend on how much there was when they were made.
 create or replace function sentinel.record_decisions(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.limit_sum[],
   rates sentinel.rate_sum[], patience_ms integer default 2000
-) returns setof sentinel.guard_output language plpgsql as $$
+) returns setof sentinel.guard_output language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+declare
+  began timestamptz := clock_timestamp();
+  one sentinel.guard_output;
 begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
+  end if;
+  if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' and batch[1].start_id is null and not terms[1].hand_out_is_start then
+    begin
+      one := sentinel.record_one(terms[1], batch[1], limits, sums, rates, began, patience_ms);
+      if one.seq is not null then return next one; return; end if;
+      raise exception 'something stands against it' using errcode = 'SNONE';
+    exception when sqlstate 'SNONE' then null;
+    end;
+    patience_ms := greatest(1, patience_ms - ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer);
+  end if;
   begin
     return query select * from sentinel.record_batch(terms, batch, limits, sums, rates, patience_ms, false);
     return;

@@ -1,0 +1,16 @@
+"""What is always so of a state in one check."""
+
+from sentinel.store.migrations import run_files
+
+revision = "0029"
+down_revision = "0028"
+
+
+def upgrade() -> None:
+    """Replace the checks of states by one."""
+    run_files(revision)
+
+
+def downgrade() -> None:
+    """Evidence is not thrown away by a command."""
+    raise RuntimeError("There is no way back from this migration; restore a backup instead.")
