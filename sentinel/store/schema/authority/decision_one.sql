@@ -22,39 +22,33 @@ end $$;
 
 -- The same for all that one row takes, owner by owner, as hold_sums would. Where it is false, something may be written: the caller undoes it.
 create or replace function sentinel.hold_alone(
-  sums sentinel.limit_sum[], limits sentinel.limit_terms[], buckets timestamptz[], moment timestamptz
+  sums sentinel.budget_sum[], limits sentinel.limit_terms[], buckets timestamptz[], moment timestamptz
 ) returns boolean language plpgsql as $$
 declare
-  k sentinel.limit_sum;
+  k sentinel.budget_sum;
   l sentinel.limit_terms;
-  minor bigint;
-  owner text;
-  policy text;
-  names text[];
+  slot integer;
   parts timestamptz[];
   seconds integer[];
   most bigint[];
   older bigint[];
-  taken bigint[];
 begin
   foreach k in array sums loop
     if k.is_mixed then return false; end if;
-    l := limits[k.limit_place + 1];
-    if owner is distinct from k.subject or policy is distinct from sentinel.policy_of(k.limit_key) then
-      if owner is not null and not sentinel.hold_slots(k.tenant_id, owner, policy, names, parts, seconds, most, older, taken) then return false; end if;
-      owner := k.subject; policy := sentinel.policy_of(k.limit_key);
-      names := null; parts := null; seconds := null; most := null; older := null; taken := null;
-    end if;
-    minor := 0;
-    if l."window" = 'rolling' then
-      minor := (select coalesce(sum(p.held_minor + p.captured_minor), 0) from sentinel.usage_parts p
-                where p.tenant_id = k.tenant_id and p.limit_key = k.limit_key
-                  and p.bucket >= sentinel.first_part_of(l."window", l.window_seconds, l.bucket_seconds, l.zone, moment));
-    end if;
-    names := names || sentinel.limit_of(k.limit_key); parts := parts || buckets[k.limit_place + 1]; seconds := seconds || l.window_seconds;
-    most := most || l.cap_minor; older := older || minor; taken := taken || k.taken_minor;
+    parts := null; seconds := null; most := null; older := array_fill(0::bigint, array[cardinality(k.limits)]);
+    for slot in 1 .. cardinality(k.limits) loop
+      l := limits[k.limit_places[slot] + 1];
+      parts := parts || buckets[l.place + 1]; seconds := seconds || l.window_seconds; most := most || l.cap_minor;
+      if l."window" = 'rolling' then
+        older[slot] := (
+          select coalesce(sum(p.held_minor + p.captured_minor), 0) from sentinel.usage_parts p
+          where p.tenant_id = k.tenant_id and p.limit_key = k.policy_id || '/' || k.limits[slot] || '|' || k.subject
+            and p.bucket >= sentinel.first_part_of(l."window", l.window_seconds, l.bucket_seconds, l.zone, moment));
+      end if;
+    end loop;
+    if not sentinel.hold_slots(k.tenant_id, k.subject, k.policy_id, k.limits, parts, seconds, most, older, k.taken) then return false; end if;
   end loop;
-  return sentinel.hold_slots(k.tenant_id, owner, policy, names, parts, seconds, most, older, taken);
+  return true;
 end $$;
 
 -- Counts one row that is allowed against the breakers of who asks; false where it would pass one. Under the breakers' locks, so that
@@ -86,7 +80,7 @@ end $$;
 -- Records one new permission that nothing stands against, and answers it: an ALLOW that does not start with its answer. What it leaves is
 -- the same as record_batch would. Null for everything else; then something may be written and locked, and the caller undoes it.
 create or replace function sentinel.record_one(
-  t sentinel.guard_terms, r sentinel.guard_row, limits sentinel.limit_terms[], sums sentinel.limit_sum[], rates sentinel.rate_sum[],
+  t sentinel.guard_terms, r sentinel.guard_row, limits sentinel.limit_terms[], sums sentinel.budget_sum[], rates sentinel.rate_sum[],
   began timestamptz, patience_ms integer
 ) returns sentinel.guard_output language plpgsql as $$
 declare

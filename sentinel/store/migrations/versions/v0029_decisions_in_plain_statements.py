@@ -1,4 +1,4 @@
-"""What is always so of a state in one check."""
+"""Less to begin for each decision."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,7 @@ down_revision = "0028"
 
 
 def upgrade() -> None:
-    """Replace the checks of states by one."""
+    """Replace the checks of states by one, and the sums of limits by sums of budgets."""
     run_files(revision)
 
 

@@ -28,3 +28,11 @@ alter table sentinel.operation_states
   add constraint state_is_sound check (sentinel.is_state_sound(status, decision, outcome, started_at, act_until, permit_id, permit_expires_at,
     in_doubt_reason, reservation, reserved_minor, limit_keys, limit_buckets)),
   add constraint not_executed_was_started check (not_executed_at is null or sentinel.is_started_and_over(status));
+
+-- What a batch asks of limits comes as a line for each budget, with a slot for each limit. Functions are made anew from their present text.
+drop type sentinel.limit_sum cascade;
+create type sentinel.budget_sum as (
+  tenant_id uuid, subject text, policy_id text, is_mixed boolean, limits text[], limit_places integer[], are_totals boolean[], asked bigint[],
+  taken bigint[]
+);
+create type sentinel.tight_limit as (tenant_id uuid, limit_key text, is_total boolean);
