@@ -1,33 +1,26 @@
--- What is always so of a state is asked by one function: each CHECK is read anew at every statement.
-create function sentinel.is_state_sound(
-  status text, decision text, outcome text, started_at timestamptz, act_until timestamptz, permit_id uuid, permit_expires_at timestamptz,
-  in_doubt_reason text, reservation text, reserved_minor bigint, limit_keys text[], limit_buckets timestamptz[]
-) returns boolean language plpgsql immutable parallel safe as $$
-begin
-  return status in ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed')
-    and decision in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY') and outcome in ('success', 'error')
-    and (started_at is not null) = (status in ('started', 'in_doubt', 'completed'))
-    and (permit_id is null) = (permit_expires_at is null)
-    and (status <> 'in_doubt' or in_doubt_reason is not null)
-    and (status <> 'started' or act_until is not null)
-    and reservation in ('held', 'captured', 'released') and reserved_minor > 0
-    and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
-    and cardinality(limit_buckets) = cardinality(limit_keys);
-end $$;
+-- The words of a state are domains, and what else is always so of it one CHECK: PostgreSQL reads the text of each anew at every statement.
+create domain sentinel.operation_status as text check (value in
+  ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed'));
+create domain sentinel.decision_word as text check (value in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY'));
+create domain sentinel.outcome_word as text check (value in ('success', 'error'));
+create domain sentinel.reservation_word as text check (value in ('held', 'captured', 'released'));
 
-create function sentinel.is_started_and_over(status text) returns boolean language plpgsql immutable parallel safe as $$
-begin
-  return status in ('in_doubt', 'completed');
-end $$;
-
+drop view sentinel.reservations;
 alter table sentinel.operation_states
   drop constraint operation_states_status_check, drop constraint operation_states_decision_check, drop constraint operation_states_outcome_check,
   drop constraint operation_states_reserved_minor_check, drop constraint operation_states_reservation_check, drop constraint started_has_time,
   drop constraint permit_has_end, drop constraint doubt_has_reason, drop constraint started_may_act, drop constraint reserved_in_limits,
-  drop constraint not_executed_was_started,
-  add constraint state_is_sound check (sentinel.is_state_sound(status, decision, outcome, started_at, act_until, permit_id, permit_expires_at,
-    in_doubt_reason, reservation, reserved_minor, limit_keys, limit_buckets)),
-  add constraint not_executed_was_started check (not_executed_at is null or sentinel.is_started_and_over(status));
+  alter column status type sentinel.operation_status, alter column decision type sentinel.decision_word,
+  alter column outcome type sentinel.outcome_word, alter column reservation type sentinel.reservation_word,
+  add constraint state_is_sound check (
+    (started_at is not null) = (status in ('started', 'in_doubt', 'completed')) and (permit_id is null) = (permit_expires_at is null)
+    and (status <> 'in_doubt' or in_doubt_reason is not null) and (status <> 'started' or act_until is not null)
+    and reserved_minor > 0 and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
+    and cardinality(limit_buckets) = cardinality(limit_keys));
+create view sentinel.reservations as
+  select tenant_id, permit_id, operation_id, reserved_minor as amount_minor, limit_keys, limit_buckets as buckets,
+         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation as state
+  from sentinel.operation_states where reservation is not null;
 
 -- What a batch asks of limits comes as a line for each budget, with a slot for each limit. Functions are made anew from their present text.
 drop type sentinel.limit_sum cascade;

@@ -7,7 +7,7 @@ down_revision = "0028"
 
 
 def upgrade() -> None:
-    """Replace the checks of states by one, and the sums of limits by sums of budgets."""
+    """Replace the checks of states by domains and one check, and the sums of limits by sums of budgets."""
     run_files(revision)
 
 

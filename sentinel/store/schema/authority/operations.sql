@@ -27,35 +27,20 @@ create table sentinel.operations (
 create trigger append_only before update or delete or truncate on sentinel.operations
   for each statement execute function sentinel.refuse_change();
 
--- What is always so of an operation's state. One function, because PostgreSQL reads the text of every CHECK anew at each statement,
--- and a list of words is a long text: a dozen of them took two thirds of the time to insert a state. Null is no objection, as in a CHECK.
-create or replace function sentinel.is_state_sound(
-  status text, decision text, outcome text, started_at timestamptz, act_until timestamptz, permit_id uuid, permit_expires_at timestamptz,
-  in_doubt_reason text, reservation text, reserved_minor bigint, limit_keys text[], limit_buckets timestamptz[]
-) returns boolean language plpgsql immutable parallel safe as $$
-begin
-  return status in ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed')
-    and decision in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY') and outcome in ('success', 'error')
-    and (started_at is not null) = (status in ('started', 'in_doubt', 'completed'))
-    and (permit_id is null) = (permit_expires_at is null)
-    and (status <> 'in_doubt' or in_doubt_reason is not null)
-    and (status <> 'started' or act_until is not null)
-    and reservation in ('held', 'captured', 'released') and reserved_minor > 0
-    and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
-    and cardinality(limit_buckets) = cardinality(limit_keys);
-end $$;
-
-create or replace function sentinel.is_started_and_over(status text) returns boolean language plpgsql immutable parallel safe as $$
-begin
-  return status in ('in_doubt', 'completed');
-end $$;
+-- The words of an operation's state. As domains, because PostgreSQL reads the text of a table's CHECKs anew at every statement, in which
+-- a list of words is long; those of a domain it reads once a connection.
+create domain sentinel.operation_status as text check (value in
+  ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed'));
+create domain sentinel.decision_word as text check (value in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY'));
+create domain sentinel.outcome_word as text check (value in ('success', 'error'));
+create domain sentinel.reservation_word as text check (value in ('held', 'captured', 'released'));
 
 -- The life of an operation: the one row that moves.
 create table sentinel.operation_states (
   tenant_id         uuid not null,
   operation_id      uuid not null,
-  status            text not null,
-  decision          text not null,
+  status            sentinel.operation_status not null,
+  decision          sentinel.decision_word not null,
   reason_code       text not null,                                         -- why it stands so
   policy_id         text not null,
   policy_version    text not null,
@@ -71,7 +56,7 @@ create table sentinel.operation_states (
   started_at        timestamptz,
   start_event_id    uuid,
   start_hash        text,
-  outcome           text,                                                  -- as reported; error: unknown whether it happened
+  outcome           sentinel.outcome_word,                                 -- as reported; error: unknown whether it happened
   report_digest     text,                                                  -- of the first report: another one contradicts it
   reported_at       timestamptz,
   report_event_id   uuid,
@@ -95,11 +80,15 @@ create table sentinel.operation_states (
   limit_keys        text[],
   limit_buckets     timestamptz[],
   limit_overrides   boolean[],                                             -- a person lifted this limit: held beside the cap; null: none
-  reservation       text,                                                  -- held, captured, released
+  reservation       sentinel.reservation_word,
   primary key (operation_id, tenant_id),
-  constraint state_is_sound check (sentinel.is_state_sound(status, decision, outcome, started_at, act_until, permit_id, permit_expires_at,
-    in_doubt_reason, reservation, reserved_minor, limit_keys, limit_buckets)),
-  constraint not_executed_was_started check (not_executed_at is null or sentinel.is_started_and_over(status)),
+  -- One for all of them: each CHECK is begun anew at every statement.
+  constraint state_is_sound check (
+    (started_at is not null) = (status in ('started', 'in_doubt', 'completed')) and (permit_id is null) = (permit_expires_at is null)
+    and (status <> 'in_doubt' or in_doubt_reason is not null) and (status <> 'started' or act_until is not null)
+    and reserved_minor > 0 and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
+    and cardinality(limit_buckets) = cardinality(limit_keys)),
+  constraint not_executed_was_started check (not_executed_at is null or status in ('in_doubt', 'completed')),
   -- Whoever answers a start must move act_until past now: with this, no answer can say "go" after "not executed", nor can
   -- that be said while an answer still says "go".
   constraint not_executed_is_final check (act_until <= not_executed_at)
