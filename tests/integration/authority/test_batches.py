@@ -253,7 +253,11 @@ def test_mutants_of_the_set_that_overlook_something_are_caught(
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
-        ("hold_slots", "sentinel.is_within_caps(sentinel.slots_added(b.held, taken), sentinel.slots_added(b.captured, older), most)", "true"),
+        (
+            "hold_slots",
+            "sentinel.is_within_caps(sentinel.slots_added(b.held, taken), sentinel.slots_added(b.captured, older), most)",
+            "true",
+        ),
         ("record_one", "and s.once_live", "and false"),
         ("record_one", "exists (select from sentinel.halts where lifted_at is null)", "false"),
     ],

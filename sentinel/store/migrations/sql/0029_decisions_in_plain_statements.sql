@@ -22,6 +22,10 @@ create view sentinel.reservations as
          coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation as state
   from sentinel.operation_states where reservation is not null;
 
+-- The decision of an operation is found by its state.
+drop index sentinel.events_operation;
+create index events_operation on sentinel.events (operation_id) where kind <> 'decision';
+
 -- What a batch asks of limits comes as a line for each budget, with a slot for each limit. Functions are made anew from their present text.
 drop type sentinel.limit_sum cascade;
 create type sentinel.budget_sum as (
