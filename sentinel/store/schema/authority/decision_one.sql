@@ -77,8 +77,8 @@ begin
   return true;
 end $$;
 
--- Records one new permission that nothing stands against, and answers it: an ALLOW that does not start with its answer. What it leaves is
--- the same as record_batch would. Null for everything else; then something may be written and locked, and the caller undoes it.
+-- Records one new permission that nothing stands against, and answers it. What it leaves is the same as record_batch would. Null for
+-- everything else; then something may be written and locked, and the caller undoes it.
 create or replace function sentinel.record_one(
   t sentinel.guard_terms, r sentinel.guard_row, limits sentinel.limit_terms[], sums sentinel.budget_sum[], rates sentinel.rate_sum[],
   began timestamptz, patience_ms integer
@@ -94,6 +94,9 @@ declare
   b sentinel.rate_sum;
   body text;
   body_hash text;
+  is_start boolean := r.start_id is not null or coalesce(t.hand_out_is_start, false);
+  start_body text;
+  start_hash text;
   permit_end timestamptz;
   keys text[];
 begin
@@ -106,7 +109,7 @@ begin
   moment := clock_timestamp();
   permit_end := moment + make_interval(secs => t.permit_seconds);
   if exists (select from sentinel.halts where lifted_at is null)
-    or exists (select from sentinel.crowded_keys c where c.principal_id = t.principal_id and c.valid_until > began)
+    or not is_start and exists (select from sentinel.crowded_keys c where c.principal_id = t.principal_id and c.valid_until > began)
     or exists (select from sentinel.operations o where o.idempotency_key = r.idempotency_key and o.tenant_id = t.tenant_id)
     or exists (select from sentinel.operation_states s
                where s.tenant_id = t.tenant_id and s.once_folded = sentinel.once_folded(r.once_key) and s.once_live) then
@@ -129,14 +132,24 @@ begin
      r.basis, r.salt, t.scenario, r.once_key, r.amount_minor, t.currency, began);
   insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
   values (t.tenant_id, r.event_id, 'decision', r.operation_id, t.agent_id, body, body_hash, moment);
+  if is_start then
+    start_body := sentinel.start_text(r.second_event_id, r.operation_id, t.agent_id, t.action, r.permit_id, r.start_id, sentinel.utc_text(moment));
+    start_hash := sentinel.sha256_text(start_body);
+    insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+    values (t.tenant_id, r.second_event_id, 'start', r.operation_id, t.agent_id, start_body, start_hash, moment);
+  end if;
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest, decision_event_id,
-     once_key, once_live, permit_id, permit_expires_at, principal_id, holds, total_holds, reserved_minor, limit_keys, limit_buckets, reservation)
-  values (t.tenant_id, r.operation_id, 'allowed', 'ALLOW', t.reason_code, t.policy_id, t.policy_version, t.policy_label, t.policy_digest, r.event_id,
-     r.once_key, r.once_key is not null, r.permit_id, permit_end, t.principal_id,
+     once_key, once_live, permit_id, permit_expires_at, start_id, started_at, start_event_id, start_hash, act_until, principal_id, holds, total_holds,
+     reserved_minor, limit_keys, limit_buckets, reservation)
+  values (t.tenant_id, r.operation_id, case when is_start then 'started' else 'allowed' end, 'ALLOW', t.reason_code, t.policy_id, t.policy_version, t.policy_label, t.policy_digest, r.event_id,
+     r.once_key, r.once_key is not null, r.permit_id, permit_end, r.start_id, case when is_start then moment end,
+     case when is_start then r.second_event_id end, start_hash, case when is_start then sentinel.leave_until(r.act_seconds, moment) end, t.principal_id,
      case when keys is not null then own_locks end, case when keys is not null then total_locks end,
      case when keys is not null then r.amount_minor end, keys, case when keys is not null then sentinel.buckets_at(buckets, t.limit_places) end,
      case when keys is not null then 'held' end);
   return row(r.seq, 'decided', r.operation_id, r.event_id, 'ALLOW', t.reason_code, 'allowed', t.policy_id, t.policy_version, t.policy_label,
-    r.resource, t.risk_class, r.digest, null, r.permit_id, permit_end, null, null, null, null, null, body, body_hash, moment, null, null, null)::sentinel.guard_output;
+    r.resource, t.risk_class, r.digest, null, r.permit_id, permit_end, null, null, null, null, null, body, body_hash, moment,
+    case when r.start_id is not null then r.second_event_id end, case when r.start_id is not null then start_hash end,
+    case when r.start_id is not null then false end)::sentinel.guard_output;
 end $$;

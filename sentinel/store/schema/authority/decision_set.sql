@@ -327,7 +327,7 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
   end if;
-  if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' and batch[1].start_id is null and not terms[1].hand_out_is_start then
+  if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' then
     begin
       one := sentinel.record_one(terms[1], batch[1], limits, sums, rates, began, patience_ms);
       if one.seq is not null then return next one; return; end if;
