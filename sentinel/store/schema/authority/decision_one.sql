@@ -27,26 +27,39 @@ create or replace function sentinel.hold_alone(
 declare
   k sentinel.budget_sum;
   l sentinel.limit_terms;
-  slot integer;
+  keys text[];                                                             -- of all slots whose windows roll, with the first part that counts
+  since timestamptz[];
+  older bigint[];                                                          -- what earlier parts of those have
+  place integer := 0;
   parts timestamptz[];
   seconds integer[];
   most bigint[];
-  older bigint[];
+  before bigint[];
 begin
   foreach k in array sums loop
     if k.is_mixed then return false; end if;
-    parts := null; seconds := null; most := null; older := array_fill(0::bigint, array[cardinality(k.limits)]);
+    for slot in 1 .. cardinality(k.limits) loop
+      l := limits[k.limit_places[slot] + 1];
+      if l."window" = 'rolling' then
+        keys := keys || (k.policy_id || '/' || k.limits[slot] || '|' || k.subject);
+        since := since || sentinel.first_part_of(l."window", l.window_seconds, l.bucket_seconds, l.zone, moment);
+      end if;
+    end loop;
+  end loop;
+  if keys is not null then
+    older := array(
+      select (select coalesce(sum(p.held_minor + p.captured_minor), 0) from sentinel.usage_parts p
+              where p.tenant_id = k.tenant_id and p.limit_key = r.limit_key and p.bucket >= r.since)::bigint
+      from unnest(keys, since) with ordinality as r (limit_key, since, nth) order by r.nth);
+  end if;
+  foreach k in array sums loop
+    parts := null; seconds := null; most := null; before := null;
     for slot in 1 .. cardinality(k.limits) loop
       l := limits[k.limit_places[slot] + 1];
       parts := parts || buckets[l.place + 1]; seconds := seconds || l.window_seconds; most := most || l.cap_minor;
-      if l."window" = 'rolling' then
-        older[slot] := (
-          select coalesce(sum(p.held_minor + p.captured_minor), 0) from sentinel.usage_parts p
-          where p.tenant_id = k.tenant_id and p.limit_key = k.policy_id || '/' || k.limits[slot] || '|' || k.subject
-            and p.bucket >= sentinel.first_part_of(l."window", l.window_seconds, l.bucket_seconds, l.zone, moment));
-      end if;
+      if l."window" = 'rolling' then place := place + 1; before := before || older[place]; else before := before || 0::bigint; end if;
     end loop;
-    if not sentinel.hold_slots(k.tenant_id, k.subject, k.policy_id, k.limits, parts, seconds, most, older, k.taken) then return false; end if;
+    if not sentinel.hold_slots(k.tenant_id, k.subject, k.policy_id, k.limits, parts, seconds, most, before, k.taken) then return false; end if;
   end loop;
   return true;
 end $$;
