@@ -19,7 +19,7 @@ alter table sentinel.operation_states
     and cardinality(limit_buckets) = cardinality(limit_keys));
 create view sentinel.reservations as
   select tenant_id, permit_id, operation_id, reserved_minor as amount_minor, limit_keys, limit_buckets as buckets,
-         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation as state
+         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation::text as state
   from sentinel.operation_states where reservation is not null;
 
 -- The decision of an operation is found by its state.

@@ -97,7 +97,7 @@ create table sentinel.operation_states (
 -- What permits reserve, a line each: for who counts, and for people.
 create view sentinel.reservations as
   select tenant_id, permit_id, operation_id, reserved_minor as amount_minor, limit_keys, limit_buckets as buckets,
-         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation as state
+         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation::text as state
   from sentinel.operation_states where reservation is not null;
 
 -- One index for both: unique by the exact key (the folded one follows from it), found by the folded one.
