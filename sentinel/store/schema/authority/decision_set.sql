@@ -225,12 +225,12 @@ begin
 
   moment := clock_timestamp();
   parts := sentinel.parts_of(limits, moment);
-  if cardinality(batch) = 1 and exists (
-      select from sentinel.operations o where o.idempotency_key = batch[1].idempotency_key and o.tenant_id = batch[1].tenant_id) then
-    plain := '{}';                                                         -- a replay alone: there is nothing more to look at
-  else
-    plain := sentinel.all_plain(terms, batch, sums, rates, parts, crowded, moment);
+  if cardinality(batch) = 1 then
+    if exists (select from sentinel.operations o where o.idempotency_key = batch[1].idempotency_key and o.tenant_id = batch[1].tenant_id) then
+      plain := '{}';                                                       -- a replay alone: there is nothing more to look at
+    end if;
   end if;
+  if plain is null then plain := sentinel.all_plain(terms, batch, sums, rates, parts, crowded, moment); end if;
   if plain is null then
     plain := sentinel.plain_rows(terms, batch, sums, rates, parts, crowded, moment);
     if cardinality(plain) > 0 then
