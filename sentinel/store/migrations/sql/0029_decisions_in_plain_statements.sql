@@ -3,24 +3,18 @@ create domain sentinel.operation_status as text check (value in
   ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed'));
 create domain sentinel.decision_word as text check (value in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY'));
 create domain sentinel.outcome_word as text check (value in ('success', 'error'));
-create domain sentinel.reservation_word as text check (value in ('held', 'captured', 'released'));
 
-drop view sentinel.reservations;
 alter table sentinel.operation_states
   drop constraint operation_states_status_check, drop constraint operation_states_decision_check, drop constraint operation_states_outcome_check,
   drop constraint operation_states_reserved_minor_check, drop constraint operation_states_reservation_check, drop constraint started_has_time,
   drop constraint permit_has_end, drop constraint doubt_has_reason, drop constraint started_may_act, drop constraint reserved_in_limits,
   alter column status type sentinel.operation_status, alter column decision type sentinel.decision_word,
-  alter column outcome type sentinel.outcome_word, alter column reservation type sentinel.reservation_word,
+  alter column outcome type sentinel.outcome_word,
   add constraint state_is_sound check (
     (started_at is not null) = (status in ('started', 'in_doubt', 'completed')) and (permit_id is null) = (permit_expires_at is null)
     and (status <> 'in_doubt' or in_doubt_reason is not null) and (status <> 'started' or act_until is not null)
-    and reserved_minor > 0 and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
+    and reservation in ('held', 'captured', 'released') and reserved_minor > 0 and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
     and cardinality(limit_buckets) = cardinality(limit_keys));
-create view sentinel.reservations as
-  select tenant_id, permit_id, operation_id, reserved_minor as amount_minor, limit_keys, limit_buckets as buckets,
-         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation::text as state
-  from sentinel.operation_states where reservation is not null;
 
 -- The decision of an operation is found by its state.
 drop index sentinel.events_operation;

@@ -33,7 +33,6 @@ create domain sentinel.operation_status as text check (value in
   ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed'));
 create domain sentinel.decision_word as text check (value in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY'));
 create domain sentinel.outcome_word as text check (value in ('success', 'error'));
-create domain sentinel.reservation_word as text check (value in ('held', 'captured', 'released'));
 
 -- The life of an operation: the one row that moves.
 create table sentinel.operation_states (
@@ -80,13 +79,13 @@ create table sentinel.operation_states (
   limit_keys        text[],
   limit_buckets     timestamptz[],
   limit_overrides   boolean[],                                             -- a person lifted this limit: held beside the cap; null: none
-  reservation       sentinel.reservation_word,
+  reservation       text,
   primary key (operation_id, tenant_id),
   -- One for all of them: each CHECK is begun anew at every statement.
   constraint state_is_sound check (
     (started_at is not null) = (status in ('started', 'in_doubt', 'completed')) and (permit_id is null) = (permit_expires_at is null)
     and (status <> 'in_doubt' or in_doubt_reason is not null) and (status <> 'started' or act_until is not null)
-    and reserved_minor > 0 and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
+    and reservation in ('held', 'captured', 'released') and reserved_minor > 0 and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
     and cardinality(limit_buckets) = cardinality(limit_keys)),
   constraint not_executed_was_started check (not_executed_at is null or status in ('in_doubt', 'completed')),
   -- Whoever answers a start must move act_until past now: with this, no answer can say "go" after "not executed", nor can
@@ -97,7 +96,7 @@ create table sentinel.operation_states (
 -- What permits reserve, a line each: for who counts, and for people.
 create view sentinel.reservations as
   select tenant_id, permit_id, operation_id, reserved_minor as amount_minor, limit_keys, limit_buckets as buckets,
-         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation::text as state
+         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation as state
   from sentinel.operation_states where reservation is not null;
 
 -- One index for both: unique by the exact key (the folded one follows from it), found by the folded one.
