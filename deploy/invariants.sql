@@ -209,7 +209,7 @@ from sentinel.operation_states s join sentinel.events e on e.tenant_id = s.tenan
 where s.operation_id is distinct from e.operation_id or strpos(e.body, '"policy_digest":"' || s.policy_digest || '"') = 0
   or (strpos(e.body, '"decision":"' || s.decision || '"') = 0 or strpos(e.body, '"reason_code":"' || s.reason_code || '"') = 0) and not exists (
     select from sentinel.events l
-    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and case l.kind
+    where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and l.kind <> 'decision' and case l.kind
       when 'refused' then s.decision = 'DENY' and strpos(l.body, '"reason_code":"' || s.reason_code || '"') > 0
       when 'approval_rejected' then s.decision = 'DENY' and s.reason_code = 'approval_rejected'
       when 'approval_handled' then s.decision = 'DENY' and s.reason_code = 'handled_by_person'
@@ -380,7 +380,7 @@ union
 select 'approval ' || a.approval_id from sentinel.approvals a
 where a.status <> 'pending' and not exists (
   select from sentinel.events e where e.tenant_id = a.tenant_id and e.operation_id = a.operation_id and e.occurred_at = a.decided_at
-    and e.kind = 'approval_' || case when a.handled_reference is not null then 'handled' else a.status end
+    and e.kind <> 'decision' and e.kind = 'approval_' || case when a.handled_reference is not null then 'handled' else a.status end
     and strpos(e.body, a.approval_id::text) > 0);
 
 -- approval_of_another: a question is about its operation: amount, action, agent and digest

@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Integer, and_, literal_column, select, text
+from sqlalchemy import Integer, and_, literal_column, or_, select, text
 
 from sentinel.store.database import Pool
 from sentinel.store.ids import first_id_at
 from sentinel.store.queries import all_rows, scalar
-from sentinel.store.tables import EVENTS, FEED, LIMIT, OPERATIONS, sql_text, value
+from sentinel.store.tables import EVENTS, FEED, LIMIT, OPERATIONS, STATES, sql_text, value
 
 LOOKED_AT = 20_000
 """How many events one page looks through for those that fit."""
@@ -78,11 +78,15 @@ class EventPage:
 
 _E, _O, _F = EVENTS.alias("e"), OPERATIONS.alias("o"), FEED.alias("p")
 _TENANT_ID, _ONE = value("tenant_id", uuid.UUID), literal_column("1", Integer())
+_OPERATION_ID = value("operation_id", uuid.UUID)
+_DECIDED = select(STATES.c.decision_event_id).where(STATES.c.tenant_id == _TENANT_ID, STATES.c.operation_id == _OPERATION_ID).scalar_subquery()  # fmt: skip
 # What an index answers, by how a page looks through the log.
 _LOOKED_BY: dict[str, list[Any]] = {
     "id": [],
     "rare kind": [text(f"e.kind not in ({', '.join(repr(kind) for kind in COMMON)})")],
-    "operation": [_E.c.operation_id == value("operation_id", uuid.UUID)],
+    "operation": [
+        or_(and_(_E.c.operation_id == _OPERATION_ID, text("e.kind <> 'decision'")), _E.c.event_id == _DECIDED)
+    ],
 }
 # What is looked at in the events that a page looks through, by field of the filter.
 _FITS = {
@@ -93,10 +97,14 @@ _FITS = {
 }
 OF_OPERATION = """
 select e.event_id, e.kind, e.operation_id, e.agent_id, e.body, e.hash, e.occurred_at, o.amount_minor, o.currency, p.position
-from sentinel.events e
+from (
+  select d.* from sentinel.operation_states s join sentinel.events d on d.tenant_id = s.tenant_id and d.event_id = s.decision_event_id
+  where s.tenant_id = %(tenant_id)s and s.operation_id = %(operation_id)s
+  union all
+  select l.* from sentinel.events l where l.tenant_id = %(tenant_id)s and l.operation_id = %(operation_id)s and l.kind <> 'decision'
+) e
 left join sentinel.operations o using (tenant_id, operation_id)
 left join sentinel.feed p using (tenant_id, event_id)
-where e.tenant_id = %(tenant_id)s and e.operation_id = %(operation_id)s
 order by e.occurred_at, e.event_id limit %(limit)s
 """
 

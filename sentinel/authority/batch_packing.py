@@ -13,21 +13,21 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
-from sentinel.authority.batch_sums import BatchSums, Common, LimitSum, RateSum
+from sentinel.authority.batch_sums import BatchSums, BudgetSum, Common, RateSum
 from sentinel.authority.guard_rows import GuardRow, GuardTerms
 
 TYPES = (
-    "sentinel.guard_terms", "sentinel.guard_row", "sentinel.limit_terms", "sentinel.limit_sum", "sentinel.rate_sum",
+    "sentinel.guard_terms", "sentinel.guard_row", "sentinel.limit_terms", "sentinel.budget_sum", "sentinel.rate_sum",
 )  # fmt: skip
 """Element types of the first five parameters; the sixth is an int4."""
 
-_BOOL, _INT8, _INT4, _TEXT, _INTS, _TEXTS, _UUID = 16, 20, 23, 25, 1007, 1009, 2950
+_BOOL, _INT8, _INT4, _TEXT, _UUID = 16, 20, 23, 25, 2950
+_BOOLS, _INTS, _TEXTS, _INT8S = 1000, 1007, 1009, 1016
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
-_int4, _int4_twice = struct.Struct("!i").pack, struct.Struct("!ii").pack
+_int4, _int4_twice, _int4_int8 = struct.Struct("!i").pack, struct.Struct("!ii").pack, struct.Struct("!iq").pack
 _ROW_HEAD, _row_ids = struct.Struct("!iiIiiIii"), struct.Struct("!" + "Ii16s" * 5).pack
-_SUM_HEAD, _SUM_MIDDLE, _SUM_TAIL = struct.Struct("!iiIi16sIiiIi"), struct.Struct("!Ii"), struct.Struct("!Ii?Ii?IiqIiq")
 _LENGTH_BYTES = 4
 """A record begins with its length, which does not count itself."""
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
@@ -47,10 +47,10 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
         mine, places = sums.add(row)
         place = terms.setdefault(_terms(row.terms, mine.group, places, mine.common), len(terms))
         packed.append(_row(seq, place, row, mine.tenant))
-    limit_sums = [_limit_sum(one) for one in sums.limit_sums()]
+    budget_sums = [_budget_sum(one) for one in sums.budget_sums()]
     return [
         _numbered(terms, 28), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
-        _elements(limit_sums), _elements([_rate_sum(one) for one in sums.rate_sums()]), _int4(milliseconds),
+        _elements(budget_sums), _elements([_rate_sum(one) for one in sums.rate_sums()]), _int4(milliseconds),
     ]  # fmt: skip
 
 
@@ -87,14 +87,19 @@ def _limit(window: str, seconds: int, bucket: int, zone: str, cap: int, verdict:
     )
 
 
-def _limit_sum(one: LimitSum) -> bytes:
-    key, subject = one.limit_key.encode(), one.subject.encode()
-    length = _SUM_HEAD.size + len(key) + _SUM_MIDDLE.size + len(subject) + _SUM_TAIL.size - _LENGTH_BYTES
-    return b"".join((
-        _SUM_HEAD.pack(length, 8, _UUID, 16, one.tenant_id.bytes, _INT4, 4, one.limit_place, _TEXT, len(key)), key,
-        _SUM_MIDDLE.pack(_TEXT, len(subject)), subject,
-        _SUM_TAIL.pack(_BOOL, 1, one.is_total, _BOOL, 1, one.is_mixed, _INT8, 8, one.asked_minor, _INT8, 8, one.taken_minor),
-    ))  # fmt: skip
+def _budget_sum(one: BudgetSum) -> bytes:
+    return _record(
+        _UUID_HEAD, one.tenant_id.bytes, _text(one.subject), _text(one.policy_id), _bool(one.is_mixed),
+        _slots(tuple(one.limits), tuple(one.limit_places), tuple(one.are_totals)), _bigint_array(one.asked), _bigint_array(one.taken), count=9,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _slots(limits: tuple[str, ...], places: tuple[int, ...], are_totals: tuple[bool, ...]) -> bytes:
+    """The three fields of a `sentinel.budget_sum` that are the same for many owners."""
+    totals = b"".join(_int4(1) + (b"\1" if one else b"\0") for one in are_totals)
+    totals = _array(1, 0, _BOOL, len(are_totals), 1) + totals
+    return _text_array(limits) + _int_array(places) + _field(_BOOLS, len(totals)) + totals
 
 
 def _rate_sum(one: RateSum) -> bytes:
@@ -171,6 +176,12 @@ def _int_array(values: Sequence[int]) -> bytes:
         return _NONE_OF_INTS
     body = _array(1, 0, _INT4, len(values), 1) + b"".join(_int4_twice(4, value) for value in values)
     return _field(_INTS, len(body)) + body
+
+
+def _bigint_array(values: Sequence[int]) -> bytes:
+    """A field of an array of bigints, of one at least."""
+    body = _array(1, 0, _INT8, len(values), 1) + b"".join(_int4_int8(8, value) for value in values)
+    return _field(_INT8S, len(body)) + body
 
 
 def _uuid(value: uuid.UUID | None) -> bytes:

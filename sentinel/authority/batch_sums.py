@@ -30,7 +30,7 @@ _NOTHING = Common([], [])
 
 @dataclass(slots=True)
 class LimitSum:
-    """One `sentinel.limit_sum`: asked by all that is not denied, taken by what is allowed, in minor units."""
+    """One limit of a budget: asked by all that is not denied, taken by what is allowed, in minor units."""
 
     tenant_id: uuid.UUID
     limit_place: int
@@ -40,6 +40,21 @@ class LimitSum:
     is_mixed: bool
     asked_minor: int
     taken_minor: int
+
+
+@dataclass(slots=True)
+class BudgetSum:
+    """One `sentinel.budget_sum`: an owner's budget under one policy, with a slot for each limit: names, places, is it a total, minor units."""
+
+    tenant_id: uuid.UUID
+    subject: str
+    policy_id: str
+    is_mixed: bool
+    limits: list[str]
+    limit_places: list[int]
+    are_totals: list[bool]
+    asked: list[int]
+    taken: list[int]
 
 
 @dataclass(slots=True)
@@ -93,12 +108,25 @@ class BatchSums:
         ]
         return mine, (*places, *mine.total_places)
 
-    def limit_sums(self) -> list[LimitSum]:
-        """One for each budget and limit; more than one of a budget where rows disagree about the limit's terms."""
+    def budget_sums(self) -> list[BudgetSum]:
+        """One for each owner and policy; a limit has more than one slot where rows disagree about its terms."""
         for terms, mine in self._terms.items():
             for limit, key, subject in mine.common.totals:
                 self._count(terms.tenant_id, limit, key, subject, True, mine.asked_minor, mine.taken_minor)
-        return [one for same in self._sums.values() for one in same]
+        found: dict[tuple[uuid.UUID, str, str], BudgetSum] = {}
+        for same in self._sums.values():
+            for one in same:
+                policy_id, _, rest = one.limit_key.partition("/")
+                budget = found.get(owner := (one.tenant_id, one.subject, policy_id))
+                if budget is None:
+                    budget = found[owner] = BudgetSum(one.tenant_id, one.subject, policy_id, False, [], [], [], [], [])
+                budget.is_mixed |= one.is_mixed
+                budget.limits.append(rest[: -len(one.subject) - 1])
+                budget.limit_places.append(one.limit_place)
+                budget.are_totals.append(one.is_total)
+                budget.asked.append(one.asked_minor)
+                budget.taken.append(one.taken_minor)
+        return list(found.values())
 
     def rate_sums(self) -> list[RateSum]:
         """One for each breaker and currency."""

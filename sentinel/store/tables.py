@@ -76,6 +76,7 @@ OPERATIONS = table(
     *_columns(_TEXT, "currency"),
     schema="sentinel",
 )
+STATES = table("operation_states", *_columns(_ID, "tenant_id operation_id decision_event_id"), schema="sentinel")
 LEDGER_ENTRIES = table(
     "ledger_entries",
     *_columns(_ID, "tenant_id"),
@@ -97,4 +98,4 @@ ALERTS = table(
     *_columns(_TIME, "created_at delivered_at"),
     schema="orders",
 )
-TABLES = (APPROVALS, EVENTS, FEED, OPERATIONS, LEDGER_ENTRIES, REVIEWS, ALERTS)
+TABLES = (APPROVALS, EVENTS, FEED, OPERATIONS, STATES, LEDGER_ENTRIES, REVIEWS, ALERTS)

@@ -55,14 +55,32 @@ def meet_before(admin: psycopg.Connection[Any], function: str, statement: str, *
     _cut(admin, function, statement, f"perform sentinel.meet(); {statement}")
 
 
-def meet_in_set(admin: psycopg.Connection[Any], *, parties: int = 2) -> None:
-    """`meet_before` within the statement that decides a set, whose view of the tables is taken already; and where a row that comes
-    alone has looked at everything and written nothing yet."""
+def without_the_plain_way_alone(admin: psycopg.Connection[Any]) -> None:
+    """A row that comes alone is decided as a batch."""
+    _cut(admin, "sentinel.record_decisions", "if cardinality(batch) = 1", "if false and cardinality(batch) = 1")
+
+
+def meet_alone(admin: psycopg.Connection[Any], *, parties: int = 2) -> None:
+    """`meet_before` where a row that comes alone has looked at all but the budgets and written nothing yet."""
     _make_meeting(admin, parties)
+    looked = "if not sentinel.count_alone("
+    _cut(
+        admin,
+        "sentinel.record_one",
+        looked,
+        f"if cardinality(rates) = 0 then perform sentinel.meet(); end if; {looked}",
+    )
+    written = "part := date_bin("
+    _cut(admin, "sentinel.count_alone", written, f"perform sentinel.meet(); {written}")
+
+
+def meet_in_set(admin: psycopg.Connection[Any], *, parties: int = 2) -> None:
+    """`meet_before` within the statement that decides a set, whose view of the tables is taken already. A row that comes alone goes that
+    way too: its own update of a budget looks for room once more, so there is no race to lose."""
+    _make_meeting(admin, parties)
+    without_the_plain_way_alone(admin)
     # Who loses a budget to another would begin again, and then see what the other did.
     _cut(admin, "sentinel.hold_sums", "if is_lost then", "if false then")
-    alone = "perform sentinel.count_rates("
-    _cut(admin, "sentinel.record_one", alone, f"perform sentinel.meet(); {alone}")
     fence = "select case when bool_and("
     _cut(
         admin,

@@ -20,7 +20,7 @@ from tests.support.harness import scaled, seeded
 from tests.support.roomy import roomy_policies
 
 SUMMED_AGAIN = b"""
-select (select array_agg(k order by k) from unnest(sentinel.limit_sums_of($4, $1, $2, every)) as k)
+select (select array_agg(k order by k) from unnest(sentinel.budget_sums_of($4, $1, $2, every)) as k)
            is not distinct from (select array_agg(k order by k) from unnest($4) as k)
        and (select array_agg(k order by k) from unnest(sentinel.rate_sums_of($5, $1, $2, every)) as k)
            is not distinct from (select array_agg(k order by k) from unnest($5) as k), $3 is not null and $6 > 0
@@ -57,7 +57,7 @@ def test_sums_of_a_batch_are_those_of_its_rows(roomy: Fixtures) -> None:
     assert differing(roomy, batches) == 0
 
 
-@pytest.mark.parametrize("function", ["limit_sums_of", "rate_sums_of"])
+@pytest.mark.parametrize("function", ["budget_sums_of", "rate_sums_of"])
 def test_mutants_that_count_what_is_not_allowed_are_caught(roomy: Fixtures, function: str) -> None:
     mutants.cut(roomy, f"sentinel.{function}", "t.verdict = 'ALLOW'", "true")
     assert differing(roomy, 20) > 0

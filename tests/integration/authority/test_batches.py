@@ -37,7 +37,7 @@ def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tup
     fixtures.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
     other = make_fixtures(make_conninfo(fixtures.url, dbname=name), policies=policies)
     try:
-        mutants.cut(other, "sentinel.record_batch", "if cardinality(batch) = 1 then", "if false then")
+        mutants.without_the_plain_way_alone(other.admin)
         mutants.cut(
             other,
             "sentinel.record_batch",
@@ -54,7 +54,7 @@ def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tup
         )
         mutants.cut(
             fixtures,
-            "sentinel.record_batch",
+            "sentinel.record_decisions",
             "then return next one;",
             "then perform nextval('sentinel.sets'); return next one;",
         )
@@ -251,15 +251,21 @@ def test_mutants_of_the_set_that_overlook_something_are_caught(
 
 
 @pytest.mark.parametrize(
-    ("fence", "instead"),
+    ("function", "fence", "instead"),
     [
-        ("cardinality(sentinel.tight_sums(sums, parts)) > 0", "false"),
-        ("and s.once_live", "and false"),
-        ("exists (select from sentinel.halts where lifted_at is null)", "false"),
+        (
+            "hold_slots",
+            "sentinel.is_within_caps(sentinel.slots_added(b.held, taken), sentinel.slots_added(b.captured, older), most)",
+            "true",
+        ),
+        ("record_one", "and s.once_live", "and false"),
+        ("record_one", "exists (select from sentinel.halts where lifted_at is null)", "false"),
     ],
     ids=["a full budget", "what is live", "a halt"],
 )
-def test_mutants_of_the_row_that_comes_alone_are_caught(fixtures: Fixtures, fence: str, instead: str) -> None:
+def test_mutants_of_the_row_that_comes_alone_are_caught(
+    fixtures: Fixtures, function: str, fence: str, instead: str
+) -> None:
     def make(_: random.Random, turn: int, number: int) -> list[Body]:
         body = guard_body(f"t{turn}", value=1)
         if turn < 2:
@@ -274,7 +280,7 @@ def test_mutants_of_the_row_that_comes_alone_are_caught(fixtures: Fixtures, fenc
     with two_worlds(fixtures) as (batched, single):
         mutants.without_constraint(batched, "sentinel.budgets", "usage_within_cap")
         batched.admin.execute("drop index sentinel.operation_states_once")
-        mutants.cut(batched, "sentinel.record_one", fence, instead)
+        mutants.cut(batched, f"sentinel.{function}", fence, instead)
         assert differences(batched, single, seeded(33, 6), 6, 1, make) != []
 
 

@@ -214,15 +214,19 @@ def test_whoever_touches_a_budget_holds_its_lock(fixtures: Fixtures) -> None:
     [
         ("sentinel.record_batch", "locks := sentinel.locks_of_batch(terms, batch, rates);", ""),
         ("sentinel.locks_of_batch", "budget_lock(a.tenant_id, one.subject) from a", "budget_lock(a.tenant_id, '') from a"),
+        ("sentinel.record_one", "perform sentinel.take_locks(locks, deadline);", ""),
+        ("sentinel.record_one", "locks bigint[] := own_locks || total_locks", "locks bigint[] := total_locks"),
         ("sentinel.report_outcomes", "where a.outcome = 'success'", "where false"),
         ("sentinel.resolve_in_doubt", "perform sentinel.take_held_locks(tenant, operation)", "perform 1"),
     ],
-    ids=["decisions take none", "a limit's lock is left out", "reports take none", "a person takes none"],
+    ids=["decisions take none", "a limit's lock is left out", "one alone takes none", "one alone leaves a limit's out", "reports take none", "a person takes none"],
 )  # fmt: skip
 def test_mutants_that_leave_a_lock_out_are_caught(database_url: str, function: str, fence: str, instead: str) -> None:
     fixtures = make_fixtures(database_url)
     try:
         mutants.cut(fixtures, function, fence, instead)
+        if function in ("sentinel.record_batch", "sentinel.locks_of_batch"):
+            mutants.without_the_plain_way_alone(fixtures.admin)
         fixtures.admin.execute(MUST_HOLD)
         fixtures.admin.execute("grant execute on function sentinel.must_hold() to public")
         with desks(fixtures, 1) as (desk,), pytest.raises(SentinelError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -55,14 +55,15 @@ def test_one_refund_is_allowed_once_under_any_key_agent_channel_or_resource(fixt
     assert allowed_twice(fixtures, [unique("rf") for _ in range(number)]) == []
 
 
-def test_mutant_check_then_act_allows_twice_and_is_caught(database_url: str) -> None:
+@pytest.mark.parametrize("meet", [mutants.meet_in_set, mutants.meet_alone])
+def test_mutant_check_then_act_allows_twice_and_is_caught(database_url: str, meet: Callable[[Any], None]) -> None:
     fixtures = make_fixtures(database_url)
     try:
         mutants.without_locks(fixtures, "pg_advisory_xact_lock", "pg_try_advisory_xact_lock")
         mutants.without_constraint(fixtures, "sentinel.operation_states", "operation_states_once")
         for agent in ({}, {"agent_id": "another-agent"}):  # the totals have their rows: only the refund is raced for
             fixtures.guard(same_refund(unique("rf"), **agent))
-        mutants.meet_in_set(fixtures.admin)
+        meet(fixtures.admin)
         # One at each authority: those of one commit would be decided one after the other.
         assert "done_twice" in allowed_twice(fixtures, [unique("rf")], VARIANTS[:2])
     finally:

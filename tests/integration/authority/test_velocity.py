@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -212,17 +212,24 @@ def test_under_concurrency_never_more_than_declared_and_one_halt(database_url: s
         fixtures.close()
 
 
-def test_mutant_that_counts_without_the_lock_passes_the_rate_and_is_caught(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("function", "fence", "instead", "meet"),
+    [
+        ("locks_of_batch", "from unnest(rates) as b", "from unnest(array[]::sentinel.rate_sum[]) as b", mutants.meet_in_set),
+        ("record_one", "locks || sentinel.velocity_lock(b.tenant_id, b.breaker_key)", "locks", mutants.meet_alone),
+    ],
+    ids=["in a set", "alone"],
+)  # fmt: skip
+def test_mutant_that_counts_without_the_lock_passes_the_rate_and_is_caught(
+    database_url: str, tmp_path: Path, function: str, fence: str, instead: str, meet: Callable[[Any], None]
+) -> None:
     (rated(tmp_path, count=1) / "rated.yaml").write_text(without_limits(count=1))
     fixtures = make_fixtures(database_url, policies=tmp_path)
     try:
-        mutants.cut(
-            fixtures,
-            "sentinel.locks_of_batch",
-            "from unnest(rates) as b",
-            "from unnest(array[]::sentinel.rate_sum[]) as b",
-        )
-        mutants.meet_in_set(fixtures.admin)
+        mutants.cut(fixtures, f"sentinel.{function}", fence, instead)
+        if function == "record_one":  # one of two first ones would be stopped by it
+            mutants.without_constraint(fixtures, "sentinel.velocity", "velocity_pkey")
+        meet(fixtures.admin)
         answers = flood(fixtures, threads=4, batches=1, rows=1)
         assert sum(one.decision == "ALLOW" for one in answers) > 1
     finally:

@@ -229,14 +229,17 @@ def test_a_part_that_is_over_still_counts_in_a_rolling_budget(clocked: Fixtures,
     [
         ("sentinel.hold_part", "b.held[slot], b.captured[slot])", "0, 0)"),
         ("sentinel.tight_sums", "p.bucket >= parts.since", "false and p.bucket >= parts.since"),
+        ("sentinel.hold_alone", "and p.bucket >= ", "and false and p.bucket >= "),
     ],
-    ids=["is forgotten", "is not looked for"],
+    ids=["is forgotten", "is not looked for", "is not looked for alone"],
 )
 def test_mutants_that_lose_a_part_that_is_over_are_caught(
     clocked: Fixtures, function: str, fence: str, instead: str
 ) -> None:
     """In turn: of a batch that fits nowhere each is decided by its own, which hides what the look for room overlooks."""
     mutants.cut(clocked, function, fence, instead)
+    if function == "sentinel.tight_sums":
+        mutants.without_the_plain_way_alone(clocked.admin)
     found = spread_differences(clocked, next(iter(ROLLING)), guard_in_turn)
     assert any(" instead of " in text for text in found)
 

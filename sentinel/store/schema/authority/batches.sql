@@ -26,11 +26,15 @@ create type sentinel.limit_terms as (
   place integer, "window" text, window_seconds integer, bucket_seconds integer, zone text, cap_minor bigint, verdict text, reason_code text
 );
 
--- One limit of a budget, and what all rows of the batch ask of it (what is not denied) and take from it (what is allowed), in minor
--- units. `is_mixed`: rows disagree about the limit's terms, so each has a line of its own.
-create type sentinel.limit_sum as (
-  tenant_id uuid, limit_place integer, limit_key text, subject text, is_total boolean, is_mixed boolean, asked_minor bigint, taken_minor bigint
+-- An owner's budget under one policy, with a slot for each of its limits that rows name: what all rows of the batch ask of it (what is not
+-- denied) and take from it (what is allowed), in minor units. `is_mixed`: rows disagree about a limit's terms, which has a slot for each then.
+create type sentinel.budget_sum as (
+  tenant_id uuid, subject text, policy_id text, is_mixed boolean, limits text[], limit_places integer[], are_totals boolean[], asked bigint[],
+  taken bigint[]
 );
+
+-- A limit for which there is not room for all that is asked of it.
+create type sentinel.tight_limit as (tenant_id uuid, limit_key text, is_total boolean);
 
 -- One breaker of the rows that name one of `shared`, and what they add to it in one currency; `all_operations` in every currency.
 create type sentinel.rate_sum as (
@@ -52,20 +56,32 @@ begin
   return p;
 end $$;
 
--- The parts that limits are counted in, by their places.
-create or replace function sentinel.buckets_at(parts sentinel.limit_parts, places integer[]) returns timestamptz[] language plpgsql immutable as $$
+-- The same of some limits only, in the order of these places.
+create or replace function sentinel.parts_at(parts sentinel.limit_parts, places integer[]) returns sentinel.limit_parts language plpgsql immutable as $$
 declare
-  buckets timestamptz[];
+  p sentinel.limit_parts;
   place integer;
 begin
-  foreach place in array places loop buckets := buckets || parts.buckets[place + 1]; end loop;
-  return buckets;
+  foreach place in array places loop
+    p.buckets := p.buckets || parts.buckets[place + 1]; p.since := p.since || parts.since[place + 1];
+    p.seconds := p.seconds || parts.seconds[place + 1]; p.caps := p.caps || parts.caps[place + 1];
+  end loop;
+  return p;
+end $$;
+
+-- The parts that limits are counted in, by their places.
+create or replace function sentinel.buckets_at(buckets timestamptz[], places integer[]) returns timestamptz[] language plpgsql immutable as $$
+declare
+  found timestamptz[];
+  place integer;
+begin
+  foreach place in array places loop found := found || buckets[place + 1]; end loop;
+  return found;
 end $$;
 
 -- Rows of a batch without those that a set has taken (their seqs), as the questions that are decided row by row, in the order of their keys.
 create or replace function sentinel.asks_of(
-  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.limit_sum[],
-  rates sentinel.rate_sum[], without integer[]
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], rates sentinel.rate_sum[], without integer[]
 ) returns sentinel.guard_input[] language plpgsql as $$
 #variable_conflict use_column
 begin
@@ -74,9 +90,9 @@ begin
       r.seq, t.tenant_id, t.principal_id, t.owner_operator_id, r.idempotency_key, r.operation_id, r.event_id, r.permit_id, r.approval_id,
       r.second_event_id, t.agent_id, t.action, r.resource, t.risk_class, t.scenario, r.digest, r.request, r.salt, r.once_key, r.amount_minor,
       t.currency, t.hand_out_is_start, t.verdict, t.reason_code, t.reasons, t.policy_id, t.policy_version, t.policy_label, t.policy_digest,
-      (select coalesce(jsonb_agg(to_jsonb(l) || jsonb_build_object('limit_key', k.limit_key, 'subject', g.subject, 'is_total', g.is_total) order by k.nth), '[]')
+      (select coalesce(jsonb_agg(to_jsonb(l) || jsonb_build_object('limit_key', k.limit_key, 'subject', sentinel.subject_of(k.limit_key),
+                                   'is_total', k.nth > coalesce(cardinality(r.limit_keys), 0)) order by k.nth), '[]')
        from unnest(r.limit_keys || t.total_keys, t.limit_places) with ordinality as k (limit_key, limit_place, nth)
-       join unnest(asks_of.sums) as g on g.tenant_id = r.tenant_id and g.limit_key = k.limit_key and g.limit_place = k.limit_place
        join unnest(asks_of.limits) as l on l.place = k.limit_place),
       t.required_role, t.required_people, t.approval_seconds, t.permit_seconds, array[r.part1, r.part2, r.part3], r.elapsed_ms, t.approvable,
       t.asks_person, r.start_id, r.act_seconds, r.basis, r.facts_commitment,

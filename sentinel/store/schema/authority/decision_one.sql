@@ -1,42 +1,143 @@
 -- The plain decision of a batch of one, in plain statements: they are much cheaper to begin than those of a set.
 
--- Records one new permission that nothing stands against, and answers it: an ALLOW that does not start with its answer. Null, and nothing
--- written, for everything else. What it leaves is the same as all_plain and record_batch would. The caller holds the locks of
--- locks_of_batch.
+-- Holds an amount in every slot of one owner's budget, where they are the slots that are asked, in the parts of now, and the amount fits
+-- beside what they have and what earlier parts of their windows have (older). False, and nothing written, where that is not sure.
+-- Under the lock of the owner's budgets.
+create or replace function sentinel.hold_slots(
+  tenant uuid, owner text, policy text, names text[], parts timestamptz[], seconds integer[], most bigint[], older bigint[], taken bigint[]
+) returns boolean language plpgsql as $$
+begin
+  update sentinel.budgets b set held = sentinel.slots_added(b.held, taken), caps = most
+  where b.tenant_id = tenant and b.subject = owner and b.policy_id = policy and b.buckets = parts and b.limits = names
+    and sentinel.is_within_caps(sentinel.slots_added(b.held, taken), sentinel.slots_added(b.captured, older), most);
+  if found then return true; end if;
+  if exists (select from sentinel.budgets b where b.tenant_id = tenant and b.subject = owner and b.policy_id = policy)
+    or not sentinel.is_within_caps(taken, older, most) then
+    return false;
+  end if;
+  insert into sentinel.budgets (tenant_id, subject, policy_id, limits, buckets, window_seconds, caps, held, captured)
+  values (tenant, owner, policy, names, parts, seconds, most, taken, array_fill(0::bigint, array[cardinality(taken)]));
+  return true;
+end $$;
+
+-- The same for all that one row takes, owner by owner, as hold_sums would. Where it is false, something may be written: the caller undoes it.
+create or replace function sentinel.hold_alone(
+  sums sentinel.budget_sum[], limits sentinel.limit_terms[], buckets timestamptz[], moment timestamptz
+) returns boolean language plpgsql as $$
+declare
+  k sentinel.budget_sum;
+  l sentinel.limit_terms;
+  keys text[];                                                             -- of all slots whose windows roll, with the first part that counts
+  since timestamptz[];
+  older bigint[];                                                          -- what earlier parts of those have
+  place integer := 0;
+  parts timestamptz[];
+  seconds integer[];
+  most bigint[];
+  before bigint[];
+begin
+  foreach k in array sums loop
+    if k.is_mixed then return false; end if;
+    for slot in 1 .. cardinality(k.limits) loop
+      l := limits[k.limit_places[slot] + 1];
+      if l."window" = 'rolling' then
+        keys := keys || (k.policy_id || '/' || k.limits[slot] || '|' || k.subject);
+        since := since || sentinel.first_part_of(l."window", l.window_seconds, l.bucket_seconds, l.zone, moment);
+      end if;
+    end loop;
+  end loop;
+  if keys is not null then
+    older := array(
+      select (select coalesce(sum(p.held_minor + p.captured_minor), 0) from sentinel.usage_parts p
+              where p.tenant_id = k.tenant_id and p.limit_key = r.limit_key and p.bucket >= r.since)::bigint
+      from unnest(keys, since) with ordinality as r (limit_key, since, nth) order by r.nth);
+  end if;
+  foreach k in array sums loop
+    parts := null; seconds := null; most := null; before := null;
+    for slot in 1 .. cardinality(k.limits) loop
+      l := limits[k.limit_places[slot] + 1];
+      parts := parts || buckets[l.place + 1]; seconds := seconds || l.window_seconds; most := most || l.cap_minor;
+      if l."window" = 'rolling' then place := place + 1; before := before || older[place]; else before := before || 0::bigint; end if;
+    end loop;
+    if not sentinel.hold_slots(k.tenant_id, k.subject, k.policy_id, k.limits, parts, seconds, most, before, k.taken) then return false; end if;
+  end loop;
+  return true;
+end $$;
+
+-- Counts one row that is allowed against the breakers of who asks; false where it would pass one. Under the breakers' locks, so that
+-- what is there is all there is, and nobody else puts in.
+create or replace function sentinel.count_alone(rates sentinel.rate_sum[], moment timestamptz) returns boolean language plpgsql as $$
+declare
+  b sentinel.rate_sum;
+  part timestamptz;
+begin
+  foreach b in array rates loop
+    if b.is_mixed or (
+        select coalesce(sum(v.operations), 0) + b.operations > b.most_operations
+            or coalesce(sum(v.amount_minor) filter (where v.currency = b.currency), 0) + b.amount_minor > b.most_minor
+        from sentinel.velocity v
+        where v.tenant_id = b.tenant_id and v.breaker_key = b.breaker_key
+          and v.bucket >= date_bin(make_interval(secs => b.bucket_seconds), moment - make_interval(secs => b.window_seconds), 'epoch')) then
+      return false;
+    end if;
+    part := date_bin(make_interval(secs => b.bucket_seconds), moment, 'epoch');
+    update sentinel.velocity v set operations = v.operations + b.operations, amount_minor = v.amount_minor + b.amount_minor
+    where v.tenant_id = b.tenant_id and v.breaker_key = b.breaker_key and v.bucket = part and v.currency = b.currency;
+    if found then continue; end if;
+    insert into sentinel.velocity (tenant_id, breaker_key, bucket, currency, scope, target, operations, amount_minor)
+    values (b.tenant_id, b.breaker_key, part, b.currency, b.scope, b.target, b.operations, b.amount_minor);
+  end loop;
+  return true;
+end $$;
+
+-- Records one new permission that nothing stands against, and answers it. What it leaves is the same as record_batch would. Null for
+-- everything else; then something may be written and locked, and the caller undoes it.
 create or replace function sentinel.record_one(
-  t sentinel.guard_terms, r sentinel.guard_row, sums sentinel.limit_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
-  crowded uuid[], began timestamptz, moment timestamptz
+  t sentinel.guard_terms, r sentinel.guard_row, limits sentinel.limit_terms[], sums sentinel.budget_sum[], rates sentinel.rate_sum[],
+  began timestamptz, patience_ms integer
 ) returns sentinel.guard_output language plpgsql as $$
 declare
+  deadline timestamptz := began + make_interval(secs => patience_ms / 1000.0);
+  own_locks bigint[] := sentinel.budget_locks(t.tenant_id, r.subjects);
+  total_locks bigint[] := sentinel.budget_locks(t.tenant_id, t.total_subjects);
+  locks bigint[] := own_locks || total_locks || sentinel.operation_lock(t.tenant_id, r.idempotency_key);
+  moment timestamptz;
+  buckets timestamptz[];
+  l sentinel.limit_terms;
+  b sentinel.rate_sum;
   body text;
   body_hash text;
-  permit_end timestamptz := moment + make_interval(secs => t.permit_seconds);
+  is_start boolean := r.start_id is not null or coalesce(t.hand_out_is_start, false);
+  start_body text;
+  start_hash text;
+  permit_end timestamptz;
   keys text[];
-  own_locks bigint[];
-  total_locks bigint[];
-  one sentinel.guard_output;
 begin
-  if t.verdict <> 'ALLOW' or r.start_id is not null or t.hand_out_is_start or t.principal_id = any(crowded) then return null; end if;
+  if r.once_key is not null then locks := locks || sentinel.once_lock(t.tenant_id, r.once_key); end if;
+  foreach b in array rates loop locks := locks || sentinel.velocity_lock(b.tenant_id, b.breaker_key); end loop;
+  if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
+  perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
+  perform sentinel.take_locks(locks, deadline);
+
+  moment := clock_timestamp();
+  permit_end := moment + make_interval(secs => t.permit_seconds);
   if exists (select from sentinel.halts where lifted_at is null)
+    or not is_start and exists (select from sentinel.crowded_keys c where c.principal_id = t.principal_id and c.valid_until > began)
     or exists (select from sentinel.operations o where o.idempotency_key = r.idempotency_key and o.tenant_id = t.tenant_id)
     or exists (select from sentinel.operation_states s
                where s.tenant_id = t.tenant_id and s.once_folded = sentinel.once_folded(r.once_key) and s.once_live) then
     return null;
   end if;
-  if cardinality(sums) > 0 and cardinality(sentinel.tight_sums(sums, parts)) > 0 then return null; end if;
-  if cardinality(rates) > 0 and sentinel.is_rate_tight(rates, moment) then return null; end if;
+  if not sentinel.count_alone(rates, moment) then return null; end if;
+  if r.amount_minor is not null and cardinality(sums) > 0 then
+    foreach l in array limits loop buckets := buckets || sentinel.part_of(l."window", l.bucket_seconds, l.zone, moment); end loop;
+    if not sentinel.hold_alone(sums, limits, buckets, moment) then return null; end if;
+    keys := r.limit_keys || t.total_keys;
+  end if;
 
-  -- From here it is allowed.
-  perform sentinel.count_rates(rates, moment);
   body := r.part1 || sentinel.utc_text(moment) || '","decision":"ALLOW","facts_commitment":"' || r.facts_commitment || '","latency_ms":'
     || (r.elapsed_ms + ceil(extract(epoch from moment - began) * 1000)::integer) || r.part2 || t.reason_code || r.part3;
   body_hash := sentinel.sha256_text(body);
-  if r.amount_minor is not null and cardinality(sums) > 0 then
-    perform sentinel.hold_sums(sums, parts);
-    keys := r.limit_keys || t.total_keys;
-    own_locks := sentinel.budget_locks(t.tenant_id, r.subjects);
-    total_locks := sentinel.budget_locks(t.tenant_id, t.total_subjects);
-  end if;
   insert into sentinel.operations
     (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
      scenario, once_key, amount_minor, currency, created_at)
@@ -44,18 +145,24 @@ begin
      r.basis, r.salt, t.scenario, r.once_key, r.amount_minor, t.currency, began);
   insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
   values (t.tenant_id, r.event_id, 'decision', r.operation_id, t.agent_id, body, body_hash, moment);
+  if is_start then
+    start_body := sentinel.start_text(r.second_event_id, r.operation_id, t.agent_id, t.action, r.permit_id, r.start_id, sentinel.utc_text(moment));
+    start_hash := sentinel.sha256_text(start_body);
+    insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+    values (t.tenant_id, r.second_event_id, 'start', r.operation_id, t.agent_id, start_body, start_hash, moment);
+  end if;
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest, decision_event_id,
-     once_key, once_live, permit_id, permit_expires_at, principal_id, holds, total_holds, reserved_minor, limit_keys, limit_buckets, reservation)
-  values (t.tenant_id, r.operation_id, 'allowed', 'ALLOW', t.reason_code, t.policy_id, t.policy_version, t.policy_label, t.policy_digest, r.event_id,
-     r.once_key, r.once_key is not null, r.permit_id, permit_end, t.principal_id, own_locks, total_locks,
-     case when keys is not null then r.amount_minor end, keys, case when keys is not null then sentinel.buckets_at(parts, t.limit_places) end,
+     once_key, once_live, permit_id, permit_expires_at, start_id, started_at, start_event_id, start_hash, act_until, principal_id, holds, total_holds,
+     reserved_minor, limit_keys, limit_buckets, reservation)
+  values (t.tenant_id, r.operation_id, case when is_start then 'started' else 'allowed' end, 'ALLOW', t.reason_code, t.policy_id, t.policy_version, t.policy_label, t.policy_digest, r.event_id,
+     r.once_key, r.once_key is not null, r.permit_id, permit_end, r.start_id, case when is_start then moment end,
+     case when is_start then r.second_event_id end, start_hash, case when is_start then sentinel.leave_until(r.act_seconds, moment) end, t.principal_id,
+     case when keys is not null then own_locks end, case when keys is not null then total_locks end,
+     case when keys is not null then r.amount_minor end, keys, case when keys is not null then sentinel.buckets_at(buckets, t.limit_places) end,
      case when keys is not null then 'held' end);
-
-  one.seq := r.seq; one.result := 'decided'; one.operation_id := r.operation_id; one.decision_event_id := r.event_id;
-  one.decision := 'ALLOW'; one.reason_code := t.reason_code; one.status := 'allowed'; one.policy_id := t.policy_id;
-  one.policy_version := t.policy_version; one.policy_label := t.policy_label; one.resource := r.resource; one.risk_class := t.risk_class;
-  one.digest := r.digest; one.permit_id := r.permit_id; one.permit_expires_at := permit_end; one.pack := body; one.pack_hash := body_hash;
-  one.decided_at := moment;
-  return one;
+  return row(r.seq, 'decided', r.operation_id, r.event_id, 'ALLOW', t.reason_code, 'allowed', t.policy_id, t.policy_version, t.policy_label,
+    r.resource, t.risk_class, r.digest, null, r.permit_id, permit_end, null, null, null, null, null, body, body_hash, moment,
+    case when r.start_id is not null then r.second_event_id end, case when r.start_id is not null then start_hash end,
+    case when r.start_id is not null then false end)::sentinel.guard_output;
 end $$;

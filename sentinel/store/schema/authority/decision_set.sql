@@ -27,56 +27,60 @@ begin
   end loop;
 end $$;
 
--- Those of these sums for which there is not room for all that is asked, or whose terms rows disagree about. Under the locks of the budgets.
-create or replace function sentinel.tight_sums(sums sentinel.limit_sum[], parts sentinel.limit_parts) returns sentinel.limit_sum[]
+-- Those limits of these sums for which there is not room for all that is asked, or whose terms rows disagree about. Under the locks of the
+-- budgets. Parts that a slot has left behind are older than the slot's: they count in a rolling window, and where the clock went back.
+create or replace function sentinel.tight_sums(sums sentinel.budget_sum[], parts sentinel.limit_parts) returns sentinel.tight_limit[]
 language plpgsql as $$
 #variable_conflict use_column
 begin
   return array(
-    select k from unnest(sums) as k
-    where k.is_mixed or k.asked_minor + (
-      select coalesce(sum(u.minor), 0) from (
-        select b.held[b.slot] + b.captured[b.slot] as minor from (
-          select one.held, one.captured, one.buckets, array_position(one.limits, sentinel.limit_of(k.limit_key)) as slot from sentinel.budgets one
-          where one.tenant_id = k.tenant_id and one.subject = k.subject and one.policy_id = sentinel.policy_of(k.limit_key) offset 0) as b
-        where b.buckets[b.slot] >= parts.since[k.limit_place + 1]
-        union all
-        select p.held_minor + p.captured_minor from sentinel.usage_parts p
-        where p.tenant_id = k.tenant_id and p.limit_key = k.limit_key and p.bucket >= parts.since[k.limit_place + 1]) as u
-      ) > parts.caps[k.limit_place + 1]);
+    select (k.tenant_id, leg.limit_key, leg.is_total)::sentinel.tight_limit
+    from unnest(sums) as k left join lateral (
+      select one.limits, one.buckets, one.held, one.captured from sentinel.budgets one
+      where one.tenant_id = k.tenant_id and one.subject = k.subject and one.policy_id = k.policy_id offset 0) as b on true
+    cross join lateral (
+      select l.place, l.is_total, l.asked, k.policy_id || '/' || l.name || '|' || k.subject as limit_key, array_position(b.limits, l.name) as slot
+      from unnest(k.limits, k.limit_places, k.are_totals, k.asked) as l (name, place, is_total, asked) offset 0) as leg
+    where k.is_mixed or leg.asked
+      + case when b.buckets[leg.slot] >= parts.since[leg.place + 1] then b.held[leg.slot] + b.captured[leg.slot] else 0 end
+      + case when parts.since[leg.place + 1] < parts.buckets[leg.place + 1] or b.buckets[leg.slot] > parts.buckets[leg.place + 1] then (
+          select coalesce(sum(p.held_minor + p.captured_minor), 0) from sentinel.usage_parts p
+          where p.tenant_id = k.tenant_id and p.limit_key = leg.limit_key and p.bucket >= parts.since[leg.place + 1]) else 0 end
+      > parts.caps[leg.place + 1]);
 end $$;
 
 -- Adds what is taken to each limit's current part. Under the locks of the budgets: nobody else puts in or moves these rows. Each is
 -- looked up by its key and then taken from its place, because a join may read all that is there. One that moved meanwhile is an error.
 -- A row whose slots are others, or whose parts are over, is brought up to date limit by limit (`late`, which is counted because a
 -- part of a statement that nobody reads is not run).
-create or replace function sentinel.hold_sums(sums sentinel.limit_sum[], parts sentinel.limit_parts) returns void language plpgsql as $$
+create or replace function sentinel.hold_sums(sums sentinel.budget_sum[], parts sentinel.limit_parts) returns void language plpgsql as $$
 #variable_conflict use_column
 declare
   is_lost boolean;
   is_left boolean;
 begin
-  with asked as materialized (
-    select k.tenant_id, k.subject, k.policy_id, array_agg(k.name) as limits, array_agg(parts.buckets[k.limit_place + 1]) as buckets,
-           array_agg(parts.seconds[k.limit_place + 1]) as window_seconds, array_agg(parts.caps[k.limit_place + 1]) as caps, array_agg(k.taken_minor) as taken
-    from (select *, sentinel.policy_of(s.limit_key) as policy_id, sentinel.limit_of(s.limit_key) as name from unnest(sums) as s where s.taken_minor > 0) as k
-    group by k.tenant_id, k.subject, k.policy_id
+  with placed as materialized (
+    select k.limit_places, sentinel.parts_at(parts, k.limit_places) as at from (select distinct limit_places from unnest(sums)) as k
   ), found as materialized (
-    select a.*, b.found_at, b.buckets = a.buckets and b.limits = a.limits as is_same from asked as a left join lateral (
+    select k.tenant_id, k.subject, k.policy_id, k.limits, k.taken, (p.at).buckets, (p.at).seconds as window_seconds, (p.at).caps, b.found_at,
+           case when k.is_mixed or 0 = any(k.taken) then 'late' when b.found_at is null then 'new'
+                when b.buckets = (p.at).buckets and b.limits = k.limits then 'same' else 'late' end as slots
+    from unnest(sums) as k join placed as p on p.limit_places = k.limit_places left join lateral (
       select one.ctid as found_at, one.buckets, one.limits from sentinel.budgets one
-      where one.tenant_id = a.tenant_id and one.subject = a.subject and one.policy_id = a.policy_id offset 0) as b on true
+      where one.tenant_id = k.tenant_id and one.subject = k.subject and one.policy_id = k.policy_id offset 0) as b on true
+    where 0 < any(k.taken)
   ), moved as (
-    update sentinel.budgets u set held = sentinel.slots_added(u.held, f.taken), caps = f.caps from found as f where u.ctid = f.found_at and f.is_same returning 1
+    update sentinel.budgets u set held = sentinel.slots_added(u.held, f.taken), caps = f.caps from found as f where u.ctid = f.found_at and f.slots = 'same' returning 1
   ), added as (
     insert into sentinel.budgets (tenant_id, subject, policy_id, limits, buckets, window_seconds, caps, held, captured)
     select f.tenant_id, f.subject, f.policy_id, f.limits, f.buckets, f.window_seconds, f.caps, f.taken, array_fill(0::bigint, array[cardinality(f.taken)])
-    from found as f where f.found_at is null returning 1
+    from found as f where f.slots = 'new' returning 1
   ), late as (
     select sentinel.hold_part(f.tenant_id, f.policy_id || '/' || leg.name || '|' || f.subject, leg.bucket, leg.seconds, leg.cap, leg.minor)
     from found as f cross join lateral unnest(f.limits, f.buckets, f.window_seconds, f.caps, f.taken) as leg (name, bucket, seconds, cap, minor)
-    where not f.is_same
+    where f.slots = 'late' and leg.minor > 0
   )
-  select (select count(*) from moved) + (select count(*) from added) <> count(*) filter (where f.is_same is not false), (select count(*) from late) > 0
+  select (select count(*) from moved) + (select count(*) from added) <> count(*) filter (where f.slots <> 'late'), (select count(*) from late) > 0
     into is_lost, is_left from found as f;
   if is_lost then raise exception 'a budget moved without its lock' using errcode = 'deadlock_detected'; end if;
 end $$;
@@ -84,7 +88,7 @@ end $$;
 -- All rows of a batch (their seqs) where every one is plain (as plain_rows says), else null: a look that costs little, because
 -- it asks of all rows together what plain_rows asks of each. The caller holds the locks of locks_of_batch.
 create or replace function sentinel.all_plain(
-  terms sentinel.guard_terms[], batch sentinel.guard_row[], sums sentinel.limit_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], sums sentinel.budget_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
   crowded uuid[], moment timestamptz
 ) returns integer[] language plpgsql as $$
 #variable_conflict use_column
@@ -115,7 +119,7 @@ end $$;
 -- what it may do only once is live or asked twice; none is where a total or a breaker of who asks is too tight. The caller holds the locks of
 -- locks_of_batch, so what is read here is all there is.
 create or replace function sentinel.plain_rows(
-  terms sentinel.guard_terms[], batch sentinel.guard_row[], sums sentinel.limit_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], sums sentinel.budget_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
   crowded uuid[], moment timestamptz
 ) returns integer[] language plpgsql as $$
 #variable_conflict use_column
@@ -144,9 +148,9 @@ begin
 end $$;
 
 -- The same sums of some rows of the batch only (their seqs).
-create or replace function sentinel.limit_sums_of(
-  sums sentinel.limit_sum[], terms sentinel.guard_terms[], batch sentinel.guard_row[], chosen integer[]
-) returns sentinel.limit_sum[] language plpgsql as $$
+create or replace function sentinel.budget_sums_of(
+  sums sentinel.budget_sum[], terms sentinel.guard_terms[], batch sentinel.guard_row[], chosen integer[]
+) returns sentinel.budget_sum[] language plpgsql as $$
 #variable_conflict use_column
 begin
   return array(
@@ -155,9 +159,11 @@ begin
       from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place
       cross join lateral unnest(r.limit_keys || t.total_keys, t.limit_places) as k (limit_key, limit_place)
       where r.seq = any(chosen) and t.verdict = 'ALLOW' and r.amount_minor is not null group by 1, 2, 3)
-    select (k.tenant_id, k.limit_place, k.limit_key, k.subject, k.is_total, k.is_mixed, k.asked_minor, coalesce(t.minor, 0))::sentinel.limit_sum
-    from unnest(sums) as k
-    left join taken t on t.tenant_id = k.tenant_id and t.limit_key = k.limit_key and t.limit_place = k.limit_place);
+    select (k.tenant_id, k.subject, k.policy_id, k.is_mixed, k.limits, k.limit_places, k.are_totals, k.asked, array(
+        select coalesce(t.minor, 0) from unnest(k.limits, k.limit_places) with ordinality as leg (name, place, nth)
+        left join taken t on t.tenant_id = k.tenant_id and t.limit_place = leg.place and t.limit_key = k.policy_id || '/' || leg.name || '|' || k.subject
+        order by leg.nth))::sentinel.budget_sum
+    from unnest(sums) as k);
 end $$;
 
 create or replace function sentinel.rate_sums_of(
@@ -191,13 +197,11 @@ begin
 end $$;
 
 -- One or many decisions in one transaction: what is plain as one set, the rest row by row in key order, which is exact.
--- Waits for others' locks for patience_ms in all. The settings are for all that it calls: the plans must not depend on how much there
--- was when they were made.
+-- Waits for others' locks for patience_ms in all.
 create or replace function sentinel.record_batch(
-  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.limit_sum[],
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.budget_sum[],
   rates sentinel.rate_sum[], patience_ms integer, alone boolean
-) returns setof sentinel.guard_output language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+) returns setof sentinel.guard_output language plpgsql as $$
 #variable_conflict use_column
 declare
   began timestamptz := clock_timestamp();
@@ -210,11 +214,7 @@ declare
   decided_text text;
   took_ms integer;
   asks sentinel.guard_input[];
-  one sentinel.guard_output;
 begin
-  if current_setting('transaction_isolation') <> 'read committed' then
-    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
-  end if;
   if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
   if alone then perform pg_advisory_xact_lock(sentinel.halt_lock());
   else perform pg_advisory_xact_lock_shared(sentinel.halt_lock()); end if;
@@ -226,14 +226,15 @@ begin
   moment := clock_timestamp();
   parts := sentinel.parts_of(limits, moment);
   if cardinality(batch) = 1 then
-    one := sentinel.record_one(terms[1], batch[1], sums, rates, parts, crowded, began, moment);
-    if one.seq is not null then return next one; return; end if;
+    if exists (select from sentinel.operations o where o.idempotency_key = batch[1].idempotency_key and o.tenant_id = batch[1].tenant_id) then
+      plain := '{}';                                                       -- a replay alone: there is nothing more to look at
+    end if;
   end if;
-  plain := sentinel.all_plain(terms, batch, sums, rates, parts, crowded, moment);
+  if plain is null then plain := sentinel.all_plain(terms, batch, sums, rates, parts, crowded, moment); end if;
   if plain is null then
     plain := sentinel.plain_rows(terms, batch, sums, rates, parts, crowded, moment);
     if cardinality(plain) > 0 then
-      sums := sentinel.limit_sums_of(sums, terms, batch, plain);
+      sums := sentinel.budget_sums_of(sums, terms, batch, plain);
       rates := sentinel.rate_sums_of(rates, terms, batch, plain);
     end if;
   end if;
@@ -249,7 +250,7 @@ begin
     -- What is allowed takes its amount of each limit, in the part of the window that is being filled.
     with common as materialized (
       select t.*, t.verdict = 'ALLOW' as allowed,
-             sentinel.buckets_at(parts, t.limit_places) as buckets,
+             sentinel.buckets_at(parts.buckets, t.limit_places) as buckets,
              sentinel.budget_locks(t.tenant_id, t.total_subjects) as total_locks
       from unnest(terms) as t
     ), decided as materialized (
@@ -309,19 +310,37 @@ begin
     from decided as d;
     if cardinality(plain) = cardinality(batch) then return; end if;
   end if;
-  asks := sentinel.asks_of(terms, batch, limits, sums, rates, plain);
+  asks := sentinel.asks_of(terms, batch, limits, rates, plain);
   perform sentinel.take_late_locks(array(
     select unnest(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key))) from unnest(asks) as a), locks);
   return query select * from sentinel.record_rows(asks, crowded, began);
 end $$;
 
+-- One decision in plain statements where that is enough; else all of that is undone, its locks too, and it is a batch.
 -- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its
 -- locks with it, and made again alone: then the halt comes after all that was under way and before all that comes later.
+-- The settings are for all that is called from here: the plans must not depend on how much there was when they were made.
 create or replace function sentinel.record_decisions(
-  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.limit_sum[],
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.budget_sum[],
   rates sentinel.rate_sum[], patience_ms integer default 2000
-) returns setof sentinel.guard_output language plpgsql as $$
+) returns setof sentinel.guard_output language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+declare
+  began timestamptz := clock_timestamp();
+  one sentinel.guard_output;
 begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
+  end if;
+  if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' then
+    begin
+      one := sentinel.record_one(terms[1], batch[1], limits, sums, rates, began, patience_ms);
+      if one.seq is not null then return next one; return; end if;
+      raise exception 'something stands against it' using errcode = 'SNONE';
+    exception when sqlstate 'SNONE' then null;
+    end;
+    patience_ms := greatest(1, patience_ms - ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer);
+  end if;
   begin
     return query select * from sentinel.record_batch(terms, batch, limits, sums, rates, patience_ms, false);
     return;

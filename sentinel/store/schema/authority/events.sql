@@ -19,7 +19,8 @@ create table sentinel.events (
   transaction_id xid8 not null default pg_current_xact_id(),
   primary key (tenant_id, event_id)
 );
-create index events_operation on sentinel.events (operation_id);
+-- The decision is found by the operation's state (decision_event_id), what followed it here.
+create index events_operation on sentinel.events (operation_id) where kind <> 'decision';
 create index events_transaction on sentinel.events (transaction_id, event_id);
 -- events: the log is read by its key; kinds that come seldom are found without looking through what every operation leaves
 create index events_seldom on sentinel.events (event_id) where kind not in ('decision', 'start', 'outcome');

@@ -27,13 +27,19 @@ create table sentinel.operations (
 create trigger append_only before update or delete or truncate on sentinel.operations
   for each statement execute function sentinel.refuse_change();
 
+-- The words of an operation's state. As domains, because PostgreSQL reads the text of a table's CHECKs anew at every statement, in which
+-- a list of words is long; those of a domain it reads once a connection.
+create domain sentinel.operation_status as text check (value in
+  ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed'));
+create domain sentinel.decision_word as text check (value in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY'));
+create domain sentinel.outcome_word as text check (value in ('success', 'error'));
+
 -- The life of an operation: the one row that moves.
 create table sentinel.operation_states (
   tenant_id         uuid not null,
   operation_id      uuid not null,
-  status            text not null check (status in
-                      ('allowed', 'pending', 'approved', 'expired', 'denied', 'started', 'in_doubt', 'completed')),
-  decision          text not null check (decision in ('ALLOW', 'APPROVAL_REQUIRED', 'DENY')),
+  status            sentinel.operation_status not null,
+  decision          sentinel.decision_word not null,
   reason_code       text not null,                                         -- why it stands so
   policy_id         text not null,
   policy_version    text not null,
@@ -49,7 +55,7 @@ create table sentinel.operation_states (
   started_at        timestamptz,
   start_event_id    uuid,
   start_hash        text,
-  outcome           text check (outcome in ('success', 'error')),          -- as reported; error: unknown whether it happened
+  outcome           sentinel.outcome_word,                                 -- as reported; error: unknown whether it happened
   report_digest     text,                                                  -- of the first report: another one contradicts it
   reported_at       timestamptz,
   report_event_id   uuid,
@@ -69,22 +75,22 @@ create table sentinel.operation_states (
   tightened         text[],
   total_holds       bigint[],                                              -- the locks of totals that a permit is counted in
   -- What the permit reserves: its amount in each of these limits, in the part of each that was being filled. Null: nothing.
-  reserved_minor    bigint check (reserved_minor > 0),
+  reserved_minor    bigint,
   limit_keys        text[],
   limit_buckets     timestamptz[],
   limit_overrides   boolean[],                                             -- a person lifted this limit: held beside the cap; null: none
-  reservation       text check (reservation in ('held', 'captured', 'released')),
+  reservation       text,
   primary key (operation_id, tenant_id),
-  constraint started_has_time check ((started_at is not null) = (status in ('started', 'in_doubt', 'completed'))),
-  constraint permit_has_end check ((permit_id is null) = (permit_expires_at is null)),
-  constraint doubt_has_reason check (status <> 'in_doubt' or in_doubt_reason is not null),
-  constraint started_may_act check (status <> 'started' or act_until is not null),
+  -- One for all of them: each CHECK is begun anew at every statement.
+  constraint state_is_sound check (
+    (started_at is not null) = (status in ('started', 'in_doubt', 'completed')) and (permit_id is null) = (permit_expires_at is null)
+    and (status <> 'in_doubt' or in_doubt_reason is not null) and (status <> 'started' or act_until is not null)
+    and reservation in ('held', 'captured', 'released') and reserved_minor > 0 and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
+    and cardinality(limit_buckets) = cardinality(limit_keys)),
   constraint not_executed_was_started check (not_executed_at is null or status in ('in_doubt', 'completed')),
   -- Whoever answers a start must move act_until past now: with this, no answer can say "go" after "not executed", nor can
   -- that be said while an answer still says "go".
-  constraint not_executed_is_final check (act_until <= not_executed_at),
-  constraint reserved_in_limits check ((reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
-    and cardinality(limit_buckets) = cardinality(limit_keys))
+  constraint not_executed_is_final check (act_until <= not_executed_at)
 ) with (fillfactor = 60);
 
 -- What permits reserve, a line each: for who counts, and for people.
