@@ -108,9 +108,9 @@ def batch(body: Mapping[str, Any], wanted: int) -> list[BatchItem]:
     answers = []
     for one in found:
         if (
-            not isinstance(one, Mapping)
+            not isinstance(one, dict)
             or type(one.get("status")) is not int
-            or not isinstance(one.get("body"), Mapping)
+            or not isinstance(one.get("body"), dict)
         ):
             malformed("an answer in the batch is malformed")
         answers.append(BatchItem(one["status"], one.get("replayed") is True, one["body"]))

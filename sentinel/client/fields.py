@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
 from sentinel.client.errors import NoAnswerKind, Unreachable
+
+_USUAL_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 def malformed(what: str) -> NoReturn:
@@ -47,6 +50,8 @@ def optional_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | 
 def uuid_text(body: Mapping[str, Any], name: str) -> str:
     """A UUID, as text in its usual spelling."""
     found = text(body, name)
+    if _USUAL_UUID(found):
+        return found
     try:
         return str(uuid.UUID(found))
     except ValueError:

@@ -165,6 +165,11 @@ MEMBERS: dict[str, Member] = {
 }
 """The members of the answer's body by name, in the order of the document."""
 
+_OF_THE_STATUS = (_permit, _optional_uuid)
+_ALWAYS_READ = tuple((name, one.read) for name, one in MEMBERS.items() if one.required or one.read in _OF_THE_STATUS)
+_READ_WHERE_PRESENT = tuple((name, one.read) for name, one in MEMBERS.items() if name not in dict(_ALWAYS_READ))
+"""What is left out of a body is None; only whether a permit or an approval may be left out depends on the status."""
+
 
 def guard_answer(
     body: Mapping[str, Any], *, action: str, agent_id: str, idempotency_key: str, replayed: bool
@@ -174,5 +179,8 @@ def guard_answer(
     decision = text(body, "decision")
     if decision not in _DECISIONS_OF_STATUS.get(status, ()):
         malformed(f"decision {decision[:20]!r} with status {status[:20]!r}")
-    found = {name: member.read(body, name) for name, member in MEMBERS.items()}
+    found = {name: read(body, name) for name, read in _ALWAYS_READ}
+    for name, read in _READ_WHERE_PRESENT:
+        if name in body:
+            found[name] = read(body, name)
     return GuardAnswer(action=action, agent_id=agent_id, idempotency_key=idempotency_key, replayed=replayed, **found)
