@@ -107,11 +107,7 @@ def batch(body: Mapping[str, Any], wanted: int) -> list[BatchItem]:
         malformed("the batch is not answered one by one")
     answers = []
     for one in found:
-        if (
-            not isinstance(one, dict)
-            or type(one.get("status")) is not int
-            or not isinstance(one.get("body"), dict)
-        ):
+        if not isinstance(one, dict) or type(one.get("status")) is not int or not isinstance(one.get("body"), dict):
             malformed("an answer in the batch is malformed")
         answers.append(BatchItem(one["status"], one.get("replayed") is True, one["body"]))
     return answers
