@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -33,7 +33,7 @@ from worker.orders.order import ClaimedOrder, KnownAccount, Order, ReviewStatus,
 
 # Calls.
 
-_WORK_COLUMNS = len(fields(ClaimedOrder))
+_WORK_COLUMNS = len(ClaimedOrder.__struct_fields__)
 Row = Mapping[str, Any]
 Step = tuple[ClaimedOrder, Row]
 """An order, and what is recorded of it."""
