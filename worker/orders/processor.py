@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from sentinel.core.errors import SentinelError, TryLater
+from worker.failpoints import OrderFailpoint
 from worker.orders import metrics
-from worker.orders.failpoints import OrderFailpoint
 from worker.orders.lanes import LaneEvent
 from worker.orders.order import ClaimedOrder, Lane, ReviewStatus
 from worker.orders.shop import Attempts, EffectKind, look, perform

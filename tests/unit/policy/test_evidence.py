@@ -33,7 +33,7 @@ from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
 from sentinel.policy.facts import declared_evidence, extract_facts
-from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import Escalation
 
 FACTS = """\
 facts:

@@ -33,8 +33,7 @@ from worker.refunds.rows import (
     ReleaseLease,
     Report,
 )
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
+from worker.refunds.workflow.graph import FIRST, SUCCESSORS, Escalation, StepName
 from worker.refunds.workflow.routes import Route, Routes
 from worker.settlement import NoAnswer, Refused, Settled
 

@@ -31,8 +31,7 @@ from worker.refunds.ledger import Ledger
 from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import RISK_CLASS, Change, LedgerEvent, LedgerState, ReleaseLease
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import FIRST, StepName, next_step
+from worker.refunds.workflow.graph import FIRST, Escalation, StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, Stopped, lease_lost, to_person
 from worker.refunds.workflow.steps.order_and_image import order_of

@@ -21,8 +21,7 @@ from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.rows import OrderFacts
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName, next_step
+from worker.refunds.workflow.graph import Escalation, StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN, Route, Routes, master_of
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, to_person
 from worker.settlement.registry import Systems

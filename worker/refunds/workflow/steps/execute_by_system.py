@@ -20,8 +20,7 @@ from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.rows import Change, Execution, LedgerState, Report, report_body
 from worker.refunds.transitions import RetryPolicy, is_outside
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import RunContext, StepResult, lease_lost, trail_entry, untouched
 from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
