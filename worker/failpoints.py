@@ -19,7 +19,7 @@ from worker.refunds.workflow.graph import StepName
 
 
 class Failpoint(StrEnum):
-    """Every place, in the order in which a row passes them."""
+    """Every place of the refund worker, in the order in which a row passes them."""
 
     AFTER_CLAIM = "after_claim"
     AFTER_FACTS = "after_facts"
@@ -30,6 +30,22 @@ class Failpoint(StrEnum):
     AFTER_START = "after_start"
     BEFORE_EXECUTION = "before_execution"
     AFTER_EXECUTION_COMMIT = "after_execution_commit"
+    BEFORE_REPORT = "before_report"
+    AFTER_REPORT = "after_report"
+    AFTER_ACK = "after_ack"
+
+
+class OrderFailpoint(StrEnum):
+    """Every place of the order intake, in the order in which an order passes them."""
+
+    AFTER_TAKE = "after_take"
+    AFTER_SCORE = "after_score"
+    BEFORE_GUARD = "before_guard"
+    AFTER_GUARD = "after_guard"
+    AFTER_DECIDED = "after_decided"
+    BEFORE_SHOP = "before_shop"
+    AFTER_SHOP = "after_shop"
+    AFTER_SETTLED = "after_settled"
     BEFORE_REPORT = "before_report"
     AFTER_REPORT = "after_report"
     AFTER_ACK = "after_ack"

@@ -22,7 +22,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import click
 
@@ -30,7 +30,8 @@ from sentinel.client import Client
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.command_line import OneLineCommand
 from sentinel.platform.settings import UnsafeConfiguration
-from sentinel.store.safety import UnsafeDatabase
+from sentinel.store.database import WORKER
+from sentinel.store.safety import UnsafeDatabase, database_status
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
 from worker.key_check import KeyCheck
 from worker.presentation import out, run_json, run_lines, run_table, simulation_table
@@ -151,13 +152,24 @@ def _loop(
         if settings.health_port:
             # A web server's modules, only where one is wanted: a single run starts several times faster without them.
             from sentinel.platform.serving.health import create_app, serving
-            from worker.refunds.health import readiness_of
 
-            app = create_app("worker.refunds.health", readiness_of(ledger, key), metrics.exposition)
+            app = create_app("worker.refunds", readiness_of(ledger, key), metrics.exposition)
             stack.enter_context(serving(app, settings.health_host, settings.health_port, "WORKER_HEALTH_PORT"))
         stack.enter_context(_ends_on_signal(agent))
         agent.run_loop(limit)
     return 0
+
+
+def readiness_of(ledger: Ledger, key: KeyCheck) -> Callable[[], Mapping[str, bool]]:
+    """What /readyz asks: the database and its schema, and whether the authority takes the key as ours. No row, no customer, no key."""
+    from sentinel.platform.http.readiness import database_checks
+
+    def checks() -> Mapping[str, bool]:
+        fault = key.fault()
+        standing = database_checks(lambda: database_status(ledger.pool, WORKER))
+        return {**standing, "authority": fault is None or fault.answered, "key": fault is None}
+
+    return checks
 
 
 def _print_run(outcome: RunResult, as_json: bool) -> None:

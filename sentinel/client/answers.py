@@ -7,6 +7,7 @@ OpenAPI schema and docs/guard-answer.md are made from it. A body that is not exa
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -30,6 +31,9 @@ _APPROVAL_STATUSES = ("pending", "approved", "rejected", "expired")
 _HEARTBEATS = ("OK", "PAUSE", "KILL")
 _SCOPES = ("global", "tenant", "agent", "action", "scenario", "agent_action")
 _LEVELS = ("pause", "kill")
+
+
+_USUAL_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 def malformed(what: str) -> NoReturn:
@@ -69,6 +73,8 @@ def optional_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | 
 def uuid_text(body: Mapping[str, Any], name: str) -> str:
     """A UUID, as text in its usual spelling."""
     found = text(body, name)
+    if _USUAL_UUID(found):
+        return found
     try:
         return str(uuid.UUID(found))
     except ValueError:
@@ -240,6 +246,12 @@ MEMBERS: dict[str, Member] = {
 """The members of the answer's body by name, in the order of the document."""
 
 
+_OF_THE_STATUS = (_permit, _optional_uuid)
+_ALWAYS_READ = tuple((name, one.read) for name, one in MEMBERS.items() if one.required or one.read in _OF_THE_STATUS)
+_READ_WHERE_PRESENT = tuple((name, one.read) for name, one in MEMBERS.items() if name not in dict(_ALWAYS_READ))
+"""What is left out of a body is None; only whether a permit or an approval may be left out depends on the status."""
+
+
 def guard_answer(
     body: Mapping[str, Any], *, action: str, agent_id: str, idempotency_key: str, replayed: bool
 ) -> GuardAnswer:
@@ -248,7 +260,10 @@ def guard_answer(
     decision = text(body, "decision")
     if decision not in _DECISIONS_OF_STATUS.get(status, ()):
         malformed(f"decision {decision[:20]!r} with status {status[:20]!r}")
-    found = {name: member.read(body, name) for name, member in MEMBERS.items()}
+    found = {name: read(body, name) for name, read in _ALWAYS_READ}
+    for name, read in _READ_WHERE_PRESENT:
+        if name in body:
+            found[name] = read(body, name)
     return GuardAnswer(action=action, agent_id=agent_id, idempotency_key=idempotency_key, replayed=replayed, **found)
 
 
@@ -333,11 +348,7 @@ def batch(body: Mapping[str, Any], wanted: int) -> list[BatchItem]:
         malformed("the batch is not answered one by one")
     answers = []
     for one in found:
-        if (
-            not isinstance(one, Mapping)
-            or type(one.get("status")) is not int
-            or not isinstance(one.get("body"), Mapping)
-        ):
+        if not isinstance(one, dict) or type(one.get("status")) is not int or not isinstance(one.get("body"), dict):
             malformed("an answer in the batch is malformed")
         answers.append(BatchItem(one["status"], one.get("replayed") is True, one["body"]))
     return answers

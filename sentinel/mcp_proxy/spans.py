@@ -16,7 +16,7 @@ import mcp_types as types
 from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from sentinel.client.trace_context import open_span
+from sentinel.client.transport import open_span
 from sentinel.integrations import refusal_details
 from sentinel.mcp_proxy.answers import CallRefused
 from sentinel.mcp_proxy.calls import PermittedCall, Result

@@ -15,7 +15,7 @@ from tests.support.workflow_fixtures import BRANCHES, FEE, PUBLIC_FEE, Branch, S
 from worker.critic.case import CriticCode
 from worker.critic.critic import Critic
 from worker.images.recogniser import Recognised, Unrecognised
-from worker.refunds.workflow.escalations import Escalation as E
+from worker.refunds.workflow.graph import Escalation as E
 from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.runner import StepResult
 from worker.refunds.workflow.steps.checks import GateCommon

@@ -71,7 +71,7 @@ A role opens no more connections than its program needs. `sentinel migrate` sets
 | Role | Connections | For |
 |---|---|---|
 | `sentinel_authority` | 96 | `SENTINEL_PROCESSES` × `SENTINEL_POOL_SIZE`, 12 as shipped, for each authority |
-| `sentinel_worker` | 24 | `WORKER_LANES` + 3, 5 as shipped, for each worker; commands |
+| `sentinel_worker` | 24 | `WORKER_LANES` + 3, 6 as shipped, for each worker; commands |
 | `sentinel_orders` | 40 | `SENTINEL_ORDERS_PROCESSES` × `SENTINEL_ORDERS_POOL_SIZE`, 16 as shipped |
 | `sentinel_console` | 24 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_CONSOLE_POOL_SIZE`, 8 as shipped, the same for a ledger elsewhere; commands |
 | `sentinel_exporter` | 8 | `SENTINEL_EXPORT_THREADS` + 1, 5 as shipped, for each sender of events; commands |

@@ -65,7 +65,7 @@ class NamedAmount:
 
 def amount_detail(case: CriticCase) -> str:
     """What is wrong with the amount (snake_case); "" if nothing speaks against it."""
-    return _against_facts(case) or _against_words(case.requested, case.reason or "")
+    return _against_facts(case) or (_against_words(case.requested, case.reason) if case.reason else "")
 
 
 def _against_facts(case: CriticCase) -> str:
@@ -204,14 +204,15 @@ class RulesCritic:
         """The first rule that speaks against the case, else approved."""
         if detail := amount_detail(case):
             return Opinion(CriticCode.AMOUNT, "rules", detail)
-        for text in case.texts.values():
+        texts = case.texts
+        for text in texts.values():
             if why := suspicious_because(text):
                 return Opinion(_TEXT_CODES[why][0], "rules", _TEXT_CODES[why][1])
-        if detail := _scenario_detail(case.scenario, normalized((case.reason or "")[:MAX_LOOKED_AT])):
+        if case.reason and (detail := _scenario_detail(case.scenario, normalized(case.reason[:MAX_LOOKED_AT]))):
             return Opinion(CriticCode.SCENARIO, "rules", detail)
         if case.same_text_accounts >= SAME_TEXT_ACCOUNTS:
             return Opinion(CriticCode.REPEATED_TEXT, "rules")
-        for place, text in case.texts.items():
+        for place, text in texts.items():
             if doubt := self._doubt(place, text):
                 return doubt
         return Opinion(CriticCode.OK, "rules")

@@ -26,7 +26,7 @@ from sentinel.core.decision import REASONS
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.source import Listing, Node, Scalar, Source, Table, parse_source, read_source
 from worker.gates.case_inputs import FIELDS, CaseInputs, read_inputs
-from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import Escalation
 from worker.refunds.workflow.routes import CHANNELS, SCENARIOS
 from worker.settlement.registry import system_names
 

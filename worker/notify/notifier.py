@@ -1,11 +1,93 @@
-"""The notifier interface: one call, whose result is a value and never an exception."""
+"""Notifying customers: the message of a confirm card in their language, the ways it can go out, and who sends what is due.
+
+A way out is one call, whose result is a value and never an exception. A test checks that no translation is missing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import fcntl
+import logging
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
-from worker.notify.messages import Message
+import orjson
+
+from sentinel.core.customer_text import language_of, moment_text, money_text, visible_text
+from sentinel.platform.outbound.mail import Mail, Mailer, SmtpAccount
+from worker.refunds.confirmations import Confirmations, Undelivered
+from worker.refunds.settings import WorkerSettings
+
+_log = logging.getLogger("worker.notify")
+
+# Messages.
+
+CATALOGUES: Mapping[str, Mapping[str, str]] = {
+    "en": {
+        "subject": "Please confirm your refund request",
+        "greeting": "Hello,",
+        "ask": "please look at your request and say whether it is right:",
+        "amount": "Amount: {amount}",
+        "coupon": "Coupon worth: {amount}",
+        "order": "Order: {order}",
+        "link": "To confirm or decline, open this page:",
+        "until": "It can be answered until {until}. Without an answer the request ends and nothing is paid.",
+        "private": "The link is yours alone: whoever opens it can answer for you. Please do not pass it on.",
+    },
+    "de": {
+        "subject": "Bitte bestätigen Sie Ihren Erstattungsantrag",
+        "greeting": "Guten Tag,",
+        "ask": "bitte sehen Sie sich Ihren Antrag an und sagen Sie uns, ob er stimmt:",
+        "amount": "Betrag: {amount}",
+        "coupon": "Gutschein über: {amount}",
+        "order": "Bestellung: {order}",
+        "link": "Zum Bestätigen oder Ablehnen öffnen Sie diese Seite:",
+        "until": "Sie können bis {until} antworten. Ohne Antwort endet der Antrag, und es wird nichts ausgezahlt.",
+        "private": "Der Link ist nur für Sie: Wer ihn öffnet, kann für Sie antworten. Bitte geben Sie ihn nicht weiter.",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to one customer. What only the customer may see stays out of its printed form."""
+
+    confirmation_id: uuid.UUID
+    language: str
+    contact: str | None = field(repr=False)
+    subject: str = field(repr=False)
+    text: str = field(repr=False)
+    link: str = field(repr=False)
+
+
+def confirm_message(
+    *, confirmation_id: uuid.UUID, language: str | None, contact: str | None, scenario: str, amount_minor: int,
+    currency: str, order_ref: str | None, expires_at: datetime, link: str,
+) -> Message:  # fmt: skip
+    """The message of a card; the order's name is foreign text and written plainly."""
+    spoken = language_of(language)
+    words = CATALOGUES[spoken]
+    amount = money_text(amount_minor, currency, spoken)
+    facts = [words["coupon" if scenario == "compensation" else "amount"].format(amount=amount)]
+    if order_ref:
+        facts.append(words["order"].format(order=visible_text(order_ref)))
+    until = words["until"].format(until=moment_text(expires_at, spoken))
+    paragraphs = (
+        words["greeting"],
+        words["ask"],
+        "\n".join(facts),
+        f"{words['link']}\n{link}",
+        until,
+        words["private"],
+    )
+    return Message(confirmation_id, spoken, contact, words["subject"], "\n\n".join(paragraphs) + "\n", link)
+
+
+# Ways to a customer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +112,160 @@ class Notifier(Protocol):
 
     def deliver(self, message: Message) -> Delivered | Failed:
         """Hand over one message."""
+
+
+FILE_NAME = "confirmations.jsonl"
+
+
+class FileNotifier:
+    """Appends to `confirmations.jsonl` in a folder; links are secrets, so only this account can read them."""
+
+    name = "file"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def deliver(self, message: Message) -> Delivered | Failed:
+        """Append a whole line or nothing."""
+        line = orjson.dumps(
+            {
+                "confirmation_id": str(message.confirmation_id), "to": message.contact, "language": message.language,
+                "subject": message.subject, "text": message.text, "link": message.link,
+            }, option=orjson.OPT_APPEND_NEWLINE,
+        )  # fmt: skip
+        try:
+            self._append(line)
+        except OSError as error:
+            return Failed(f"file: {os.strerror(error.errno) if error.errno else type(error).__name__}")
+        return Delivered()
+
+    def _append(self, line: bytes) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # No following of links: the folder may be one that others can write to.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(self._folder / FILE_NAME, flags, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            before = os.fstat(file).st_size
+            try:
+                _write_all(file, _on_a_line_of_its_own(file, before, line))
+                os.fsync(file)
+            except OSError:
+                os.ftruncate(file, before)
+                raise
+        finally:
+            os.close(file)
+        _sync_folder(self._folder)
+
+
+def _on_a_line_of_its_own(file: int, size: int, line: bytes) -> bytes:
+    """A crash may have left half a line behind: it must not swallow this one."""
+    cut_off = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+    return b"\n" + line if cut_off else line
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file's name is on disk only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class SmtpNotifier:
+    """Sends each message as plain-text mail."""
+
+    name = "smtp"
+
+    def __init__(self, account: SmtpAccount) -> None:
+        self._mailer = Mailer(account)
+
+    def deliver(self, message: Message) -> Delivered | Failed:
+        """Hand one message in."""
+        mail = Mail(str(message.confirmation_id), message.contact, message.subject, message.text, message.language)
+        failure = self._mailer.send(mail)
+        return Delivered() if failure is None else Failed(failure.kind, final=failure.final)
+
+
+class LogNotifier:
+    """Logs the card's id. Nothing else of the message leaves the process."""
+
+    name = "log"
+
+    def deliver(self, message: Message) -> Delivered | Failed:
+        """Logged; counts as delivered."""
+        _log.warning("card %s waits for its customer, who was not told", message.confirmation_id)
+        return Delivered()
+
+
+def notifier_from(settings: WorkerSettings) -> Notifier:
+    """The notifier that `WORKER_NOTIFIER` names; the settings were checked when they were read."""
+    if settings.notifier == "smtp":
+        return SmtpNotifier(
+            SmtpAccount(
+                host=settings.smtp_host, port=settings.smtp_port, sender=settings.smtp_from, security=settings.smtp_security,
+                username=settings.smtp_username, password=settings.smtp_password, timeout_seconds=settings.smtp_timeout_seconds,
+            )
+        )  # fmt: skip
+    return LogNotifier() if settings.notifier == "log" else FileNotifier(settings.outbox_dir)
+
+
+# Sends the links of pending cards, and retries later what could not be sent.
+
+FIRST_PAUSE_SECONDS = 15.0
+LONGEST_PAUSE_SECONDS = 3600.0
+
+
+def pause_seconds(attempts: int) -> float:
+    """After so many tries in vain: 15 s, doubling, at most an hour."""
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 10))
+
+
+class Messenger:
+    """Delivers cards by one notifier. The log has ids and codes: no link, no address."""
+
+    def __init__(self, confirmations: Confirmations, notifier: Notifier) -> None:
+        self._confirmations, self._notifier = confirmations, notifier
+
+    def deliver_due(self, limit: int = 20) -> int:
+        """One round: wake rows whose answer was missed, send what is due; returns how many went out.
+
+        Raises `LedgerUnavailable`; what was sent but could not be marked is sent once more, later.
+        """
+        self._confirmations.wake_answered()
+        return sum(self._deliver(card) for card in self._confirmations.undelivered(limit))
+
+    def _deliver(self, card: Undelivered) -> bool:
+        outcome, name = self._outcome(self._message(card)), self._notifier.name
+        if isinstance(outcome, Delivered):
+            self._confirmations.mark_delivered(card.confirmation_id)
+            _log.info("card %s was sent by %s at try %s", card.confirmation_id, name, card.delivery_attempts)
+            return True
+        pause = None if outcome.final else pause_seconds(card.delivery_attempts)
+        self._confirmations.postpone(card.confirmation_id, outcome.kind, pause)
+        then = "not tried again" if outcome.final else f"again in {pause:g} s"
+        _log.warning(
+            "card %s was not sent by %s at try %s: %s, %s",
+            card.confirmation_id, name, card.delivery_attempts, outcome.kind, then,
+        )  # fmt: skip
+        return False
+
+    def _outcome(self, message: Message) -> Delivered | Failed:
+        try:
+            return self._notifier.deliver(message)
+        except Exception as error:
+            # An adapter with a defect must not stop the others' messages; its text could hold the address.
+            return Failed(f"defect: {type(error).__name__}")
+
+    def _message(self, card: Undelivered) -> Message:
+        return confirm_message(
+            confirmation_id=card.confirmation_id, language=card.language, contact=card.contact, scenario=card.scenario,
+            amount_minor=card.amount_minor, currency=card.currency, order_ref=card.order_ref, expires_at=card.expires_at,
+            link=self._confirmations.link(card),
+        )  # fmt: skip

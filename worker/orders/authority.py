@@ -28,9 +28,8 @@ from sentinel.client import (
 from sentinel.client.answers import ApprovalDecision
 from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money, money_out
-from worker.failpoints import Failpoints
+from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders import metrics
-from worker.orders.failpoints import OrderFailpoint
 from worker.orders.order import ACTION, AGENT_ID, ClaimedOrder, order_key, resource_of
 from worker.orders.store import OrderStore
 from worker.orders.transitions import pause_seconds

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from sentinel.client import Client
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
-from worker.failpoints import BadFailpoint, Failpoints
+from worker.failpoints import BadFailpoint, Failpoints, OrderFailpoint
 from worker.key_check import KeyCheck
 from worker.orders.alerts import Alerts, channel_from
 from worker.orders.authority import AuthorityClient, OutcomeReporter
 from worker.orders.background import Background
 from worker.orders.enrich import Enricher
-from worker.orders.failpoints import OrderFailpoint
 from worker.orders.key_check import default_tenant, key_check, trying_client
 from worker.orders.model_score import ModelScore
 from worker.orders.order import AGENT_ID

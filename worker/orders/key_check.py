@@ -1,4 +1,4 @@
-"""Checks the intake's key: refuses to start with another tenant's or agent's; readiness goes on checking it."""
+"""Checks the intake's key: refuses to start with another tenant's or agent's; readiness goes on checking it. Loaded before the folder of the shared counters is there, so without what counts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
 from sentinel.store.queries import call_with_retry
 from worker.key_check import KeyCheck, tenant_label
-from worker.orders import sql
 from worker.orders.order import AGENT_ID
 from worker.orders.settings import OrderReviewSettings
+from worker.orders.store import DEFAULT_TENANT
 
 log = structlog.get_logger("worker.orders")
 
@@ -56,7 +56,7 @@ def default_tenant(pool: Pool) -> uuid.UUID | None:
     """The tenant that orders belong to when nothing says otherwise. Raises `EngineUnavailable`."""
 
     def call(connection: psycopg.Connection[Any]) -> uuid.UUID | None:
-        row = connection.execute(sql.DEFAULT_TENANT).fetchone()
+        row = connection.execute(DEFAULT_TENANT).fetchone()
         return row[0] if row else None
 
     return call_with_retry(pool, call)

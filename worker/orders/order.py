@@ -14,7 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, Money, parse_money
@@ -228,8 +231,7 @@ def missing_facts(order: Order, always: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in always if getattr(order, name) in (None, ()))
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedOrder:
+class ClaimedOrder(Struct, frozen=True, gc=False):
     """One claimed review, the columns of `orders.work`. Every change names its `epoch`."""
 
     review_id: uuid.UUID
@@ -290,7 +292,12 @@ class ClaimedOrder:
     @property
     def own_start_id(self) -> uuid.UUID:
         """The start id of its fulfilment: derived from what is stored, so the same in every process."""
-        return self.start_id or uuid.uuid5(self.review_id, "start")
+        return self.start_id or _start_id_of(self.review_id)
+
+
+@lru_cache(1024)
+def _start_id_of(review_id: uuid.UUID) -> uuid.UUID:
+    return uuid.uuid5(review_id, "start")
 
 
 # From a payload to an order.

@@ -14,15 +14,16 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from sentinel.core.errors import SentinelError, TryLater
+from worker.failpoints import OrderFailpoint
 from worker.orders import metrics
-from worker.orders.failpoints import OrderFailpoint
 from worker.orders.lanes import LaneEvent
 from worker.orders.order import ClaimedOrder, Lane, ReviewStatus
 from worker.orders.shop import Attempts, EffectKind, look, perform

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -27,13 +27,70 @@ from sentinel.store.batch_commit import commit_all
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import call_with_retry
-from worker.orders import sql
 from worker.orders.lanes import FINAL
 from worker.orders.order import ClaimedOrder, KnownAccount, Order, ReviewStatus, facts_of
 
+# The statements; the steps themselves are functions of the schema (`schema/orders/`).
+
+"""The SQL of order review. The steps themselves are functions of the schema (`schema/orders/`)."""
+
+# %b: the batch travels as binary jsonb; the answer comes back the same way.
+TAKE_DELIVERIES = """
+select seq, outcome, response_status, response_body, is_final, velocity_24h, amount_24h, (work).*
+from orders.take_deliveries(%b)
+"""
+SCORE_REVIEWS = "select orders.score_reviews(%b)"
+DECIDE_REVIEWS = "select orders.decide_reviews(%b)"
+REFUSE_STARTS = "select orders.refuse_starts(%b)"
+PUT_OFF_REVIEWS = "select orders.put_off_reviews(%b)"
+SETTLE_FULFILMENTS = "select orders.settle_fulfilments(%b)"
+SHIP_SCORED = "select orders.ship_scored(%b)"
+LOOK_AT_DELIVERIES = "select * from orders.delivery_states(%b)"
+TAKE_SCORED = "select * from orders.take_scored(%b)"
+SETTLE_HOLDS = "select orders.settle_holds(%b)"
+RECORD_DELIVERIES = "select orders.record_deliveries(%b)"
+RAISE_ALERTS = "select orders.raise_alerts(%b)"
+
+CLAIM_REVIEWS = "select * from orders.claim_reviews(%(tenant_id)s, %(limit)s, %(token)s, %(lease_seconds)s)"
+CLAIM_HOLDS = "select tries, seconds_ago, (work).* from orders.claim_holds(%(tenant_id)s, %(limit)s, %(lease_seconds)s)"
+# What is not finished is due at some time, and is found by that; the rest of the table is not looked at.
+# One look behind the cursor: an approval decided while the last page was read is not missed.
+APPROVALS_WANTED_SINCE = """
+select coalesce((select c.since - interval '2 seconds' from orders.approval_cursors c where c.tenant_id = %(tenant_id)s),
+                min(r.received_at) - interval '1 minute')
+from orders.reviews r where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED' and r.next_attempt_at < 'infinity'
+having count(*) > 0
+"""
+FOLLOW_REFUNDS = "select orders.track_filed_refunds(%(tenant_id)s, %(limit)s, %(events)s::uuid[])"
+WAKE_REVIEWS = "select orders.make_reviews_due(%(tenant_id)s, %(approval_ids)s::uuid[])"
+MOVE_CURSOR = """
+insert into orders.approval_cursors (tenant_id, since) values (%(tenant_id)s, %(since)s)
+on conflict (tenant_id) do update set since = greatest(orders.approval_cursors.since, excluded.since)
+"""
+FORGET_DELIVERIES = """
+delete from orders.deliveries d using (
+  select tenant_id, source, order_id from orders.deliveries
+  where expires_at < statement_timestamp() and tenant_id = %(tenant_id)s limit 5000) old
+where d.tenant_id = old.tenant_id and d.source = old.source and d.order_id = old.order_id
+"""
+FIGURES = """
+select
+  (select count(*) from orders.reviews where tenant_id = %(tenant_id)s and status = 'QUEUED'
+    and next_attempt_at < 'infinity') as queued,
+  (select coalesce(extract(epoch from clock_timestamp() - min(decided_at)), 0)::float8 from orders.reviews
+    where tenant_id = %(tenant_id)s and status = 'QUEUED' and next_attempt_at < 'infinity') as oldest_queued_seconds,
+  (select count(*) from orders.reviews where tenant_id = %(tenant_id)s
+    and status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at < 'infinity') as under_way,
+  (select count(*) from orders.effects where tenant_id = %(tenant_id)s and kind = 'hold' and state = 'intended') as holds_open,
+  (select count(*) from orders.effects where tenant_id = %(tenant_id)s and report_due_at is not null and reported_at is null)
+    as reports_open,
+  (select count(*) from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null) as alerts_open
+"""
+DEFAULT_TENANT = "select tenant_id from refunds.defaults"
+
 # Calls.
 
-_WORK_COLUMNS = len(fields(ClaimedOrder))
+_WORK_COLUMNS = len(ClaimedOrder.__struct_fields__)
 Row = Mapping[str, Any]
 Step = tuple[ClaimedOrder, Row]
 """An order, and what is recorded of it."""
@@ -119,13 +176,13 @@ class OrderStore:
             }
             for place, one in enumerate(deliveries)
         ]  # fmt: skip
-        found = sorted(_fetch(self.pool, sql.LOOK_AT_DELIVERIES, rows))
+        found = sorted(_fetch(self.pool, LOOK_AT_DELIVERIES, rows))
         return [_look(row, one.order) for row, one in zip(found, deliveries, strict=True)]
 
     def take_scored(self, scored: Sequence[tuple[DeliveredOrder, Row]]) -> list[ClaimedOrder | None]:
         """Take new orders with their score, {band, signals, model, score_ms, guard_params}; None: somebody was quicker."""
         rows = [{**self._received(one), "review_id": one.review_id, **score} for one, score in scored]
-        taken = dict(_fetch(self.pool, sql.TAKE_SCORED, rows))
+        taken = dict(_fetch(self.pool, TAKE_SCORED, rows))
         return [
             _scored_work(one.order, row, taken[row["review_id"]]) if row["review_id"] in taken else None
             for (one, _), row in zip(scored, rows, strict=True)
@@ -138,50 +195,50 @@ class OrderStore:
 
     def score(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Store band, signals and the question: {band, signals, model, score_ms, guard_params}."""
-        return self._record(sql.SCORE_REVIEWS, steps)
+        return self._record(SCORE_REVIEWS, steps)
 
     def decide(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Store the authority's answer and what follows at once: {event, …} as `orders.decide_reviews` lists it."""
-        return self._record(sql.DECIDE_REVIEWS, steps)
+        return self._record(DECIDE_REVIEWS, steps)
 
     def settle(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """The shop's final answer: {done, reference, error, answered?, alert?}."""
-        return self._record(sql.SETTLE_FULFILMENTS, steps)
+        return self._record(SETTLE_FULFILMENTS, steps)
 
     def put_off(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Let go until later: {error, pause_seconds, tried?, answered?, alert?}."""
-        return self._record(sql.PUT_OFF_REVIEWS, steps)
+        return self._record(PUT_OFF_REVIEWS, steps)
 
     def ship(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Permission and fulfilment by the simulated shop in one commit, of orders that are SCORED; see `shipped_row`.
 
         False: not this caller's any more, or the shop has it otherwise; then nothing is recorded.
         """
-        return self._record(sql.SHIP_SCORED, steps)
+        return self._record(SHIP_SCORED, steps)
 
     def refuse_start(self, work: ClaimedOrder, error: str) -> bool:
         """The start was surely not taken: back to asking."""
-        return _step(self.pool, sql.REFUSE_STARTS, [{**self._whose(work), "error": error[:500]}])[0]
+        return _step(self.pool, REFUSE_STARTS, [{**self._whose(work), "error": error[:500]}])[0]
 
     def settle_hold(self, work: ClaimedOrder, row: Row) -> None:
         """A try of a hold: {state, reference, error, pause_seconds, alert?}."""
-        self._call(sql.SETTLE_HOLDS, [{**self._whose(work), **row}])
+        self._call(SETTLE_HOLDS, [{**self._whose(work), **row}])
 
     def record_answer(self, work: ClaimedOrder, answered: Row) -> None:
         """What a delivery of a finished order was answered."""
-        self._call(sql.RECORD_DELIVERIES, [{**self._whose(work), "answered": answered}])
+        self._call(RECORD_DELIVERIES, [{**self._whose(work), "answered": answered}])
 
     def raise_alert(self, source: str, order_id: str, alert: Row) -> None:
         """{kind, summary, occasion?, details?}; the same again changes nothing."""
         row = {"tenant_id": self.tenant_id, "source": source, "order_id": order_id, "alert": alert}
-        self._call(sql.RAISE_ALERTS, [row])
+        self._call(RAISE_ALERTS, [row])
 
     # What was left behind, and what time brings
 
     def claim(self, limit: int) -> list[ClaimedOrder]:
         """Orders that are due, for one lease."""
         return self.rows(
-            sql.CLAIM_REVIEWS,
+            CLAIM_REVIEWS,
             class_row(ClaimedOrder),
             limit=limit,
             token=uuid.uuid4(),
@@ -190,34 +247,34 @@ class OrderStore:
 
     def claim_holds(self, limit: int) -> list[DueHold]:
         """Holds that are due, for one try."""
-        rows = self.rows(sql.CLAIM_HOLDS, tuple_row, limit=limit, lease_seconds=self.lease_seconds)
+        rows = self.rows(CLAIM_HOLDS, tuple_row, limit=limit, lease_seconds=self.lease_seconds)
         return [DueHold(ClaimedOrder(*row[2:]), row[0], float(row[1])) for row in rows]
 
     def approvals_wanted_since(self) -> datetime | None:
         """From when on decided approvals matter; None when nothing waits."""
-        found = self.rows(sql.APPROVALS_WANTED_SINCE, scalar_row)
+        found = self.rows(APPROVALS_WANTED_SINCE, scalar_row)
         return found[0] if found else None
 
     def wake(self, approval_ids: Sequence[str]) -> int:
         """Make the orders of these approvals due."""
-        return int(self.rows(sql.WAKE_REVIEWS, scalar_row, approval_ids=list(approval_ids))[0])
+        return int(self.rows(WAKE_REVIEWS, scalar_row, approval_ids=list(approval_ids))[0])
 
     def move_cursor(self, since: datetime) -> None:
         """Remember that decisions up to `since` have been learnt."""
-        self.rows(sql.MOVE_CURSOR, scalar_row, since=since)
+        self.rows(MOVE_CURSOR, scalar_row, since=since)
 
     def track_filed_refunds(self, limit: int) -> int:
         """Pass people's decisions to the refunds they filed, and bring back the orders whose refund was not paid."""
         events = [str(one) for one in sorted(new_id() for _ in range(2 * limit))]
-        return int(self.rows(sql.FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
+        return int(self.rows(FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
 
     def forget_deliveries(self) -> None:
         """Throw away answers whose time is over."""
-        self.rows(sql.FORGET_DELIVERIES, scalar_row)
+        self.rows(FORGET_DELIVERIES, scalar_row)
 
     def figures(self) -> OrderFigures:
         """What is open."""
-        found: OrderFigures = self.rows(sql.FIGURES, class_row(OrderFigures))[0]
+        found: OrderFigures = self.rows(FIGURES, class_row(OrderFigures))[0]
         return found
 
     # Running
@@ -277,7 +334,7 @@ def _scored_work(order: Order, row: Row, received_at: datetime) -> ClaimedOrder:
 
 def _take(pool: Pool, asked: Sequence[Row]) -> list[TakeResult]:
     rows = [{**one, "seq": place} for place, one in enumerate(asked)]
-    found = _fetch(pool, sql.TAKE_DELIVERIES, rows)
+    found = _fetch(pool, TAKE_DELIVERIES, rows)
     return [_taken(row, asked[row[0]]["currency"]) for row in sorted(found, key=lambda row: int(row[0]))]
 
 

@@ -15,11 +15,10 @@ from typing import Protocol
 import structlog
 
 from sentinel.core.errors import SentinelError, TryLater
-from worker.failpoints import Failpoints
+from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders import metrics
 from worker.orders.authority import AuthorityClient, OutcomeReporter
 from worker.orders.enrich import Enriched, Lookup
-from worker.orders.failpoints import OrderFailpoint
 from worker.orders.order import (
     ClaimedOrder,
     KnownAccount,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer
 from sentinel.core.money import Money, money_out

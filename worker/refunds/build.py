@@ -29,8 +29,7 @@ from worker.critic.settings import branches
 from worker.failpoints import Failpoints
 from worker.images.recogniser import InvalidLabels, InvalidRecogniser, recogniser_from
 from worker.key_check import KeyCheck, tenant_label
-from worker.notify.messenger import Messenger
-from worker.notify.select import notifier_from
+from worker.notify.notifier import Messenger, notifier_from
 from worker.refunds.agent import Agent, BatchProcessor, OnRow
 from worker.refunds.concurrency import PeriodicTask, WorkerPool
 from worker.refunds.confirmations import confirmations_from

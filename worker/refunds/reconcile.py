@@ -79,7 +79,9 @@ with looked as (
   from refunds.executions x
   join refunds.ledger_entries e on e.tenant_id = x.tenant_id and e.ledger_entry_id = x.ledger_entry_id
   where x.tenant_id = %(tenant_id)s
-    and (not %(since_last)s or x.executed_at > (select at from looked) - make_interval(secs => %(overlap)s))
+    and (not %(since_last)s or x.executed_at > (select at from looked) - make_interval(secs => %(overlap)s) and (
+      x.executed_at > (select at from looked) - interval '1 second'
+      or x.executed_at <= statement_timestamp() - make_interval(secs => %(overlap)s)))
 ), seen as (
   select x.*, r.switch, r.system as right_system, coalesce(r.card, false) as card, r.channel is not null as routed,
     coalesce(r.small, false) as small, (r.caps ->> x.currency)::bigint as cap_minor, o.order_ref is not null as has_order,
@@ -147,7 +149,8 @@ _log = logging.getLogger("worker")
 
 EVERY_SECONDS = 3.0
 OVERLAP_SECONDS = 15
-"""An execution becomes visible after its moment, at most a statement's timeout later: so far back it is looked at again."""
+"""An execution becomes visible after its moment, at most a statement's timeout later. So each is looked at when it is new, and
+once more when it is so old that none of its moment can be missing."""
 MASTER = "small_refund.enabled"
 _FAMILY = "small_refund."
 _CAP = "cap_"

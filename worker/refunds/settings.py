@@ -58,8 +58,8 @@ class WorkerSettings:
     )
     # Calls to the authority at the same time.
     concurrency: int = _setting("WORKER_CONCURRENCY", "calls to the authority at the same time", 16)
-    # Batches at the same time: while one waits for its commit, the other asks.
-    lanes: int = _setting("WORKER_LANES", "batches under way at the same time", 2)
+    # Batches at the same time: while one waits for its commit, another asks and a third decides. A fourth only waits for them.
+    lanes: int = _setting("WORKER_LANES", "batches under way at the same time", 3)
     # After this without a heartbeat another worker may take a row.
     lease_seconds: float = _setting("WORKER_LEASE_SECONDS", "how long a claim lasts", 30.0)
     heartbeat_seconds: float = _setting("WORKER_HEARTBEAT_SECONDS", "how often claims are renewed", 10.0)

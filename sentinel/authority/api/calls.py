@@ -27,6 +27,9 @@ from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, 
 from sentinel.platform.tracing import tracing_of
 from sentinel.store.batch_commit import BatchCommitter, PendingRow
 
+AT_ONCE = 8
+"""Rows of a batch that are prepared or answered in one turn of the loop, about a millisecond of it; what they count and log is written together."""
+
 _batch = BatchRequestSchema()
 
 
@@ -132,7 +135,7 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
             ready.append((place, *call.prepare(caller, asked, began)))
         except SentinelError as error:
             answers[place] = Answer(*problem_of(error, request_id))
-        await asyncio.sleep(0)  # let others come between: a batch may take ten milliseconds of the loop
+        await _let_others(place)
     recorded = await call.commit.recorded_all([row for _, row, _ in ready])
     for (place, _, prepared), one in zip(ready, recorded, strict=True):
         try:
@@ -141,8 +144,14 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
             answers[place] = call.render(caller, prepared, one, request_id)
         except SentinelError as error:
             answers[place] = Answer(*problem_of(error, request_id))
-        await asyncio.sleep(0)
+        await _let_others(place)
     return Answer(orjson.dumps({"answers": [_in_batch(answer) for answer in answers if answer is not None]}))
+
+
+async def _let_others(place: int) -> None:
+    """Let other requests come between after every `AT_ONCE` rows: a batch may take ten milliseconds of the loop."""
+    if place % AT_ONCE == AT_ONCE - 1:
+        await asyncio.sleep(0)
 
 
 def _in_batch(answer: Answer) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from sentinel.authority.halts import lift_halt, set_halt
 from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import LANES, OrderFixtures, intake_process, make_intake, order_body
 from tests.support.shop_server import FlakyShop, ShopServer
-from worker.failpoints import Failpoints
+from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders import processor
-from worker.orders.failpoints import OrderFailpoint
 from worker.orders.shop import Attempts, perform
 
 CRASHES = [

@@ -15,9 +15,8 @@ from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, let_leave_end, refused
 from tests.support.order_fixtures import make_intake, order_body
 from tests.support.shop_server import FlakyShop
-from worker.failpoints import Failpoints
+from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders.build import act_within_seconds
-from worker.orders.failpoints import OrderFailpoint
 
 
 def say_not_executed(fixtures: Fixtures) -> str:

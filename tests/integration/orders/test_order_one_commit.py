@@ -12,9 +12,8 @@ from sentinel.platform.http.rate_limit import SharedRateLimit
 from tests.support.asgi_client import InProcessApp
 from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import SECRET, SOURCES, OrderFixtures, make_intake, order_body
-from worker.failpoints import Failpoints
+from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders.app import create_app
-from worker.orders.failpoints import OrderFailpoint
 from worker.orders.intake import Intake
 from worker.orders.sources import SourcesFile
 

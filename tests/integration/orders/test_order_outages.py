@@ -14,8 +14,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, decide, let_permits_expire
 from tests.support.order_fixtures import make_intake, order_body
 from tests.support.shop_server import FlakyShop
-from worker.failpoints import Failpoints
-from worker.orders.failpoints import OrderFailpoint
+from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders.order import KnownAccount, Order, Score, Signal
 
 NOWHERE = "http://127.0.0.1:9"

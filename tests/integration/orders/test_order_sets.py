@@ -11,8 +11,8 @@ from tests.integration.orders.test_order_crashes import broken
 from tests.support.fixtures import Fixtures
 from tests.support.harness import at_once
 from tests.support.order_fixtures import OrderFixtures, intake_process, make_intake, order_body
+from worker.failpoints import OrderFailpoint
 from worker.orders import processor
-from worker.orders.failpoints import OrderFailpoint
 
 COUNT = 24
 KILLED = (

@@ -18,7 +18,7 @@ from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.workflow_fixtures import Shop
 from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import OrderFacts
-from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import Escalation
 from worker.settlement import Refused
 
 PARTS = "select reserved_minor, executed_minor, handled_minor, in_doubt_minor, beyond_minor from refunds.order_budgets"

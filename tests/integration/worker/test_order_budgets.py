@@ -24,7 +24,7 @@ from tests.support.workflow_fixtures import BRANCHES, FEE, Shop
 from worker.refunds import sql
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import NewRow, OrderFacts
-from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import Escalation
 from worker.settlement import NoAnswer, Refused
 
 RETAIL = BRANCHES["retail/standard"]

@@ -7,7 +7,7 @@ import pytest
 from tests.support.fake_authority import FakeAuthority
 from tests.support.harness import at_once
 from tests.support.workflow_fixtures import FEE, Shop
-from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import Escalation
 from worker.refunds.workflow.steps import execute_by_system
 
 ORDERS = tuple("abcdef")

@@ -22,7 +22,7 @@ from worker.critic.model import ModelCritic
 from worker.images.recogniser import HttpRecogniser, NoRecogniser
 from worker.refunds.rows import KnownFacts, LedgerRow
 from worker.refunds.settings import WorkerSettings
-from worker.refunds.workflow.escalations import Escalation as E
+from worker.refunds.workflow.graph import Escalation as E
 from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.runner import Found, NoDirectoryAnswer
 from worker.settlement.registry import Systems, system_names

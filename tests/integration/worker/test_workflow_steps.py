@@ -10,7 +10,7 @@ from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_faults import FAULTS, always
 from tests.support.obstacles import NEVER_MET, OBSTACLES, Scene
 from tests.support.workflow_fixtures import BRANCHES, FEE, Branch, Shop, executed_once
-from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import Escalation
 from worker.refunds.workflow.steps.checks import in_canary
 
 E = Escalation

@@ -60,7 +60,7 @@ def flask_app() -> Flask:
 
 @pytest.mark.parametrize("host", BAD)
 def test_a_flask_app_answers_with_a_problem_before_it_asks_who_it_is(host: str) -> None:
-    for app in (flask_app(), health_app("worker.refunds.health", dict, lambda: b"")):
+    for app in (flask_app(), health_app("worker.refunds", dict, lambda: b"")):
         for path in ("/healthz", "/nothing"):
             environ = {**EnvironBuilder(path=path).get_environ(), "HTTP_HOST": host}
             body, status, headers = run_wsgi_app(app, environ)

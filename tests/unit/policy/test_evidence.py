@@ -32,7 +32,7 @@ from sentinel.policy.compile import CompiledPolicy, compile_file
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import declared_evidence, evaluate, extract_facts
-from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import Escalation
 
 FACTS = """\
 facts:

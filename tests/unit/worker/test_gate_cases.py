@@ -11,7 +11,7 @@ from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import read_switches
 from worker.gates.case_inputs import EarlierRefund
 from worker.gates.cases import CaseFile, read_cases
-from worker.refunds.workflow.escalations import Escalation
+from worker.refunds.workflow.graph import Escalation
 
 HEAD = """scenario: fee
 systems: {private: private_refund}

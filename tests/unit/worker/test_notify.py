@@ -21,12 +21,19 @@ import pytest
 
 from sentinel.platform.outbound.mail import SmtpAccount
 from sentinel.platform.settings import UnsafeConfiguration
-from worker.notify import Delivered, Failed, Message, Messenger, notifier_from
-from worker.notify.file_notifier import FILE_NAME, FileNotifier
-from worker.notify.messages import confirm_message
-from worker.notify.messenger import pause_seconds
-from worker.notify.select import LogNotifier
-from worker.notify.smtp_notifier import SmtpNotifier
+from worker.notify.notifier import (
+    FILE_NAME,
+    Delivered,
+    Failed,
+    FileNotifier,
+    LogNotifier,
+    Message,
+    Messenger,
+    SmtpNotifier,
+    confirm_message,
+    notifier_from,
+    pause_seconds,
+)
 from worker.refunds.settings import WorkerSettings, read_settings
 
 CARD = uuid.UUID(int=7)
@@ -123,7 +130,7 @@ def test_a_file_that_cannot_be_written_is_a_failure_and_leaves_no_half_line(
     def full_disk(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("worker.notify.file_notifier.os.fsync", full_disk)
+    monkeypatch.setattr("worker.notify.notifier.os.fsync", full_disk)
     assert FileNotifier(tmp_path).deliver(message()) == Failed("file: No space left on device")
     assert (tmp_path / FILE_NAME).read_bytes() == before
 

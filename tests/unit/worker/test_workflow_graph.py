@@ -16,8 +16,7 @@ from worker.failpoints import FailpointHit, Failpoints, step_place
 from worker.refunds.rows import KnownFacts, LedgerRow, OrderFacts
 from worker.refunds.workflow import __name__ as workflow
 from worker.refunds.workflow import build
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
+from worker.refunds.workflow.graph import FIRST, SUCCESSORS, Escalation, StepName
 from worker.refunds.workflow.runner import PureStep, RunContext, Runner, Step, StepResult, UndeclaredSteps
 from worker.refunds.workflow.simulation import UnreachableStep
 from worker.refunds.workflow.steps.order_and_image import CheckOrder

@@ -15,8 +15,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, Money, parse_money
 from sentinel.policy.errors import PolicyError, nearest
 from sentinel.policy.source import Node, Scalar, Source, Table, read_source
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import Escalation, StepName
 
 CHANNELS = ("retail", "private", "public")
 SCENARIOS = ("standard", "fee", "price_diff", "compensation", "defect", "quality")

@@ -33,8 +33,7 @@ from worker.refunds.rows import (
     ReleaseLease,
     Report,
 )
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import FIRST, SUCCESSORS, StepName
+from worker.refunds.workflow.graph import FIRST, SUCCESSORS, Escalation, StepName
 from worker.refunds.workflow.routes import Route, Routes
 from worker.settlement import NoAnswer, Refused, Settled
 
@@ -199,6 +198,8 @@ class RunContext:
     # What the outside said, by the step that asked.
     switches: Switches | None = None
     switches_error: Unreachable | None = None
+    is_route_open: bool = False
+    """Whether the route's switches are on for everybody, and nothing is halted."""
     lookup: Found | None = None
     order: OrderFacts | None = None
     images: Sequence[KeptImage] = ()
@@ -351,37 +352,45 @@ class Runner:
             self._failpoints.hit(_FAILPOINT[step.name])
         if not isinstance(step, PureStep):
             step.prepare(here)
-        # Rows of one result share its line; the result is kept beside it, so that no other one takes its place in memory.
-        lines: dict[int, tuple[StepResult, dict[str, Any]]] = {}
+        # Many rows share one result: it is looked at once, and its line in the trail is theirs. The result is kept beside it, so that
+        # no other one takes its place in memory.
+        seen: dict[int, tuple[object, dict[str, Any], list[RunContext] | None, Escalation | None]] = {}
+        run = step.run
         for context in here:
-            result = self._result(step, context)
-            if (line := lines.get(id(result))) is None:
-                line = lines[id(result)] = result, trail_entry(step.name, result, context.began)
-            context.trail.append(line[1])
-            following = result.next_step
-            if following is None:
-                continue
-            if following is StepName.TRANSFER_TO_HUMAN:
-                context.escalation = _reason(result.message)
-            (ahead if _PLACE[following] > _PLACE[step.name] else again).setdefault(following, []).append(context)
+            try:
+                said: object = run(context)
+            except Exception as error:
+                # Its text may quote the row; where it happened is enough to find the defect.
+                _log.error("step %s failed for %s: %s", step.name, context.row.ledger_entry_id, _where(error))
+                said = _refused(step.name)
+            known = seen.get(id(said))
+            if known is None:
+                result = _declared(step.name, said, context)
+                following, onto, reason = result.next_step, None, None
+                if following is not None:
+                    onto = (ahead if _PLACE[following] > _PLACE[step.name] else again).setdefault(following, [])
+                if following is StepName.TRANSFER_TO_HUMAN:
+                    reason = _reason(result.message)
+                known = seen[id(said)] = said, trail_entry(step.name, result, context.began), onto, reason
+            _, line, onto, reason = known
+            context.trail.append(line)
+            if reason is not None:
+                context.escalation = reason
+            if onto is not None:
+                onto.append(context)
         if is_armed:
             self._failpoints.hit(_FAILPOINT[step.name])
 
-    def _result(self, step: Step, context: RunContext) -> StepResult:
-        """What the step says of the row, as far as the graph declares it."""
-        try:
-            said: object = step.run(context)
-        except Exception as error:
-            # Its text may quote the row; where it happened is enough to find the defect.
-            _log.error("step %s failed for %s: %s", step.name, context.row.ledger_entry_id, _where(error))
-            return _refused(step.name)
-        if not isinstance(said, StepResult) or not isinstance(said.next_step, StepName | None):
-            _log.error("step %s gave no answer that can be followed for %s", step.name, context.row.ledger_entry_id)
-            return _refused(step.name)
-        if said.next_step is None or said.next_step in SUCCESSORS[step.name]:
-            return said
-        _log.error("step %s named %s, which may not follow it", step.name, said.next_step)
-        return _refused(step.name)
+
+def _declared(step: StepName, said: object, context: RunContext) -> StepResult:
+    """What the step says, as far as the graph declares it."""
+    if not isinstance(said, StepResult) or not isinstance(said.next_step, StepName | None):
+        _log.error("step %s gave no answer that can be followed for %s", step, context.row.ledger_entry_id)
+        return _refused(step)
+    if said.next_step is None or said.next_step in SUCCESSORS[step]:
+        return said
+    _log.error("step %s named %s, which may not follow it", step, said.next_step)
+    return _refused(step)
 
 
 def _refused(step: StepName) -> StepResult:

@@ -14,8 +14,7 @@ from sentinel.core.money import Money, money_out
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, NewRow
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.runner import ContextLoader, PureStep, RunContext, Runner, StepResult
 from worker.refunds.workflow.steps.ask_authority import ConfirmCard, evidence_of, params_of
 from worker.settlement.registry import Systems

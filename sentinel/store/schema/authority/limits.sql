@@ -213,9 +213,10 @@ end $$;
 
 -- Held budget becomes captured (success) or free again (not executed, expired): what these states, whose rows the caller has locked,
 -- still hold. The caller writes down in the states what became of it. Each row is looked up by its key and then taken from its place,
--- because a join may read all that is there. What stands in no slot any more is taken from its part.
+-- because a join may read all that is there. What stands in no slot any more is taken from its part. Legs and slots of a large batch
+-- are hashed: compared each with each they cost more than all else of its reports.
 create or replace function sentinel.settle_usage(held sentinel.operation_states[], settlement text) returns void language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off set enable_hashjoin = on as $$
 begin
   with legs as materialized (
     select s.tenant_id, leg.limit_key, leg.bucket, sentinel.policy_of(leg.limit_key) as policy_id, sentinel.subject_of(leg.limit_key) as subject,
@@ -224,23 +225,24 @@ begin
            coalesce(sum(s.reserved_minor) filter (where leg.beside), 0)::bigint as beside_minor
     from unnest(settle_usage.held) as s cross join lateral unnest(s.limit_keys, s.limit_buckets, s.limit_overrides) as leg (limit_key, bucket, beside)
     where s.reservation = 'held' group by s.tenant_id, leg.limit_key, leg.bucket
-  ), found as materialized (
+  ), slots as materialized (
     select b.* from (select distinct tenant_id, subject, policy_id from legs) as o cross join lateral (
-      select one.ctid as found_at, one.tenant_id, one.subject, one.policy_id, one.limits, one.buckets from sentinel.budgets one
+      select one.ctid as found_at, one.tenant_id, one.subject, one.policy_id, s.name, s.bucket, s.slot
+      from sentinel.budgets one cross join lateral unnest(one.limits, one.buckets) with ordinality as s (name, bucket, slot)
       where one.tenant_id = o.tenant_id and one.subject = o.subject and one.policy_id = o.policy_id offset 0) as b
   ), settled as materialized (
-    select f.found_at, array_agg(coalesce(l.within_minor, 0) order by s.slot) as minor, array_agg(-coalesce(l.within_minor, 0) order by s.slot) as less
-    from found as f cross join lateral unnest(f.limits, f.buckets) with ordinality as s (name, bucket, slot)
-    left join legs as l on l.tenant_id = f.tenant_id and l.subject = f.subject and l.policy_id = f.policy_id and l.name = s.name and l.bucket = s.bucket
+    select f.found_at, array_agg(coalesce(l.within_minor, 0) order by f.slot) as minor, array_agg(-coalesce(l.within_minor, 0) order by f.slot) as less
+    from slots as f
+    left join legs as l on l.tenant_id = f.tenant_id and l.subject = f.subject and l.policy_id = f.policy_id and l.name = f.name and l.bucket = f.bucket
     group by f.found_at having max(l.within_minor) > 0
   ), moved as (
     update sentinel.budgets u set held = sentinel.slots_added(u.held, s.less),
       captured = case when settlement = 'captured' then sentinel.slots_added(u.captured, s.minor) else u.captured end
     from settled as s where u.ctid = s.found_at
   ), placed as materialized (
-    select l.*, exists (select from found f where f.tenant_id = l.tenant_id and f.subject = l.subject and f.policy_id = l.policy_id
-                          and f.buckets[array_position(f.limits, l.name)] = l.bucket) as in_slot
+    select l.*, f.slot is not null as in_slot
     from legs as l
+    left join slots as f on f.tenant_id = l.tenant_id and f.subject = l.subject and f.policy_id = l.policy_id and f.name = l.name and f.bucket = l.bucket
   )
   update sentinel.usage_parts u set
     held_minor = u.held_minor - l.out_minor, override_held_minor = u.override_held_minor - l.beside_minor,

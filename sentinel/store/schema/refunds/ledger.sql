@@ -76,7 +76,7 @@ create table refunds.ledger_entries (
   mode              text check (length(mode) between 1 and 40 and mode !~ '[^a-z_]'), -- how a scenario is meant to go, e.g. price_drop
   language          text check (length(language) between 2 and 35 and language !~ '[^A-Za-z0-9-]'), -- in which the customer is written to
   contact           text check (length(contact) <= 320),                   -- where the confirm link goes: never leaves this schema
-  source            text not null default '' check (source ~ '^[A-Za-z0-9._:/@-]{0,64}$'),
+  source            text not null default '' check (length(source) <= 64 and source !~ '[^A-Za-z0-9._:/@-]'),
   -- Which part of its order's budget the amount stands in; null: none, or the entry names no order.
   budget_part       text check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt')),
   -- The worker's own end of its leave to act, by its database's clock; set before the start is asked: with ALLOWED, or with the
@@ -84,7 +84,7 @@ create table refunds.ledger_entries (
   act_until         timestamptz,
   waits             integer not null default 0,                            -- times put off because the outside did not answer
   -- Why a person is asked, where whoever filed the row says so; it can only tighten.
-  escalation        text check (escalation ~ '^[a-z_]{1,64}$'),
+  escalation        text check (length(escalation) between 1 and 64 and escalation !~ '[^a-z_]'),
   primary key (tenant_id, ledger_entry_id),
   constraint guarding_has_lease check (status not in ('GUARDING', 'ALLOWED') or lease_until is not null),
   constraint waiting_has_someone check ((status = 'APPROVAL_REQUIRED') = (waiting_for is not null)),

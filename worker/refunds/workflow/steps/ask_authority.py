@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from sentinel.client import CheckAnswer, Client, GuardAnswer, GuardQuestion, Rejected, Unreachable
 from sentinel.core.money import Money, money_out
+from sentinel.store.ids import new_id
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
@@ -30,8 +31,7 @@ from worker.refunds.ledger import Ledger
 from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import RISK_CLASS, Change, LedgerEvent, LedgerState, ReleaseLease
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import FIRST, StepName, next_step
+from worker.refunds.workflow.graph import FIRST, Escalation, StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, Stopped, lease_lost, to_person
 from worker.refunds.workflow.steps.order_and_image import order_of
@@ -211,7 +211,7 @@ def _answered(decision: str, status: str, code: str, following: StepName | None)
 
 def _start_id(context: RunContext) -> uuid.UUID | None:
     """The start id that the row's question encloses: chosen once."""
-    return (context.row.start_id or uuid.uuid4()) if context.encloses_start else None
+    return (context.row.start_id or new_id()) if context.encloses_start else None
 
 
 def _take(context: RunContext, permission: Change | ReleaseLease, answer: GuardAnswer) -> None:

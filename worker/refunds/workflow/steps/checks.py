@@ -21,8 +21,7 @@ from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.rows import OrderFacts
 from worker.refunds.transitions import RetryPolicy
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName, next_step
+from worker.refunds.workflow.graph import Escalation, StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN, Route, Routes, master_of
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, to_person
 from worker.settlement.registry import Systems
@@ -57,10 +56,21 @@ class KillSwitch:
             switches, switches_error = self._switch_cache.look(), None
         except Unreachable as error:
             switches, switches_error = NOTHING_ON, error
+        cells: dict[tuple[str, str, str | None], tuple[Route | None, bool]] = {}
         for context in contexts:
             context.switches, context.switches_error = switches, switches_error
-            row = context.row
-            context.route = self._routes.find(row.channel, row.scenario, row.mode)
+            cell = context.row.channel, context.row.scenario, context.row.mode
+            if (known := cells.get(cell)) is None:
+                route = self._routes.find(*cell)
+                known = cells[cell] = route, route is not None and self._is_open(route, switches)
+            context.route, context.is_route_open = known
+
+    def _is_open(self, route: Route, board: Switches) -> bool:
+        """Whether nothing is halted and the route's switches are on for everybody: then no row of it need be looked at."""
+        return not board.halts and not _unproven(route, board, self._systems) and all(
+            (state := board.switches.get(name)) is not None and state.is_on and state.canary_percent >= 100
+            for name in switches_of(route)
+        )  # fmt: skip
 
     def run(self, context: RunContext) -> StepResult:
         """Halts first, then each switch of the route with its canary."""
@@ -70,6 +80,8 @@ class KillSwitch:
         if context.switches_error is not None:
             context.event = transitions.after_no_answer(context.row, context.switches_error, self._retry_policy)
             return StepResult({"authority": "no answer"})
+        if context.is_route_open and context.route is not None:
+            return _is_on(context.route.switch)
         lifted: dict[str, object] = {}
         for reason, seen in _kept_from(context, context.switches or NOTHING_ON, self._systems):
             if reason not in context.lifted:
@@ -96,17 +108,16 @@ def _kept_from(context: RunContext, board: Switches, systems: Systems) -> list[t
         hit = _switched(board, name, context.facts.account_ref)
         if hit is not None:
             found.append(hit)
-    unproven = _unproven(context, board, systems)
+    unproven = _unproven(context.route, board, systems) if context.route is not None else []
     if unproven:
         found.append((Escalation.SYSTEM_NOT_PROVEN, {"systems": unproven}))
     return found
 
 
-def _unproven(context: RunContext, board: Switches, systems: Systems) -> list[str]:
-    """Real systems that this row would settle in, and that its launch gate saw as simulations only."""
-    route = context.route
-    state = board.switches.get(route.switch) if route is not None else None
-    if route is None or state is None:
+def _unproven(route: Route, board: Switches, systems: Systems) -> list[str]:
+    """Real systems that a row of the route would settle in, and that its launch gate saw as simulations only."""
+    state = board.switches.get(route.switch)
+    if state is None:
         return []
     return sorted(systems.configured_outside(route.settles_to) & set(state.simulated))
 

@@ -7,21 +7,20 @@ write *is* the effect. The report is sent right after the batch, and from the ou
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 from psycopg import errors as pg
 
 from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreachable
+from sentinel.store.ids import new_id
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.rows import Change, Execution, LedgerState, Report, report_body
 from worker.refunds.transitions import RetryPolicy, is_outside
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import RunContext, StepResult, lease_lost, trail_entry, untouched
 from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
@@ -68,7 +67,7 @@ class ExecuteBySystem:
         return begun or self._system(context).is_ready()
 
     def _settle(self, context: RunContext) -> None:
-        context.execution_id = uuid.uuid4()
+        context.execution_id = new_id()
         # The start id is what a system knows this refund by: the same for every try of it.
         assert context.row.start_id is not None
         context.settled = self._system(context).settle(context.row, context.row.start_id)
@@ -241,7 +240,7 @@ class Confirm:
 
 
 def _execution(context: RunContext) -> Execution:
-    row, report, route = context.row, uuid.uuid4(), context.route
+    row, report, route = context.row, new_id(), context.route
     assert isinstance(context.started, StartReceipt) and context.execution_id is not None and route is not None
     result = {"execution_id": str(context.execution_id), "system": route.settles_to}
     payload = report_body(row, report, "success", result=result)

@@ -19,8 +19,7 @@ from worker.images.recogniser import Recognised, Recogniser, Unrecognised
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import KeptImage, KnownFacts, LedgerRow, OrderFacts
-from worker.refunds.workflow.escalations import Escalation
-from worker.refunds.workflow.graph import StepName, next_step
+from worker.refunds.workflow.graph import Escalation, StepName, next_step
 from worker.refunds.workflow.routes import MAY_BE_UNKNOWN
 from worker.refunds.workflow.runner import (
     Found,
