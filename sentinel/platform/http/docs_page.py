@@ -19,8 +19,8 @@ CSP = (
 )
 
 
-def docs_page(title: str, *, home: str = "/docs") -> Blueprint:
-    """`/docs` and its files below it. `title` is what the page is called: the program's name. `/` leads to `home`."""
+def docs_page(title: str, *, home: str | None = None) -> Blueprint:
+    """`/docs` and its files below it. `title` is what the page is called: the program's name. `/` leads to `home`, and where there is none it is no page (an API's clients are sent nowhere)."""
     page = Blueprint("docs", __name__, static_folder=FILES, static_url_path="/docs/static", template_folder="templates")
 
     @page.get("/docs")
@@ -34,11 +34,13 @@ def docs_page(title: str, *, home: str = "/docs") -> Blueprint:
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
 
-    @page.get("/")
-    @documented(
-        "Leads a person to the program's first page", responses={302: ("There.", {"type": "string"})}, content_type="text/html"
-    )  # fmt: skip
-    def first_page() -> AnyResponse:
-        return redirect(home)
+    if home is not None:
+
+        @page.get("/")
+        @documented(
+            "Leads a person to the program's first page", responses={302: ("There.", {"type": "string"})}, content_type="text/html"
+        )  # fmt: skip
+        def first_page() -> AnyResponse:
+            return redirect(home)
 
     return page
