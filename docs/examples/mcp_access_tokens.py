@@ -2,7 +2,7 @@
 
 The agent knows the proxy's address and its own client id and secret; it has no key of sentinel. The proxy's 401 leads it to the
 issuer, which gives it a token for the proxy; the file of `--access-tokens` says which agent the token's subject is. The issuer stands
-for your identity provider. All of it is in this file. Wants the extra `mcp`.
+for your identity provider. The server and the agent's calls are those of `mcp_agent.py`. Wants the extra `mcp`.
 """
 
 import asyncio
@@ -17,25 +17,18 @@ from pathlib import Path
 
 import httpx2
 import jwt
+import mcp_agent
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
 from mcp import Client
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.streamable_http import streamable_http_client
-from mcp.server import MCPServer
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 REPO = Path(__file__).parents[2]
 CLIENT_ID, CLIENT_SECRET = "gift-desk", "a-secret-between-the-agent-and-its-issuer"
-server = MCPServer("gift-cards")
-
-
-@server.tool()
-def issue_gift_card(customer: str, amount: str, currency: str, order: str) -> str:
-    """Issue a gift card."""
-    return f"issued {amount} {currency} to {customer}"
 
 
 def issuer(url: str, audience: str) -> Starlette:
@@ -89,7 +82,7 @@ class Kept:
 
 @contextlib.asynccontextmanager
 async def proxy(url, key, resource, issuer_url):
-    """`sentinel mcp-proxy` on the port of `resource`, in front of the server of this file."""
+    """`sentinel mcp-proxy` on the port of `resource`, in front of the server of `mcp_agent.py`."""
     with tempfile.TemporaryDirectory() as folder:  # mode 0700
         Path(folder, "proxy.key").write_text(key)
         Path(folder, "access.yaml").write_text(
@@ -99,7 +92,7 @@ async def proxy(url, key, resource, issuer_url):
         process = subprocess.Popen([
             sys.executable, "-m", "sentinel.mcp_proxy.main", "--url", url, "--key-file", f"{folder}/proxy.key",
             "--access-tokens", f"{folder}/access.yaml", "--listen", address, "--server", "local",
-            "--tools", str(REPO / "policies" / "tools.yaml"), "--upstream-command", shlex.join([sys.executable, __file__]),
+            "--tools", str(REPO / "policies" / "tools.yaml"), "--upstream-command", shlex.join([sys.executable, mcp_agent.__file__]),
         ], env={"PYTHONPATH": str(REPO)})  # fmt: skip
         try:
             async with httpx2.AsyncClient() as http:
@@ -129,16 +122,7 @@ async def main(url: str, key: str) -> None:
             httpx2.AsyncClient(auth=signing_in, timeout=60) as http,
             Client(streamable_http_client(resource, http_client=http)) as agent,
         ):
-            for amount in ("10.00", "100.00", "1000.00"):
-                card = {"customer": "c1", "amount": amount, "currency": "USD", "order": f"tokens-{amount}"}
-                result = await agent.call_tool("issue_gift_card", card)
-                if result.is_error and result.structured_content["decision"] == "APPROVAL_REQUIRED":
-                    approval_id = result.structured_content["approval_id"]
-                    print(f"waiting for {approval_id}", flush=True)
-                    await authority.wait_for_approval(approval_id, timeout_seconds=600)
-                    # The same call again: its key finds what was decided.
-                    result = await agent.call_tool("issue_gift_card", card)
-                print(result.content[0].text)
+            await mcp_agent.issue_cards(agent, authority, "tokens")
     login.should_exit = True
     await serving
 
@@ -151,7 +135,4 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        server.run()
-    else:
-        asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -22,6 +22,20 @@ def issue_gift_card(customer: str, amount: str, currency: str, order: str) -> st
     return f"issued {amount} {currency} to {customer}"
 
 
+async def issue_cards(agent, authority, orders: str) -> None:
+    """Three cards by an agent's session: one may be issued, one waits for a person, one is refused. `orders` begins their names."""
+    for amount in ("10.00", "100.00", "1000.00"):
+        card = {"customer": "c1", "amount": amount, "currency": "USD", "order": f"{orders}-{amount}"}
+        result = await agent.call_tool("issue_gift_card", card)
+        if result.is_error and result.structured_content["decision"] == "APPROVAL_REQUIRED":
+            approval_id = result.structured_content["approval_id"]
+            print(f"waiting for {approval_id}", flush=True)
+            await authority.wait_for_approval(approval_id, timeout_seconds=600)
+            # The same call again: its key finds what was decided.
+            result = await agent.call_tool("issue_gift_card", card)
+        print(result.content[0].text)
+
+
 async def main(url: str, key: str) -> None:
     from sentinel.client import AsyncClient
 
@@ -33,16 +47,7 @@ async def main(url: str, key: str) -> None:
             "--tools", str(TABLE), "--server", "local", "--upstream-command", shlex.join([sys.executable, __file__]),
         ], env={"PYTHONPATH": str(Path(__file__).parents[2])})  # fmt: skip
         async with Client(proxy) as agent, AsyncClient(url, key, agent_id="example-mcp") as authority:
-            for amount in ("10.00", "100.00", "1000.00"):
-                card = {"customer": "c1", "amount": amount, "currency": "USD", "order": f"mcp-{amount}"}
-                result = await agent.call_tool("issue_gift_card", card)
-                if result.is_error and result.structured_content["decision"] == "APPROVAL_REQUIRED":
-                    approval_id = result.structured_content["approval_id"]
-                    print(f"waiting for {approval_id}", flush=True)
-                    await authority.wait_for_approval(approval_id, timeout_seconds=600)
-                    # The same call again: its key finds what was decided.
-                    result = await agent.call_tool("issue_gift_card", card)
-                print(result.content[0].text)
+            await issue_cards(agent, authority, "mcp")
 
 
 if __name__ == "__main__":
