@@ -105,12 +105,16 @@ def passed_a_halt(fixtures: Fixtures, rounds: int, *, threads: int = 6) -> list[
 def started_after_a_halt(fixtures: Fixtures) -> list[str]:
     """Starts and allowed decisions whose transaction is between that of a halt and that of its end."""
     events = fixtures.admin.execute(
-        "select kind, body::json->>'decision' from sentinel.events order by transaction_id, kind"
+        "select kind, body::json from sentinel.events order by transaction_id, kind"
     ).fetchall()  # fmt: skip
-    found, in_force = [], 0
-    for kind, decision in events:
-        in_force += (kind == "halt_set") - (kind == "halt_lifted")
-        if in_force > 0 and (kind == "start" or decision == "ALLOW"):
+    found, in_force = [], set[str]()
+    for kind, body in events:
+        if kind == "halt_set":
+            # The policy's own breaker may have paused the agent by now; a halt of the same scope takes its place.
+            in_force = in_force - {body.get("replaces", "")} | {body["halt_id"]}
+        elif kind == "halt_lifted":
+            in_force.discard(body["halt_id"])
+        elif in_force and (kind == "start" or body.get("decision") == "ALLOW"):
             found.append(f"a {kind} came between a halt and its end")
     return found
 
