@@ -36,10 +36,9 @@ from sentinel.core.errors import (
 )
 from sentinel.core.operation import Operation, build_operation, first_difference
 from sentinel.core.proof import decision_basis, facts_commitment, pack_parts
-from sentinel.platform.randomness import random_bytes
 from sentinel.policy.evaluate import Requester, check_once, declared_evidence, evaluate
 from sentinel.policy.model import EVIDENCE
-from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, proof_id_of, unix_milliseconds
+from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, proof_id_of, random_bytes, unix_milliseconds
 
 
 def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from sentinel.platform import randomness
-from sentinel.platform.randomness import random_bytes
+from sentinel.store import ids
+from sentinel.store.ids import random_bytes
 from tests.support.harness import at_once
 
 
@@ -31,7 +31,7 @@ def test_a_forked_process_has_bytes_of_its_own() -> None:
 
 
 def test_the_check_of_forks_sees_a_page_that_is_shared() -> None:
-    shared = randomness._Page.__new__(randomness._Page)
+    shared = ids._Page.__new__(ids._Page)
     shared.reset()
     shared.take(1)
     reader, writer = os.pipe()

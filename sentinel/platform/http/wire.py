@@ -20,7 +20,7 @@ import msgspec
 
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.bodies import body_bytes, read_object
-from sentinel.platform.randomness import random_bytes
+from sentinel.store.ids import random_bytes
 
 
 class Request(msgspec.Struct, eq=False):
