@@ -24,7 +24,7 @@ from sentinel.authority.approvals import (
     resolve_approval,
     votes,
 )
-from sentinel.authority.change_text import change_text
+from sentinel.authority.protected_changes import change_text
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import json_body, load, without_nulls

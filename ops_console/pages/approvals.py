@@ -37,8 +37,7 @@ from sentinel.authority import approval_queue
 from sentinel.authority.aap_requests import reasoning_of
 from sentinel.authority.actor import Actor, has_role
 from sentinel.authority.approvals import HANDLED, ApprovalRow
-from sentinel.authority.change_text import change_text
-from sentinel.authority.protected_changes import ROTATE_KEY, find_change, outcome_text
+from sentinel.authority.protected_changes import ROTATE_KEY, change_text, find_change, outcome_text
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load

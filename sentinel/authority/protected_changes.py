@@ -1,12 +1,13 @@
 """Changes of who may do what: people, their roles and passwords, keys, and who is sent events. Every page and command goes through `request_change`.
 
 What gives somebody power waits for a second administrator once the tenant has two: an approval in the one queue. The password
-or key that comes of it is made when the asker collects it. The rules are the database's
+or key that comes of it is made when the asker collects it. `change_text` says a change in one sentence. The rules are the database's
 (`schema/authority/protected_changes.sql`); the console's role can write people and keys in no other way.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -199,3 +200,43 @@ def outcome_text(outcome: str) -> str:
         return "it was done"
     refusal = REFUSALS.get(outcome)
     return refusal.detail if refusal else f"it could not be done: {outcome.replace('_', ' ')}"
+
+
+_ROLES = {"viewer": "a viewer", "approver": "an approver", "admin": "an administrator"}
+
+
+def change_text(request: str) -> str:
+    """What this request (canonical JSON) asks, e.g. "Make operator ann@shop.example an approver"."""
+    asked = json.loads(request)
+    action, params = asked["action"], asked["params"]
+    if action.startswith("key."):
+        return _of_key(action, params)
+    if action.startswith("webhook."):
+        return _of_webhook(action, params)
+    email = params["email"]
+    return {
+        "operator.create": f"Make operator {email} {_ROLES.get(params.get('role'), '')}",
+        "operator.set_role": f"Make operator {email}, until now {_ROLES.get(params.get('seen'), 'of another role')},"
+        f" {_ROLES.get(params.get('role'), '')}",
+        "operator.reactivate": f"Let operator {email} sign in again",
+        "operator.reset_password": f"Reset the password of operator {email}",
+        "operator.reset_second_factor": f"Take the second factor of operator {email} away",
+    }[action]
+
+
+def _of_webhook(action: str, params: Mapping[str, Any]) -> str:
+    if action == "webhook.enable":
+        return f"Send events to {params['url']} again"
+    types = ", ".join(params["event_types"]) or "every type"
+    return f"Send events ({types}) to {params['url']}"
+
+
+def _of_key(action: str, params: Mapping[str, Any]) -> str:
+    whose = f"agent {params['agent_id']}" if params.get("agent_id") else "any agent"
+    ends = f", for {params['expires_seconds'] // 86400} days" if params.get("expires_seconds") else ", without an end"
+    scopes = f"{'scopes' if len(params['scopes']) > 1 else 'scope'} {', '.join(params['scopes'])}"
+    if action == "key.rotate":
+        hours = params["overlap_seconds"] // 3600
+        return f"Successor of key {params['old_key_id']}, for {whose} with the {scopes}{ends}; the old one ends after {hours} hours"
+    owner = f", answered for by {params['owner']}" if params.get("owner") else ""
+    return f"New key for {whose} with the {scopes}{owner}{ends}"

@@ -21,7 +21,7 @@ from sentinel.authority.approvals import (
     resolve_approval,
     votes,
 )
-from sentinel.authority.change_text import change_text
+from sentinel.authority.protected_changes import change_text
 from sentinel.cli.common import (
     acting_as,
     as_uuid,
