@@ -9,7 +9,7 @@ import msgspec
 
 from sentinel.authority.decisions import Peeked, Receipt, Recorded, Row
 from sentinel.authority.guard_rows import GuardRow
-from sentinel.authority.key_uses import KeyUses
+from sentinel.authority.keys import KeyUses
 from sentinel.core.signing import PermitSigner
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.batch_commit import BatchCommitter

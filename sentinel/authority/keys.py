@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import threading
+import time
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -128,27 +130,11 @@ from sentinel.agent_keys k
 left join sentinel.operators o on o.tenant_id = k.tenant_id and o.operator_id = k.owner_operator_id
 where k.tenant_id = %(tenant_id)s order by k.created_at, k.key_id
 """).fill(usable=_USABLE)
-# Skips what somebody is changing just now: the housekeeper that writes this waits for nobody.
-RECORD_USES = """
-with used as (
-  select k.tenant_id, k.key_id, clock_timestamp() - make_interval(secs => u.seconds_ago) as used_at
-  from unnest(%(tenant_ids)s::uuid[], %(key_ids)s::uuid[], %(seconds_ago)s::double precision[]) as u (tenant_id, key_id, seconds_ago)
-  join sentinel.agent_keys k using (tenant_id, key_id)
-  for no key update of k skip locked
-)
-update sentinel.agent_keys k set last_used_at = used.used_at from used
-where k.tenant_id = used.tenant_id and k.key_id = used.key_id and (k.last_used_at is null or k.last_used_at < used.used_at)
-"""
 
 
 def make_key(prefix: str = LIVE) -> str:
     """A new key: "snt_live_" (or "snt_test_"), 30 random base62 digits, 6 of checksum."""
     return make_secret(prefix)
-
-
-def key_hash(key: str) -> bytes:
-    """What of a key is stored: its SHA-256, 32 bytes."""
-    return secret_hash(key)
 
 
 def looks_like_key(key: str) -> bool:
@@ -173,15 +159,7 @@ def list_keys(pool: Pool, tenant_id: uuid.UUID) -> list[KeyListing]:
 
 def kept_of(key: str, principal_id: uuid.UUID) -> dict[str, str]:
     """What is kept of a new key: its hash (hex), its first characters, and whose it is."""
-    return {"key_hash": key_hash(key).hex(), "hint": key[:HINT_LENGTH], "principal_id": str(principal_id)}
-
-
-def record_uses(pool: Pool, uses: Mapping[tuple[uuid.UUID, uuid.UUID], float]) -> None:
-    """Note when keys were used last: (tenant, key) → seconds ago. A later use that is on record stays."""
-    changed(pool, RECORD_USES, {
-        "tenant_ids": [tenant_id for tenant_id, _ in uses], "key_ids": [key_id for _, key_id in uses],
-        "seconds_ago": list(uses.values()),
-    })  # fmt: skip
+    return {"key_hash": secret_hash(key).hex(), "hint": key[:HINT_LENGTH], "principal_id": str(principal_id)}
 
 
 MOST_DAYS = 3650
@@ -301,3 +279,61 @@ def revoke_key(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID, *, actor: Ac
         raise NotFound("there is no key of that id")
     if said != "done":
         raise Conflict("the key was revoked before")
+
+
+USES_WRITTEN_SECONDS = 60.0
+
+# Skips what somebody is changing just now: the housekeeper that writes this waits for nobody.
+RECORD_USES = """
+with used as (
+  select k.tenant_id, k.key_id, clock_timestamp() - make_interval(secs => u.seconds_ago) as used_at
+  from unnest(%(tenant_ids)s::uuid[], %(key_ids)s::uuid[], %(seconds_ago)s::double precision[]) as u (tenant_id, key_id, seconds_ago)
+  join sentinel.agent_keys k using (tenant_id, key_id)
+  for no key update of k skip locked
+)
+update sentinel.agent_keys k set last_used_at = used.used_at from used
+where k.tenant_id = used.tenant_id and k.key_id = used.key_id and (k.last_used_at is null or k.last_used_at < used.used_at)
+"""
+
+
+class KeyUses:
+    """When keys were used, gathered in memory and written by the housekeeper: a decision never waits for it or writes it.
+
+    As coarse as the memory of keys (`authority/api/identity.py`); a process writes a key at most once a minute, and one that is
+    killed forgets at most that minute.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._used: dict[tuple[uuid.UUID, uuid.UUID], float] = {}
+        self._written: dict[tuple[uuid.UUID, uuid.UUID], float] = {}
+
+    def note(self, tenant_id: uuid.UUID, key_id: uuid.UUID) -> None:
+        """The key was accepted just now."""
+        with self._lock:
+            self._used[tenant_id, key_id] = self._clock()
+
+    def write(self, pool: Pool) -> int:
+        """Write the uses of keys that were not written this last minute; how many. Raises `EngineUnavailable`."""
+        now = self._clock()
+        with self._lock:
+            self._written = {key: at for key, at in self._written.items() if now - at < USES_WRITTEN_SECONDS}
+            due = {key: at for key, at in self._used.items() if key not in self._written}
+        if not due:
+            return 0
+        _record_uses(pool, {key: now - at for key, at in due.items()})
+        with self._lock:
+            for key, at in due.items():
+                self._written[key] = now
+                if self._used.get(key) == at:
+                    del self._used[key]
+        return len(due)
+
+
+def _record_uses(pool: Pool, uses: Mapping[tuple[uuid.UUID, uuid.UUID], float]) -> None:
+    """Note when keys were used last: (tenant, key) → seconds ago. A later use that is on record stays."""
+    changed(pool, RECORD_USES, {
+        "tenant_ids": [tenant_id for tenant_id, _ in uses], "key_ids": [key_id for _, key_id in uses],
+        "seconds_ago": list(uses.values()),
+    })  # fmt: skip

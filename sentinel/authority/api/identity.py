@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.authority.engine import Caller
-from sentinel.authority.key_uses import KeyUses
-from sentinel.authority.keys import find_key, key_hash, looks_like_key
+from sentinel.authority.keys import KeyUses, find_key, looks_like_key, secret_hash
 from sentinel.authority.metrics import RATE_LIMITED
 from sentinel.core.errors import Forbidden, RateLimited, SentinelError, Unauthenticated
 from sentinel.platform.http.rate_limit import SharedRateLimit
@@ -50,7 +49,7 @@ class Identity:
         """
         # Its form need not be looked at: what is remembered had the right one.
         presented = _presented_key(environ)
-        hashed = key_hash(presented) if presented is not None else b""
+        hashed = secret_hash(presented) if presented is not None else b""
         known = self._known.get(hashed)
         age = _REMEMBER_SECONDS if known is None else self._clock() - known[0]
         if known is None or age >= _REMEMBER_SECONDS:
@@ -139,7 +138,7 @@ def _hashed(environ: Mapping[str, Any]) -> bytes:
     presented = _presented_key(environ)
     if presented is None or not looks_like_key(presented):
         raise Unauthenticated
-    return key_hash(presented)
+    return secret_hash(presented)
 
 
 def _presented_key(environ: Mapping[str, Any]) -> str | None:

@@ -10,8 +10,7 @@ import psycopg
 import pytest
 
 from sentinel.authority.housekeeping import Housekeeper
-from sentinel.authority.key_uses import KeyUses
-from sentinel.authority.keys import revoke_key
+from sentinel.authority.keys import KeyUses, revoke_key
 from sentinel.core.errors import SentinelError
 from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import caller_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sentinel.authority.keys import find_key, key_hash, looks_like_key, make_key
+from sentinel.authority.keys import find_key, looks_like_key, make_key, secret_hash
 from sentinel.cli import approvals, halts, in_doubt, keys, operators, orders, proof, public_ids, tenants
 from sentinel.store.database import AUTHORITY, Pool, with_role
 
@@ -165,7 +165,7 @@ def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -
         "--scope",
         "guard",
     )
-    found = find_key(deciding, key_hash(made["key"]))
+    found = find_key(deciding, secret_hash(made["key"]))
     assert found is not None
     assert (found.usable, found.agent_id, found.scopes) == (True, "a1", ["guard"])
     assert made["key"] not in str(fixtures.sql("select k::text from sentinel.agent_keys k"))
@@ -181,7 +181,7 @@ def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -
     refused(run(fixtures, "keys", "rotate", made["key_id"]), 1, "revoked or expired")
     printed_json(fixtures, "keys", "revoke", second["key_id"])
     for key in (made["key"], second["key"]):
-        row = find_key(deciding, key_hash(key))
+        row = find_key(deciding, secret_hash(key))
         assert row is not None
         assert not row.usable
     refused(run(fixtures, "keys", "revoke", second["key_id"]), 1, "before")

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.authority.keys import find_key, issue_key, key_hash, revoke_key, rotate_key
+from sentinel.authority.keys import find_key, issue_key, revoke_key, rotate_key, secret_hash
 from sentinel.core.errors import SentinelError
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_policies import EVIL, words
@@ -48,7 +48,7 @@ def test_a_form_makes_one_key_however_often_it_is_sent_and_shows_it_once(fixture
     made = abe.submit("/ops/keys", **form)
     assert (made.status_code, made.headers["Cache-Control"]) == (201, "no-store")
     key = key_in(made)
-    row = find_key(fixtures.pool, key_hash(key))
+    row = find_key(fixtures.pool, secret_hash(key))
     assert row is not None and (row.agent_id, sorted(row.scopes), row.usable) == ("retail-refund-agent", SCOPES, True)
     assert row.owner_operator_id is not None and key.startswith("snt_test_")
     again = abe.submit("/ops/keys", **form)
@@ -84,7 +84,7 @@ def test_a_key_is_rotated_and_revoked_with_proof(fixtures: Any) -> None:
     assert abe.submit(f"{path}/revoke").status_code == 400
     assert abe.submit(f"{path}/rotate", **{**form, "overlap_hours": "-1"}, proof=PASSWORD).status_code == 400
     made = abe.submit(f"{path}/rotate", **form)
-    row = find_key(fixtures.pool, key_hash(key_in(made)))
+    row = find_key(fixtures.pool, secret_hash(key_in(made)))
     assert row is not None and row.principal_id == caller.principal_id
     assert "still works for the overlap" in words(made)
     assert abe.submit(f"{path}/rotate", **form).status_code == 409
@@ -122,7 +122,7 @@ def test_what_is_done_with_a_key_is_one_event_without_the_key_and_not_public(fix
     assert [body["key_id"] for _, body in events] == [form["key_id"], turn["key_id"], turn["key_id"]]
     assert events[1][1]["old_key_id"] == form["key_id"] and events[1][1]["old_expires_at"]
     for secret in (key, new_key):
-        assert secret[:14] not in str(events) and key_hash(secret).hex() not in str(events)
+        assert secret[:14] not in str(events) and secret_hash(secret).hex() not in str(events)
     page = abe.get("/ops/events?kind=key_rotated")
     assert "key rotated" in words(page) and turn["key_id"] in page.get_data(as_text=True)
     assert "key created" in words(abe.get("/ops/events?agent=an-agent"))

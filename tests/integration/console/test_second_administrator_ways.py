@@ -16,7 +16,7 @@ from psycopg import errors as pg
 
 from ops_console.accounts.operator_changes import add_person, change_operator
 from sentinel.authority.approvals import REJECT, resolve_approval
-from sentinel.authority.keys import find_key, issue_key, key_hash
+from sentinel.authority.keys import find_key, issue_key, secret_hash
 from sentinel.authority.policies import declare_policies
 from sentinel.authority.protected_changes import (
     REACTIVATE,
@@ -163,7 +163,7 @@ def test_what_was_asked_on_the_machine_is_approved_and_collected_there(two: Two)
     assert said.exit_code == 0, said.output
     assert run(console, "approvals", "collect", str(asked), "--as", "ada@demo.local").exit_code == 1
     made = run(console, "approvals", "collect", str(asked), "--json")
-    row = find_key(fixtures.pool, key_hash(json.loads(made.stdout)["secret"]))
+    row = find_key(fixtures.pool, secret_hash(json.loads(made.stdout)["secret"]))
     assert row is not None and (row.agent_id, row.usable) == ("a-b", True)
 
 
