@@ -16,14 +16,12 @@ from sentinel.authority.api import (
     aap,
     aap_wire,
     access_requests,
+    agent_status,
     approvals,
     authzen,
     check,
     guard,
-    heartbeat,
-    key,
     meta,
-    switches,
 )
 from sentinel.authority.api.approval_stream import BACKLOG, ApprovalFeed, StreamSlots, approvals_stream
 from sentinel.authority.api.authority_calls import AuthorityCalls
@@ -136,7 +134,7 @@ def _flask_app(context: Context, settings: Settings) -> Flask:
         for path, documentation in {**guard.DOCUMENTATION, **check.DOCUMENTATION}.items():
             name = path.strip("/").replace("/", "_")
             blueprint.add_url_rule(path, name, answered_on_the_loop(documentation), methods=["POST"])
-        for part in (approvals, heartbeat, key, switches):
+        for part in (approvals, agent_status):
             part.routes(blueprint, context)
         app.register_blueprint(blueprint)
     # Protocols of others have their own addresses.

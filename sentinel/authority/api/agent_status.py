@@ -1,4 +1,4 @@
-"""What is switched on and what is halted, for agents that look before they ask; and the one flip an agent may make: off."""
+"""What an agent asks beside its decisions: whose its key is, what halts cover it, what is switched on; and the one flip that it may make: off."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from flask import Blueprint, Response, request
 
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.guard import SECURITY
-from sentinel.authority.api.schemas import SwitchesSchema, SwitchOffReceiptSchema, SwitchOffRequestSchema
+from sentinel.authority.api.identity import require_own
+from sentinel.authority.api.schemas import (
+    HeartbeatSchema,
+    KeySchema,
+    SwitchesSchema,
+    SwitchOffReceiptSchema,
+    SwitchOffRequestSchema,
+)
+from sentinel.authority.halts import heartbeat_status
 from sentinel.authority.switches import switch_states, switches_and_halts, turn_switch_off_by_agent
+from sentinel.authority.tenants import tenant_label_of
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import check_identifier
 from sentinel.platform.http.bodies import json_body, json_response, load, without_nulls
 from sentinel.platform.http.openapi import documented
 
@@ -17,8 +28,48 @@ _PROBLEMS = (400, 401, 403, 429, 503)
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:
-    """Add the switches to a blueprint."""
+    """Add the routes to a blueprint."""
+    _key_route(blueprint, context)
+    _heartbeat_route(blueprint, context)
+    _switch_routes(blueprint, context)
 
+
+def _key_route(blueprint: Blueprint, context: Context) -> None:
+    @blueprint.get("/key")
+    @documented(
+        "Whose key this is", description="Its own tenant and agent, for any key that is accepted; it needs no scope.",
+        responses={200: ("The tenant, and the agent it is bound to if it is.", KeySchema())}, problems=(401, 403, 429, 503),
+        security=SECURITY,
+    )  # fmt: skip
+    def key() -> Response:
+        caller = context.identity.caller(None, request.environ)
+        found = {
+            "tenant_id": str(caller.tenant_id),
+            "tenant": tenant_label_of(context.authority.pool, caller.tenant_id),
+            "agent_id": caller.agent_id,
+        }
+        return json_response(orjson.dumps({name: value for name, value in found.items() if value is not None}))
+
+
+def _heartbeat_route(blueprint: Blueprint, context: Context) -> None:
+    @blueprint.get("/heartbeat")
+    @documented(
+        "What covers this agent", responses={200: ("OK, PAUSE or KILL.", HeartbeatSchema())},
+        problems=_PROBLEMS, security=SECURITY,
+        parameters=({"name": "agent_id", "in": "query", "schema": {"type": "string"}},),
+    )  # fmt: skip
+    def heartbeat() -> Response:
+        caller = context.identity.caller("heartbeat", request.environ)
+        agent_id = request.args.get("agent_id") or caller.agent_id
+        if agent_id is None:
+            raise InvalidInput.of("agent_id", "is required for a key that is bound to no agent")
+        require_own(caller, None, check_identifier(agent_id, "agent_id", 128))
+        return json_response(
+            orjson.dumps({"status": heartbeat_status(context.authority.pool, caller.tenant_id, agent_id)})
+        )
+
+
+def _switch_routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/switches")
     @documented(
         "What is switched on, what is halted, which policies decide",
