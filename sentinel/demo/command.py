@@ -19,11 +19,17 @@ from sentinel.cli.serve import stored_secret
 from sentinel.core.errors import SentinelError
 from sentinel.demo.access import DemoAccess, prepare
 from sentinel.demo.database import demo_database
-from sentinel.demo.event_sender import DemoSender
 from sentinel.demo.ledger import demo_rows
 from sentinel.demo.orders import SECRET_FILE, DemoOrderSource, order_source, post_demo_orders
-from sentinel.demo.processes import DemoStopped, Processes, raise_if_stopped, reserve_port
-from sentinel.demo.readiness import DemoFailed, wait_ready
+from sentinel.demo.processes import (
+    DemoFailed,
+    DemoSender,
+    DemoStopped,
+    Processes,
+    raise_if_stopped,
+    reserve_port,
+    wait_ready,
+)
 from sentinel.demo.small_refunds import SmallRefunds
 from sentinel.demo.summary import Ready, print_ready, print_stopped
 from sentinel.export.settings import SECRET_FILE as EXPORT_SECRET

@@ -1,4 +1,4 @@
-"""The demo's process supervisor: child processes that end with this one.
+"""The demo's processes: child processes that end with this one, a wait until they answer, and the sender of events once it is wanted.
 
 A child that ends by itself is started again; when this process is told to stop, or dies in any way, they all end. From
 the moment it is told, none is started any more. Their loopback ports are reserved before they listen.
@@ -15,10 +15,15 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
+
+from sentinel.core.errors import SentinelError
 from sentinel.platform.private_files import open_private, private_folder
 from sentinel.platform.serving.process_group import die_with_parent
 
@@ -26,6 +31,8 @@ HOST = "127.0.0.1"
 STOP_SECONDS = 1.5
 _RESTART_SECONDS = 1.0
 _POLL_SECONDS = 0.05
+READY_SECONDS = 30.0
+_MOST_SAID = 300
 
 
 class DemoStopped(Exception):
@@ -185,3 +192,71 @@ def reserve_port(wanted: int = 0) -> tuple[int, socket.socket]:
             return found, holder
         holder.close()
     raise OSError("no loopback port is free")
+
+
+class DemoFailed(SentinelError):
+    """A part of the demo did not come up; `detail` names it and its log."""
+
+    code = "demo-failed"
+
+
+def wait_ready(processes: Processes, addresses: Mapping[str, Sequence[str]], logs: Path, stop: threading.Event) -> None:
+    """Return once every address of each child answers 200. Raises `DemoFailed`, or `DemoStopped` once `stop` is set."""
+    deadline = time.monotonic() + READY_SECONDS
+    for name, url in ((name, url) for name, urls in addresses.items() for url in urls):
+        answered, enough = threading.Event(), threading.Event()
+        # In a thread: a program that still loads accepts a connection and keeps it waiting, which a stop must not.
+        threading.Thread(target=_poll_health, args=(url, answered, enough), daemon=True, name=f"ask-{name}").start()
+        try:
+            while not answered.wait(_POLL_SECONDS):
+                raise_if_stopped(stop)
+                if (ended := processes.ended()) is not None:
+                    raise DemoFailed(f"{ended} ended at once{_last_words(logs / f'{ended}.log')}")
+                if time.monotonic() > deadline:
+                    raise DemoFailed(f"{name} did not become ready{_last_words(logs / f'{name}.log')}")
+        finally:
+            enough.set()
+
+
+def _last_words(log: Path) -> str:
+    """Where the log is, and its last line: mostly the program's own refusal."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; see {log}" + (f", which ends: {said[:_MOST_SAID]}" if said else "")
+
+
+def _poll_health(url: str, answered: threading.Event, enough: threading.Event) -> None:
+    while not enough.wait(_POLL_SECONDS):
+        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310
+            if answer.status == 200:
+                answered.set()
+                return
+
+
+_LOOK_SECONDS = 3.0
+SETTINGS = ("SENTINEL_EXPORT_SLACK_WEBHOOK_URL", "SENTINEL_EXPORT_MAIL_TO", "SENTINEL_EXPORT_DECISION_LOG_URL")
+HAS_WEBHOOK = "select exists (select from sentinel.event_endpoints where disabled_at is null and kind = 'webhook')"
+
+
+class DemoSender:
+    """The sender of events: started once somebody is to be sent some, by a webhook or by a setting. Looks for that every few seconds."""
+
+    def __init__(self, processes: Processes, env: Mapping[str, str], database_url: str) -> None:
+        self._processes, self._env, self._database_url = processes, env, database_url
+        self._is_started, self._due = False, 0.0
+
+    def start_if_wanted(self) -> None:
+        """Called often; raises `DemoStopped` when the processes are to end."""
+        if self._is_started or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _LOOK_SECONDS
+        if any(os.environ.get(name) for name in SETTINGS) or self._has_webhook():
+            self._processes.start("export", [sys.executable, "-m", "sentinel.cli.main", "export"], self._env)
+            self._is_started = True
+
+    def _has_webhook(self) -> bool:
+        try:
+            with psycopg.connect(self._database_url, connect_timeout=2) as connection:
+                return connection.execute(HAS_WEBHOOK).fetchone() == (True,)
+        except psycopg.Error:
+            return False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.demo.readiness import DemoFailed, wait_ready
+from sentinel.demo.processes import DemoFailed, wait_ready
 
 
 class Ended:

@@ -19,7 +19,7 @@ from psycopg import errors as pg
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.webhooks import disable_webhook
-from sentinel.demo.event_sender import DemoSender
+from sentinel.demo.processes import DemoSender
 from sentinel.store.database import EXPORTER
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
 from tests.support.fixtures import Fixtures
