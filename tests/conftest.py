@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sentinel.store.embedded import RunningServer, find_binaries, remove, running
-from sentinel.store.embedded.passwords import LOGINS
+from sentinel.store.embedded.logins import LOGINS
 from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
 from tests.support.fixtures import Fixtures, Tenant, make_fixtures

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from sentinel.cli.serve import stored_secret
-from sentinel.demo.readiness import DemoFailed
+from sentinel.demo.processes import DemoFailed
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, WORKER, first_line
 
 PROGRAMS = {
@@ -74,7 +74,7 @@ def _made_logins(url: str, data_dir: Path) -> dict[str, str]:
 
 
 def _make_login(connection: psycopg.Connection[Any], login: str, secret: str, role: str) -> None:
-    from sentinel.store.embedded.passwords import scram_verifier
+    from sentinel.store.embedded.logins import scram_verifier
 
     name = sql.Identifier(login)
     if connection.execute("select from pg_roles where rolname = %s", [login]).fetchone() is None:

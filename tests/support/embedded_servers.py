@@ -18,7 +18,7 @@ import pytest
 import sentinel
 from sentinel.store.embedded import (
     EmbeddedError,
-    launch,
+    process,
     remove,
     running,
 )
@@ -36,7 +36,7 @@ HOLD = """
 import os, sys
 from pathlib import Path
 import psycopg
-from sentinel.store.embedded import EmbeddedError, launch, running
+from sentinel.store.embedded import EmbeddedError, process, running
 exec(sys.argv[3])
 try:
     with running(Path(sys.argv[1]), own=sys.argv[2] == "own") as server:
@@ -132,7 +132,7 @@ def settings_of(url: str, *names: str) -> dict[str, object]:
 
 def launch_without_watch(folder: Path) -> Path:
     """The mutant of the trampoline: the child does not learn that its starter ended."""
-    text = launch.TRAMPOLINE.read_text()
+    text = process.TRAMPOLINE.read_text()
     broken = text.replace("watch(_PR_SET_PDEATHSIG", "(lambda *_: None)(_PR_SET_PDEATHSIG")
     assert broken != text
     mutant = folder / "trampoline_twin.py"

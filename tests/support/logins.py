@@ -10,7 +10,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sentinel.store.database import BOARD, CONSOLE
-from sentinel.store.embedded.passwords import Passwords
+from sentinel.store.embedded.logins import Passwords
 
 
 def program_url(admin_url: str, role: str) -> str:

@@ -12,10 +12,9 @@ from typing import IO
 from sentinel.store.embedded.account import Account
 from sentinel.store.embedded.connection import Address
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never_stop
-from sentinel.store.embedded.launch import launch_lasting
 from sentinel.store.embedded.layout import open_ours
 from sentinel.store.embedded.options import PORT
-from sentinel.store.embedded.process import stop_child
+from sentinel.store.embedded.process import launch_lasting, stop_child
 
 # Recovery after a crash replays up to max_wal_size, on a slow disk too.
 _READY_SECONDS = 300.0

@@ -15,9 +15,9 @@ from pathlib import Path
 from sentinel.store.embedded.account import Account, chown_to_account
 from sentinel.store.embedded.binaries import Binaries
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never_stop
-from sentinel.store.embedded.launch import launch
 from sentinel.store.embedded.layout import data_folders
-from sentinel.store.embedded.passwords import SUPERUSER
+from sentinel.store.embedded.logins import SUPERUSER
+from sentinel.store.embedded.process import launch
 
 _INITDB_SECONDS = 180
 _POLL_SECONDS = 0.05

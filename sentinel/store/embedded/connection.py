@@ -9,8 +9,8 @@ from urllib.parse import quote
 import psycopg
 
 from sentinel.store.embedded.failures import EmbeddedError
+from sentinel.store.embedded.logins import SUPERUSER, Passwords
 from sentinel.store.embedded.options import PORT
-from sentinel.store.embedded.passwords import SUPERUSER, Passwords
 
 DATABASE = "sentinel"
 

@@ -20,8 +20,7 @@ from types import MappingProxyType
 
 from sentinel.store.embedded import locks, process
 from sentinel.store.embedded.account import Account, server_account
-from sentinel.store.embedded.binaries import Binaries, find_binaries
-from sentinel.store.embedded.binary_copies import usable_binaries
+from sentinel.store.embedded.binaries import Binaries, find_binaries, usable_binaries
 from sentinel.store.embedded.child import start_server
 from sentinel.store.embedded.cluster import ensure_cluster
 from sentinel.store.embedded.connection import DATABASE, Address
@@ -34,9 +33,8 @@ from sentinel.store.embedded.layout import (
     make_base,
     make_socket_dir,
 )
-from sentinel.store.embedded.logins import ensure_logins
+from sentinel.store.embedded.logins import SUPERUSER, Passwords, ensure_logins
 from sentinel.store.embedded.options import server_options
-from sentinel.store.embedded.passwords import SUPERUSER, Passwords
 
 _START_LOCK_SECONDS = 60.0
 _HANDOVER_SECONDS = 10.0

@@ -1,6 +1,6 @@
 """Drops to the server's account, ends with the parent process, and executes the given program.
 
-Run as a script in a fresh interpreter (`launch.py`) and imports nothing of ours. A separate program
+Run as a script in a fresh interpreter (`process.launch`) and imports nothing of ours. A separate program
 and not a `preexec_fn`: code between fork and exec can deadlock in a process that has threads.
 Arguments: the starter's process id, user id and group id (or "-"), then the command.
 """

@@ -99,7 +99,7 @@ def test_a_killed_starter_leaves_no_server(base: Path, holders: list[Holder]) ->
 def test_mutant_without_the_parent_death_signal_leaves_one_that_the_next_start_ends(
     base: Path, holders: list[Holder]
 ) -> None:
-    broken = f"launch.TRAMPOLINE = Path({str(launch_without_watch(base.parent))!r})"
+    broken = f"process.TRAMPOLINE = Path({str(launch_without_watch(base.parent))!r})"
     left = _server_left_after_starter_was_killed(base, holders, broken)
     assert left is not None
     with running(base, own=True) as running_server:

@@ -23,9 +23,9 @@ from sentinel.store.embedded import (
     running,
 )
 from sentinel.store.embedded.account import server_account
-from sentinel.store.embedded.binary_copies import usable_binaries
+from sentinel.store.embedded.binaries import usable_binaries
 from sentinel.store.embedded.connection import Address
-from sentinel.store.embedded.passwords import Passwords
+from sentinel.store.embedded.logins import Passwords
 from tests.support.embedded_servers import (
     IS_ROOT,
     PACKAGE_ROOT,

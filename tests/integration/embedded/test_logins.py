@@ -15,8 +15,7 @@ from psycopg import errors as pg
 
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, OWNER, WORKER
 from sentinel.store.embedded import RunningServer, running
-from sentinel.store.embedded.logins import ensure_logins
-from sentinel.store.embedded.passwords import LOGINS, SUPERUSER, scram_verifier
+from sentinel.store.embedded.logins import LOGINS, SUPERUSER, ensure_logins, scram_verifier
 from sentinel.store.migrate import migrate
 from tests.acceptance.places import run
 from tests.support.embedded_servers import Holder, ask, needs_linux, needs_root, refusal
