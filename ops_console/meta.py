@@ -6,7 +6,7 @@ import orjson
 from flask import Blueprint, Response, current_app
 
 from ops_console import metrics
-from ops_console.api.documentation import DESCRIPTION, SECURITY_SCHEMES
+from ops_console.api.rendering import DESCRIPTION, SECURITY_SCHEMES
 from ops_console.context import Context
 from sentinel.authority.tenants import public_tenants
 from sentinel.platform.http.openapi import documented, openapi_document

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 
-from ops_console.accounts import sessions
+from ops_console.accounts.sessions import HAS_SECOND_FACTOR, SignedIn
 from sentinel.authority.actor import Actor
 from sentinel.authority.keys import is_well_formed, make_secret, secret_hash
 from sentinel.core.errors import Conflict, Forbidden, NotFound
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
+from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 PREFIX = "snt_oper_"
 MOST_DAYS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class TokenListing:
+    """An operator's token as its owner sees it."""
+
+    token_id: uuid.UUID
+    label: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +35,31 @@ class IssuedToken:
     """A token that was just made. `token` is the secret: show it once."""
 
     token: str
-    listing: sessions.TokenListing
+    listing: TokenListing
+
+
+INSERT_TOKEN = """
+insert into sentinel.operator_tokens (tenant_id, token_id, token_hash, operator_id, label, expires_at)
+values (%(tenant_id)s, %(token_id)s, %(token_hash)s, %(operator_id)s, %(label)s,
+  clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer))
+on conflict do nothing returning token_id, label, created_at, expires_at, revoked_at
+"""
+FIND_TOKEN = SqlTemplate("""
+select k.tenant_id, t.label as tenant_label, k.operator_id, o.email, o.role, null as csrf_token, k.expires_at,
+       false as stale, {has_second_factor} as has_second_factor, o.password_one_time as must_set_password
+from sentinel.operator_tokens k
+join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
+where k.token_hash = %(token_hash)s and k.revoked_at is null and o.active
+  and (k.expires_at is null or k.expires_at > clock_timestamp())
+""").fill(has_second_factor=HAS_SECOND_FACTOR)
+LIST_TOKENS = """
+select token_id, label, created_at, expires_at, revoked_at from sentinel.operator_tokens
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s order by created_at, token_id
+"""
+REVOKE_TOKEN = """
+update sentinel.operator_tokens set revoked_at = clock_timestamp()
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and token_id = %(token_id)s and revoked_at is null
+"""
 
 
 def issue_token(
@@ -31,21 +69,31 @@ def issue_token(
     if actor.operator_id is None:
         raise Forbidden("a token belongs to a person's account")
     token = make_secret(PREFIX)
-    listing = sessions.insert_token(
-        pool, tenant_id=actor.tenant_id, token_id=token_id or new_id(), token_hash=secret_hash(token),
-        operator_id=actor.operator_id, label=label, expires_seconds=expires_days * 86400,
-    )  # fmt: skip
+    listing = one_row(pool, TokenListing, INSERT_TOKEN, {
+        "tenant_id": actor.tenant_id, "token_id": token_id or new_id(), "token_hash": secret_hash(token),
+        "operator_id": actor.operator_id, "label": label, "expires_seconds": expires_days * 86400,
+    })  # fmt: skip
     if listing is None:
         raise Conflict("this token was made before, and shown once; revoke it if you did not see it")
     return IssuedToken(token, listing)
 
 
-def token_owner(pool: Pool, token: str) -> sessions.SignedIn | None:
-    """Whose token it is. An agent key has another prefix and is never one."""
-    return sessions.find_token(pool, secret_hash(token)) if is_well_formed(token, (PREFIX,)) else None
+def token_owner(pool: Pool, token: str) -> SignedIn | None:
+    """Whose token it is; None when revoked, over, or the operator is shut out. An agent key has another prefix and is never one."""
+    return (
+        one_row(pool, SignedIn, FIND_TOKEN, {"token_hash": secret_hash(token)})
+        if is_well_formed(token, (PREFIX,))
+        else None
+    )
+
+
+def list_tokens(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> list[TokenListing]:
+    """An operator's own tokens, oldest first."""
+    return all_rows(pool, TokenListing, LIST_TOKENS, {"tenant_id": tenant_id, "operator_id": operator_id})
 
 
 def revoke_token(pool: Pool, actor: Actor, token_id: uuid.UUID) -> None:
     """End one of the actor's own tokens. Raises `NotFound`."""
-    if actor.operator_id is None or not sessions.revoke_token(pool, actor.tenant_id, actor.operator_id, token_id):
+    fields = {"tenant_id": actor.tenant_id, "operator_id": actor.operator_id, "token_id": token_id}
+    if actor.operator_id is None or changed(pool, REVOKE_TOKEN, fields) != 1:
         raise NotFound("you have no token of that id in use")

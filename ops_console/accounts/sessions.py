@@ -1,4 +1,4 @@
-"""Operators' sessions and tokens: kept as hashes, ended here, so that a copied cookie dies with the sign-out.
+"""Operators' sessions: kept as hashes, ended here, so that a copied cookie dies with the sign-out.
 
 Role and activity are read with every lookup, never remembered in a cookie. The database clock says what is over.
 """
@@ -41,17 +41,6 @@ class SignedIn:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenListing:
-    """An operator's token as its owner sees it."""
-
-    token_id: uuid.UUID
-    label: str
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class SessionListing:
     """A session as its owner sees it; `address` and `user_agent` are what the browser said, cut and cleaned."""
 
@@ -71,7 +60,7 @@ class SessionEnd:
     expires_at: datetime
 
 
-_HAS_SECOND_FACTOR = """exists (select from sentinel.second_factors f
+HAS_SECOND_FACTOR = """exists (select from sentinel.second_factors f
          where f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null)"""
 _LIVES = """s.revoked_at is null and s.expires_at > clock_timestamp()
   and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)"""
@@ -93,7 +82,7 @@ select s.tenant_id, t.label as tenant_label, s.operator_id, o.email, o.role, s.c
 from sentinel.operator_sessions s
 join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
 where s.session_hash = %(session_hash)s and o.active and {lives}
-""").fill(has_second_factor=_HAS_SECOND_FACTOR, lives=_LIVES)
+""").fill(has_second_factor=HAS_SECOND_FACTOR, lives=_LIVES)
 LIST_SESSIONS = SqlTemplate("""
 select s.session_id, s.kind, s.created_at, s.last_seen_at, s.expires_at, s.address, s.user_agent
 from sentinel.operator_sessions s
@@ -128,28 +117,6 @@ where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id
 FORGET_SAID = """
 update sentinel.operator_sessions set said = null
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s
-"""
-INSERT_TOKEN = """
-insert into sentinel.operator_tokens (tenant_id, token_id, token_hash, operator_id, label, expires_at)
-values (%(tenant_id)s, %(token_id)s, %(token_hash)s, %(operator_id)s, %(label)s,
-  clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer))
-on conflict do nothing returning token_id, label, created_at, expires_at, revoked_at
-"""
-FIND_TOKEN = SqlTemplate("""
-select k.tenant_id, t.label as tenant_label, k.operator_id, o.email, o.role, null as csrf_token, k.expires_at,
-       false as stale, {has_second_factor} as has_second_factor, o.password_one_time as must_set_password
-from sentinel.operator_tokens k
-join sentinel.operators o using (tenant_id, operator_id) join sentinel.tenants t using (tenant_id)
-where k.token_hash = %(token_hash)s and k.revoked_at is null and o.active
-  and (k.expires_at is null or k.expires_at > clock_timestamp())
-""").fill(has_second_factor=_HAS_SECOND_FACTOR)
-LIST_TOKENS = """
-select token_id, label, created_at, expires_at, revoked_at from sentinel.operator_tokens
-where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s order by created_at, token_id
-"""
-REVOKE_TOKEN = """
-update sentinel.operator_tokens set revoked_at = clock_timestamp()
-where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and token_id = %(token_id)s and revoked_at is null
 """
 
 
@@ -234,36 +201,3 @@ def take_messages(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
 
 def _session(who: SignedIn) -> dict[str, uuid.UUID | None]:
     return {"tenant_id": who.tenant_id, "operator_id": who.operator_id, "session_id": who.session_id}
-
-
-def insert_token(
-    pool: Pool,
-    *,
-    tenant_id: uuid.UUID,
-    token_id: uuid.UUID,
-    token_hash: bytes,
-    operator_id: uuid.UUID,
-    label: str,
-    expires_seconds: int,
-) -> TokenListing | None:
-    """Keep a new token of an operator; None when there is one of that id."""
-    return one_row(pool, TokenListing, INSERT_TOKEN, {
-        "tenant_id": tenant_id, "token_id": token_id, "token_hash": token_hash, "operator_id": operator_id,
-        "label": label, "expires_seconds": expires_seconds,
-    })  # fmt: skip
-
-
-def find_token(pool: Pool, token_hash: bytes) -> SignedIn | None:
-    """Whose token it is; None when revoked, over, or the operator is shut out."""
-    return one_row(pool, SignedIn, FIND_TOKEN, {"token_hash": token_hash})
-
-
-def list_tokens(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> list[TokenListing]:
-    """An operator's own tokens, oldest first."""
-    return all_rows(pool, TokenListing, LIST_TOKENS, {"tenant_id": tenant_id, "operator_id": operator_id})
-
-
-def revoke_token(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, token_id: uuid.UUID) -> bool:
-    """End one of an operator's own tokens. False when there is none in use."""
-    fields = {"tenant_id": tenant_id, "operator_id": operator_id, "token_id": token_id}
-    return changed(pool, REVOKE_TOKEN, fields) == 1

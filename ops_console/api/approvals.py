@@ -8,8 +8,19 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from ops_console import metrics
-from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
-from ops_console.api.rendering import amount, choice, json_response, limit, path_id, present
+from ops_console.api.rendering import (
+    LIMIT,
+    OPERATOR,
+    READING,
+    WRITING,
+    amount,
+    choice,
+    in_query,
+    json_response,
+    limit,
+    path_id,
+    present,
+)
 from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, VoteSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved

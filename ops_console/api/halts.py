@@ -6,8 +6,18 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
-from ops_console.api.rendering import amount, json_response, limit, path_id, present
+from ops_console.api.rendering import (
+    LIMIT,
+    OPERATOR,
+    READING,
+    WRITING,
+    amount,
+    in_query,
+    json_response,
+    limit,
+    path_id,
+    present,
+)
 from ops_console.api.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved

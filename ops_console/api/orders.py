@@ -10,8 +10,20 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from ops_console import metrics
-from ops_console.api.documentation import LIMIT, OPERATOR, READING, WRITING, in_query
-from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
+from ops_console.api.rendering import (
+    LIMIT,
+    OPERATOR,
+    READING,
+    WRITING,
+    amount,
+    choice,
+    cursor_in,
+    cursor_out,
+    in_query,
+    json_response,
+    limit,
+    present,
+)
 from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderVoteSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved

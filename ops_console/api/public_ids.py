@@ -6,8 +6,7 @@ import dataclasses
 
 from flask import Blueprint, Response
 
-from ops_console.api.documentation import OPERATOR, READING
-from ops_console.api.rendering import json_response, present
+from ops_console.api.rendering import OPERATOR, READING, json_response, present
 from ops_console.api.schemas import PublicIdSchema
 from ops_console.context import Context
 from ops_console.identity import actor

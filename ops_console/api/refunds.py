@@ -9,8 +9,19 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from ops_console.api.documentation import LIMIT, OPERATOR, READING, in_query
-from ops_console.api.rendering import amount, choice, cursor_in, cursor_out, json_response, limit, present
+from ops_console.api.rendering import (
+    LIMIT,
+    OPERATOR,
+    READING,
+    amount,
+    choice,
+    cursor_in,
+    cursor_out,
+    in_query,
+    json_response,
+    limit,
+    present,
+)
 from ops_console.api.schemas import LedgerPageSchema
 from ops_console.context import Context
 from ops_console.identity import actor

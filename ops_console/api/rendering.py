@@ -1,4 +1,4 @@
-"""Turning values into JSON answers, and parsing what a query string may say."""
+"""What the API's routes share: who may call them and how they refuse (for the documentation), values as JSON, and what a query string may say."""
 
 from __future__ import annotations
 
@@ -15,6 +15,28 @@ from flask import Response, request
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.money import Money, money_out
 from sentinel.store.ids import uuid_or_none
+
+DESCRIPTION = (
+    "Operators decide approvals, set halts and look; the public sees redacted decisions. Sign in with"
+    " `POST /ops/api/session` (cookie, and `X-CSRF-Token` on unsafe methods) or send an operator's token."
+)
+SECURITY_SCHEMES: dict[str, dict[str, Any]] = {
+    "session": {"type": "apiKey", "in": "cookie", "name": "__Host-sentinel"},
+    "operatorToken": {"type": "http", "scheme": "bearer"},
+}
+OPERATOR: tuple[dict[str, list[str]], ...] = ({"session": []}, {"operatorToken": []})
+# 409 here as well: reading renews the session, which waits two seconds for who else holds it.
+READING = (400, 401, 403, 409, 503)
+WRITING = (400, 401, 403, 404, 409, 411, 413, 415, 503)
+
+
+def in_query(name: str, **schema: Any) -> dict[str, Any]:
+    """An optional query parameter."""
+    return {"name": name, "in": "query", "schema": {"type": "string", **schema}}
+
+
+LIMIT = {"type": "integer", "minimum": 1}
+
 
 _NUMBER = re.compile(r"[0-9]{1,6}")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, g, request
 
-from ops_console.accounts.operator_tokens import issue_token, revoke_token
+from ops_console.accounts.operator_tokens import issue_token, list_tokens, revoke_token
 from ops_console.accounts.own_account import change_own_password
-from ops_console.accounts.sessions import SignedIn, list_tokens
+from ops_console.accounts.sessions import SignedIn
 from ops_console.accounts.sign_in import sign_out
 from ops_console.accounts.step_up import step_up
-from ops_console.api.documentation import OPERATOR, READING, WRITING
-from ops_console.api.rendering import json_response, path_id, present
+from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, path_id, present
 from ops_console.api.schemas import CreateTokenSchema, OwnPasswordSchema, SessionSchema, SignInSchema, StepUpSchema
 from ops_console.context import Context
 from ops_console.identity import actor, check_origin, cookie_name, must_have_proved, set_cookie

@@ -6,8 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
-from ops_console.api.documentation import OPERATOR, READING, WRITING
-from ops_console.api.rendering import json_response, path_id, present
+from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, path_id, present
 from ops_console.api.schemas import ResendSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved

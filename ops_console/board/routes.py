@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from ops_console.api.documentation import LIMIT, in_query
-from ops_console.api.rendering import json_response, limit
+from ops_console.api.rendering import LIMIT, in_query, json_response, limit
 from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
 from ops_console.board.stream import PATH, Stream

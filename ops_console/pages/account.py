@@ -9,9 +9,9 @@ import segno
 from flask import Blueprint, Response, g, request
 from markupsafe import Markup
 
-from ops_console.accounts.operator_tokens import MOST_DAYS, issue_token, revoke_token
+from ops_console.accounts.operator_tokens import MOST_DAYS, issue_token, list_tokens, revoke_token
 from ops_console.accounts.own_account import change_own_password, end_own_session
-from ops_console.accounts.sessions import end_others, list_sessions, list_tokens
+from ops_console.accounts.sessions import end_others, list_sessions
 from ops_console.accounts.totp import (
     address_of,
     begin_second_factor,
@@ -24,15 +24,30 @@ from ops_console.api.session import DEFAULT_TOKEN_DAYS
 from ops_console.context import Context
 from ops_console.identity import actor, must_set_up_second_factor
 from ops_console.pages import shell
-from ops_console.pages.account_schemas import ConfirmCodeSchema, PasswordSchema
 from ops_console.pages.sign_in import ours
 from ops_console.pages.step_up import needs_proof, prove
 from sentinel.core.errors import InvalidInput, SentinelError
-from sentinel.platform.http.bodies import load
+from sentinel.platform.http.bodies import StrictSchema, Text, load
 from sentinel.store.ids import new_id
 
 ADDRESS = "/ops/account"
 SECOND_FACTOR = f"{ADDRESS}/second-factor"
+
+
+class PasswordSchema(StrictSchema):
+    """The old password, and the new one twice."""
+
+    old = Text(most=256, least=1, required=True)
+    new = Text(most=256, least=1, required=True)
+    again = Text(most=256, least=1, required=True)
+
+
+class ConfirmCodeSchema(StrictSchema):
+    """A code of the second factor that is being set up."""
+
+    code = Text(most=32, least=1, required=True)
+
+
 _PASSWORD, _CODE, _TOKEN = PasswordSchema(), ConfirmCodeSchema(), CreateTokenSchema()
 
 

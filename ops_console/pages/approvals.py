@@ -30,7 +30,6 @@ from ops_console.pages.approval_votes import (
     approval_detail,
     cast_vote,
 )
-from ops_console.pages.rule_results import rules_of
 from ops_console.pages.step_up import prove
 from ops_console.pages.text import each_in_words
 from sentinel.authority import approval_queue
@@ -216,7 +215,7 @@ def _of_operation(
     return {
         "change": None, "limits": context.inspector.limits_of(context.pool, person.tenant_id, about.request, about.moment),
         "reasoning": reasoning_of(context.pool, person.tenant_id, row.operation_id),
-        "rules": rules_of(context, row.operation_id), "proof_id": proof_id_of(about.decision_event_id),
+        "rules": context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id), "proof_id": proof_id_of(about.decision_event_id),
     }  # fmt: skip
 
 

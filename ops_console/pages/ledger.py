@@ -15,7 +15,6 @@ from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
 from ops_console.pages.ledger_timeline import last_way, reason_in_words, timeline
 from ops_console.pages.orders import events_address
-from ops_console.pages.rule_results import rules_of
 from ops_console.process_one import process_one
 from ops_console.read_models.ledger_history import MOST, history_of
 from ops_console.read_models.ledger_search import (
@@ -25,7 +24,7 @@ from ops_console.read_models.ledger_search import (
     find_entry,
     search_ledger,
 )
-from ops_console.read_models.order_budgets import budget_of_entry
+from ops_console.read_models.order_views import budget_of_entry
 from ops_console.read_models.refund_views import LedgerRow
 from sentinel.authority.approvals import find_approval
 from sentinel.authority.public_ids import look_up_public_id
@@ -135,7 +134,7 @@ def _entry(context: Context, ledger_entry_id: str) -> Response:
     return shell.page(
         context, "ledger_entry.html", title=f"Ledger row {row.ledger_entry_id}", row=row, shown=entry_view(row), way=way,
         drawn=drawn, moments=timeline(life), runs=len(life.trails), approval=approval, words=reason_in_words,
-        rules=rules_of(context, row.operation_id),
+        rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
         budget=budget_of_entry(context.ledger, tenant_id, row.ledger_entry_id),
         is_cut=len(life.events) == MOST,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,

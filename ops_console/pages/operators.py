@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flask import Blueprint, Response, request
+from marshmallow import fields
+from marshmallow.validate import OneOf
 
 from ops_console.accounts import operator_changes as change
 from ops_console.accounts.operator_changes import add_person, checked_address
@@ -18,7 +20,6 @@ from ops_console.api.rendering import path_id
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
-from ops_console.pages.account_schemas import AddOperatorSchema, NewPasswordSchema, SetRoleSchema
 from ops_console.pages.step_up import prove
 from sentinel.authority.actor import ROLES
 from sentinel.authority.protected_changes import (
@@ -32,10 +33,34 @@ from sentinel.authority.protected_changes import (
     is_change_pending,
 )
 from sentinel.core.errors import InvalidInput, NotFound, SentinelError
-from sentinel.platform.http.bodies import load
+from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load
 from sentinel.store.ids import new_id
 
 ADDRESS = "/ops/operators"
+
+
+class AddOperatorSchema(StrictSchema):
+    """A new person; `operator_id` and the suggested password were made with the form."""
+
+    operator_id = Identifier(most=36, required=True)
+    email = Text(most=254, least=1, required=True)
+    role = fields.String(required=True, validate=OneOf(ROLES))
+    password = Text(most=256, least=1, required=True)
+
+
+class SetRoleSchema(StrictSchema):
+    """Another role; `seen` is the one that was shown."""
+
+    role = fields.String(required=True, validate=OneOf(ROLES))
+    seen = fields.String(required=True, validate=OneOf(ROLES))
+
+
+class NewPasswordSchema(StrictSchema):
+    """A password in the place of a lost one."""
+
+    password = Text(most=256, least=1, required=True)
+
+
 _ADD, _ROLE, _PASSWORD = AddOperatorSchema(), SetRoleSchema(), NewPasswordSchema()
 # Word in the address → (act, what is told, what is told when it was so before).
 _ACTS = {

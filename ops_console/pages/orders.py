@@ -19,11 +19,10 @@ from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
 from ops_console.pages.ledger_timeline import reason_in_words
 from ops_console.pages.order_timeline import timeline, way_of
-from ops_console.pages.rule_results import rules_of
 from ops_console.pages.step_up import prove
 from ops_console.read_models import order_search, order_views
 from ops_console.read_models.events import events_of
-from ops_console.read_models.order_budgets import budget_of_order
+from ops_console.read_models.order_views import budget_of_order
 from ops_console.resolve_order import HOLD, REFUND, RETRY, refund_refusal, resolve_order
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import load
@@ -171,7 +170,7 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
         refund_refused=refund_refusal(context.inspector, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, context.inspector), refused=refused, given=request.form,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
-        rules=rules_of(context, row.operation_id),
+        rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
         budget=budget_of_order(context.ledger, tenant_id, row.source, row.order_id),
     )  # fmt: skip
 

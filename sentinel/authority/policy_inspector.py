@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from sentinel.authority.approval_queue import LimitUsage, limit_usage
-from sentinel.authority.operations import DecidedOperation
+from sentinel.authority.operations import DecidedOperation, find_decided
 from sentinel.authority.policies import policy_text
 from sentinel.core.decision import NO_POLICY_DIGEST, ReservationRequest, Verdict
 from sentinel.core.operation import Operation
@@ -93,6 +93,15 @@ class PolicyInspector:
         fills = limit_usage(pool, tenant_id, sent, operation.amount.amount_minor)
         description = describe(policy)
         return [_view(asks[fill.limit_key], fill, description) for fill in fills]
+
+    def rules_of_operation(
+        self, pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID | None
+    ) -> PolicyExplanation | None:
+        """`rules_of` an operation by its id; None before a decision, and where no policy covered the action."""
+        found = find_decided(pool, tenant_id, operation_id) if operation_id is not None else None
+        if found is None or found.policy_digest == NO_POLICY_DIGEST:
+            return None
+        return self.rules_of(pool, found)
 
     def rules_of(self, pool: Pool, decided: DecidedOperation) -> PolicyExplanation:
         """Each rule's answer under the policy that decided, on the stored operation, whatever the files say now."""
