@@ -14,7 +14,7 @@ from tests.support.ledger_fixtures import CLEAN
 from tests.support.workflow_fixtures import BRANCHES, FEE, PUBLIC_FEE, Branch, Says, Shop
 from worker.critic.case import CriticCode
 from worker.critic.critic import Critic
-from worker.images.recogniser import Recognised, Unrecognised
+from worker.images import Recognised, Unrecognised
 from worker.refunds.workflow.graph import Escalation as E
 from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.runner import StepResult

@@ -25,8 +25,7 @@ from tests.support.ledger_fixtures import LedgerFixtures, new_row, worker_settin
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
-from worker.images.proof import ProofImage, proof_image
-from worker.images.recogniser import Recognised, Unrecognised
+from worker.images import ProofImage, Recognised, Unrecognised, proof_image
 from worker.refunds import build
 from worker.refunds.agent import Agent
 from worker.refunds.rows import LedgerRow, OrderFacts

@@ -22,7 +22,7 @@ from tests.support.workflow_oracle import Situation
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
-from worker.images.recogniser import Recognised, Unrecognised
+from worker.images import Recognised, Unrecognised
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import Confirmation
 from worker.refunds.rows import Change, Execution, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sentinel.platform.outbound.client import is_http_url
-from worker.images.recogniser import InvalidRecogniser, parse_recogniser
+from worker.images import InvalidRecogniser, parse_recogniser
 
 _LONGEST_SECONDS = 60
 

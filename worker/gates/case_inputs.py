@@ -11,7 +11,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, parse_money
 from sentinel.policy.errors import SourcePosition
 from sentinel.policy.source import Listing, Node, Scalar, Source, plain
-from worker.images.recogniser import KINDS
+from worker.images import KINDS
 from worker.refunds.workflow.routes import CHANNELS, MODES, SCENARIOS
 
 SAME = "same"

@@ -154,7 +154,7 @@ class Agent:
 
     def __init__(
         self, settings: WorkerSettings, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, reporter: Reporter,
-        pipeline: BatchProcessor, periodic_tasks: Sequence[PeriodicTask], stopping: threading.Event, on_row: OnRow = lambda row: None,
+        pipeline: BatchProcessor, periodic_tasks: Sequence[PeriodicTask], stopping: threading.Event, on_row: OnRow | None = None,
         tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
         self._tracing = tracing
@@ -336,7 +336,8 @@ class Agent:
             batch = self._processor.process(rows)
         self._record_answers(answered=batch.answered, unanswered=batch.unanswered, detail=batch.detail)
         for row in batch.rows:
-            self._on_row(row)
+            if self._on_row is not None:
+                self._on_row(row)
         last = next((row for row in reversed(batch.rows) if row.decision), None)
         if last is not None:
             self._last = (f"{last.ledger_entry_id} {last.state}", last.decision)

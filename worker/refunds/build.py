@@ -27,9 +27,9 @@ from sentinel.store.safety import UnsafeDatabase, database_status
 from worker.critic.critic import critic_from
 from worker.critic.settings import branches
 from worker.failpoints import Failpoints
-from worker.images.recogniser import InvalidLabels, InvalidRecogniser, recogniser_from
+from worker.images import InvalidLabels, InvalidRecogniser, recogniser_from
 from worker.key_check import KeyCheck, tenant_label
-from worker.notify.notifier import Messenger, notifier_from
+from worker.notify import Messenger, notifier_from
 from worker.refunds.agent import Agent, BatchProcessor, OnRow
 from worker.refunds.concurrency import PeriodicTask, WorkerPool
 from worker.refunds.confirmations import confirmations_from
@@ -108,7 +108,7 @@ def refuse_unsafe_database(ledger: Ledger) -> None:
 
 def make_agent(
     settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, retry_policy: RetryPolicy | None = None,
-    on_row: OnRow = lambda row: None,
+    on_row: OnRow | None = None,
 ) -> Agent:  # fmt: skip
     """The agent with its workflow. Raises `UnsafeConfiguration` for files that cannot be used."""
     retry_policy = retry_policy or _retry_policy(settings)

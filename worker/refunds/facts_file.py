@@ -18,7 +18,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
 from sentinel.policy.errors import nearest
-from worker.images.proof import ImageRefused, ProofImage, proof_image
+from worker.images import ImageRefused, ProofImage, proof_image
 from worker.refunds.intake import Refusal, known_name, read_objects
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import OrderFacts

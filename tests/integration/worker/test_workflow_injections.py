@@ -20,7 +20,7 @@ from tests.support.scripted_server import ScriptedServer
 from tests.support.workflow_fixtures import PUBLIC_FEE, Shop
 from worker.critic.critic import Critic
 from worker.critic.model import ModelCritic
-from worker.images.recogniser import Recognised
+from worker.images import Recognised
 from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.runner import RunContext, StepResult
 from worker.refunds.workflow.steps.checks import ScenarioValidate

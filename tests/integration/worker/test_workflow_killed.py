@@ -12,8 +12,7 @@ from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, new_row, worker_process
 from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Shop
 from worker.failpoints import step_place
-from worker.images.proof import proof_image
-from worker.images.recogniser import LabelFileRecogniser
+from worker.images import LabelFileRecogniser, proof_image
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.workflow.graph import StepName
 from worker.settlement.registry import Systems

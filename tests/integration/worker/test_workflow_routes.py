@@ -19,7 +19,7 @@ from tests.support.ledger_fixtures import CLEAN, new_row
 from tests.support.workflow_fixtures import BRANCHES, FEE, PUBLIC_FEE, Branch, Shop, Spy, executed_once
 from worker.critic.critic import Critic
 from worker.critic.model import ModelCritic
-from worker.images.recogniser import HttpRecogniser, NoRecogniser
+from worker.images import HttpRecogniser, NoRecogniser
 from worker.refunds.rows import KnownFacts, LedgerRow
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.workflow.graph import Escalation as E

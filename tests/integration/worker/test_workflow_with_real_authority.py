@@ -31,7 +31,7 @@ from tests.support.ledger_fixtures import ROOT, LedgerFixtures
 from tests.support.logins import program_url
 from tests.support.switch_fixtures import BOOK, MASTER, on, passing_report
 from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
-from worker.images.recogniser import Recognised
+from worker.images import Recognised
 from worker.refunds.intake import parse_row
 from worker.refunds.settings import WorkerSettings
 from worker.settlement import Refused

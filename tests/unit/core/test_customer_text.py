@@ -10,7 +10,7 @@ import pytest
 
 from ops_console.confirm.translations import CATALOGUES as PAGES
 from sentinel.core.customer_text import LANGUAGES, language_of, moment_text, money_text, visible_text
-from worker.notify.notifier import CATALOGUES as MESSAGES
+from worker.notify import CATALOGUES as MESSAGES
 
 
 @pytest.mark.parametrize(

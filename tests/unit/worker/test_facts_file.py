@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from worker.images.proof import ProofImage
+from worker.images import ProofImage
 from worker.refunds.facts_file import Blacklisted, Flag, read_facts
 from worker.refunds.intake import Refusal
 from worker.refunds.rows import OrderFacts

@@ -19,17 +19,21 @@ from sentinel.core.money import Money
 from sentinel.platform.outbound.client import FailureKind, NoResponse
 from tests.support.canned_answers import PLACE, CannedServer, answering
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
-from worker.images.proof import MAX_IMAGE_BYTES, ImageRefused, ProofImage, check_image, proof_image
-from worker.images.recogniser import (
+from worker.images import (
+    MAX_IMAGE_BYTES,
     MAX_TEXT,
     HttpRecogniser,
+    ImageRefused,
     InvalidLabels,
     InvalidRecogniser,
     LabelFileRecogniser,
     NoRecogniser,
+    ProofImage,
     Recognised,
     Recogniser,
     Unrecognised,
+    check_image,
+    proof_image,
     read_label,
     recogniser_from,
 )

@@ -21,7 +21,7 @@ import pytest
 
 from sentinel.platform.outbound.mail import SmtpAccount
 from sentinel.platform.settings import UnsafeConfiguration
-from worker.notify.notifier import (
+from worker.notify import (
     FILE_NAME,
     Delivered,
     Failed,
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_written_is_a_failure_and_leaves_no_half_line(
     def full_disk(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("worker.notify.notifier.os.fsync", full_disk)
+    monkeypatch.setattr("worker.notify.os.fsync", full_disk)
     assert FileNotifier(tmp_path).deliver(message()) == Failed("file: No space left on device")
     assert (tmp_path / FILE_NAME).read_bytes() == before
 

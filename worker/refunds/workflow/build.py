@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sentinel.client import Client
 from worker.critic.critic import Critic
 from worker.failpoints import Failpoints
-from worker.images.recogniser import Recogniser
+from worker.images import Recogniser
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import Confirmations
 from worker.refunds.ledger import Ledger

@@ -16,7 +16,7 @@ from sentinel.core.money import DIGITS, Money
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 from worker.critic.case import CriticCase, Opinion
 from worker.critic.critic import Critic
-from worker.images.recogniser import Recognised
+from worker.images import Recognised
 from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.rows import OrderFacts

@@ -14,8 +14,7 @@ import orjson
 
 from sentinel.core.money import Money
 from sentinel.platform.outbound.client import FailureKind, NoResponse
-from worker.images.proof import ProofImage
-from worker.images.recogniser import Recognised, Recogniser, Unrecognised
+from worker.images import ProofImage, Recognised, Recogniser, Unrecognised
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import KeptImage, KnownFacts, LedgerRow, OrderFacts

@@ -1,1 +1,0 @@
-"""Notifying customers."""
