@@ -10,7 +10,14 @@ from ops_console.api.rendering import DESCRIPTION, SECURITY_SCHEMES
 from ops_console.context import Context
 from sentinel.authority.tenants import public_tenants
 from sentinel.platform.http.openapi import documented, openapi_document
-from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
+from sentinel.platform.http.readiness import (
+    alive,
+    database_checks,
+    exposition,
+    exposition_answer,
+    holds,
+    readiness_answer,
+)
 from sentinel.store.database import BOARD, CONSOLE, Pool
 from sentinel.store.safety import database_status
 
@@ -36,10 +43,10 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @documented(
         "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
     )
-    def exposition() -> Response:
+    def show_metrics() -> Response:
         metrics.POOL_IN_USE.labels("operators").set(context.pool.in_use)
         metrics.POOL_IN_USE.labels("board").set(context.board.pool.in_use)
-        return exposition_answer(metrics.exposition())
+        return exposition_answer(exposition())
 
     @blueprint.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})

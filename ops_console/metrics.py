@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, multiprocess
-from prometheus_client.registry import REGISTRY
+from prometheus_client import Counter, Gauge
 
 REQUESTS = Counter("console_requests", "Answers by route and status.", ["route", "status"])
 SIGN_INS = Counter("console_sign_ins", "Sign-in attempts by result.", ["result"])
@@ -14,12 +11,3 @@ RESOLVED = Counter("console_approvals_resolved", "People's words on approvals by
 ORDERS_RESOLVED = Counter("console_orders_resolved", "Analysts' words on orders by result.", ["result"])
 STREAMS = Gauge("console_live_streams", "Viewers of the live stream.", multiprocess_mode="livesum")
 POOL_IN_USE = Gauge("console_pool_in_use", "Database connections handed out.", ["pool"], multiprocess_mode="livesum")
-
-
-def exposition() -> bytes:
-    """The Prometheus text of all processes."""
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-        return generate_latest(REGISTRY)
-    registry = CollectorRegistry()
-    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry)

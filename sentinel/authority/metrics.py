@@ -5,15 +5,14 @@ Labels come from closed sets: an action no policy names is counted as "other", s
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import REGISTRY, Collector
+from prometheus_client.registry import Collector
 from psycopg.rows import class_row
 
 from sentinel.core.errors import SentinelError
@@ -52,7 +51,7 @@ POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multipr
 STREAMS = Gauge("sentinel_approval_streams", "Approvals streams held open.", multiprocess_mode="livesum")
 
 
-class _DatabaseGauges(Collector):
+class DatabaseGauges(Collector):
     """Gauges that the database knows, read at each scrape."""
 
     def __init__(self, pool: Pool) -> None:
@@ -89,18 +88,6 @@ class _DatabaseGauges(Collector):
         yield GaugeMetricFamily(
             "sentinel_feed_lag_seconds", "Age of the oldest event without a feed position.", found.feed_lag_seconds
         )
-
-
-def exposition(pool: Pool) -> bytes:
-    """The Prometheus text of all processes and of the database."""
-    registry = CollectorRegistry()
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    else:
-        registry = REGISTRY
-    figures = CollectorRegistry()
-    figures.register(_DatabaseGauges(pool))
-    return generate_latest(registry) + generate_latest(figures)
 
 
 FIGURES = """

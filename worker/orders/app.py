@@ -14,7 +14,7 @@ from sentinel.platform.http.asgi import Edge, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented, openapi_document
-from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, readiness_answer
+from sentinel.platform.http.readiness import alive, database_checks, exposition, exposition_answer, readiness_answer
 from sentinel.platform.http.wire import Handler, HttpsOnly
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import database_status
@@ -113,8 +113,8 @@ def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
     @documented(
         "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
     )
-    def exposition() -> Response:
-        return exposition_answer(metrics.exposition(store))
+    def show_metrics() -> Response:
+        return exposition_answer(exposition(metrics.OrderGauges(store)))
 
     @app.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})

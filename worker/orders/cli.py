@@ -5,9 +5,6 @@ Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings,
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +44,12 @@ def order_review() -> None:
 @_one_line_errors
 def serve(graceful_seconds: int, **options: Any) -> None:
     """Run the intake until SIGTERM or Ctrl-C, on ORDERS_DATABASE_URL, SENTINEL_DATABASE_URL or the embedded PostgreSQL."""
+    from sentinel.store.address import database_url
+    from sentinel.store.database import ORDERS
     from worker.orders.serving import serve as run
     from worker.orders.settings import load_order_settings
 
-    with _database_url() as url:
+    with database_url(ORDERS, own_variable="ORDERS_DATABASE_URL") as url:
         run(load_order_settings(database_url=url, **options), graceful_seconds=graceful_seconds)
 
 
@@ -67,20 +66,6 @@ def draw(folder: Path) -> None:
     """Write the drawing of the lanes (Mermaid and SVG) into a folder."""
     for file in order_lanes().write(folder):
         click.echo(str(file))
-
-
-@contextlib.contextmanager
-def _database_url() -> Iterator[str]:
-    """The configured address, else the embedded server of SENTINEL_DATA_DIR, started if need be."""
-    given = os.environ.get("ORDERS_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL")
-    if given:
-        yield given
-        return
-    from sentinel.store.database import ORDERS
-    from sentinel.store.embedded import running
-
-    with running(Path(os.environ.get("SENTINEL_DATA_DIR") or "var")) as server:
-        yield server.url(user=ORDERS)
 
 
 for command in (replay_orders, sign_webhook, sources):

@@ -6,13 +6,12 @@ Labels come from closed sets, so a sender cannot grow the series: a source is on
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter as TallyCounter
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import REGISTRY, Collector
+from prometheus_client.registry import Collector
 
 from sentinel.core.errors import SentinelError
 from worker.orders.order import Score
@@ -82,7 +81,7 @@ class AnswerCounts:
         self._seconds.clear()
 
 
-class _OrderGauges(Collector):
+class OrderGauges(Collector):
     """Gauges that the database knows, read at each scrape."""
 
     def __init__(self, store: OrderStore) -> None:
@@ -100,14 +99,3 @@ class _OrderGauges(Collector):
         if found is not None:
             for name, text in _OPEN.items():
                 yield GaugeMetricFamily(f"orders_{name}", text, float(getattr(found, name)))
-
-
-def exposition(store: OrderStore) -> bytes:
-    """The Prometheus text of all processes and of the database."""
-    registry = REGISTRY
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    figures = CollectorRegistry()
-    figures.register(_OrderGauges(store))
-    return generate_latest(registry) + generate_latest(figures)

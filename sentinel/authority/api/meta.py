@@ -11,7 +11,14 @@ from sentinel.authority.guard import GuardProbe
 from sentinel.authority.policies import are_policies_declared
 from sentinel.platform.http.docs_page import FILES, docs_page
 from sentinel.platform.http.openapi import documented, openapi_document
-from sentinel.platform.http.readiness import alive, database_checks, exposition_answer, holds, readiness_answer
+from sentinel.platform.http.readiness import (
+    alive,
+    database_checks,
+    exposition,
+    exposition_answer,
+    holds,
+    readiness_answer,
+)
 from sentinel.store.database import AUTHORITY
 from sentinel.store.safety import database_status
 
@@ -50,11 +57,11 @@ def routes(app: Flask, context: Context) -> None:
     @documented(
         "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
     )
-    def exposition() -> Response:
+    def show_metrics() -> Response:
         pools = context.authority.pool, context.authority.connections
         metrics.POOL_IN_USE.set(sum(one.in_use for one in pools))
         metrics.POOL_SIZE.set(sum(one.size for one in pools))
-        return exposition_answer(metrics.exposition(context.authority.pool))
+        return exposition_answer(exposition(metrics.DatabaseGauges(context.authority.pool)))
 
     @meta.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})

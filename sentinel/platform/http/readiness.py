@@ -1,8 +1,10 @@
-"""The answers to "are you there?" and "can you work?", the same for every program; what is checked is each one's own."""
+"""Health, readiness and metrics answers, the same for every program; what is checked and counted is each one's own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import orjson
 import structlog
@@ -11,6 +13,9 @@ from flask import Response
 from sentinel.core.errors import SentinelError
 from sentinel.store.migrate import HEAD
 from sentinel.store.safety import DatabaseStatus
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
 
 log = structlog.get_logger("sentinel")
 
@@ -54,6 +59,22 @@ def readiness_answer(checks: Mapping[str, bool]) -> Response:
     if not ready:
         response.headers["Retry-After"] = "1"
     return response
+
+
+def exposition(*figures: Collector) -> bytes:
+    """The Prometheus text of what all processes of this program counted, and of `figures`, which are read now."""
+    # Imported once the folder of the shared counters is named: what is imported before counts for one process alone.
+    from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+    from prometheus_client.registry import REGISTRY
+
+    registry = REGISTRY
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    read_now = CollectorRegistry()
+    for one in figures:
+        read_now.register(one)
+    return generate_latest(registry) + generate_latest(read_now)
 
 
 def exposition_answer(text: bytes) -> Response:
