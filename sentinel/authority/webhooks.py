@@ -29,7 +29,6 @@ EVENT_TYPES = (
     "decision", "approval.requested", "approval.decided", "start", "outcome", "in_doubt", "halt", "policy",
 )  # fmt: skip
 """What can be sent; in a CloudEvent `dev.sentinel.<type>.v1`."""
-WEBHOOK = "webhook"
 OVERLAP_SECONDS = 86400
 
 

@@ -34,8 +34,6 @@ PACK_FIELDS = (
 )  # fmt: skip
 MINTED = {"ledger_entry_id": Kind.LEDGER_ENTRY, "refund_id": Kind.REFUND}
 """Fields that always carry a public id. `agent_id` and `action` carry one unless an operator chose the name."""
-REPLACED = frozenset({*MINTED, "agent_id", "action", "hash"})
-"""In what a public pack can differ from the recorded one."""
 
 
 @dataclass(frozen=True, slots=True)

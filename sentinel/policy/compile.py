@@ -111,19 +111,6 @@ class CompiledPolicy:
     evidence: tuple[tuple[FactPath, Fact], ...]
 
 
-def compile_file(path: Path, *, name: str | None = None) -> CompiledPolicy:
-    """A policy file, ready to decide. Raises the first `PolicyError`; `name` is what messages call the file."""
-    policy, errors = try_compile(path, name=name)
-    if policy is None:
-        raise errors[0]
-    return policy
-
-
-def check_file(path: Path, *, name: str | None = None) -> list[PolicyError]:
-    """Everything that is wrong with a policy file, in the order of its lines; an empty list is a good file."""
-    return try_compile(path, name=name)[1]
-
-
 def try_compile(path: Path, *, name: str | None = None) -> tuple[CompiledPolicy | None, list[PolicyError]]:
     """The compiled policy and no errors, or None and all errors."""
     try:

@@ -33,7 +33,6 @@ from ops_console.settings import ConsoleSettings
 from sentinel.authority.app import create_app as create_authority
 from sentinel.authority.settings import Settings
 from sentinel.cli.scratch import listening
-from sentinel.platform.http.openapi import undocumented_routes
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from tests.acceptance.places import SCALE
 from tests.support.asgi_client import InProcessApp
@@ -42,6 +41,7 @@ from tests.support.fixtures import AGENT, PASSWORD, SECRET, Fixtures
 from tests.support.logins import console_urls
 from tests.support.order_fixtures import LANES, make_intake, order_body, signed
 from tests.support.order_fixtures import SECRET as ORDER_SECRET
+from tests.support.undocumented import undocumented_routes
 
 pytestmark = pytest.mark.slow
 SEED = int(os.environ.get("SENTINEL_TEST_SEED", "0")) or random.SystemRandom().randrange(10**6)

@@ -105,28 +105,3 @@ def after(standing: LaneState, event: LaneEvent) -> LaneState:
         return TRANSITIONS[standing, event]
     except KeyError:
         raise NoSuchTransition(f"nothing leads from {standing.lane}/{standing.status} by {event}") from None
-
-
-def reachable(
-    start: LaneState, table: Mapping[tuple[LaneState, LaneEvent], LaneState] = TRANSITIONS
-) -> frozenset[LaneState]:
-    """Everything that can follow `start`, itself included."""
-    found, edge = {start}, [start]
-    while edge:
-        here = edge.pop()
-        for (origin, _), to in table.items():
-            if origin == here and to not in found:
-                found.add(to)
-                edge.append(to)
-    return frozenset(found)
-
-
-def may_fulfil_after_denial(table: Mapping[tuple[LaneState, LaneEvent], LaneState] = TRANSITIONS) -> list[str]:
-    """Ways from the high lane or from a denial to FULFILLED, named; must be empty."""
-    starts = {to for (_, event), to in table.items() if event in DENIALS}
-    starts |= {to for to in table.values() if to.lane is Lane.HIGH}
-    return sorted(
-        f"{start.lane}/{start.status}"
-        for start in starts
-        if any(each.status in (_S.FULFILLED, _S.STARTED) for each in reachable(start, table))
-    )

@@ -80,17 +80,6 @@ def _resolver(schema: Any) -> str:
     return name.removesuffix("Schema")
 
 
-def undocumented_routes(app: Flask, *, pages: str = "") -> list[str]:
-    """Routes without documentation: a test wants none. Those of the blueprint `pages` are for people, not programs."""
-    return [
-        str(rule)
-        for rule in app.url_map.iter_rules()
-        if rule.endpoint.rpartition(".")[2] != "static"
-        and not (pages and rule.endpoint.startswith(pages + "."))
-        and not hasattr(app.view_functions[rule.endpoint], "documentation")
-    ]
-
-
 def openapi_document(
     app: Flask, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import pytest
 
 from ops_console.audience import Audience
 from ops_console.settings import load_console_settings
-from sentinel.platform.http.openapi import undocumented_routes
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.docs_page import require_docs_page
+from tests.support.undocumented import undocumented_routes
 
 ID = "01a20050-35be-7df6-b26d-7b9b84e55383"
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from sentinel.platform.http.openapi import undocumented_routes
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from tests.support.asgi_client import InProcessApp
 from tests.support.docs_page import require_docs_page
 from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body, signed
+from tests.support.undocumented import undocumented_routes
 from worker.orders.app import create_app
 from worker.orders.intake import Intake, address_of
 
@@ -95,7 +95,7 @@ def test_framing_is_refused_before_anything_is_read(clean: OrderFixtures) -> Non
 def intake_of(orders: OrderFixtures, limit: SharedRateLimit) -> Iterator[InProcessApp]:
     """An intake of the fixtures' parts, whose sources have their limits."""
     review = orders.review
-    intake = Intake(review.pipeline, review.sources, limit, ThreadPoolExecutor(8))
+    intake = Intake(review.processor, review.sources, limit, ThreadPoolExecutor(8))
     with closing(InProcessApp(create_app(intake, review.store, review.key, orders.settings))) as app:
         yield app
 

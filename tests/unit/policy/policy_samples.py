@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.canonical import canonical_json
-from sentinel.policy.compile import CompiledPolicy, CompiledRule, compile_file
+from sentinel.policy.compile import CompiledPolicy, CompiledRule, try_compile
 from sentinel.policy.conditions import Condition
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -98,6 +98,14 @@ def untranslated(condition: Condition) -> Condition:
     found = copy(condition)
     found.tree = None
     return found
+
+
+def compile_file(path: Path, *, name: str | None = None) -> CompiledPolicy:
+    """A policy file, ready to decide. Raises the first `PolicyError`; `name` is what messages call the file."""
+    policy, errors = try_compile(path, name=name)
+    if policy is None:
+        raise errors[0]
+    return policy
 
 
 def compile_text(folder: Path, text: str, name: str = "sample.yaml") -> CompiledPolicy:

@@ -18,6 +18,7 @@ from policy_samples import (
     NOW,
     POLICY,
     by_engine,
+    compile_file,
     compile_text,
     money,
     refund_request,
@@ -31,7 +32,7 @@ from test_conditions import Truthy
 
 from sentinel.core.decision import Decision, Finding, Verdict
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.compile import CompiledPolicy, compile_file
+from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import decide, evaluate, extract_facts
 
 Evaluator = Callable[[CompiledPolicy, Mapping[str, Any], datetime], Decision]

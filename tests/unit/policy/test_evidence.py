@@ -15,6 +15,7 @@ from policy_samples import (
     NOW,
     POLICY,
     WRONG_VALUES,
+    compile_file,
     compile_text,
     refund_request,
     sample_request,
@@ -28,7 +29,7 @@ from sentinel.core.decision import Decision, Verdict
 from sentinel.core.operation import build_operation
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import compile as compiling
-from sentinel.policy.compile import CompiledPolicy, compile_file
+from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import declared_evidence, evaluate, extract_facts

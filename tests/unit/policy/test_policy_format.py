@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from policy_samples import POLICY, compile_text
 
-from sentinel.policy.compile import check_file
+from sentinel.policy.compile import try_compile
 from sentinel.policy.errors import PolicyError
 
 RULE = "when: amount_minor <= numbers.allow_up_to"
@@ -179,7 +179,7 @@ def test_one_check_names_everything_that_is_wrong_in_the_order_of_lines(tmp_path
         .replace("then: ALLOW", "then: MAYBE")
         .replace("people: 1", "people: many")
     )
-    errors = check_file(path)
+    errors = try_compile(path)[1]
     assert [error.rule for error in errors] == ["known_fraud", "small", None]
     assert [error.line for error in errors] == sorted(error.line for error in errors)
 
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_bytes(b"")
     (tmp_path / "control.yaml").write_bytes(b"policy: \x00")
     for name in ("missing", "latin", "large", "empty", "control"):
-        [error] = check_file(tmp_path / f"{name}.yaml")
+        [error] = try_compile(tmp_path / f"{name}.yaml")[1]
         assert f"{name}.yaml" in error.detail
 
 

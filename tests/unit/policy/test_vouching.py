@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.core.decision import Verdict
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.compile import CompiledPolicy, check_file
+from sentinel.policy.compile import CompiledPolicy, try_compile
 from sentinel.policy.document import policy_from_document
 from sentinel.policy.evaluate import Requester, evaluate
 from sentinel.policy.library import NOT_POLICIES, PolicyLibrary
@@ -39,7 +39,7 @@ ALLOWING = {
 
 def problems(folder: Path, text: str) -> list[str]:
     (folder / "sample.yaml").write_text(text)
-    return [str(error) for error in check_file(folder / "sample.yaml", name="sample.yaml")]
+    return [str(error) for error in try_compile(folder / "sample.yaml", name="sample.yaml")[1]]
 
 
 @pytest.mark.parametrize("when", ALLOWING.values(), ids=ALLOWING.keys())
