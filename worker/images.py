@@ -84,7 +84,7 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Unrecognised:
-    """Looked at, and nothing made of it."""
+    """The recogniser looked at the picture and recognised nothing."""
 
 
 class Recogniser(Protocol):
@@ -228,7 +228,7 @@ class HttpRecogniser:
         self._client = JsonClient(url, api_key, timeout_seconds)
 
     def is_ready(self) -> bool:
-        """As it said itself at most five seconds ago."""
+        """Whether the recogniser answered its health check, asked at most every five seconds."""
         return self._client.is_ready()
 
     def recognise(self, image: ProofImage) -> Recognised | Unrecognised | NoResponse:

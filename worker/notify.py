@@ -159,7 +159,7 @@ class FileNotifier:
 
 
 def _on_a_line_of_its_own(file: int, size: int, line: bytes) -> bytes:
-    """A crash may have left half a line behind: it must not swallow this one."""
+    """The message with a newline before it where a crash left half a line in the file."""
     cut_off = size > 0 and os.pread(file, 1, size - 1) != b"\n"
     return b"\n" + line if cut_off else line
 

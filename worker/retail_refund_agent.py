@@ -118,7 +118,7 @@ def _run(
         refuse_wrong_key(key)
         if mode == "dry-run":
             with open_simulator(settings, ledger, client) as simulator:
-                rows = simulator.due(limit or _DRY_RUN_ROWS)
+                rows = simulator.simulate_due(limit or _DRY_RUN_ROWS)
             if as_json:
                 click.echo(json.dumps({"rows": [row.as_json() for row in rows]}))
             else:

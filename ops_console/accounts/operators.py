@@ -138,7 +138,7 @@ def credentials(pool: Pool, email: str, tenant: str | None) -> Credentials | Non
 
 
 def credentials_of(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> Credentials | None:
-    """What a known person proves themselves with."""
+    """The credentials of a person: password hash and second factor."""
     return one_row(pool, Credentials, CREDENTIALS_OF, {"tenant_id": tenant_id, "operator_id": operator_id})
 
 

@@ -187,12 +187,12 @@ def revoke_session(pool: Pool, session_hash: bytes) -> bool:
 
 
 def store_message(pool: Pool, who: SignedIn, said: dict[str, str]) -> None:
-    """Keep something for the session's next page to tell."""
+    """Keep a message for the session's next page."""
     changed(pool, KEEP_SAYING, {**_session(who), "said": orjson.dumps([said]).decode()})
 
 
 def take_messages(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
-    """What was kept for this page, once."""
+    """Take the messages that were kept for the next page."""
     if not who.said:
         return []
     changed(pool, FORGET_SAID, _session(who))

@@ -140,7 +140,7 @@ def begin_attempt(
 
 
 def mark_success(pool: Pool, attempt_id: int) -> None:
-    """This attempt was a right one: it no longer counts, the others do."""
+    """Mark an attempt as successful: it no longer counts against the limit, the others do."""
     changed(pool, SUCCEEDED, {"attempt_id": attempt_id})
 
 

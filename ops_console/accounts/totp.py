@@ -65,7 +65,7 @@ class Vault:
         return secret if owner == str(operator_id) else None
 
     def open_nobodys(self) -> str | None:
-        """The same work as opening somebody's."""
+        """Open a made-up secret, so that an unknown person takes the same time."""
         return self.open(_NOBODY, self._nobodys)
 
 
@@ -75,7 +75,10 @@ def clean_code(text: str | None) -> str:
 
 
 def totp_step_of(vault: Vault, who: Credentials | None, code: str | None) -> int | None:
-    """The step of `code` among the three around now, unless it or a later one was used. Flat: the same work for nobody."""
+    """The time step of `code`: one of the three around now, and none at or before the last that was used; else None.
+
+    Takes the same time for an unknown person or one without a second factor.
+    """
     if who is not None and who.factor is not None:
         secret, now_step, last_step = vault.open(who.operator_id, who.factor), who.now_step, who.last_step
         if secret is None:
@@ -142,13 +145,13 @@ def confirm_second_factor(pool: Pool, vault: Vault, actor: Actor, code: str) -> 
 
 
 def remove_second_factor(pool: Pool, actor: Actor) -> None:
-    """Take one's own away. Raises `NotFound`."""
+    """Remove one's own second factor. Raises `NotFound`."""
     if not second_factors.remove(pool, actor.tenant_id, _person(actor), by=actor.name, event_id=new_id()):
         raise NotFound("you have no second factor")
 
 
 def address_of(secret: str, email: str) -> str:
-    """What the QR code says (otpauth)."""
+    """The otpauth address that the QR code shows."""
     return pyotp.TOTP(secret).provisioning_uri(name=email, issuer_name=ISSUER)
 
 

@@ -24,7 +24,7 @@ from ops_console.api.session import DEFAULT_TOKEN_DAYS
 from ops_console.context import Context
 from ops_console.identity import actor, must_set_up_second_factor
 from ops_console.pages import shell
-from ops_console.pages.sign_in import ours
+from ops_console.pages.sign_in import own_address
 from ops_console.pages.step_up import needs_proof, prove
 from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.platform.http.bodies import StrictSchema, Text, load
@@ -71,7 +71,7 @@ def routes(pages: Blueprint, context: Context) -> None:
             return "Thank you; go on."
 
         return shell.attempt(
-            context, do, again=lambda told: _proving(context, told), then=ours(request.form.get("next", ""))
+            context, do, again=lambda told: _proving(context, told), then=own_address(request.form.get("next", ""))
         )
 
     @pages.post("/account/password")
@@ -171,7 +171,7 @@ def _proving(context: Context, told: shell.Refused | None = None) -> Response:
     """A page that asks for a proof and goes back to where one was."""
     return shell.page(
         context, "prove.html", title="Prove who you are", told=told,
-        next=ours(request.values.get("next", "")),
+        next=own_address(request.values.get("next", "")),
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def routes(pages: Blueprint, context: Context) -> None:
     @pages.get("/approvals/standing")
     @shell.refreshes_itself
     def approvals_queue_state() -> Response:
-        """Nothing while the queue is as it was seen."""
+        """The queue's state for an open page; 204 while it is as it was seen."""
         found = approval_queue.queue_state(context.pool, actor().tenant_id)
         if request.args.get("seen") == _seen_queue(found):
             return Response(status=204)
@@ -82,7 +82,7 @@ def routes(pages: Blueprint, context: Context) -> None:
     @pages.get("/approvals/<approval_id>/state")
     @shell.refreshes_itself
     def approvals_state(approval_id: str) -> Response:
-        """Nothing while the approval is as it was seen."""
+        """The approval's state for an open page; 204 while it is as it was seen."""
         question = approval_detail(context, actor(), path_id(approval_id))
         if request.args.get("seen") == seen(question):
             return Response(status=204)

@@ -18,12 +18,12 @@ _MOST_CHARACTERS = 128
 
 
 def given() -> dict[str, str]:
-    """What was asked, blanks left out."""
+    """The query string's filter fields without blank ones."""
     return {name: text for name in FIELDS if (text := request.args.get(name, "").strip())}
 
 
 def read_filter(asked: dict[str, str]) -> LedgerFilter:
-    """The filter in the store's terms, all but the search by operation. Raises `InvalidInput` with every field at fault."""
+    """The filter as the read model takes it, without the search by operation. Raises `InvalidInput` with every field at fault."""
     faults: dict[str, str] = {}
     for name, text in asked.items():
         if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable():
@@ -43,7 +43,7 @@ def read_filter(asked: dict[str, str]) -> LedgerFilter:
 
 
 def address(base: str, asked: dict[str, str], **more: str) -> str:
-    """The page's address with these questions."""
+    """The page's address with this filter."""
     query = urlencode({**asked, **more})
     return f"{base}?{query}" if query else base
 

@@ -130,7 +130,7 @@ def fragment(template: str, **values: Any) -> Response:
 
 
 def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:
-    """Mark a view that an open page asks for again and again: being asked is no sign that somebody is there."""
+    """Mark a view that an open page polls: such a request does not keep the session from going idle."""
     view.refreshes_itself = True  # type: ignore[attr-defined]
     return view
 

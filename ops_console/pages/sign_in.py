@@ -34,7 +34,7 @@ def routes(pages: Blueprint, context: Context) -> None:
             opened = enter(context, _given(), kind="page")
         except (InvalidInput, RateLimited, Unauthenticated) as error:
             return _form(context, shell.refused(error))
-        response = admit(context, shell.back_to(ours(request.form.get("next", ""))), opened)
+        response = admit(context, shell.back_to(own_address(request.form.get("next", ""))), opened)
         remember_device(context, response, opened)
         return response
 
@@ -46,15 +46,15 @@ def routes(pages: Blueprint, context: Context) -> None:
         return response
 
 
-def ours(address: str) -> str:
-    """A page of ours to go on to; anything else, another site's above all, is the first page."""
+def own_address(address: str) -> str:
+    """The address, if it is a page of this console; else the first page, so that a sign-in never leads to another site."""
     parts = urlsplit(address)
-    is_ours = not parts.scheme and not parts.netloc and (parts.path == HOME or parts.path.startswith(HOME + "/"))
-    return address if is_ours and "\\" not in address and address.isprintable() else HOME
+    is_own = not parts.scheme and not parts.netloc and (parts.path == HOME or parts.path.startswith(HOME + "/"))
+    return address if is_own and "\\" not in address and address.isprintable() else HOME
 
 
 def _form(context: Context, refused: shell.Refused | None = None) -> Response:
-    given = {"email": request.form.get("email", ""), "next": ours(request.values.get("next", ""))}
+    given = {"email": request.form.get("email", ""), "next": own_address(request.values.get("next", ""))}
     undone = request.method == "GET" and "undone" in request.args
     return shell.page(context, "sign_in.html", title="Sign in", refused=refused, given=given, undone=undone)
 

@@ -118,7 +118,7 @@ def find_request(pool: Pool, tenant_id: uuid.UUID, principal_id: uuid.UUID, requ
 
 
 def name_operation(pool: Pool, row: AapRequest, operation_id: uuid.UUID) -> None:
-    """Keep which operation a request is."""
+    """Store which operation a request became."""
     changed(pool, NAME_OPERATION, {**_key(row), "operation_id": operation_id})
 
 
@@ -138,14 +138,14 @@ def release(pool: Pool, row: AapRequest, consume_key: str) -> None:
 
 
 def consume(pool: Pool, row: AapRequest, consume_key: str, *, decided_at: datetime, expires_at: datetime) -> None:
-    """Keep that a claimed request was started; again, nothing changes."""
+    """Record that a claimed request was started; a repeat changes nothing."""
     changed(
         pool, CONSUME, {**_key(row), "consume_key": consume_key, "decided_at": decided_at, "expires_at": expires_at}
     )
 
 
 def report(pool: Pool, row: AapRequest, outcome: str, note: str | None) -> None:
-    """Keep the outcome of a consumed request; again, nothing changes."""
+    """Record the outcome of a consumed request; a repeat changes nothing."""
     changed(pool, REPORT, {**_key(row), "outcome": outcome, "note": note})
 
 

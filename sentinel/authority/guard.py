@@ -1,7 +1,7 @@
 """Decide one exact action and record the decision; start it once; record what came of it, of a mere check too.
 
 A guard is two pure steps around one transaction: `decided_row` evaluates the policy in memory and lays out everything the
-transaction needs; the database then finds the twin, reads halts, reserves limits, and lets the strictest win.
+transaction needs; the database then finds an earlier operation of the same key, reads halts, reserves limits, and lets the strictest win.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bo
 
 
 def provisional(authority: Authority, caller: Caller, operation: Operation) -> tuple[Decision, str]:
-    """What the policy alone says, and what it is kept to have looked at beside the operation; the rest can still tighten it.
+    """The policy's decision and its basis (what it looked at beside the operation); halts and limits can still tighten it.
 
     Raises `InvalidInput` for a once-key that is no identifier and for evidence that is too large to keep.
     """
@@ -145,7 +145,7 @@ def start_row(
 ) -> dict[str, Any]:
     """One row of `sentinel.start_input`; `bound` is {idempotency_key, action, agent_id, resource, risk_class, start_id}.
 
-    Raises `PermitRefused` for a slip that is not ours, `InvalidInput` for too long a time.
+    Raises `PermitRefused` for a permit token that is not ours, `InvalidInput` for too long a time.
     """
     slip = authority.permits.read(caller.tenant_id, permit_token)
     if slip is None:
@@ -207,7 +207,7 @@ def report_row(
     authority: Authority, caller: Caller, *, outcome: str, error: str | None, result: Any, permit_token: str | None,
     **bound: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """One row of `sentinel.report_input`; what was said is kept as a digest. Raises `PermitRefused` for a foreign slip.
+    """One row of `sentinel.report_input`; what was said is kept as a digest. Raises `PermitRefused` for a permit token that is not ours.
 
     `bound` is {idempotency_key, action, agent_id, resource, risk_class, report_id}, the last three maybe None.
     """
@@ -265,7 +265,7 @@ _NOBODY = uuid.UUID(int=0)
 
 
 class GuardProbe:
-    """Tries, one asker at a time; the answer is good for half a second, so that asking often costs no more."""
+    """Tries whether a guard would be recorded now, for readiness; the answer is kept for half a second. Thread-safe."""
 
     def __init__(self, authority: Authority, now: Callable[[], float] = time.monotonic) -> None:
         self._authority, self._now, self._lock = authority, now, threading.Lock()

@@ -108,7 +108,7 @@ class _PolicyDeclarations:
         self._is_wanted = True
 
     def want(self) -> None:
-        """There are new ones."""
+        """Have the policies that were loaded declared in the next round."""
         self._is_wanted = True
 
     def round(self) -> None:

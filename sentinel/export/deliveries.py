@@ -202,7 +202,7 @@ class Deliveries:
         return False
 
     def release(self, claim: Claim) -> None:
-        """Give the claim back."""
+        """Release the claim."""
         changed(self._pool, RELEASE, _mine(claim))
 
     def disable_gone(self, claim: Claim | Resend) -> None:
@@ -214,7 +214,7 @@ class Deliveries:
         return one_row(self._pool, Resend, TAKE_RESEND, {"kinds": self._kinds, "lease_seconds": self._lease_seconds})
 
     def mark(self, letter: Resend, error: str | None) -> None:
-        """What came of the try."""
+        """Record the result of the attempt."""
         fields: dict[str, Any] = {
             "tenant_id": letter.tenant_id, "endpoint_id": letter.endpoint_id, "event_id": letter.event_id,
             "error": error and error[:200],
@@ -222,7 +222,7 @@ class Deliveries:
         changed(self._pool, MARK_FAILED if error else MARK_DELIVERED, fields)
 
     def counts(self) -> ExportCounts:
-        """What is not delivered."""
+        """Counts and ages of what is not delivered."""
         found = one_row(self._pool, ExportCounts, COUNTS)
         assert found is not None
         return found

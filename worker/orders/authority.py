@@ -125,7 +125,7 @@ class OutcomeReporter:
         self._stopping = threading.Event()
 
     def soon(self, work: ClaimedOrder, *, done: bool, reference: str | None, error: str | None) -> None:
-        """This one was just settled. Too many waiting: the sweep finds it."""
+        """Have the outcome of a settled order reported soon; with too many waiting the sweep finds it."""
         assert work.operation_id is not None
         report = DueReport(
             work.review_id, work.source, work.order_id, done, work.operation_id, reference, error, work.amount_minor,

@@ -31,15 +31,15 @@ T = TypeVar("T")
 class Background:
     """Runs periodic tasks. Call `start` and `stop` once each; `once` is one round, for tests and for the thread."""
 
-    def __init__(self, pipeline: OrderProcessor, alerts: Alerts, *, poll_seconds: float) -> None:
-        self._processor, self._alerts, self._poll_seconds = pipeline, alerts, poll_seconds
-        self._store, self._reports = pipeline.store, pipeline.reports
+    def __init__(self, processor: OrderProcessor, alerts: Alerts, *, poll_seconds: float) -> None:
+        self._processor, self._alerts, self._poll_seconds = processor, alerts, poll_seconds
+        self._store, self._reports = processor.store, processor.reports
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._housekeeping_at = 0.0
 
     def start(self) -> None:
-        """Begin, in threads that do not hold up the end of the process."""
+        """Start the background work in daemon threads."""
         for name, target in (("order-rounds", self._run), ("order-reports", self._reports.run)):
             thread = threading.Thread(target=target, name=name, daemon=True)
             thread.start()

@@ -25,7 +25,6 @@ from worker.orders.settings import OrderReviewSettings
 from worker.orders.shop import HttpShop, Shop, SimulatedShop
 from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
 from worker.orders.store import OrderStore
-from worker.orders.taking import Enriching, Scoring
 
 SIGNALS_FILE = "order_signals.yaml"
 
@@ -37,7 +36,7 @@ class OrderReview:
     pool: Pool
     sources: SourcesFile
     store: OrderStore
-    pipeline: OrderProcessor
+    processor: OrderProcessor
     background: Background
     key: KeyCheck
 
@@ -72,7 +71,7 @@ def make_scorer(settings: OrderReviewSettings) -> Scorer:
 
 def build_order_review(
     settings: OrderReviewSettings, sources: SourcesFile, *, failpoints: Failpoints | None = None,
-    scorer: Scoring | None = None, enricher: Enriching | None = None, shop: Shop | None = None,
+    scorer: Scorer | None = None, enricher: Enricher | None = None, shop: Shop | None = None,
 ) -> OrderReview:  # fmt: skip
     """The parts for one process; what is handed in replaces what the settings say.
 
@@ -91,7 +90,7 @@ def build_order_review(
     if shop is None and settings.shop_url:
         shop = HttpShop(settings.shop_url, settings.shop_key, settings.shop_timeout_seconds)
     shop = shop or SimulatedShop(pool, tenant_id)
-    pipeline = OrderProcessor(
+    processor = OrderProcessor(
         store=store, authority=authority, scorer=scorer, enricher=enricher or Enricher(), shop=shop,
         reports=OutcomeReporter(store, authority, failpoints), sources=sources, failpoints=failpoints,
         budget_seconds=settings.budget_seconds, act_seconds=settings.lease_seconds, under_way_seconds=settings.shop_under_way_seconds,
@@ -101,9 +100,9 @@ def build_order_review(
     channel = channel_from(
         slack_webhook_url=settings.slack_webhook_url, on_this_machine=settings.alerts_on_this_machine
     )
-    background = Background(pipeline, Alerts(pool, tenant_id, channel), poll_seconds=settings.poll_seconds)
+    background = Background(processor, Alerts(pool, tenant_id, channel), poll_seconds=settings.poll_seconds)
     return OrderReview(
-        pool, sources, store, pipeline, background, key_check(trying_client(settings), pool, tenant_id)
+        pool, sources, store, processor, background, key_check(trying_client(settings), pool, tenant_id)
     )  # fmt: skip
 
 

@@ -33,13 +33,13 @@ class Intake(QuickHandler):
     """Answers deliveries; `threads` make the outside calls of single orders, and `limit` is shared by all processes."""
 
     def __init__(
-        self, pipeline: OrderProcessor, sources: SourcesFile, limit: SharedRateLimit, threads: ThreadPoolExecutor,
+        self, processor: OrderProcessor, sources: SourcesFile, limit: SharedRateLimit, threads: ThreadPoolExecutor,
         trusted_proxies: int = 0, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         self.threads = threads
-        self._pipeline, self._sources, self._limit = pipeline, sources, limit
+        self._processor, self._sources, self._limit = processor, sources, limit
         self._trusted_proxies, self._now = trusted_proxies, now
-        self._sets = OrderSets(pipeline, threads)
+        self._sets = OrderSets(processor, threads)
         self._answers = metrics.AnswerCounts()
 
     def handler_of(self, other: Callable[[str], Handler | None], path: str) -> Handler | None:
@@ -53,7 +53,7 @@ class Intake(QuickHandler):
         name = source_of(environ["PATH_INFO"])
         label = name if name and self._sources.current().find(name) else _UNKNOWN
         try:
-            run = self._pipeline.delivered(self._read(environ, name))
+            run = self._processor.delivered(self._read(environ, name))
         except SentinelError as error:
             self._answers.count(label, error.code)
             raise

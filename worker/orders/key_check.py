@@ -45,7 +45,7 @@ def trying_client(settings: OrderReviewSettings) -> Client:
 
 
 def key_check(client: Client, pool: Pool, tenant_id: uuid.UUID) -> KeyCheck:
-    """What tries the key against this tenant."""
+    """A check of the key against this tenant and the intake's agent."""
     return KeyCheck(
         client, variable="SENTINEL_ORDERS_API_KEY", tenant_id=tenant_id, tenant=lambda: tenant_label(pool, tenant_id),
         agent_id=AGENT_ID,

@@ -52,7 +52,7 @@ log = structlog.get_logger("worker.orders")
 
 @dataclass(slots=True, kw_only=True)
 class OrderSteps(OrderTaking):
-    """Each takes orders that need it, and leaves each of them changed, answered, failed, or with an outside call to make."""
+    """The steps from the authority's answer on: ask, fulfil or hold, settle, report. As `OrderTaking`'s."""
 
     def ask(self, runs: list[OrderRun]) -> None:
         """Ask the authority, which starts what it permits, and record its answers and what follows from them at once."""
@@ -156,7 +156,7 @@ class OrderSteps(OrderTaking):
             run.outside = self._execute
 
     def _execute(self, run: OrderRun) -> None:
-        """One try in the shop."""
+        """Attempt the fulfilment in the shop."""
         self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
         if self._is_late(run):
             return self._put_off([(run, {"error": "the time to act on its start is over", "pause_seconds": 1.0})])
@@ -210,12 +210,12 @@ class OrderSteps(OrderTaking):
         self.reports.soon(work, done=True, reference=reference, error=None)
 
     def answer(self, runs: list[OrderRun]) -> None:
-        """Nothing is left to do."""
+        """Answer orders that have no step left."""
         for run in runs:
             run.response = order_response(run.work)
 
     def hold(self, work: ClaimedOrder, tried: Attempts) -> None:
-        """One try of a hold that is on record."""
+        """Attempt a recorded hold in the shop, and store the result."""
         self.failpoints.hit(OrderFailpoint.BEFORE_SHOP)
         assert work.operation_id is not None
         answer = perform(
@@ -269,7 +269,7 @@ GATHER_SECONDS = 0.004
 
 @dataclass(slots=True, kw_only=True)
 class OrderProcessor(OrderSteps):
-    """Which step comes when, and for whom together. Thread-safe."""
+    """Takes sets of orders through their steps, each as far as it goes. Thread-safe."""
 
     def run(self, work: ClaimedOrder) -> OrderResponse:
         """Bring a claimed order that was left behind as far as it goes. Raises as `OrderRun.result`."""
@@ -286,11 +286,11 @@ class OrderProcessor(OrderSteps):
             self.advance([run for run in outside if run.goes_on])
 
     def left_behind(self, works: Iterable[ClaimedOrder]) -> list[OrderRun]:
-        """Claimed orders as what `run_all` takes."""
+        """Runs of claimed orders, for `run_all`."""
         return [OrderRun(self._deadline(), claimed=work) for work in works]
 
     def delivered(self, delivery: DeliveredOrder) -> OrderRun:
-        """A delivery as what sets take."""
+        """A run of a delivery, for a set."""
         return OrderRun(self._deadline(), delivery)
 
     def _deadline(self) -> float:
@@ -365,7 +365,7 @@ class OrderSets:
         self._leaves_at = 0.0
 
     def join(self, run: OrderRun, done: Done) -> None:
-        """Have an order processed with those that come meanwhile."""
+        """Have an order processed in the next set; `done` is called with it when it is over."""
         self._waiting.append((run, done))
         self._gather(asyncio.get_running_loop())
 

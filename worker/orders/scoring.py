@@ -14,7 +14,6 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
 
 from sentinel.core.money import Money
 from worker.orders.model_score import ModelCode, ModelScore, fall_back
@@ -173,13 +172,6 @@ FACTS_MISSING = "facts_missing"
 _log = logging.getLogger(__name__)
 
 
-class Rules(Protocol):
-    """What scores first."""
-
-    def score(self, order: Order, known: KnownAccount) -> Score:
-        """The rules' band and signals."""
-
-
 def without_facts(score: Score, missing: Sequence[str]) -> Score:
     """The score of an order that lacks what its source always sends: a person looks, whatever the rules did not notice."""
     if not missing:
@@ -193,13 +185,13 @@ class Scorer:
     """Scores orders. Thread-safe."""
 
     def __init__(
-        self, rules: Rules, model: ModelScore | None = None, *, now: Callable[[], float] = time.monotonic
+        self, rules: RulesScore, model: ModelScore | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._rules, self._model, self._now = rules, model, now
 
     @property
     def asks_nobody(self) -> bool:
-        """Whether a score is made of what is at hand, in no time."""
+        """Whether scoring makes no outside call."""
         return self._model is None
 
     def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:

@@ -168,7 +168,7 @@ class OrderStore:
     # The way of a set of orders
 
     def look(self, deliveries: Sequence[DeliveredOrder]) -> list[DeliveryLook]:
-        """How these deliveries stand; nothing is written."""
+        """The state of the orders of these deliveries; nothing is written."""
         rows = [
             {
                 "seq": place, "tenant_id": self.tenant_id, "source": one.order.source, "order_id": one.order.order_id,
@@ -206,7 +206,7 @@ class OrderStore:
         return self._record(SETTLE_FULFILMENTS, steps)
 
     def put_off(self, steps: Sequence[Step]) -> list[bool | Exception]:
-        """Let go until later: {error, pause_seconds, tried?, answered?, alert?}."""
+        """Put orders off: {error, pause_seconds, tried?, answered?, alert?}."""
         return self._record(PUT_OFF_REVIEWS, steps)
 
     def ship(self, steps: Sequence[Step]) -> list[bool | Exception]:
@@ -217,7 +217,7 @@ class OrderStore:
         return self._record(SHIP_SCORED, steps)
 
     def refuse_start(self, work: ClaimedOrder, error: str) -> bool:
-        """The start was surely not taken: back to asking."""
+        """Put an order whose start was refused back to where the authority is asked."""
         return _step(self.pool, REFUSE_STARTS, [{**self._whose(work), "error": error[:500]}])[0]
 
     def settle_hold(self, work: ClaimedOrder, row: Row) -> None:
@@ -225,7 +225,7 @@ class OrderStore:
         self._call(SETTLE_HOLDS, [{**self._whose(work), **row}])
 
     def record_answer(self, work: ClaimedOrder, answered: Row) -> None:
-        """What a delivery of a finished order was answered."""
+        """Store the answer that a delivery of a finished order got."""
         self._call(RECORD_DELIVERIES, [{**self._whose(work), "answered": answered}])
 
     def raise_alert(self, source: str, order_id: str, alert: Row) -> None:
@@ -269,11 +269,11 @@ class OrderStore:
         return int(self.rows(FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
 
     def forget_deliveries(self) -> None:
-        """Throw away answers whose time is over."""
+        """Delete recorded answers that are older than they are kept."""
         self.rows(FORGET_DELIVERIES, scalar_row)
 
     def figures(self) -> OrderFigures:
-        """What is open."""
+        """Counts and ages of what is open, for metrics."""
         found: OrderFigures = self.rows(FIGURES, class_row(OrderFigures))[0]
         return found
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
@@ -18,18 +17,16 @@ from sentinel.core.errors import SentinelError, TryLater
 from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders import metrics
 from worker.orders.authority import AuthorityClient, OutcomeReporter
-from worker.orders.enrich import Enriched, Lookup
+from worker.orders.enrich import Enriched, Enricher, Lookup
 from worker.orders.order import (
     ClaimedOrder,
     KnownAccount,
     Order,
-    Score,
-    Signal,
     as_received,
     missing_facts,
     with_orders_beside,
 )
-from worker.orders.scoring import without_facts
+from worker.orders.scoring import Scorer, without_facts
 from worker.orders.shop import UNDER_WAY_SECONDS, Attempts, Shop
 from worker.orders.sources import SourcesFile
 from worker.orders.store import (
@@ -49,20 +46,6 @@ AFTER_SCORE_SECONDS = 16.0
 """What guard, start and shop may need of an order's budget together; scoring ends before."""
 
 log = structlog.get_logger("worker.orders")
-
-
-class Scoring(Protocol):
-    """The scoring interface; never raises."""
-
-    def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
-        """By `deadline` (monotonic)."""
-
-
-class Enriching(Protocol):
-    """The enrichment interface; never raises."""
-
-    def enrich(self, order: Order, lookups: Sequence[Lookup], deadline: float) -> Enriched:
-        """By `deadline` (monotonic)."""
 
 
 class ClaimLost(Exception):
@@ -94,7 +77,7 @@ class OrderRun:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a set has something to do for it."""
+        """Whether its set has another step for it."""
         return self.response is None and self.error is None and self.outside is None
 
     @property
@@ -130,12 +113,13 @@ Decided = tuple[OrderRun, Row]
 
 @dataclass(slots=True, kw_only=True)
 class OrderTaking:
-    """Each takes orders that need it, and leaves each of them changed, answered, failed, or with an outside call to make."""
+    """The first steps of a set: take, enrich, score. A step gets the orders that need it and leaves each of them changed, answered,
+    failed, or with an outside call to make."""
 
     store: OrderStore
     authority: AuthorityClient
-    scorer: Scoring
-    enricher: Enriching
+    scorer: Scorer
+    enricher: Enricher
     shop: Shop
     reports: OutcomeReporter
     sources: SourcesFile

@@ -60,7 +60,7 @@ def asked_params(source: str, order_id: str, amount: Money, account_ref: str | N
 
 
 def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
-    """The event that a guard's answer is; None: not now, ask again later."""
+    """The event that a guard's answer means for its order; None: undecided, ask again later."""
     undecided = work.status in _UNDECIDED
     if is_started(answer):
         if not undecided:
@@ -93,7 +93,7 @@ def is_start_ruled_out(answer: GuardAnswer) -> bool:
 
 
 def row_of(work: ClaimedOrder, answer: GuardAnswer, event: str) -> dict[str, Any]:
-    """What is stored with the event."""
+    """The row that is stored with the event."""
     return {
         "event": event, "operation_id": answer.operation_id, "decision_event_id": answer.decision_event_id,
         "decision": answer.decision, "reason_code": reason_of(answer), "proof_id": answer.proof_id,

@@ -43,7 +43,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Not known: it may have been done."""
+    """No usable answer: the effect may have been done."""
 
     detail: str
 

@@ -39,7 +39,7 @@ from worker.refunds.workflow.runner import (
     Runner,
     RunResult,
     lease_lost,
-    of_change,
+    result_of_change,
     result_of_release,
 )
 
@@ -91,7 +91,7 @@ class BatchProcessor:
     # Writing results
 
     def _close(self, contexts: Collection[RunContext]) -> None:
-        """Write how each run ended, where the graph's last steps have not done so."""
+        """Write the event of each run that the graph's last steps did not record themselves."""
         changes: list[tuple[RunContext, Change]] = []
         releases: list[tuple[RunContext, ReleaseLease]] = []
         for context in contexts:
@@ -103,7 +103,7 @@ class BatchProcessor:
         applied = self._ledger.apply([change for _, change in changes])
         for context, change in changes:
             if context.row.ledger_entry_id in applied:
-                context.outcome = of_change(change, harmless=change.last_error == transitions.ENDED)
+                context.outcome = result_of_change(change, harmless=change.last_error == transitions.ENDED)
                 context.report = _report_of(change) or context.report
             else:
                 context.outcome = lease_lost(context.row, change.from_state)
@@ -115,12 +115,12 @@ class BatchProcessor:
         """A refusal of the row counts as an answer; a failure outside does not."""
         if context.outcome is not None:
             batch.rows.append(context.outcome)
-        for said in (context.switches_error, context.check_answer, context.said, context.started):
+        for said in (context.switches_error, context.check_answer, context.last_answer, context.started):
             if said is not None and is_outside(said):
                 batch.unanswered += 1
                 batch.detail = said.detail
                 return
-        batch.answered += context.said is not None or context.started is not None
+        batch.answered += context.last_answer is not None or context.started is not None
 
 
 def _report_of(change: Change) -> Report | None:
@@ -154,7 +154,7 @@ class Agent:
 
     def __init__(
         self, settings: WorkerSettings, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, reporter: Reporter,
-        pipeline: BatchProcessor, periodic_tasks: Sequence[PeriodicTask], stopping: threading.Event, on_row: OnRow | None = None,
+        processor: BatchProcessor, periodic_tasks: Sequence[PeriodicTask], stopping: threading.Event, on_row: OnRow | None = None,
         tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
         self._tracing = tracing
@@ -162,7 +162,7 @@ class Agent:
         self._worker_pool, self._reporter, self._processor, self._periodic_tasks = (
             worker_pool,
             reporter,
-            pipeline,
+            processor,
             periodic_tasks,
         )
         self._stopping = stopping
@@ -268,7 +268,7 @@ class Agent:
         return True
 
     def _probe(self) -> None:
-        """Nothing is due to probe with: send a heartbeat instead."""
+        """Probe the authority with a heartbeat, because no row is due to probe with."""
         try:
             self._client.heartbeat()
             self._record_answers(answered=1, unanswered=0, detail=None)
@@ -313,7 +313,7 @@ class Agent:
             task.run_due()
 
     def _answer_operator(self) -> None:
-        """An operator requested that one entry be processed now: one, and the result says what happened."""
+        """Process one due row for an operator's request, if there is one, and store the result."""
         request_id = self._ledger.take_process_request()
         if request_id is None:
             return

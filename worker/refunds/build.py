@@ -115,13 +115,13 @@ def make_agent(
     worker_pool, stopping = WorkerPool(settings.concurrency), threading.Event()
     parts = make_dependencies(settings, ledger, client, worker_pool=worker_pool, retry_policy=retry_policy)
     reporter = Reporter(ledger, client, worker_pool, retry_policy, failpoints)
-    pipeline = BatchProcessor(
+    processor = BatchProcessor(
         ledger=ledger, context_loader=ContextLoader(parts.routes, parts.confirmations),
         runner=build_runner(parts, failpoints=failpoints, stopping=stopping), reporter=reporter, retry_policy=retry_policy,
         failpoints=failpoints,
     )  # fmt: skip
     return Agent(
-        settings, ledger=ledger, client=client, worker_pool=worker_pool, reporter=reporter, pipeline=pipeline,
+        settings, ledger=ledger, client=client, worker_pool=worker_pool, reporter=reporter, processor=processor,
         periodic_tasks=_periodic_tasks(settings, ledger, parts), stopping=stopping, on_row=on_row,
         tracing=tracing_of("sentinel-worker", with_client=True),
     )  # fmt: skip

@@ -72,12 +72,12 @@ class WorkerPool:
         return [result for results in self.map(call, chunks) for result in results]
 
     def close(self) -> None:
-        """No more work; threads end when theirs is done."""
+        """Take no more work; each thread ends when its own is done."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class PeriodicTask:
-    """Something that is due apart from the rows: `run`, at most once every so many seconds, whoever asks. Thread-safe.
+    """Work that is due apart from the rows: `run`, at most once in `every_seconds`, whichever thread asks. Thread-safe.
 
     Raises what `run` raises: `LedgerUnavailable`.
     """
@@ -100,7 +100,7 @@ LONGEST_PROBE_SECONDS = 5.0
 
 
 class CircuitBreaker:
-    """Shared by all batches. Thread-safe."""
+    """Opens when the authority gives no answer; then one row at a time probes, until one is answered. Shared by all batches. Thread-safe."""
 
     def __init__(self, first_seconds: float, longest_seconds: float) -> None:
         self._first = min(first_seconds, LONGEST_PROBE_SECONDS)
@@ -146,7 +146,7 @@ LONGEST_HOLD_SECONDS = 600.0
 
 
 class LeaseKeeper:
-    """The rows in progress and their leases. Thread-safe."""
+    """Renews the leases of the rows in progress. Thread-safe."""
 
     def __init__(self, ledger: Ledger, heartbeat_seconds: float) -> None:
         self._ledger, self._heartbeat_seconds = ledger, heartbeat_seconds

@@ -178,7 +178,7 @@ class Confirmations:
         return f"{self._base_url}/confirm/{self._links.issue(link)}"
 
     def mark_delivered(self, confirmation_id: uuid.UUID) -> None:
-        """The link is on its way."""
+        """Record that the link was sent."""
         self._change(MARK_DELIVERED, confirmation_id=confirmation_id)
 
     def postpone(self, confirmation_id: uuid.UUID, error: str, due_in_seconds: float | None) -> None:

@@ -190,7 +190,7 @@ def _maybe_identifier(given: dict[str, Any], name: str) -> str | None:
 
 
 def _source(given: dict[str, Any]) -> str:
-    """The shop whose order it is; without an order it would say nothing."""
+    """The shop whose order it is; "" without an order."""
     if "source" in given and "order_ref" not in given:
         raise InvalidInput.of("source", "says whose order_ref it is; there is none")
     return _identifier(given, "source", _MAX_NAME, "")

@@ -82,16 +82,16 @@ class Ledger:
         return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed), until=until)
 
     def now(self) -> datetime:
-        """The database's clock: the only one that decides."""
+        """The database's time, by which leases and due times are decided."""
         moment: datetime = self._one(sql.NOW)
         return moment
 
     def peek(self, limit: int) -> list[LedgerRow]:
-        """What a claim would take; changes nothing."""
+        """The rows that a claim would take; claims none."""
         return self._rows(LedgerRow, sql.PEEK_DUE, limit=limit)
 
     def extend(self, ids: Iterable[str]) -> None:
-        """Another lease for those of `ids` that are still ours."""
+        """Renew the leases of those of `ids` that this worker still holds."""
         self._run(sql.EXTEND_LEASES, ids=list(ids))
 
     # The life of a claimed row
@@ -157,7 +157,7 @@ class Ledger:
         return self._column(sql.SETTLE_DOUBTS, words=_json(batch)) if batch else []
 
     def release_leases(self, releases: Sequence[ReleaseLease]) -> None:
-        """Let rows go whose outcome is not known here."""
+        """Release the leases of rows whose outcome is not known here."""
         if releases:
             self._run(sql.RELEASE_LEASES, rows=_json([release.as_json() for release in releases]))
 
@@ -186,13 +186,13 @@ class Ledger:
     # Reports
 
     def take_reports(self, limit: int, *, retry_seconds: float, older_than_seconds: float = 0.0) -> list[Report]:
-        """Open reports for one try each."""
+        """Claim open reports for one attempt each."""
         return self._rows(
             Report, sql.TAKE_REPORTS, limit=limit, retry_seconds=retry_seconds, older_than_seconds=older_than_seconds
         )
 
     def acknowledge(self, ids: Sequence[uuid.UUID]) -> None:
-        """These reports were received."""
+        """Record that the authority received these reports."""
         if ids:
             self._run(sql.ACKNOWLEDGE_REPORTS, ids=list(ids))
 
@@ -231,12 +231,12 @@ class Ledger:
         )  # fmt: skip
 
     def take_process_request(self) -> uuid.UUID | None:
-        """An operator's request that one entry be processed now, or None."""
+        """Claim an operator's request that one entry be processed now; its id, or None."""
         found = self._column(sql.TAKE_PROCESS_REQUEST)
         return found[0] if found else None
 
     def finish_process_request(self, request_id: uuid.UUID, result: Mapping[str, Any]) -> None:
-        """Answer it."""
+        """Store the answer to an operator's request."""
         self._run(sql.FINISH_PROCESS_REQUEST, request_id=request_id, result=_json(result))
 
     # Intake and overview
@@ -268,11 +268,11 @@ class Ledger:
         return len(self._column(sql.FLAG_ORDERS, flags=_json(list(flags)))) if flags else 0
 
     def blacklist(self, accounts: Sequence[Mapping[str, Any]]) -> int:
-        """{channel, account_ref}: nothing without a person from now on."""
+        """Blacklist the account {channel, account_ref}: its refunds need a person from now on."""
         return len(self._column(sql.BLACKLIST_ACCOUNTS, accounts=_json(list(accounts)))) if accounts else 0
 
     def add_image(self, ledger_entry_id: str, sha256: str, media_type: str, content: bytes) -> None:
-        """Keep a proof image; the same one twice is one."""
+        """Store a proof image; the same image again changes nothing."""
         self._run(
             sql.ADD_IMAGE, ledger_entry_id=ledger_entry_id, sha256=sha256, media_type=media_type, content=content
         )  # fmt: skip
@@ -285,7 +285,7 @@ class Ledger:
         return found
 
     def keep_reading(self, image: KeptImage, recogniser: str, reading: Mapping[str, Any]) -> None:
-        """What a recogniser read, once and for all."""
+        """Store what a recogniser read in an image; it is never read again."""
         self._run(
             sql.KEEP_READING, ledger_entry_id=image.ledger_entry_id, sha256=image.sha256, recogniser=recogniser,
             reading=_json(reading),
@@ -301,11 +301,11 @@ class Ledger:
         return self._rows(SummaryLine, sql.SUMMARISE)
 
     def open_counts(self) -> OpenCounts:
-        """What is not finished."""
+        """Counts of the rows that are not finished."""
         return self._rows(OpenCounts, sql.COUNT_OPEN)[0]
 
     def figures(self) -> LedgerFigures:
-        """How the ledger stands, for gauges."""
+        """Counts and ages of the ledger's rows and reports, for metrics."""
         return self._rows(LedgerFigures, sql.FIGURES)[0]
 
     # Running

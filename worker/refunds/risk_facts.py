@@ -127,7 +127,7 @@ def _flag(derived: int | None, given: Any) -> bool | None:
 
 
 def _count(derived: int | None, given: Any) -> int | None:
-    """The larger of the two."""
+    """The larger of what was handed in and what the ledger counts."""
     if given is None:
         return derived
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:

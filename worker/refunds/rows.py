@@ -152,7 +152,7 @@ class LedgerRow(Struct, frozen=True, gc=False):
 
     @property
     def failed_before(self) -> bool:
-        """Whether an earlier try came to nothing."""
+        """Whether an earlier attempt failed or was put off."""
         return self.attempts > 0 or self.waits > 0
 
     @property
@@ -301,7 +301,7 @@ class Report(Struct, frozen=True):
 
     @classmethod
     def just_written(cls, row: LedgerRow, report_id: uuid.UUID, body: Mapping[str, Any]) -> Report:
-        """One that came into the outbox this moment, for sending it at once."""
+        """A report that was written into the outbox just now, to be sent at once."""
         return cls(report_id, row.ledger_entry_id, orjson.dumps(body).decode(), 1)
 
 

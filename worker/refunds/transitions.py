@@ -100,13 +100,16 @@ class RetryPolicy:
         return max(nominal * self.random.uniform(0.5, 1.0), min(at_least, self.longest_seconds))
 
 
-def is_begun(answer: GuardAnswer) -> bool:
-    """Whether a start under the row's own start id is still to be asked about: its answer says how it goes on."""
+def was_started_before(answer: GuardAnswer) -> bool:
+    """Whether the authority says that the operation was started, or resolved as not executed, before this answer.
+
+    Then a start under the row's own start id is asked for all the same: its receipt tells whether the start was this row's.
+    """
     return answer.status == "already_started" or answer.resolution == NOT_EXECUTED
 
 
 def after_guard(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
-    """The event that a guard's answer is."""
+    """The event that a guard's answer means for its row."""
     change = _meaning(row, answer, retry_policy)
     if change.event is LedgerEvent.ALLOWED or answer.status in ("already_started", "completed"):
         return change
@@ -119,7 +122,9 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
         case "allowed" | "approved":
             return _allowed(row, answer, answer.permit_token)
         case "already_started" | "completed" if (
-            is_begun(answer) and row.start_id is not None and (row.permit_token is not None or answer.start is not None)
+            was_started_before(answer)
+            and row.start_id is not None
+            and (row.permit_token is not None or answer.start is not None)
         ):
             # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
             # refusal after which nothing may happen any more.
@@ -197,7 +202,7 @@ def after_start_refused(row: LedgerRow, refused: Rejected, retry_policy: RetryPo
 
 
 def start_refused(row: LedgerRow, why: str) -> Change:
-    """Surely nothing happened under this start now."""
+    """The event of a start that the authority refused: nothing happened under it."""
     return Change(row, _ALLOWED, LedgerEvent.START_REFUSED, last_error=why[:500])
 
 
@@ -248,7 +253,7 @@ def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system
 
 
 def await_customer(row: LedgerRow, expires_at: datetime) -> Change:
-    """The customer has until then; the answer makes the row due earlier."""
+    """The event of waiting for the customer until a moment; an answer makes the row due earlier."""
     return Change(
         row, _GUARDING, LedgerEvent.AWAITING_CUSTOMER, reason_code="awaiting_customer",
         due_at=(expires_at + _OVER_BY).isoformat(), waiting_for="customer",
@@ -256,7 +261,7 @@ def await_customer(row: LedgerRow, expires_at: datetime) -> Change:
 
 
 def end_by_customer(row: LedgerRow, reason_code: str) -> Change:
-    """The customer declined, or never answered."""
+    """The event of a row whose customer declined or never answered."""
     return Change(row, _GUARDING, LedgerEvent.CUSTOMER_ENDED, decision="DENY", reason_code=reason_code)
 
 
@@ -271,13 +276,13 @@ def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryP
 
 
 def attempts_exhausted(row: LedgerRow) -> str:
-    """Why a row that was taken up again and again is given up."""
+    """The error text of a row that has no attempts left."""
     doubt = "; it may have been started: see `sentinel in-doubt list`" if row.may_be_started else ""
     return f"gave up after {row.attempts} attempts, the last: {row.last_error or 'its worker ended'}{doubt}"
 
 
 def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Change:
-    """Back to NEW, due after `seconds`."""
+    """The event that puts a row back to NEW, due after `seconds`."""
     return Change(row, _GUARDING, LedgerEvent.PUT_BACK, last_error=why[:500], failures=failures, due_in_seconds=seconds)
 
 

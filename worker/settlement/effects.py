@@ -44,7 +44,7 @@ class SettlementSystem(Protocol):
         """Whether it can be asked at all; asked before the permit is redeemed. Cheap: at most 5 seconds old."""
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
-        """Do it, once for a reference however often it is asked."""
+        """Settle, once for a reference however often it is called."""
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
         """Whether it was done: `Settled`, `Refused` (surely not there) or `NoAnswer`."""
@@ -174,7 +174,7 @@ class EffectRecord:
 
     @property
     def plan(self) -> PlannedEffect:
-        """What was planned, to be compared with what is planned now."""
+        """The effects as planned, to be compared with the present plan."""
         return PlannedEffect(self.effect_number, self.operation_reference, self.system, self.reference, self.must_total)
 
 
@@ -275,7 +275,7 @@ class Effects:
         self._pool, self.tenant_id = pool, tenant_id
 
     def of_entry(self, ledger_entry_id: str) -> list[EffectRecord]:
-        """What is on record for an entry, in the order of the plan."""
+        """The recorded effects of an entry, in the order of the plan."""
         return self._records(_OF_ENTRY, entry=ledger_entry_id)
 
     def of_operation(self, reference: uuid.UUID) -> list[EffectRecord]:
@@ -301,7 +301,7 @@ class Effects:
         self, row: LedgerRow, effect_number: int, from_states: Sequence[EffectState], to_state: EffectState, *,
         system_reference: str | None = None, last_error: str | None = None,
     ) -> bool:  # fmt: skip
-        """What became of it. False: not ours any more, or in none of `from_states`."""
+        """Move an effect to another state. False: the claim was lost, or the effect is in none of `from_states`."""
         return self._changed(
             _MOVE, row, effect_number=effect_number, from_states=list(from_states), to_state=to_state,
             system_reference=system_reference, last_error=_cut(last_error),
@@ -312,7 +312,7 @@ class Effects:
         self._run(_PLAN_LATER, scalar_row, entry=row.ledger_entry_id, epoch=row.claim_epoch, **_fields(plan))
 
     def claim_best_effort(self, limit: int, *, retry_seconds: float) -> list[tuple[LedgerRow, EffectRecord]]:
-        """Best-effort effects that are due, with their rows, for one try each."""
+        """Claim the best-effort effects that are due, with their rows, for one attempt each."""
         taken = self._records(_TAKE_LATER, limit=limit, retry_seconds=retry_seconds)
         ids = [record.ledger_entry_id for record in taken]
         rows = {row.ledger_entry_id: row for row in self._run(_ROWS, class_row(LedgerRow), ids=ids)} if ids else {}
@@ -322,7 +322,7 @@ class Effects:
         self, record: EffectRecord, to_state: EffectState, *, system_reference: str | None = None,
         last_error: str | None = None,
     ) -> bool:  # fmt: skip
-        """What became of the try that `record` was handed out for. False: it was taken again meanwhile."""
+        """Record the result of the attempt that `record` was claimed for. False: another attempt has claimed it meanwhile."""
         found = self._run(
             _FINISH_LATER, scalar_row, entry=record.ledger_entry_id, effect_number=record.effect_number, tries=record.tries,
             to_state=to_state, system_reference=system_reference, last_error=_cut(last_error),

@@ -119,7 +119,7 @@ class InLedger:
         return True
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> Settled:
-        """Settled by the write that follows."""
+        """Settled: the execution row that is written next is the effect."""
         return Settled(self.own_reference(reference))
 
     def look_up(self, reference: uuid.UUID) -> NoAnswer:

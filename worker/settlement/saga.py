@@ -147,7 +147,7 @@ def effect_reference(reference: uuid.UUID, effect_number: int) -> uuid.UUID:
 
 
 class _Run:
-    """One go of one row through its plan. Raises `LedgerUnavailable`."""
+    """One attempt to bring one row through its plan. Raises `LedgerUnavailable`."""
 
     def __init__(self, book: Effects, row: LedgerRow, in_flight_seconds: float) -> None:
         self._book, self._row, self._in_flight_seconds = book, row, in_flight_seconds

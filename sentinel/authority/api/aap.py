@@ -134,7 +134,7 @@ class AapRoutes:
         return row
 
     async def _cancel(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
-        """The approval stays: withdrawing it would be deciding it."""
+        """Answer a cancellation; the approval stays pending, because withdrawing it would be deciding it."""
         if row.cancelled_at is None:
             now = await self._status(caller, row, request)
             if now.status != "pending" or not await self._in_thread(aap_requests.cancel, self._pool, row):

@@ -147,7 +147,7 @@ def _clean(text: str) -> str:
 
 
 def wait_seconds(text: str) -> int:
-    """How long a look may wait for a decision. Raises `InvalidInput`."""
+    """How long a poll may wait for a decision. Raises `InvalidInput`."""
     found = _WAIT.fullmatch(text)
     if found is None:
         raise InvalidInput.of("wait", 'must be seconds, like "25s"')

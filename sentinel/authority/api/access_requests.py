@@ -58,14 +58,14 @@ class AccessRequests:
 
     @staticmethod
     def metadata(base: str) -> dict[str, Any]:
-        """What the discovery document says of it."""
+        """The members of the discovery document about access requests."""
         return {
             "access_request_endpoint": base + REQUESTS,
             "capabilities": ["urn:openid:authzen:capability:access-request"],
         }
 
     def offer(self, found: Recorded, request: Request) -> dict[str, Any]:
-        """What a denied evaluation says besides, where a person is asked."""
+        """The members that tell a denied evaluation's caller where and until when a person can be asked."""
         assert found.approval_expires_at is not None
         moment, endpoint = rfc3339(self._context.authority.clock()), self._base(request) + REQUESTS
         return {

@@ -251,5 +251,5 @@ def decision(decided: DecidedApproval, *, catchup: bool) -> bytes:
 
 
 def data(fields: dict[str, Any]) -> bytes:
-    """One event."""
+    """The bytes of one server-sent event."""
     return b"data: " + orjson.dumps(fields) + b"\n\n"

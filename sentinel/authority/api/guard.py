@@ -105,7 +105,7 @@ class GuardBody(AskedBody, kw_only=True):
 
     @property
     def has_start_step(self) -> bool:
-        """Whether its caller starts what it was permitted, now or later."""
+        """Whether its caller starts what is permitted, with this call or a later one."""
         return not (
             self.start_id is None
             and self.resource is None

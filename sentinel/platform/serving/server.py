@@ -150,7 +150,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Called in each process; `_after_fork` puts the real app in, because it wants the worker."""
+        """gunicorn's hook for the app: none yet, because `_after_fork` makes it once the worker process is there."""
         return None
 
     def _after_fork(self, worker: Any) -> None:

@@ -123,9 +123,9 @@ def fulfilled_late(fixtures: Fixtures, authority_url: str) -> int:
                 fixtures.admin.execute("update orders.reviews set lease_until = clock_timestamp()")
                 assert say_not_executed(fixtures) == ""
                 # On this process' clock too.
-                object.__setattr__(orders.review.pipeline, "act_seconds", time.monotonic() * -1)
+                object.__setattr__(orders.review.processor, "act_seconds", time.monotonic() * -1)
 
-    object.__setattr__(orders.review.pipeline, "failpoints", StandsStill(OrderFailpoint.BEFORE_SHOP))
+    object.__setattr__(orders.review.processor, "failpoints", StandsStill(OrderFailpoint.BEFORE_SHOP))
     orders.deliver(order_body("o-1"))
     orders.close()
     return int(fixtures.one("select count(*) from orders.simulated_shop where status = 'fulfilled'"))

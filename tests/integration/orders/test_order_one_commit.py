@@ -35,12 +35,12 @@ def test_an_order_is_taken_and_scored_in_one_commit_and_its_trail_says_both(orde
 def test_an_order_left_before_its_score_is_scored_by_whoever_takes_it_up(
     orders: OrderFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = replace(
-        orders.review.pipeline, scores_at_once=False, failpoints=Failpoints(OrderFailpoint.AFTER_TAKE, "raise")
+    processor = replace(
+        orders.review.processor, scores_at_once=False, failpoints=Failpoints(OrderFailpoint.AFTER_TAKE, "raise")
     )
-    monkeypatch.setattr(orders.review.background, "_processor", replace(pipeline, failpoints=Failpoints()))
+    monkeypatch.setattr(orders.review.background, "_processor", replace(processor, failpoints=Failpoints()))
     intake = Intake(
-        pipeline, SourcesFile(SOURCES, {"ORDERS_DEMO_SECRET": SECRET}), SharedRateLimit(per_second=1000, burst=1000),
+        processor, SourcesFile(SOURCES, {"ORDERS_DEMO_SECRET": SECRET}), SharedRateLimit(per_second=1000, burst=1000),
         ThreadPoolExecutor(2),
     )  # fmt: skip
     orders.app.close()

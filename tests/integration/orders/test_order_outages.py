@@ -143,9 +143,9 @@ def test_a_permit_that_ran_out_is_asked_for_again(fixtures: Fixtures) -> None:
         approval_id = str(orders.one("select approval_id from orders.reviews"))
         assert orders.review.store.wake([approval_id]) == 1
         [work] = orders.review.store.claim(5)
-        [answer] = orders.review.pipeline.authority.guard([work])
+        [answer] = orders.review.processor.authority.guard([work])
         assert getattr(answer, "status", None) == "approved"
         let_permits_expire(fixtures)
-        orders.review.pipeline.run(work)
+        orders.review.processor.run(work)
         assert orders.status_and_lane("o-1") == ("FULFILLED", "medium")
         orders.close()

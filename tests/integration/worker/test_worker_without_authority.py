@@ -163,7 +163,7 @@ def test_a_dry_run_changes_nothing_at_all(ledger_fixtures: LedgerFixtures, autho
         Client(authority.url, "key", agent_id="a") as client,
         open_simulator(settings, ledger_fixtures.ledger, client) as seer,
     ):
-        found = {row.ledger_entry_id: row.decision for row in seer.due(10)}
+        found = {row.ledger_entry_id: row.decision for row in seer.simulate_due(10)}
     assert found == {"low": "ALLOW", "mid": "APPROVAL_REQUIRED"}
     assert snapshot(ledger_fixtures) == before
     assert set(authority.calls) == {"switches", "action/check"}

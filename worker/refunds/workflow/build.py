@@ -41,7 +41,7 @@ from worker.settlement.registry import Systems
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What steps are made of."""
+    """What the steps are built from."""
 
     ledger: Ledger
     client: Client
@@ -60,7 +60,7 @@ class Dependencies:
 def build_runner(parts: Dependencies, *, failpoints: Failpoints, stopping: threading.Event) -> Runner:
     """A runner with the real steps."""
     card = ConfirmCard(parts.confirmations, parts.systems)
-    acting: list[Step] = [
+    acting_steps: list[Step] = [
         RecogniseImage(parts.ledger, parts.worker_pool, parts.recogniser),
         card,
         AskAuthority(
@@ -73,24 +73,24 @@ def build_runner(parts: Dependencies, *, failpoints: Failpoints, stopping: threa
         ),
         Confirm(parts.ledger, parts.retry_policy, failpoints),
     ]  # fmt: skip
-    return Runner([*_looking(parts, card, stopping), *acting], failpoints)
+    return Runner([*_read_only_steps(parts, card, stopping), *acting_steps], failpoints)
 
 
 def build_simulator(parts: Dependencies) -> Runner:
     """A runner that ends before anything is recorded, sent or moved."""
     card = ConfirmCard(parts.confirmations, parts.systems)
-    looking: list[Step] = [
+    simulated_steps: list[Step] = [
         RecogniseImage(parts.ledger, parts.worker_pool, parts.recogniser, keeps=False),
         ReadConfirmCard(card, parts.systems),
         CheckAuthority(parts.client, parts.worker_pool, parts.systems),
         UnreachableStep(StepName.EXECUTE_BY_SYSTEM),
         UnreachableStep(StepName.CONFIRM),
     ]
-    return Runner([*_looking(parts, card, threading.Event()), *looking])
+    return Runner([*_read_only_steps(parts, card, threading.Event()), *simulated_steps])
 
 
-def _looking(parts: Dependencies, card: ConfirmCard, stopping: threading.Event) -> list[Step]:
-    """The steps that change nothing outside."""
+def _read_only_steps(parts: Dependencies, card: ConfirmCard, stopping: threading.Event) -> list[Step]:
+    """The steps that change nothing outside; the simulator has them too."""
     return [
         KillSwitch(SwitchCache(parts.client), parts.routes, parts.systems, parts.retry_policy, stopping),
         CheckParams(),

@@ -80,7 +80,7 @@ def simulate(file: BinaryIO, as_json: bool) -> None:
             open_client(settings, ledger.tenant_id) as client,
             open_simulator(settings, ledger, client) as simulator,
         ):
-            seen = simulator.new(rows) if rows else []
+            seen = simulator.simulate_new(rows) if rows else []
     for refusal in refused:
         click.echo(f"line {refusal.line}: {refusal.field}: {refusal.rule}", err=True)
     if as_json:
@@ -95,7 +95,7 @@ _HIDDEN = ("permit_token",)
 
 
 def _shown(found: dict[str, Any]) -> dict[str, Any]:
-    """Without what is empty, and without the bearer slip."""
+    """The fields to show: without empty ones, and without the permit token."""
     return {name: value for name, value in found.items() if value is not None and name not in _HIDDEN}
 
 

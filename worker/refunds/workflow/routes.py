@@ -64,7 +64,7 @@ class Route:
     """ "private/fee" or "public/price_diff/rebuy"."""
 
     def __post_init__(self) -> None:
-        """Names it after its cell."""
+        """Name the route after its cell: channel/scenario/mode."""
         cell = "/".join(part for part in (self.channel, self.scenario, self.mode) if part)
         object.__setattr__(self, "name", cell)
 

@@ -101,7 +101,7 @@ class RunResult:
 
     @property
     def row_failed(self) -> bool:
-        """Whether a row failed for what it is itself."""
+        """Whether a row failed for a reason of its own, not for an outage."""
         return any(row.failed and not row.put_off for row in self.rows)
 
     @property
@@ -114,8 +114,8 @@ class RunResult:
         return f"{why}; {len(waiting)} rows wait, no attempt was counted" if waiting else why
 
 
-def of_change(change: Change, *, harmless: bool = False) -> RowResult:
-    """The row after an applied event."""
+def result_of_change(change: Change, *, harmless: bool = False) -> RowResult:
+    """The result of a row whose event was applied."""
     row = change.row
     return RowResult(
         row.ledger_entry_id, row.refund_id, row.money, change.decision or row.decision, change.reason_code or row.reason_code,
@@ -124,17 +124,17 @@ def of_change(change: Change, *, harmless: bool = False) -> RowResult:
 
 
 def result_of_release(release: ReleaseLease, state: LedgerState) -> RowResult:
-    """The row after its lease was released in `state`."""
+    """The result of a row whose lease was released in `state`."""
     return replace(untouched(release.row, state, release.last_error), put_off=release.outside)
 
 
 def lease_lost(row: LedgerRow, state: LedgerState) -> RowResult:
-    """The lease was taken over while we worked on the row: no failure, the other worker goes on."""
+    """The result of a row whose lease was taken over meanwhile: no failure, the other worker goes on."""
     return untouched(row, state, "another worker took the lease over", harmless=True)
 
 
 def untouched(row: LedgerRow, state: LedgerState, detail: str | None, *, harmless: bool = False) -> RowResult:
-    """A row that ended in `state` without an event of ours."""
+    """The result of a row that ended in `state` without an event of this worker."""
     return RowResult(
         row.ledger_entry_id, row.refund_id, row.money, row.decision, row.reason_code, state, detail, harmless
     )
@@ -152,8 +152,8 @@ _ROUNDS = len(Escalation) + 2
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step says: facts for the trail, the step that follows (None: the run ends here for now), a word for a
-    person, and the tool it used. With `next_step` TRANSFER_TO_HUMAN the message is an `Escalation`."""
+    """A step's result: facts for the trail, the step that follows (None: the run ends here for now), a message for a
+    person, and the tool that it used. With `next_step` TRANSFER_TO_HUMAN the message is an `Escalation`."""
 
     output: Mapping[str, Any] = field(default_factory=dict)
     next_step: StepName | None = None
@@ -178,7 +178,7 @@ Found = OrderFacts | UnknownOrder | NoDirectoryAnswer
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Not asked: the worker is ending."""
+    """The authority was not asked, because the worker is stopping."""
 
 
 @dataclass(slots=True)
@@ -208,7 +208,7 @@ class RunContext:
     opinion: Opinion | None = None
     answer: GuardAnswer | Unreachable | Rejected | Stopped | None = None
     """The authority's answer; removed once it has been acted on."""
-    said: GuardAnswer | Unreachable | Rejected | None = None
+    last_answer: GuardAnswer | Unreachable | Rejected | None = None
     """The last answer to a guard of this run."""
     not_taken: Escalation | None = None
     """Why the permission was not taken: the order's budget has no room for it, or another row has taken the order."""
@@ -383,7 +383,7 @@ class Runner:
 
 
 def _declared(step: StepName, said: object, context: RunContext) -> StepResult:
-    """What the step says, as far as the graph declares it."""
+    """The step's result where the graph declares it; else the refusal that sends the row to a person."""
     if not isinstance(said, StepResult) or not isinstance(said.next_step, StepName | None):
         _log.error("step %s gave no answer that can be followed for %s", step, context.row.ledger_entry_id)
         return _refused(step)

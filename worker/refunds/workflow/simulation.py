@@ -88,7 +88,7 @@ class CheckAuthority:
         }  # fmt: skip
 
     def run(self, context: RunContext) -> StepResult:
-        """The end in any case."""
+        """End the simulation with the decision that was checked, or with none where the authority did not answer."""
         answer = context.check_answer
         if isinstance(answer, CheckAnswer):
             return StepResult({"decision": answer.decision, "code": answer.reason_code}, None)
@@ -102,12 +102,12 @@ class UnreachableStep(PureStep):
         self.name = name
 
     def run(self, context: RunContext) -> StepResult:
-        """Reached, it is a defect: the runner reports it."""
+        """Raise: the runner reports the defect."""
         raise RuntimeError(f"a simulation reached {self.name}")
 
 
 def simulation_of(context: RunContext) -> Simulation:
-    """What a simulated run came to."""
+    """The result of a simulated run."""
     row, answer, last = context.row, context.check_answer, context.trail[-1]
     ends_asking = last["step"] == StepName.ASK_AUTHORITY
     decision = reason = detail = None
@@ -132,13 +132,13 @@ class Simulator:
     def __init__(self, ledger: Ledger, context_loader: ContextLoader, runner: Runner) -> None:
         self._ledger, self._context_loader, self._runner = ledger, context_loader, runner
 
-    def due(self, limit: int) -> list[Simulation]:
-        """Up to `limit` rows that a claim would take."""
+    def simulate_due(self, limit: int) -> list[Simulation]:
+        """Simulate up to `limit` rows that a claim would take."""
         rows = self._ledger.peek(limit)
         return self._simulated(rows, self._ledger.facts([row.ledger_entry_id for row in rows]) if rows else {})
 
-    def new(self, rows: Sequence[NewRow]) -> list[Simulation]:
-        """Rows that are not in the ledger, against what it knows."""
+    def simulate_new(self, rows: Sequence[NewRow]) -> list[Simulation]:
+        """Simulate rows that are not in the ledger, with the facts that it knows."""
         return self._simulated(*self._ledger.facts_of_new(rows))
 
     def _simulated(self, rows: Sequence[LedgerRow], known: Mapping[str, KnownFacts]) -> list[Simulation]:

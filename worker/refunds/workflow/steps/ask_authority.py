@@ -46,7 +46,7 @@ class TransferToHuman(PureStep):
     name = StepName.TRANSFER_TO_HUMAN
 
     def run(self, context: RunContext) -> StepResult:
-        """To the authority, with the reason."""
+        """On to the authority, with the reason in the trail."""
         context.escalation = context.escalation or Escalation.UNKNOWN
         return StepResult({"escalation": context.escalation}, StepName.ASK_AUTHORITY)
 
@@ -67,7 +67,7 @@ _NEVER_LIFTED = (
 
 
 class AskAuthority:
-    """Fixes the question, asks it, and says what the answer means."""
+    """Records the question, sends it to the authority, and turns the answer into the row's next step."""
 
     name = StepName.ASK_AUTHORITY
 
@@ -80,7 +80,7 @@ class AskAuthority:
         self._systems, self._failpoints, self._stopping = systems, failpoints, stopping
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Ask about all who may be asked about."""
+        """Send the questions of all rows whose settlement system is ready."""
         here = [context for context in contexts if context.escalation is not None or self._is_ready(context)]
         for context in here:
             context.encloses_start = context.escalation is None and self._encloses_start(context)
@@ -106,7 +106,7 @@ class AskAuthority:
                 )
             context.answer = Stopped() if cut_off else answer
             if not isinstance(context.answer, Stopped):
-                context.said = context.answer
+                context.last_answer = context.answer
 
     def _encloses_start(self, context: RunContext) -> bool:
         """Not where an order's budget is taken from first, nor where something outside is to be asked for the effect."""
@@ -192,7 +192,7 @@ class AskAuthority:
         if not may_start:
             context.event = then
             return _answered(answer.decision, answer.status, answer.reason_code, None)
-        if reason is None or transitions.is_begun(answer):
+        if reason is None or transitions.was_started_before(answer):
             context.answer = answer
             _take(context, then, answer)
             return _answered(answer.decision, answer.status, answer.reason_code, StepName.EXECUTE_BY_SYSTEM)
@@ -294,7 +294,7 @@ class LimitCheck:
         )
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Ask for those who wait for a customer afterwards."""
+        """Check the rows whose customer would be asked next."""
         # What a person has approved holds its budget already: the authority has just looked, and would count it twice.
         here = [context for context in contexts if not context.lifted and self._asks_customer(context)]
         answers = self._worker_pool.map_chunks(self._check, here, _AT_ONCE)
@@ -336,7 +336,7 @@ class ConfirmCard:
         self._confirmations, self._systems = confirmations, systems
 
     def is_confirmed(self, context: RunContext) -> bool:
-        """Whether the customer has said yes to exactly this."""
+        """Whether the customer confirmed exactly these terms."""
         if self._confirmations is None or context.card is None:
             return False
         return context.card.says(CardStatus.CONFIRMED, self._confirmations.digest_of(ask_of(context)))

@@ -53,7 +53,7 @@ class KillSwitch:
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """One look-up for all rows; without the authority no row goes on."""
         try:
-            switches, switches_error = self._switch_cache.look(), None
+            switches, switches_error = self._switch_cache.current(), None
         except Unreachable as error:
             switches, switches_error = NOTHING_ON, error
         cells: dict[tuple[str, str, str | None], tuple[Route | None, bool]] = {}
@@ -138,15 +138,15 @@ NOTHING_ON = Switches(switches={}, halts=(), policies={})
 
 
 class SwitchCache:
-    """Thread-safe. `look` raises `Unreachable`."""
+    """The switches and halts as the authority last said, asked again once they are older than `FRESH_SECONDS`. Thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._seen: tuple[float, Switches] | None = None
 
-    def look(self) -> Switches:
-        """What holds now; a refusal to say counts as: nothing is on."""
+    def current(self) -> Switches:
+        """The switches, from memory while they are fresh. Nothing is on where the authority refuses to say. Raises `Unreachable`."""
         with self._lock:
             if self._seen is not None and time.monotonic() - self._seen[0] < FRESH_SECONDS:
                 return self._seen[1]
@@ -205,7 +205,7 @@ _NO_HIT = StepResult({}, _AFTER_GATE, tool_used="ledger")
 
 
 class CheckParams(PureStep):
-    """Looks at the row alone."""
+    """Checks the row's own fields."""
 
     name = StepName.CHECK_PARAMS
 
@@ -254,7 +254,7 @@ COMPENSATION = "compensation"
 
 
 class GateCommon(PureStep):
-    """Asks what the ledger knows about the order and the account."""
+    """Checks what the ledger knows about the order and the account: complaints, delays, the blacklist, earlier refunds."""
 
     name = StepName.GATE_COMMON
 
@@ -305,7 +305,7 @@ def _paid_unknown(context: RunContext) -> bool:
 
 
 class RouteModeScenario(PureStep):
-    """The route was found when the run began; here it decides."""
+    """Sends rows without a route to a person, the others to the next step of their route."""
 
     name = StepName.ROUTE_MODE_SCENARIO
 
@@ -329,7 +329,7 @@ _DAY_SECONDS = 86_400
 
 
 class ScenarioValidate(PureStep):
-    """Pure on what has been collected."""
+    """Checks the time window and the scenario's own conditions on what earlier steps collected."""
 
     name = StepName.SCENARIO_VALIDATE
 
@@ -362,7 +362,7 @@ def _unfulfilled(context: RunContext) -> list[Escalation]:
 
 
 def _is_in_window(context: RunContext) -> bool:
-    """Exactly the last moment is still within."""
+    """Whether the time window is still open; its last moment counts."""
     days = context.route.within_days if context.route else None
     age = context.facts.request_age_seconds
     return days is None or (age is not None and 0 <= age <= days * _DAY_SECONDS)
@@ -465,7 +465,7 @@ def _approved(layer: str, code: str, detail: str, following: StepName) -> StepRe
 
 
 def case_of(context: RunContext) -> CriticCase:
-    """What a critic is shown."""
+    """The row as the critic sees it."""
     row, facts, order = context.row, context.facts, context.order
 
     def money(minor: int | None) -> Money | None:

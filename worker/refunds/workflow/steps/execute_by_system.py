@@ -63,7 +63,7 @@ class ExecuteBySystem:
 
     def _may_start(self, context: RunContext) -> bool:
         """What has been started is seen through, whatever its system says now: an effect may be under way."""
-        begun = isinstance(context.answer, GuardAnswer) and transitions.is_begun(context.answer)
+        begun = isinstance(context.answer, GuardAnswer) and transitions.was_started_before(context.answer)
         return begun or self._system(context).is_ready()
 
     def _settle(self, context: RunContext) -> None:
@@ -195,7 +195,7 @@ def _permit(context: RunContext) -> GuardAnswer:
 
 
 class Confirm:
-    """The last step."""
+    """The last step: writes the execution, EXECUTED and the report in one transaction."""
 
     name = StepName.CONFIRM
 
@@ -203,7 +203,7 @@ class Confirm:
         self._ledger, self._retry_policy, self._failpoints = ledger, retry_policy, failpoints
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Write down what was settled, all of it or each for itself."""
+        """Record the executions together; one by one where that fails."""
         executions = [_execution(context) for context in contexts]
         self._failpoints.hit(Failpoint.BEFORE_EXECUTION)
         done, impossible = self._written(executions)
@@ -221,7 +221,7 @@ class Confirm:
                 context.outcome = lease_lost(row, context.state)
 
     def run(self, context: RunContext) -> StepResult:
-        """The run is over."""
+        """End the run."""
         return StepResult({})
 
     def _written(self, executions: Sequence[Execution]) -> tuple[set[str], set[str]]:

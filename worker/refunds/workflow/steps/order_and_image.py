@@ -93,7 +93,7 @@ class CheckOrder(PureStep):
 
 
 def _contradiction(order: OrderFacts) -> str | None:
-    """What cannot be so, in a code for the trail."""
+    """A code for the first contradiction between the row and its order; None where they agree."""
     if order.delivered_at is not None and order.delivered_at < order.ordered_at:
         return "delivered_before_ordered"
     if (order.shipping_fee_minor or 0) > order.paid_minor:
@@ -125,7 +125,7 @@ class LedgerDirectory:
         return True
 
     def find(self, rows: Sequence[tuple[LedgerRow, KnownFacts]]) -> list[Found]:
-        """What the facts hold."""
+        """The orders that came with the rows' facts."""
         return [order_of(facts) or UnknownOrder() for _, facts in rows]
 
 
@@ -175,7 +175,7 @@ class CollectImage:
         self._ledger = ledger
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Only rows that have any."""
+        """Load the images of the rows that have any."""
         ids = [context.row.ledger_entry_id for context in contexts if context.facts.images]
         found = self._ledger.images(ids) if ids else {}
         for context in contexts:
