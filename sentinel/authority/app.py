@@ -7,8 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 import orjson
+import structlog
 from flask import Blueprint, Flask
 from flask.json.provider import JSONProvider
 
@@ -39,13 +41,19 @@ from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.openapi import answered_on_the_loop
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import HttpsOnly
+from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import ReloadablePolicies
+from sentinel.policy.source import ReloadedFile
 from sentinel.policy.switches import SwitchFile
 from sentinel.store.batch_commit import BatchCommitter
 from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.loop_connections import LoopConnections
 from sentinel.store.queries import DatabaseClock
-from sentinel.tools.table_file import tool_table_file
+from sentinel.tools.mapping import ToolTable
+from sentinel.tools.parse import FILE_NAME as TOOLS
+from sentinel.tools.parse import read_tool_table
+
+log = structlog.get_logger("sentinel.tools")
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
 """Both answer identically; the released client tries the second first (`docs/CONTRACT.md` §1)."""
@@ -94,7 +102,7 @@ def create_app(
         authority=authority,
         identity=Identity(authority.pool, limit, uses=authority.key_uses),
         switches=SwitchFile(authority.policies.directory),
-        tools=tool_table_file(authority.policies.directory),
+        tools=ReloadedFile(authority.policies.directory / TOOLS, _tool_table),
         threads=ThreadPoolExecutor(settings.threads, thread_name_prefix="calls"),
     )
     posts = {**handlers_of(context, {**guard.calls(context), **check.calls(context)}), **check.handlers(context)}
@@ -115,6 +123,17 @@ def create_app(
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls),
     )
+
+
+def _tool_table(path: Path) -> ToolTable:
+    """The tools of a file; none where it is missing or faulty, so that every call is denied."""
+    if not path.exists():
+        return ToolTable(())
+    try:
+        return read_tool_table(path)
+    except PolicyError as error:
+        log.error("tools_file_unusable", fault=str(error))
+        return ToolTable(())
 
 
 def _decided_since(
