@@ -86,7 +86,7 @@ class AapRoutes:
     def _handler(self, answer: Callable[[Caller, Request], Awaitable[Answer]]) -> Handler:
         async def handle(request: Request) -> Answer:
             try:
-                caller = await self._context.identity.waited_for("guard", request.environ)
+                caller = await self._context.identity.caller_async("guard", request.environ)
                 if caller.agent_id is None:
                     raise Forbidden("an instance of the protocol is a key that is bound to one agent")
                 return await answer(caller, request)

@@ -104,7 +104,7 @@ class AccessRequests:
 
     async def _answered(self, request: Request, call: Any, *, status: int = 200) -> Answer:
         try:
-            caller = await self._context.identity.waited_for("guard", request.environ)
+            caller = await self._context.identity.caller_async("guard", request.environ)
             return Answer(orjson.dumps(_task(await call(caller), self._base(request))), status)
         except _Refusal as refusal:
             return amended_problem(refusal.error, request_id_of(request.environ), {"type": _ERROR_TYPE + refusal.name})

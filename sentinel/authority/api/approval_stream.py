@@ -207,7 +207,7 @@ def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
     """The handler of `GET approvals/stream`: a request's environment → what the stream sends, until the client goes."""
 
     async def stream(environ: dict[str, Any], receive: Receive, send: Send) -> None:
-        caller = await identity.waited_for("approvals:read", environ)
+        caller = await identity.caller_async("approvals:read", environ)
         # A last_seen that cannot be read means "from now on": a valid key is never answered 4xx here.
         seen = parse_time(parse_qs(environ["QUERY_STRING"], max_num_fields=20).get("last_seen", [""])[0])
         with feed.places.taken(caller):

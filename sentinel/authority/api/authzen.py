@@ -85,14 +85,14 @@ class Evaluations:
 
     async def _evaluation(self, request: Request) -> Answer:
         try:
-            caller = await self._context.identity.waited_for("guard", request.environ)
+            caller = await self._context.identity.caller_async("guard", request.environ)
             return _answered(await self._decision(caller, json_of(request), request))
         except SentinelError as error:
             return _refused(error, request)
 
     async def _evaluations(self, request: Request) -> Answer:
         try:
-            caller = await self._context.identity.waited_for("guard", request.environ)
+            caller = await self._context.identity.caller_async("guard", request.environ)
             body = load(_evaluations, without_nulls(json_of(request)))
             several = body.get("evaluations")
             if not several:

@@ -74,7 +74,7 @@ class _Single(QuickHandler):
     def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
         """Have the row prepared with those of the same turn of the loop and handed to the next commit; a key that is not remembered is looked up first."""
         began, loop = time.perf_counter(), asyncio.get_running_loop()
-        caller = self._context.identity.remembered(self._call.scope, request.environ)
+        caller = self._context.identity.remembered_caller(self._call.scope, request.environ)
         if caller is not None:
             arrived = self._arrived.get(loop)
             if arrived is None:
@@ -96,7 +96,7 @@ class _Single(QuickHandler):
 
     async def _look_up_and_commit(self, request: Request, reply: Callable[[Answer], None], began: float) -> None:
         try:
-            caller = await self._context.identity.waited_for(self._call.scope, request.environ)
+            caller = await self._context.identity.caller_async(self._call.scope, request.environ)
             self._commit(caller, request, reply, began)
         except Exception as error:
             reply(problem_answer(error, request.environ))
@@ -123,7 +123,7 @@ def count_unavailable(error: Exception | None) -> None:
 async def _many(context: Context, call: Call, request: Request) -> Answer:
     """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
     began = time.perf_counter()
-    caller = await context.identity.waited_for(call.scope, request.environ)
+    caller = await context.identity.caller_async(call.scope, request.environ)
     bodies = call.reader.quick_batch(request.body()) or load(_batch, request.json())["requests"]
     context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
     request_id = request_id_of(request.environ)

@@ -56,7 +56,7 @@ def handlers(context: Context) -> dict[str, Handler]:
     authority = context.authority
 
     async def report(request: Request) -> Answer:
-        caller = await context.identity.waited_for("report", request.environ)
+        caller = await context.identity.caller_async("report", request.environ)
         fields = load(_report, without_nulls(request.json()))
         require_own(caller, fields.pop("tenant_id", None), fields["agent_id"])
         fields.pop("evidence_context", None)
@@ -64,7 +64,7 @@ def handlers(context: Context) -> dict[str, Handler]:
         return report_receipt(await context.in_thread(report_check, authority, caller, content=fields))
 
     async def headroom(request: Request) -> Answer:
-        caller = await context.identity.waited_for("check", request.environ)
+        caller = await context.identity.caller_async("check", request.environ)
         body = CHECK.read(request.body())
         require_own(caller, body.tenant_id, body.agent_id)
         found = await context.in_thread(find_headroom, authority, caller, to_operation(body, "headroom"))

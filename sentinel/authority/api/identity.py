@@ -42,8 +42,8 @@ class Identity:
         hashed = _hashed(environ)
         return self._accepted(scope, environ, hashed, self._find(hashed))
 
-    def remembered(self, scope: str, environ: dict[str, Any]) -> Caller | None:
-        """`caller` of a key that was found lately, which asks nobody; None: use `waited_for`.
+    def remembered_caller(self, scope: str, environ: dict[str, Any]) -> Caller | None:
+        """`caller` of a key that was found lately, which asks nobody; None: use `caller_async`.
 
         A key in use is found anew in the background before it is too old, so that no request waits for it.
         """
@@ -67,7 +67,7 @@ class Identity:
         finally:
             self._refreshing.discard(hashed)
 
-    async def waited_for(self, scope: str, environ: dict[str, Any]) -> Caller:
+    async def caller_async(self, scope: str, environ: dict[str, Any]) -> Caller:
         """`caller` on an event loop: the database is asked in a thread."""
         hashed = _hashed(environ)
         known = self._known.get(hashed)

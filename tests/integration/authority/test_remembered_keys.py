@@ -47,15 +47,17 @@ def test_a_key_in_use_is_looked_up_before_it_is_too_old_and_no_request_waits(fix
     async def use() -> None:
         clock = Clock()
         made, environ = identity(fixtures, clock), {"HTTP_X_API_KEY": fixtures.key}
-        assert made.remembered("guard", dict(environ)) is None, "nobody asked the database yet"
-        found = await made.waited_for("guard", dict(environ))
+        assert made.remembered_caller("guard", dict(environ)) is None, "nobody asked the database yet"
+        found = await made.caller_async("guard", dict(environ))
         for _ in range(20):
             clock.now += 0.3
-            assert made.remembered("guard", dict(environ)) == found
+            assert made.remembered_caller("guard", dict(environ)) == found
             await settled(made)
         assert 5 < made.asked <= 11
         clock.now += 0.9
-        assert made.remembered("guard", dict(environ)) is None, "an answer of almost a second ago is nobody's any more"
+        assert made.remembered_caller("guard", dict(environ)) is None, (
+            "an answer of almost a second ago is nobody's any more"
+        )
 
     on_a_loop(use())
 
@@ -64,12 +66,12 @@ def test_a_revoked_key_is_refused_within_a_second_however_busy_it_is(fixtures: F
     async def use() -> None:
         clock = Clock()
         made, environ = identity(fixtures, clock), {"HTTP_X_API_KEY": fixtures.key}
-        caller = await made.waited_for("guard", dict(environ))
+        caller = await made.caller_async("guard", dict(environ))
         fixtures.admin.execute("update sentinel.agent_keys set revoked_at = clock_timestamp()")
         revoked_at = clock.now
         with contextlib.suppress(Unauthenticated):
             while clock.now < revoked_at + 5:
-                assert made.remembered("guard", dict(environ)) == caller
+                assert made.remembered_caller("guard", dict(environ)) == caller
                 await settled(made)
                 clock.now += 0.05
         assert clock.now - revoked_at < 1.0
@@ -81,12 +83,12 @@ def test_while_the_database_is_away_a_key_is_soon_unknown_and_not_refused(fixtur
     async def use() -> None:
         clock = Clock()
         made, environ = identity(fixtures, clock), {"HTTP_X_API_KEY": fixtures.key}
-        caller = await made.waited_for("guard", dict(environ))
+        caller = await made.caller_async("guard", dict(environ))
         fixtures.admin.execute("alter table sentinel.agent_keys rename to away")
         clock.now += 0.5
-        assert made.remembered("guard", dict(environ)) == caller
+        assert made.remembered_caller("guard", dict(environ)) == caller
         await settled(made)
         clock.now += 0.5
-        assert made.remembered("guard", dict(environ)) is None
+        assert made.remembered_caller("guard", dict(environ)) is None
 
     on_a_loop(use())
