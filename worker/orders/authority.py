@@ -40,7 +40,7 @@ RESOLVED = "resolved-not-executed"
 
 
 class AuthorityClient:
-    """Guard with its start, and report, of `order.fulfill`. Thread-safe; what goes wrong is a value."""
+    """Asks the authority about `order.fulfill`, with a start, and reports outcomes. Thread-safe; failures are returned, not raised."""
 
     def __init__(self, client: Client, *, act_within_seconds: int = 60) -> None:
         self._client, self._act_within_seconds = client, act_within_seconds
@@ -50,7 +50,7 @@ class AuthorityClient:
 
         Where a person has said that it was not executed the start is refused for ever; then the record is asked for alone.
         """
-        answers = self._client.guard_many([self._starting(work) for work in works])
+        answers = self._client.guard_many([self._question_with_start(work) for work in works])
         return [
             self._client.guard_many([_question(work)])[0]
             if isinstance(answer, Rejected) and answer.code == RESOLVED
@@ -66,7 +66,7 @@ class AuthorityClient:
         """Approvals decided after `since`, oldest first. Raises `Unreachable` or `Rejected`."""
         return self._client.approvals_since(since, 500)
 
-    def _starting(self, work: ClaimedOrder) -> GuardQuestion:
+    def _question_with_start(self, work: ClaimedOrder) -> GuardQuestion:
         return {**_question(work), "start_id": work.own_start_id, "act_within_seconds": self._act_within_seconds}
 
 
@@ -150,7 +150,7 @@ class OutcomeReporter:
                     self._stopping.set()
                     break
                 batch.append(following)
-            self._quietly(batch)
+            self._deliver_or_log(batch)
 
     def stop(self) -> None:
         """End `run`; what is left is sent by the next sweep."""
@@ -193,7 +193,7 @@ class OutcomeReporter:
             POSTPONE_REPORT, scalar_row, review_id=report.review_id, error=answer.detail[:500], pause_seconds=pause
         )
 
-    def _quietly(self, batch: Sequence[DueReport]) -> None:
+    def _deliver_or_log(self, batch: Sequence[DueReport]) -> None:
         try:
             self.deliver(batch)
         except SentinelError as error:

@@ -22,7 +22,7 @@ from worker.orders.shop import Attempts
 from worker.orders.store import DueHold
 
 _AT_ONCE = 8
-_HOUSE_SECONDS = 600.0
+_HOUSEKEEPING_SECONDS = 600.0
 
 log = structlog.get_logger("worker.orders")
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Background:
     def once(self) -> int:
         """One round; returns how many orders and holds were taken up. A failing task does not stop the others."""
         taken = 0
-        for errand in (
+        for task in (
             self._learn_approvals,
             self._resume,
             self._hold,
@@ -64,7 +64,7 @@ class Background:
             self._alert,
             self._housekeeping,
         ):
-            taken += _tried(errand)
+            taken += _run_task(task)
         return taken
 
     def _run(self) -> None:
@@ -107,7 +107,7 @@ class Background:
         if not found:
             return 0
         with ThreadPoolExecutor(min(_AT_ONCE, len(found)), thread_name_prefix="order") as worker_pool:
-            list(worker_pool.map(lambda one: _quietly(do, one), found))
+            list(worker_pool.map(lambda one: _run_or_log(do, one), found))
         return len(found)
 
     def _report(self) -> int:
@@ -119,23 +119,23 @@ class Background:
         return 0
 
     def _housekeeping(self) -> int:
-        if time.monotonic() - self._housekeeping_at > _HOUSE_SECONDS:
+        if time.monotonic() - self._housekeeping_at > _HOUSEKEEPING_SECONDS:
             self._housekeeping_at = time.monotonic()
             self._store.forget_deliveries()
         return 0
 
 
-def _tried(errand: Callable[[], int]) -> int:
+def _run_task(task: Callable[[], int]) -> int:
     try:
-        return errand()
+        return task()
     except (SentinelError, ClientError) as error:
-        log.warning("errand_failed", errand=errand.__name__.strip("_"), error=error.detail)
+        log.warning("task_failed", task=task.__name__.strip("_"), error=error.detail)
     except Exception:
-        log.exception("errand_failed", errand=errand.__name__.strip("_"))
+        log.exception("task_failed", task=task.__name__.strip("_"))
     return 0
 
 
-def _quietly(do: Callable[[T], None], one: T) -> None:
+def _run_or_log(do: Callable[[T], None], one: T) -> None:
     try:
         do(one)
     except SentinelError as error:

@@ -129,20 +129,20 @@ class OrderSteps(OrderTaking):
         metrics.count_decisions((run.work.lane, row["event"]) for run, row in recorded)
         for run, row in recorded:
             if run.work.status == ReviewStatus.STARTED:
-                run.is_ours = True
+                run.may_ask_shop = True
                 continue
             run.response = order_response(run.work)
             if row["event"] != LaneEvent.NEEDS_ANALYST:
-                run.outside = self._hold_now
+                run.outside_call = self._hold_now
 
     def confirm_started(self, runs: list[OrderRun]) -> None:
         """Orders left STARTED by somebody: the authority says whether they still are, and the shop is looked at first."""
         for run, answer in self._answers(runs):
             work = run.work
             if is_started(answer):
-                run.is_ours, run.tried = True, Attempts(max(1, work.tries or 0), work.seconds_since_try or 0.0)
+                run.may_ask_shop, run.tried = True, Attempts(max(1, work.tries or 0), work.seconds_since_try or 0.0)
             elif is_start_ruled_out(answer):
-                run.outside = partial(self._look, how=answer.resolution or "started")
+                run.outside_call = partial(self._look, how=answer.resolution or "started")
             elif self.store.refuse_start(work, answer.reason_code):
                 # Surely nothing happened: it is asked again, as one that is not started.
                 status = ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED
@@ -153,7 +153,7 @@ class OrderSteps(OrderTaking):
     def fulfil(self, runs: list[OrderRun]) -> None:
         """Have the shop fulfil what is started, each order in a thread of its own."""
         for run in runs:
-            run.outside = self._execute
+            run.outside_call = self._execute
 
     def _execute(self, run: OrderRun) -> None:
         """Attempt the fulfilment in the shop."""
@@ -182,7 +182,7 @@ class OrderSteps(OrderTaking):
         """An order left STARTED that may not be fulfilled any more: what the shop did before is reported, else a person looks."""
         assert run.work.operation_id is not None
         found = look(self.shop, run.work.review, EffectKind.FULFIL, run.work.operation_id)
-        run.is_ours = True
+        run.may_ask_shop = True
         if isinstance(found, NoAnswer):
             pause = pause_seconds(run.work.attempts, random.random())
             return self._put_off([(run, {"error": found.detail, "pause_seconds": pause})])
@@ -280,7 +280,7 @@ class OrderProcessor(OrderSteps):
     def run_all(self, runs: list[OrderRun]) -> None:
         """Bring orders as far as they go, each to a response or an error; the outside calls run beside each other."""
         self.advance(runs)
-        while outside := [run for run in runs if run.outside]:
+        while outside := [run for run in runs if run.outside_call]:
             with ThreadPoolExecutor(len(outside), thread_name_prefix="order") as threads:
                 list(threads.map(self.call_outside, outside))
             self.advance([run for run in outside if run.goes_on])
@@ -297,8 +297,8 @@ class OrderProcessor(OrderSteps):
         return time.monotonic() + self.budget_seconds
 
     def call_outside(self, run: OrderRun) -> None:
-        """The outside call of one order; nothing raises."""
-        call, run.outside = run.outside, None
+        """Make the outside call of one order; nothing raises."""
+        call, run.outside_call = run.outside_call, None
         try:
             if call is not None:
                 call(run)
@@ -314,7 +314,7 @@ class OrderProcessor(OrderSteps):
                 return
             for step in dict.fromkeys(step for step, _ in under_way):
                 _step(step, [run for its, run in under_way if its == step])
-        _step(_go_round, [run for run in runs if run.goes_on])
+        _step(_too_many_rounds, [run for run in runs if run.goes_on])
 
     def _next(self, run: OrderRun) -> Callable[[list[OrderRun]], None]:
         """The step that an order needs next."""
@@ -323,7 +323,7 @@ class OrderProcessor(OrderSteps):
                 return self.enrich if run.score is None else self.store_scores
             case ReviewStatus.SCORED | ReviewStatus.DECIDED | ReviewStatus.QUEUED:
                 return self.ask
-            case ReviewStatus.STARTED if not run.is_ours:
+            case ReviewStatus.STARTED if not run.may_ask_shop:
                 return self.confirm_started
             case ReviewStatus.STARTED:
                 return self.fulfil if run.effect is None else self.settle
@@ -343,7 +343,7 @@ def _step(step: Callable[[list[OrderRun]], None], runs: list[OrderRun]) -> None:
                 run.fail(error)
 
 
-def _go_round(_: list[OrderRun]) -> None:
+def _too_many_rounds(_: list[OrderRun]) -> None:
     raise TryLater("the order goes round in circles")
 
 
@@ -360,51 +360,51 @@ class OrderSets:
         self._threads = ThreadPoolExecutor(SLOW_SETS, thread_name_prefix="orders")
         self._waiting: list[tuple[OrderRun, Done]] = []
         self._under_way = 0
-        self._left_at = 0.0
-        self._leaving: asyncio.Handle | None = None
-        self._leaves_at = 0.0
+        self._started_at = 0.0
+        self._timer: asyncio.Handle | None = None
+        self._starts_at = 0.0
 
     def join(self, run: OrderRun, done: Done) -> None:
         """Have an order processed in the next set; `done` is called with it when it is over."""
         self._waiting.append((run, done))
-        self._gather(asyncio.get_running_loop())
+        self._schedule_set(asyncio.get_running_loop())
 
-    def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have what waits leave: alone at the end of the loop's turn, else a moment later with those who come meanwhile."""
+    def _schedule_set(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Schedule the next set: at the end of the loop's turn where none is under way, else a moment later with the orders that come meanwhile."""
         if not self._waiting or self._under_way >= SLOW_SETS:
             return
-        leaves_at = loop.time() + (GATHER_SECONDS if self._under_way else 0.0)
+        starts_at = loop.time() + (GATHER_SECONDS if self._under_way else 0.0)
         if self._under_way >= SETS:
-            leaves_at = max(leaves_at, self._left_at + SLOW_SECONDS)
-        if self._leaving is not None:
-            if leaves_at >= self._leaves_at:
+            starts_at = max(starts_at, self._started_at + SLOW_SECONDS)
+        if self._timer is not None:
+            if starts_at >= self._starts_at:
                 return
-            self._leaving.cancel()
-        self._leaves_at, self._leaving = leaves_at, loop.call_at(leaves_at, self._leave, loop)
+            self._timer.cancel()
+        self._starts_at, self._timer = starts_at, loop.call_at(starts_at, self._start_set, loop)
 
-    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._leaving = None
+    def _start_set(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
         batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
         self._under_way += 1
-        self._left_at = loop.time()
+        self._started_at = loop.time()
         self._threads.submit(self._process, loop, batch)
-        self._gather(loop)
+        self._schedule_set(loop)
 
     def _process(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, Done]]) -> None:
         try:
             self._processor.advance([run for run, _ in batch])
         finally:
-            loop.call_soon_threadsafe(self._over, loop, batch)
+            loop.call_soon_threadsafe(self._set_done, loop, batch)
 
-    def _over(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, Done]]) -> None:
-        """A set is over: its orders are answered, ask outside, or go on with the next set."""
+    def _set_done(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, Done]]) -> None:
+        """A set is done: each of its orders is answered, makes its outside call, or joins the next set."""
         self._under_way -= 1
         for run, done in batch:
             self._go_on(loop, run, done)
-        self._gather(loop)
+        self._schedule_set(loop)
 
     def _go_on(self, loop: asyncio.AbstractEventLoop, run: OrderRun, done: Done) -> None:
-        if run.outside is not None:
+        if run.outside_call is not None:
             self._outside.submit(self._call_outside, loop, run, done)
         elif run.goes_on:
             self._waiting.append((run, done))
@@ -413,8 +413,8 @@ class OrderSets:
 
     def _call_outside(self, loop: asyncio.AbstractEventLoop, run: OrderRun, done: Done) -> None:
         self._processor.call_outside(run)
-        loop.call_soon_threadsafe(self._came_back, loop, run, done)
+        loop.call_soon_threadsafe(self._outside_done, loop, run, done)
 
-    def _came_back(self, loop: asyncio.AbstractEventLoop, run: OrderRun, done: Done) -> None:
+    def _outside_done(self, loop: asyncio.AbstractEventLoop, run: OrderRun, done: Done) -> None:
         self._go_on(loop, run, done)
-        self._gather(loop)
+        self._schedule_set(loop)

@@ -172,8 +172,8 @@ FACTS_MISSING = "facts_missing"
 _log = logging.getLogger(__name__)
 
 
-def without_facts(score: Score, missing: Sequence[str]) -> Score:
-    """The score of an order that lacks what its source always sends: a person looks, whatever the rules did not notice."""
+def raised_for_missing_facts(score: Score, missing: Sequence[str]) -> Score:
+    """The score, raised to the medium band where the order lacks facts that its source always sends: a person looks then."""
     if not missing:
         return score
     band = max(score.band, Band.MEDIUM, key=RANK.__getitem__)

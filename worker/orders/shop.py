@@ -90,7 +90,7 @@ class HttpShop:
         if isinstance(reply, NoAnswer):
             return reply
         if reply.status == 200:
-            return _standing(reply)
+            return _status_of(reply)
         return ShopStatus("open") if reply.is_absence else NoAnswer(reply.why)
 
     def _act(self, review: Review, operation_id: uuid.UUID, verb: str, wanted: str) -> EffectResult:
@@ -133,7 +133,7 @@ def _done(reply: Reply, wanted: str, operation_id: uuid.UUID) -> EffectResult:
     return Settled(_text(reply.body.get("reference")) or str(operation_id))
 
 
-def _standing(reply: Reply) -> ShopStatus | NoAnswer:
+def _status_of(reply: Reply) -> ShopStatus | NoAnswer:
     status = reply.body.get("status")
     if status not in STATUSES:
         return NoAnswer("a 200 that does not say how the order stands")

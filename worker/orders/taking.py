@@ -26,7 +26,7 @@ from worker.orders.order import (
     missing_facts,
     with_orders_beside,
 )
-from worker.orders.scoring import Scorer, without_facts
+from worker.orders.scoring import Scorer, raised_for_missing_facts
 from worker.orders.shop import UNDER_WAY_SECONDS, Attempts, Shop
 from worker.orders.sources import SourcesFile
 from worker.orders.store import (
@@ -64,13 +64,13 @@ class OrderRun:
     """Made, and not stored yet."""
     asked_at: float = 0.0
     """When the authority was last asked to start it (monotonic)."""
-    is_ours: bool = False
+    may_ask_shop: bool = False
     """The fulfilment was recorded by this run, or the authority confirms that it is started: the shop may be asked."""
     tried: Attempts = Attempts()
     """What may have been asked of the shop before."""
     effect: Settled | Refused | None = None
     """The shop's answer, not stored yet."""
-    outside: Callable[[OrderRun], None] | None = None
+    outside_call: Callable[[OrderRun], None] | None = None
     """What this order alone has to ask outside next; with a response, after it."""
     response: OrderResponse | None = None
     error: Exception | None = None
@@ -78,7 +78,7 @@ class OrderRun:
     @property
     def goes_on(self) -> bool:
         """Whether its set has another step for it."""
-        return self.response is None and self.error is None and self.outside is None
+        return self.response is None and self.error is None and self.outside_call is None
 
     @property
     def work(self) -> ClaimedOrder:
@@ -186,7 +186,7 @@ class OrderTaking:
             if self._scores_now(run):
                 self._enrich_one(run)
             else:
-                run.outside = self._enrich_one
+                run.outside_call = self._enrich_one
 
     def _enrich_one(self, run: OrderRun) -> None:
         self.failpoints.hit(OrderFailpoint.AFTER_TAKE)
@@ -207,7 +207,7 @@ class OrderTaking:
         _, lookups, always = self._source(run)
         enriched = self.enricher.enrich(order, lookups, until) if lookups else Enriched(order)
         found = self.scorer.score(enriched.order, run.known, until, enriched.signals)
-        score = without_facts(found, missing_facts(enriched.order, always))
+        score = raised_for_missing_facts(found, missing_facts(enriched.order, always))
         seconds = time.monotonic() - began
         metrics.scored(score, seconds)
         run.score = score_row(order, score, seconds)

@@ -34,7 +34,7 @@ from worker.orders.order import (
 )
 from worker.orders.rule_settings import FILE_NAME as SIGNALS
 from worker.orders.rule_settings import RuleSettings
-from worker.orders.scoring import RulesScore, without_facts
+from worker.orders.scoring import RulesScore, raised_for_missing_facts
 from worker.orders.sources import OrderSource
 from worker.orders.transitions import asked_params
 from worker.presentation import out
@@ -81,7 +81,7 @@ def try_payload(policies: Path, source: OrderSource, payload: Mapping[str, Any])
     missing = missing_facts(order, source.always)
     known = KnownAccount(0) if order.account_ref else KnownAccount()
     rules = RulesScore(RuleSettings.load(policies / SIGNALS))
-    score = without_facts(rules.score(order, known), missing)
+    score = raised_for_missing_facts(rules.score(order, known), missing)
     decision, reason = _decided(policies, order, score)
     return PayloadTrial(
         source.name, None, read, {"amount": money_out(order.amount), "account_age_days": order.account_age_days},

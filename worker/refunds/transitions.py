@@ -166,7 +166,7 @@ def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy:
 
 
 def nothing_started(row: LedgerRow, event: Change | ReleaseLease) -> Change | ReleaseLease:
-    """The event, with word that nothing is started under the row's start id, where that is known."""
+    """The event, marked as not started where it is known that nothing was started under the row's start id."""
     if isinstance(event, ReleaseLease) or row.may_be_started:
         return event
     return replace(event, not_started=True)
@@ -271,7 +271,7 @@ def release_at_stop(row: LedgerRow) -> Change | ReleaseLease:
 
 
 def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryPolicy) -> Change:
-    """A person was asked for and a permit came back, which is not taken: paid is only what went the straight way."""
+    """Back to NEW: a person was asked for, and the authority gave a permit without one, which is not used."""
     return put_back(row, f"{reason}: the authority put nobody in charge", retry_policy.longest_seconds, failures=1)
 
 

@@ -16,7 +16,7 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
 from worker.orders.order import Band, Order, Score, as_received, facts_of, missing_facts, order_of
 from worker.orders.replay_cli import sources
-from worker.orders.scoring import without_facts
+from worker.orders.scoring import raised_for_missing_facts
 from worker.orders.sources import FILE_NAME, Sources
 
 CAME = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -59,9 +59,9 @@ def test_what_is_always_sent_and_missing_raises_a_low_band_and_never_lowers_a_hi
     )
     assert missing_facts(replace(ORDER, account_age_days=0), ("account_age_days",)) == ()
     for band, after in ((Band.LOW, Band.MEDIUM), (Band.MEDIUM, Band.MEDIUM), (Band.HIGH, Band.HIGH)):
-        found = without_facts(Score(band), ("email",))
+        found = raised_for_missing_facts(Score(band), ("email",))
         assert (found.band, found.signals[0].code) == (after, "facts_missing")
-        assert without_facts(Score(band), ()).band is band
+        assert raised_for_missing_facts(Score(band), ()).band is band
 
 
 @pytest.mark.parametrize(

@@ -80,14 +80,14 @@ class AskAuthority:
         self._systems, self._failpoints, self._stopping = systems, failpoints, stopping
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Send the questions of all rows whose settlement system is ready."""
+        """Record and send the questions of the rows that are escalated or whose settlement system is ready."""
         here = [context for context in contexts if context.escalation is not None or self._is_ready(context)]
         for context in here:
             context.encloses_start = context.escalation is None and self._encloses_start(context)
         self._fix_questions(here)
         here = [context for context in here if context.outcome is None]
         self._ask_all(here)
-        # Begun by an earlier question whose answer was lost: what was begun is seen through, and its receipt says how.
+        # Started by an earlier question whose answer was lost: asked again with its start, so that its receipt comes back.
         begun = [context for context in here if self._lacks_receipt(context)]
         for context in begun:
             context.encloses_start = True
@@ -109,7 +109,7 @@ class AskAuthority:
                 context.last_answer = context.answer
 
     def _encloses_start(self, context: RunContext) -> bool:
-        """Not where an order's budget is taken from first, nor where something outside is to be asked for the effect."""
+        """Whether the question starts what it permits: only where the execution row is the effect and no order's budget is taken first."""
         row, route = context.row, context.route
         if route is None or row.permit_token is not None or row.order_ref is not None:
             return False
@@ -183,9 +183,9 @@ class AskAuthority:
                 row, transitions.after_no_answer(row, answer, self._retry_policy)
             )
             return StepResult({"authority": "no answer"})
-        return self._meant(context, answer, transitions.after_guard(row, answer, self._retry_policy), reason)
+        return self._follow_answer(context, answer, transitions.after_guard(row, answer, self._retry_policy), reason)
 
-    def _meant(
+    def _follow_answer(
         self, context: RunContext, answer: GuardAnswer, then: Change | ReleaseLease, reason: Escalation | None
     ) -> StepResult:
         may_start = isinstance(then, Change) and then.event is LedgerEvent.ALLOWED
@@ -194,7 +194,7 @@ class AskAuthority:
             return _answered(answer.decision, answer.status, answer.reason_code, None)
         if reason is None or transitions.was_started_before(answer):
             context.answer = answer
-            _take(context, then, answer)
+            _keep_permission(context, then, answer)
             return _answered(answer.decision, answer.status, answer.reason_code, StepName.EXECUTE_BY_SYSTEM)
         output = {"decision": answer.decision, "status": answer.status, "code": answer.reason_code}
         if answer.status == "approved" and reason not in _NEVER_LIFTED:
@@ -214,8 +214,8 @@ def _start_id(context: RunContext) -> uuid.UUID | None:
     return (context.row.start_id or new_id()) if context.encloses_start else None
 
 
-def _take(context: RunContext, permission: Change | ReleaseLease, answer: GuardAnswer) -> None:
-    """Keep the permission: to be recorded before the start, or, where the answer encloses the start, with the execution."""
+def _keep_permission(context: RunContext, permission: Change | ReleaseLease, answer: GuardAnswer) -> None:
+    """Keep the permission in the context: to be recorded before the start, or, where the answer encloses the start, with the execution."""
     if answer.start is None or not isinstance(permission, Change):
         context.event = permission
         return
@@ -236,7 +236,7 @@ def params_of(context: RunContext) -> Mapping[str, Any]:
     if row.guard_request is not None:
         context.params = row.params
         return context.params
-    # Asked about before the order was queried, the row still says what the ledger knows: the question is asked for good.
+    # A row that is asked about before its order was queried says what the ledger knows: the same question is asked at every attempt.
     order = context.order or order_of(facts)
     paid = Money(order.paid_minor, order.currency) if order is not None and order.paid_minor > 0 else None
     optional = {
@@ -267,9 +267,6 @@ def evidence_of(context: RunContext, *, system: str | None, is_ready: bool) -> M
 
 # limit_check and confirm_card.
 
-_AT_ONCE = 64
-
-
 _AFTER_LIMIT_CHECK = next_step(StepName.LIMIT_CHECK)
 _NOT_ASKED = StepResult({"look": "left to the decision"}, _AFTER_LIMIT_CHECK)
 
@@ -297,7 +294,7 @@ class LimitCheck:
         """Check the rows whose customer would be asked next."""
         # What a person has approved holds its budget already: the authority has just looked, and would count it twice.
         here = [context for context in contexts if not context.lifted and self._asks_customer(context)]
-        answers = self._worker_pool.map_chunks(self._check, here, _AT_ONCE)
+        answers = self._worker_pool.map_chunks(self._check, here, AT_ONCE)
         for context, answer in zip(here, answers, strict=True):
             context.check_answer = answer
 

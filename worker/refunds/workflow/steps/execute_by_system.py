@@ -50,7 +50,7 @@ class ExecuteBySystem:
         self._retry_policy, self._systems, self._failpoints = retry_policy, systems, failpoints
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Everything up to the effect; each stage hands on only rows that are still ours."""
+        """Record ALLOWED, redeem the permit and settle; each stage goes on with the rows whose lease this worker still holds."""
         fresh = [context for context in contexts if context.permission is None and self._may_start(context)]
         permitted = self._record_allowed(fresh) if fresh else []
         self._start(permitted)
@@ -62,7 +62,7 @@ class ExecuteBySystem:
                 self._settle(context)
 
     def _may_start(self, context: RunContext) -> bool:
-        """What has been started is seen through, whatever its system says now: an effect may be under way."""
+        """Whether its system is ready, or it was started before: then an effect may be under way, and it is finished whatever the system says now."""
         begun = isinstance(context.answer, GuardAnswer) and transitions.was_started_before(context.answer)
         return begun or self._system(context).is_ready()
 
@@ -77,7 +77,7 @@ class ExecuteBySystem:
 
     def _record_allowed(self, contexts: Sequence[RunContext]) -> list[RunContext]:
         start_ids = self._ledger.apply(
-            [_taking(each, each.event) for each in contexts if isinstance(each.event, Change)]
+            [_with_order_flags(each, each.event) for each in contexts if isinstance(each.event, Change)]
         )
         left = [
             context.row.ledger_entry_id for context in contexts if start_ids.get(context.row.ledger_entry_id) is None
@@ -176,7 +176,7 @@ class ExecuteBySystem:
         return StepResult({"settlement": "no answer" if isinstance(settled, NoAnswer) else "failed"}, tool_used=name)
 
 
-def _taking(context: RunContext, change: Change) -> Change:
+def _with_order_flags(context: RunContext, change: Change) -> Change:
     unknown_lifted = Escalation.ORDER_PAID_UNKNOWN in context.lifted
     return replace(change, takes_order=_takes_order(context), unknown_lifted=unknown_lifted)
 
