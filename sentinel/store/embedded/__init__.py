@@ -16,8 +16,7 @@ from sentinel.store.embedded.binaries import Binaries, find_binaries
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp
 from sentinel.store.embedded.logins import SUPERUSER
 from sentinel.store.embedded.removal import remove
-from sentinel.store.embedded.server import Embedded, RunningServer, running
-from sentinel.store.embedded.supervisor import supervised
+from sentinel.store.embedded.server import Embedded, RunningServer, running, supervised
 
 __all__ = [
     "SUPERUSER",

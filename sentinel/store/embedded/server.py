@@ -4,13 +4,14 @@ Who starts it keeps `keeper.lock` and is its parent; on Linux the server ends wi
 A command that joins holds a share of `users.lock`, so that a short-lived keeper lets it finish first.
 A program that lasts holds `owner.lock`; where a command keeps the server, a worker's loop say, it joins
 without a share and keeps the server itself once that command has ended. Every decision is taken
-under `start.lock`.
+under `start.lock`. `supervised` restarts a server that ends by itself (full disk, OOM killer, `kill`), at the same address.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ _SHORT_COMMAND_SECONDS = 2.0
 _LINGER_OWN_SECONDS = 0.2
 _LINGER_SHARED_SECONDS = 10.0
 _POLL_SECONDS = 0.02
+_WATCH_SECONDS = 0.5
+_RESTART_SECONDS = 5.0
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -283,3 +286,44 @@ class Embedded:
 def _recorded_pid(path: Path) -> str:
     words = path.read_text().split()
     return words[0] if words else "unknown"
+
+
+@contextmanager
+def supervised(base_dir: Path, *, should_stop: Callable[[], bool] = never_stop) -> Iterator[RunningServer]:
+    """As `running(base_dir, own=True)`, and restarted whenever it ends: for programs that last. Raises `EmbeddedError` at the first start.
+
+    Gone is also a server that a command kept and that ended with it: from then on it is ours. A start, the first or a later
+    one, is given up once `should_stop`; the first raises `StartGivenUp` then.
+    """
+    ended = threading.Event()
+    embedded = Embedded(base_dir, own=True, should_stop=lambda: ended.is_set() or should_stop())
+    server = embedded.start()
+    watcher = threading.Thread(target=_watch, args=(embedded, ended), name="embedded-watch", daemon=True)
+    watcher.start()
+    try:
+        yield server
+    finally:
+        ended.set()
+        watcher.join()
+        embedded.stop()
+
+
+def _watch(embedded: Embedded, ended: threading.Event) -> None:
+    import structlog  # commands that run a server for a moment log nothing and need not load it
+
+    log = structlog.get_logger("sentinel.embedded")
+    pause = _WATCH_SECONDS
+    while not ended.wait(pause):
+        pause = _WATCH_SECONDS
+        if embedded.is_alive():
+            continue
+        log.warning("database_ended", what_next="it is started again")
+        try:
+            embedded.start()
+        except StartGivenUp:
+            return
+        except EmbeddedError as error:
+            log.error("database_restart_failed", cause=str(error), again_in_seconds=_RESTART_SECONDS)
+            pause = _RESTART_SECONDS
+        else:
+            log.info("database_restarted")
