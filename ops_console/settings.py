@@ -166,7 +166,7 @@ class ConsoleSettings:
 
     @property
     def board(self) -> PublicAgents:
-        """The public agents, understood."""
+        """The public agents, parsed."""
         return parse_public_agents(self.public_agents)
 
 

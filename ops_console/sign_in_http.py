@@ -14,7 +14,7 @@ from ops_console.identity import cookie_name, set_cookie
 from sentinel.core.errors import RateLimited, Unauthenticated
 
 
-def enter(context: Context, given: dict[str, Any], *, kind: str) -> OpenedSession:
+def sign_in_request(context: Context, given: dict[str, Any], *, kind: str) -> OpenedSession:
     """Sign in with `given` email, password, code?, tenant?, counting how it went. `kind` is page or api.
 
     The session that this browser had before ends. Raises `Unauthenticated` or `RateLimited`.
@@ -34,8 +34,8 @@ def enter(context: Context, given: dict[str, Any], *, kind: str) -> OpenedSessio
     return opened
 
 
-def admit(context: Context, response: Response, opened: OpenedSession) -> Response:
-    """Hand the session to the browser."""
+def set_session_cookie(context: Context, response: Response, opened: OpenedSession) -> Response:
+    """Set the session's cookie in the response."""
     set_cookie(context, response, opened.cookie, context.settings.absolute_seconds)
     return response
 

@@ -87,7 +87,7 @@ def deactivate_operator(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> None
 
 
 def reactivate_operator(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> None:
-    """Undo `shut_out`. Raises `NotFound`."""
+    """Let a disabled operator sign in again. Raises `NotFound`."""
     _change(pool, tenant_id, email, REACTIVATE)
 
 

@@ -99,7 +99,7 @@ def _matching(secret: str, now_step: int, code: str) -> int | None:
 
 
 def use_code(pool: Pool, vault: Vault, who: Credentials, code: str | None) -> bool:
-    """Whether this code is right now; it is used up by this."""
+    """Whether the code is right now; a right one is used up, and no second call takes it."""
     step = totp_step_of(vault, who, code)
     if step is None or who.factor is None:
         return False

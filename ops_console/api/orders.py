@@ -128,7 +128,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         return json_response({
             **order_view(row, context.inspector),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
-            "words": [_plain(one) for one in order_views.order_votes(context.pool, tenant_id, row.review_id)],
+            "words": [_plain(one) for one in order_views.analyst_decisions(context.pool, tenant_id, row.review_id)],
             "events": [_plain(one) for one in order_views.events_of(context.pool, tenant_id, row.review_id)],
             "alerts": [_alert_view(one) for one in order_views.alerts_of(context.pool, tenant_id, source, order_id)],
         })  # fmt: skip
@@ -179,7 +179,7 @@ def _resolve(context: Context, source: str, order_id: str, word: str) -> Respons
 
 
 def checked_order_name(source: str, order_id: str) -> tuple[str, str]:
-    """What cannot be the name of an order names nothing: `NotFound`."""
+    """The order's name in a path. Raises `NotFound` for what cannot be one."""
     if any(len(part) > _ID_CHARACTERS or not part.isascii() or not part.isprintable() for part in (source, order_id)):
         raise NotFound("there is nothing of that id")
     return source, order_id

@@ -58,7 +58,7 @@ def amount(amount_minor: int | None, currency: str | None) -> dict[str, int | st
 
 
 def path_id(text: str) -> uuid.UUID:
-    """An id in a path; what is none names nothing: `NotFound`."""
+    """The id in a path. Raises `NotFound` for what is no id."""
     found = uuid_or_none(text)
     if found is None:
         raise NotFound("there is nothing of that id")

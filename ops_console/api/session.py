@@ -13,7 +13,7 @@ from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response,
 from ops_console.api.schemas import CreateTokenSchema, OwnPasswordSchema, SessionSchema, SignInSchema, StepUpSchema
 from ops_console.context import Context
 from ops_console.identity import actor, check_origin, cookie_name, must_have_proved, set_cookie
-from ops_console.sign_in_http import admit, enter
+from ops_console.sign_in_http import set_session_cookie, sign_in_request
 from sentinel.core.errors import Forbidden, InvalidInput
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
@@ -42,12 +42,12 @@ def _sessions(blueprint: Blueprint, context: Context) -> None:
     def create_session() -> Response:
         check_origin(context)
         given = load(_SIGN_IN, without_nulls(json_body()))
-        opened = enter(context, given, kind="api")
+        opened = sign_in_request(context, given, kind="api")
         response = json_response({
             "operator": opened.actor.email, "role": opened.actor.role, "tenant": opened.tenant_label,
             "csrf_token": opened.csrf_token, "expires_at": opened.expires_at,
         })  # fmt: skip
-        return admit(context, response, opened)
+        return set_session_cookie(context, response, opened)
 
     @blueprint.get("/session")
     @documented(

@@ -71,7 +71,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 
 
 def cacheable(response: Response, seconds: int = 1) -> Response:
-    """Shared caches may keep it a moment, and ask again by its tag."""
+    """Let shared caches keep the response for `seconds` and revalidate it by its ETag."""
     response.headers["Cache-Control"] = f"public, max-age={seconds}"
     response.add_etag()
     response.make_conditional(request)

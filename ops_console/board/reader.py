@@ -73,11 +73,11 @@ class Latest:
         self._by_agent: dict[str, feed.FeedRow] = {}
 
     def is_of(self, tenant_id: uuid.UUID) -> bool:
-        """Whether this tenant was looked at."""
+        """Whether this is the tenant whose rows are kept."""
         return self._tenant_id == tenant_id
 
     def position_of(self, tenant_id: uuid.UUID) -> int:
-        """Up to where everything was seen, 0 for a tenant that was not looked at."""
+        """The position up to which this tenant's rows were read; 0 for another tenant."""
         with self._lock:
             return self._position if self._tenant_id == tenant_id else 0
 

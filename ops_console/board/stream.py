@@ -122,7 +122,7 @@ class Stream:
             self._moved(at, None)
 
     def _moved(self, at: tuple[int, int], to: tuple[int, int] | None) -> None:
-        """Count who is where: what goes out to many is paced by how many they are."""
+        """Count a viewer at its new position (None: it left), because what goes out is paced by how many are at one."""
         self._viewers_at[at] -= 1
         if not self._viewers_at[at]:
             del self._viewers_at[at]

@@ -35,7 +35,7 @@ MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One approval of the list with the word given for it; "" leaves it out."""
+    """One approval of the list with the vote given for it; "" leaves it out."""
 
     approval_id: uuid.UUID
     digest: str
@@ -53,7 +53,7 @@ class Result:
 
 
 def routes(pages: Blueprint, context: Context) -> None:
-    """Add the list of what was selected, and the words on it."""
+    """Add the list of the selected approvals, and voting on it."""
 
     @pages.get("/approvals/batch")
     def approvals_batch() -> Response:

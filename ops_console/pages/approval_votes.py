@@ -118,7 +118,7 @@ class ApprovalDetail:
         return next((vote for vote in self.voices if vote.operator == person.email), None)
 
     def cannot_vote_reason(self, person: Actor) -> str:
-        """Why this person has no say here, in a sentence; empty where there is one."""
+        """Why this person cannot vote here, in a sentence; empty where they can."""
         if not self.is_open:
             return "This was decided; nothing is left to say."
         if not self.is_bound:
@@ -134,7 +134,7 @@ class ApprovalDetail:
         return ""
 
     def words(self) -> list[Choice]:
-        """What may be said now, by whoever has a say."""
+        """The votes that are offered now."""
         offered = {**CHOICES, **_OF_CHANGE} if self.row.change else CHOICES
         return [offered[name] for name in self._names()] if self.is_open else []
 

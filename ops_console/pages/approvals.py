@@ -48,7 +48,7 @@ RISKS = {1: "high", 2: "medium", 3: "low"}
 
 
 class VoteFormSchema(StrictSchema):
-    """A word on one approval. The digest is what the page showed."""
+    """A vote on one approval. The digest is what the page showed."""
 
     verdict = fields.String(required=True, validate=OneOf(list(CHOICES)))
     reason = Text(most=2000, least=1, required=True)
@@ -60,7 +60,7 @@ _WORD = VoteFormSchema()
 
 
 def routes(pages: Blueprint, context: Context) -> None:
-    """Add the queue, the card, what changed since, and the word."""
+    """Add the queue, the card, what changed since, and voting."""
 
     @pages.get("/approvals")
     def approvals() -> Response:
@@ -245,7 +245,7 @@ def _collect(context: Context, approval_id: str) -> Response:
 
 
 def _next(context: Context, person: Actor) -> approval_queue.QueueRow | None:
-    """What this person would look at next."""
+    """The next pending approval that this person has not voted on."""
     rows = approval_queue.waiting_page(
         context.pool, person.tenant_id, person.operator_id, kind=None, after=None, limit=5
     )

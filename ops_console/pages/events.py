@@ -136,7 +136,7 @@ def _cells(row: EventRow) -> tuple[Cell, ...]:
 
 
 def _encoded(lines: Iterator[str]) -> Iterator[bytes]:
-    """In pieces of some size: a line a piece would be a system call a line."""
+    """The lines joined into chunks of 200, because each chunk is a system call."""
     piece: list[str] = []
     for number, line in enumerate(lines, 1):
         piece.append(line)

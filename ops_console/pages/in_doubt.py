@@ -67,12 +67,12 @@ def _one(context: Context, operation_id: uuid.UUID, refused: shell.Refused | Non
     return shell.page(
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
         refused=refused, given=request.form, row=found, events=events, why=WHY,
-        reason_text=reason_text, word=_last_word(events),
+        reason_text=reason_text, word=_resolution(events),
     )  # fmt: skip
 
 
-def _last_word(events: list[EventRow]) -> dict[str, str]:
-    """Who ended the doubt and how, as the event says; empty while nobody did."""
+def _resolution(events: list[EventRow]) -> dict[str, str]:
+    """Who resolved the operation and how, as the event says; empty while it is in doubt."""
     told = [event for event in events if event.kind == "in_doubt_resolved"]
     return json.loads(told[-1].body) if told else {}
 

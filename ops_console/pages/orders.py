@@ -161,7 +161,7 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
     effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
     alerts = order_views.alerts_of(context.pool, tenant_id, source, order_id)
     events = events_of(context.pool, tenant_id, row.operation_id) if row.operation_id else []
-    said = order_views.order_votes(context.pool, tenant_id, row.review_id)
+    said = order_views.analyst_decisions(context.pool, tenant_id, row.review_id)
     way = way_of(row, changes)
     return shell.page(
         context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, way=way,

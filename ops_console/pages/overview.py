@@ -184,7 +184,7 @@ def _failed(load: figures.LedgerLoad) -> list[Line]:
 
 
 def _alerts(context: Context, tenant_id: uuid.UUID) -> Line:
-    found = figures.undelivered_confirmations(context.pool, tenant_id)
+    found = figures.undelivered_alerts(context.pool, tenant_id)
     oldest = found.oldest_seconds if found.alerts else None
     return Line("Alerts", "/ops/orders", "that no channel took yet", found.alerts, 0, [], oldest, None)
 

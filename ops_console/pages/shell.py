@@ -164,7 +164,7 @@ def waits(context: Context, error: WaitsForAdministrator) -> Response:
 
 
 def refused(error: SentinelError) -> Refused:
-    """One of our errors as a page tells it."""
+    """An error as a page shows it."""
     detail, fields = in_words(error)
     wait = error.retry_after_seconds if isinstance(error, RateLimited) else None
     return Refused(detail, fields, status_of(error)[0], wait)

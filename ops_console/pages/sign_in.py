@@ -12,7 +12,7 @@ from ops_console.api.schemas import SignInSchema
 from ops_console.context import Context
 from ops_console.identity import check_origin, cookie_name, set_cookie
 from ops_console.pages import shell
-from ops_console.sign_in_http import admit, enter, remember_device
+from ops_console.sign_in_http import remember_device, set_session_cookie, sign_in_request
 from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
 from sentinel.platform.http.bodies import load
 
@@ -31,10 +31,10 @@ def routes(pages: Blueprint, context: Context) -> None:
     def sign_in_now() -> Response:
         check_origin(context)
         try:
-            opened = enter(context, _given(), kind="page")
+            opened = sign_in_request(context, _given(), kind="page")
         except (InvalidInput, RateLimited, Unauthenticated) as error:
             return _form(context, shell.refused(error))
-        response = admit(context, shell.back_to(own_address(request.form.get("next", ""))), opened)
+        response = set_session_cookie(context, shell.back_to(own_address(request.form.get("next", ""))), opened)
         remember_device(context, response, opened)
         return response
 

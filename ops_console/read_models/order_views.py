@@ -154,7 +154,7 @@ EFFECTS = """
 select kind, state, tries, tried_at, shop_reference, last_error, reported_at from orders.effects
 where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by created_at, kind
 """
-WORDS = """
+ANALYST_DECISIONS = """
 select decision, from_status, decided_by, reason, decided_at from orders.analyst_decisions
 where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by decision_id
 """
@@ -193,17 +193,17 @@ def find_order(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> 
 
 
 def effects_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EffectRow]:
-    """What was or is to be done in the shop."""
+    """The effects in the shop, done and open, in order."""
     return all_rows(pool, EffectRow, EFFECTS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
-def order_votes(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[AnalystDecisionRow]:
-    """Everything that people said of it, in order."""
-    return all_rows(pool, AnalystDecisionRow, WORDS, {"tenant_id": tenant_id, "review_id": review_id})
+def analyst_decisions(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[AnalystDecisionRow]:
+    """The decisions that people made about the order, in order."""
+    return all_rows(pool, AnalystDecisionRow, ANALYST_DECISIONS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
 def events_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EventRow]:
-    """How it came to where it stands, in order."""
+    """The changes of the order's lane and status, in order."""
     return all_rows(pool, EventRow, EVENTS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
@@ -213,7 +213,7 @@ def alerts_of(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> l
 
 
 def queue_figures(pool: Pool, tenant_id: uuid.UUID) -> QueueFigures:
-    """How much waits, and for how long."""
+    """Number and age of the orders that wait for an analyst, and of the alerts that no channel took yet."""
     found = one_row(pool, QueueFigures, QUEUE, {"tenant_id": tenant_id})
     assert found is not None
     return found

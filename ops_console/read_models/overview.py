@@ -135,7 +135,7 @@ union all select floor(extract(epoch from statement_timestamp()) / 60)::bigint, 
 
 
 def waiting(pool: Pool, tenant_id: uuid.UUID) -> list[WaitingRow]:
-    """What is pending, by kind and currency."""
+    """Pending approvals by kind and currency."""
     return all_rows(pool, WaitingRow, WAITING, {"tenant_id": tenant_id})
 
 
@@ -150,21 +150,21 @@ def contradicted(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
 
 
 def answers(pool: Pool, tenant_id: uuid.UUID) -> Answers:
-    """How long questions waited for the words given lately."""
+    """How long approvals waited for their decision, of those decided in the last 24 hours."""
     found = one_row(pool, Answers, ANSWERS, {"tenant_id": tenant_id})
     assert found is not None
     return found
 
 
 def ledger_load(pool: Pool, tenant_id: uuid.UUID) -> LedgerLoad:
-    """What the worker has before it; `pool` is the ledger's."""
+    """Rows that are due and rows in ERROR; `pool` is the ledger's."""
     found = one_row(pool, LedgerLoad, LEDGER_LOAD, {"tenant_id": tenant_id})
     assert found is not None
     return found
 
 
-def undelivered_confirmations(pool: Pool, tenant_id: uuid.UUID) -> Undelivered:
-    """Alerts that still wait for a channel."""
+def undelivered_alerts(pool: Pool, tenant_id: uuid.UUID) -> Undelivered:
+    """Number and age of the orders' alerts that no channel took yet."""
     found = one_row(pool, Undelivered, UNDELIVERED, {"tenant_id": tenant_id})
     assert found is not None
     return found
