@@ -22,10 +22,10 @@ def command(**options: Any) -> None:
     Which webhooks there are is told by `sentinel webhooks`. Uses SENTINEL_EXPORT_DATABASE_URL, or SENTINEL_DATABASE_URL, or
     the embedded PostgreSQL in SENTINEL_DATA_DIR. May be run several times, and ended at any moment: nothing is lost.
     """
-    from sentinel.cli.serve import stored_secret
     from sentinel.export.build import run
     from sentinel.export.settings import SECRET_FILE, load_export_settings
     from sentinel.platform.logs import configure_logs
+    from sentinel.platform.settings import data_dir_secret
     from sentinel.store.database import EXPORTER
     from sentinel.store.embedded import running
 
@@ -37,7 +37,7 @@ def command(**options: Any) -> None:
         if not url:
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
             url = stack.enter_context(running(data_dir)).url(user=EXPORTER)
-            stored_secret(data_dir, SECRET_FILE)
+            data_dir_secret(data_dir, SECRET_FILE)
         settings = load_export_settings(database_url=url, **{name: value for name, value in options.items() if value})
         configure_logs(settings.log_level, program="export")
         run(settings, stop)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -37,10 +36,11 @@ def command(graceful_seconds: int, **options: Any) -> None:
     with contextlib.ExitStack() as stack:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
             from sentinel.authority.settings import CHECKPOINTS
+            from sentinel.platform.settings import data_dir_secret
 
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
             options["database_url"] = _database(stack, data_dir, stopping)
-            os.environ.setdefault("SENTINEL_SECRET_KEYS", stored_secret(data_dir))
+            os.environ.setdefault("SENTINEL_SECRET_KEYS", data_dir_secret(data_dir))
             os.environ.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
         _serve(graceful_seconds, stopping, options)
 
@@ -72,13 +72,3 @@ def _serve(graceful_seconds: int, stopping: threading.Event, options: dict[str, 
     if stopping.is_set():
         leave()
     serve(load_settings(**options), graceful_seconds=graceful_seconds)
-
-
-def stored_secret(data_dir: Path, name: str = "secret_key") -> str:
-    """A signing secret that belongs to an embedded database: made once, readable by its owner only."""
-    path = data_dir / name
-    if not path.exists():
-        data_dir.mkdir(parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-    return path.read_text().strip()

@@ -34,7 +34,6 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )
-from sentinel.cli.serve import stored_secret
 from sentinel.core.errors import Conflict, InvalidInput
 from sentinel.export.build import webhook_receiver
 from sentinel.export.cloud_events import test_message
@@ -42,6 +41,7 @@ from sentinel.export.deliveries import Claim
 from sentinel.export.settings import SECRET_FILE, ExportSettings, load_export_settings
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.command_line import OneLineErrors
+from sentinel.platform.settings import data_dir_secret
 from sentinel.store.embedded import SUPERUSER
 from sentinel.store.ids import new_id
 
@@ -58,7 +58,7 @@ def group() -> None:
 def _settings() -> ExportSettings:
     """The sender's settings; its secret is made where this is the embedded database's machine and there is none yet."""
     if not (os.environ.get("SENTINEL_EXPORT_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL")):
-        stored_secret(Path(os.environ.get("SENTINEL_DATA_DIR", "var")), SECRET_FILE)
+        data_dir_secret(Path(os.environ.get("SENTINEL_DATA_DIR", "var")), SECRET_FILE)
     return load_export_settings()
 
 

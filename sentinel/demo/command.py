@@ -15,7 +15,6 @@ import click
 import psycopg
 
 from sentinel.authority.settings import CHECKPOINTS
-from sentinel.cli.serve import stored_secret
 from sentinel.core.errors import SentinelError
 from sentinel.demo.access import DemoAccess, prepare
 from sentinel.demo.database import demo_database
@@ -35,6 +34,7 @@ from sentinel.demo.summary import Ready, print_ready, print_stopped
 from sentinel.export.settings import SECRET_FILE as EXPORT_SECRET
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
+from sentinel.platform.settings import data_dir_secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +198,8 @@ def _environment(
     base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": ports.url("authority"), "PYTHONUNBUFFERED": "1"}
     if not os.environ.get("SENTINEL_DATABASE_URL"):
         base.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
-    secret = os.environ.get("SENTINEL_SECRET_KEYS") or stored_secret(data_dir)
-    cards = os.environ.get("CONFIRM_SECRETS") or stored_secret(data_dir, "confirm_secret")
+    secret = os.environ.get("SENTINEL_SECRET_KEYS") or data_dir_secret(data_dir)
+    cards = os.environ.get("CONFIRM_SECRETS") or data_dir_secret(data_dir, "confirm_secret")
     return {
         "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
         "worker": base | {
@@ -210,11 +210,11 @@ def _environment(
         "orders": base | {
             "ORDERS_DATABASE_URL": urls["orders"], "SENTINEL_ORDERS_API_KEY": access.agent_api_key,
             "SENTINEL_TENANT_ID": access.tenant_id, "SENTINEL_ORDERS_PORT": str(ports.orders),
-            "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or stored_secret(data_dir, SECRET_FILE),
+            "ORDERS_DEMO_SECRET": os.environ.get("ORDERS_DEMO_SECRET") or data_dir_secret(data_dir, SECRET_FILE),
         },
         "export": base | {
             "SENTINEL_EXPORT_DATABASE_URL": urls["export"], "SENTINEL_TENANT_ID": access.tenant_id,
-            "SENTINEL_EXPORT_SECRETS": os.environ.get("SENTINEL_EXPORT_SECRETS") or stored_secret(data_dir, EXPORT_SECRET),
+            "SENTINEL_EXPORT_SECRETS": os.environ.get("SENTINEL_EXPORT_SECRETS") or data_dir_secret(data_dir, EXPORT_SECRET),
             "SENTINEL_EXPORT_CONSOLE_URL": ports.url("console"),
         },
         "console": base | {

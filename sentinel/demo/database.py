@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from sentinel.cli.serve import stored_secret
 from sentinel.demo.processes import DemoFailed
+from sentinel.platform.settings import data_dir_secret
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, WORKER, first_line
 
 PROGRAMS = {
@@ -62,7 +62,7 @@ def _made_logins(url: str, data_dir: Path) -> dict[str, str]:
     try:
         with psycopg.connect(plain) as connection:
             for name, role in PROGRAMS.items():
-                login, secret = f"sentinel_demo_{tag}_{name}", stored_secret(data_dir, f"{name}_database_secret")
+                login, secret = f"sentinel_demo_{tag}_{name}", data_dir_secret(data_dir, f"{name}_database_secret")
                 _make_login(connection, login, secret, role)
                 given: dict[str, Any] = {**psycopg.conninfo.conninfo_to_dict(plain), "user": login, "password": secret}
                 found[name] = psycopg.conninfo.make_conninfo(**given)

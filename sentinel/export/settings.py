@@ -10,7 +10,6 @@ import ipaddress
 import os
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from environs import Env
@@ -19,7 +18,7 @@ from marshmallow.validate import OneOf, Range
 from sentinel.export.cloud_events import DECISION, REQUESTED
 from sentinel.platform.outbound.mail import is_mail_address
 from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, Address, PublicHttpClient
-from sentinel.platform.settings import HEALTH_HELP, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.platform.settings import HEALTH_HELP, is_weak, kept_secret, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 SECRET_FILE = "export_secret"
@@ -128,18 +127,11 @@ def load_export_settings(*, database_url: str = "", **over: Any) -> ExportSettin
     values["smtp_port"] = env.int(_ENV["smtp_port"], default.smtp_port, validate=Range(min=1, max=65535))
     bad = malformed(env)
     values = readable(ExportSettings, values, bad)
-    values["secrets"] = tuple(one.strip() for one in values["secrets"] if one.strip()) or kept_secrets()
+    kept = kept_secret(SECRET_FILE, "SENTINEL_DATABASE_URL", "SENTINEL_EXPORT_DATABASE_URL")
+    values["secrets"] = tuple(one.strip() for one in values["secrets"] if one.strip()) or ((kept,) if kept else ())
     settings = ExportSettings(**{**values, **over})
     refuse_unsafe(bad, unsafe(settings))
     return settings
-
-
-def kept_secrets() -> tuple[str, ...]:
-    """The secret that is kept beside an embedded database; none with a database of one's own."""
-    if any(os.environ.get(name) for name in ("SENTINEL_DATABASE_URL", "SENTINEL_EXPORT_DATABASE_URL")):
-        return ()
-    kept = Path(os.environ.get("SENTINEL_DATA_DIR") or "var") / SECRET_FILE
-    return (kept.read_text().strip(),) if kept.exists() else ()
 
 
 def unsafe(settings: ExportSettings) -> list[str]:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -62,17 +63,32 @@ def refuse_unsafe(bad: Mapping[str, str], faults: Iterable[str]) -> None:
         raise UnsafeConfiguration("\n".join(messages))
 
 
+def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
+    """A secret that is kept beside an embedded database: made once, readable by its owner only."""
+    path = data_dir / name
+    if not path.exists():
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    return path.read_text().strip()
+
+
+def kept_secret(name: str, *database_variables: str) -> str:
+    """The secret of that name beside the embedded database, if it was made; "" where one of the variables names a database of one's own."""
+    if any(os.environ.get(variable) for variable in database_variables):
+        return ""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (Path(os.environ.get("SENTINEL_DATA_DIR") or "var") / name).read_text().strip()
+    return ""
+
+
 def confirm_secrets() -> tuple[str, ...]:
     """What signs confirm links, newest first: CONFIRM_SECRETS, else the authority's secrets, else the embedded database's.
 
     Worker and console read the same ones, so that the page knows the links that the worker sends. Empty: no links.
     """
-    given = os.environ.get("CONFIRM_SECRETS") or os.environ.get("SENTINEL_SECRET_KEYS") or ""
-    if not given and not os.environ.get("SENTINEL_DATABASE_URL"):
-        kept = Path(os.environ.get("SENTINEL_DATA_DIR") or "var") / "secret_key"
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            given = kept.read_text()
-    return _listed(given)
+    given = os.environ.get("CONFIRM_SECRETS") or os.environ.get("SENTINEL_SECRET_KEYS")
+    return _listed(given or kept_secret("secret_key", "SENTINEL_DATABASE_URL"))
 
 
 def public_id_secrets() -> tuple[str, ...]:
