@@ -9,7 +9,7 @@ from typing import Any
 
 from ops_console.accounts.passwords import hash_password, make_password
 from sentinel.authority.actor import Actor
-from sentinel.authority.keys import LIVE, TEST, kept_of, make_key
+from sentinel.authority.keys import LIVE, TEST, kept_of, make_secret
 from sentinel.authority.protected_changes import (
     ISSUE_KEY,
     REFUSALS,
@@ -49,7 +49,7 @@ def collect_change(pool: Pool, actor: Actor, approval_id: uuid.UUID) -> Collecte
         raise NotFound("there is no such change")
     params = json.loads(change.request)["params"]
     if change.action in (ISSUE_KEY, ROTATE_KEY):
-        secret = make_key(TEST if params.get("test") else LIVE)
+        secret = make_secret(TEST if params.get("test") else LIVE)
         given: dict[str, Any] = kept_of(secret, uuid.uuid4())
         collected = Collected(change.action, secret, key_id=uuid.UUID(params["key_id"]))
     else:

@@ -132,11 +132,6 @@ where k.tenant_id = %(tenant_id)s order by k.created_at, k.key_id
 """).fill(usable=_USABLE)
 
 
-def make_key(prefix: str = LIVE) -> str:
-    """A new key: "snt_live_" (or "snt_test_"), 30 random base62 digits, 6 of checksum."""
-    return make_secret(prefix)
-
-
 def looks_like_key(key: str) -> bool:
     """Whether the form and the checksum are right: refuses typing errors before any database is asked."""
     return is_well_formed(key, (LIVE, TEST))
@@ -205,7 +200,7 @@ def issue_key(
         check_identifier(agent_id, "agent_id", 128)
     check_scopes(scopes)
     owner = address_of(pool, tenant_id, owner_operator_id) if owner_operator_id is not None else None
-    issued = IssuedKey(make_key(TEST if test else LIVE), key_id or new_id(), uuid.uuid4())
+    issued = IssuedKey(make_secret(TEST if test else LIVE), key_id or new_id(), uuid.uuid4())
     said = request_change(
         pool, actor or local_administrator(tenant_id), ISSUE_KEY, f"key/{issued.key_id}",
         {"key_id": issued.key_id, "agent_id": agent_id, "label": label or None, "scopes": scopes, "owner": owner,
@@ -256,7 +251,7 @@ def rotate_key(
     old = find_key_by_id(pool, tenant_id, key_id)
     if old is None:
         raise NotFound("there is no key of that id")
-    issued = IssuedKey(make_key(LIVE), new_key_id or new_id(), old.principal_id)
+    issued = IssuedKey(make_secret(LIVE), new_key_id or new_id(), old.principal_id)
     said = request_change(
         pool, actor or local_administrator(tenant_id), ROTATE_KEY, f"key/{key_id}",
         {"key_id": issued.key_id, "old_key_id": key_id, "agent_id": old.agent_id, "scopes": old.scopes,

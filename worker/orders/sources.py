@@ -223,10 +223,6 @@ class OrderSource:
         """Whether there is a secret at all."""
         return bool(self.signing.secrets)
 
-    def verify(self, headers: Mapping[str, str], body: bytes, now: datetime) -> Verified | Unverified:
-        """Is it from this source? `body` raw, `now` with its zone. Never raises."""
-        return self.signing.verify(headers, body, now)
-
     def order_id(self, payload: Mapping[str, Any]) -> str:
         """The order's id alone. Raises `InvalidInput` naming the path."""
         return order_id(self.fields, payload)
@@ -259,9 +255,9 @@ class Sources:
         return self._by_name.get(name)
 
     def verify(self, name: str, headers: Mapping[str, str], body: bytes, now: datetime) -> Verified | Unverified:
-        """As `OrderSource.verify`; a source that is not there verifies nothing, like one that was not signed for."""
+        """Whether the source of this name signed the body; one that is not there signed nothing. Never raises."""
         source = self.find(name)
-        return Unverified("no_source") if source is None else source.verify(headers, body, now)
+        return Unverified("no_source") if source is None else source.signing.verify(headers, body, now)
 
     def closed(self) -> tuple[str, ...]:
         """Names of sources without a secret."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sentinel.authority.keys import find_key, looks_like_key, make_key, secret_hash
+from sentinel.authority.keys import LIVE, find_key, looks_like_key, make_secret, secret_hash
 from sentinel.cli import approvals, halts, in_doubt, keys, operators, orders, proof, public_ids, tenants
 from sentinel.store.database import AUTHORITY, Pool, with_role
 
@@ -190,7 +190,7 @@ def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -
 
 
 def test_a_mistyped_key_is_known_by_its_checksum() -> None:
-    key = make_key()
+    key = make_secret(LIVE)
     assert looks_like_key(key)
     assert re.fullmatch(r"snt_live_[0-9A-Za-z]{36}", key)
     wrong = [key[:n] + ("a" if key[n] != "a" else "b") + key[n + 1 :] for n in range(len(key))]

@@ -56,7 +56,7 @@ class Intake:
         name = asked.path.split("/")[2]
         source = Sources.load(policies_dir() / FILE_NAME, SECRETS).find(name)
         assert source is not None
-        if not isinstance(source.verify(asked.headers, asked.body, datetime.now(UTC)), Verified):
+        if not isinstance(source.signing.verify(asked.headers, asked.body, datetime.now(UTC)), Verified):
             self.unsigned += 1
             return asked.answer(401, b"{}", Connection="close")
         order = source.to_order(asked.json)

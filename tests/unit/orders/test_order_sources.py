@@ -184,6 +184,6 @@ def test_a_rotation_is_two_lines_in_the_file(tmp_path: Path) -> None:
     old = load(tmp_path, SAMPLE, {"MINE_SECRET": "o" * 16}).find("mine")
     assert new is not None and old is not None
     delivery, end = old.signing.sign(b"{}", NOW, ""), datetime(2026, 12, 31, 12, tzinfo=UTC)
-    assert new.verify(delivery, b"{}", end - timedelta(seconds=1)) == Verified()
-    assert new.verify(delivery, b"{}", end) == Unverified("mismatch")
-    assert new.verify(new.signing.sign(b"{}", NOW, ""), b"{}", end) == Verified()
+    assert new.signing.verify(delivery, b"{}", end - timedelta(seconds=1)) == Verified()
+    assert new.signing.verify(delivery, b"{}", end) == Unverified("mismatch")
+    assert new.signing.verify(new.signing.sign(b"{}", NOW, ""), b"{}", end) == Verified()
