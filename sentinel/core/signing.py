@@ -95,7 +95,7 @@ class PermitSigner:
         return self._tokens.sign(payload, bound_to=tenant_id.bytes)
 
     def read(self, tenant_id: uuid.UUID, token: str) -> PermitSlip | None:
-        """The slip inside a token issued for this tenant, or None for anything else."""
+        """The permit and digest that a token issued for this tenant names, or None for anything else."""
         payload = self._tokens.read(token, bound_to=tenant_id.bytes)
         if payload is None:
             return None

@@ -35,7 +35,7 @@ log = structlog.get_logger("sentinel.export")
 
 
 def webhook_receiver(settings: ExportSettings) -> WebhookReceiver:
-    """Webhooks as the settings have them."""
+    """The receiver of webhooks that the settings describe."""
     return WebhookReceiver(settings.client, SigningSecrets(settings.secrets), settings.timeout_seconds)
 
 

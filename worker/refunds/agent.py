@@ -76,12 +76,12 @@ class BatchProcessor:
             able, self._ledger.facts([row.ledger_entry_id for row in able]) if able else {}
         )
         self._runner.run(contexts)
-        self._close(contexts)
+        self._write_results(contexts)
         spent = [row for row in rows if row.attempts >= self._retry_policy.max_attempts]
         given_up = [RunContext(row, _nothing_known(row)) for row in spent]
         for context in given_up:
             context.event = transitions.give_up(context.row, transitions.attempts_exhausted(context.row))
-        self._close(given_up)
+        self._write_results(given_up)
         by_id = {context.row.ledger_entry_id: context for context in (*contexts, *given_up)}
         for row in rows:
             self._count(batch, by_id[row.ledger_entry_id])
@@ -90,7 +90,7 @@ class BatchProcessor:
 
     # Writing results
 
-    def _close(self, contexts: Collection[RunContext]) -> None:
+    def _write_results(self, contexts: Collection[RunContext]) -> None:
         """Write the event of each run that the graph's last steps did not record themselves."""
         changes: list[tuple[RunContext, Change]] = []
         releases: list[tuple[RunContext, ReleaseLease]] = []

@@ -128,13 +128,13 @@ def make_agent(
 
 
 def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencies) -> Sequence[PeriodicTask]:
-    book, adapters = Effects(ledger.pool, ledger.tenant_id), parts.systems.adapters
+    effects, adapters = Effects(ledger.pool, ledger.tenant_id), parts.systems.adapters
     reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
     watch = SettlementWatch(SettlementFindings(ledger.pool, ledger.tenant_id), parts.systems)
     periodic_tasks = [
         # Reconciliation first: no other task's failure may keep it from running.
         PeriodicTask(reconciler.look, RECONCILE_EVERY_SECONDS),
-        PeriodicTask(partial(deliver_best_effort, book, adapters)),
+        PeriodicTask(partial(deliver_best_effort, effects, adapters)),
         PeriodicTask(InDoubtPoller(ledger, parts.client).look, LOOK_EVERY_SECONDS),
         PeriodicTask(watch.look, WATCH_EVERY_SECONDS),
     ]

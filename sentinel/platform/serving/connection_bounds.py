@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Stage(IntEnum):
-    """What a connection is doing; the first are the first to go."""
+    """What a connection is doing; where room is needed, one of the first stage is closed first."""
 
     NEW = 0
     IDLE = 1
@@ -75,7 +75,7 @@ class Connections:
         return True
 
     def moved(self, connection: CountedConnection, stage: Stage) -> None:
-        """This connection is doing something else now, or again."""
+        """Put a connection into another stage, or behind the others of its own."""
         near = self._by_address.get(connection.address)
         if near is None or connection not in near[connection.stage]:
             return
@@ -85,7 +85,7 @@ class Connections:
         connection.stage = stage
 
     def gone(self, connection: CountedConnection) -> None:
-        """It is closed, or about to be."""
+        """Forget a connection that is closed or about to be."""
         near = self._by_address.get(connection.address)
         if near is None:
             return

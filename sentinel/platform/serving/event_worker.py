@@ -115,14 +115,14 @@ class _Acceptor:
         self._ready()
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more connections."""
         if self._again is not None:
             self._again.cancel()
         else:
             self._worker.loop.remove_reader(self._listener.fileno())
 
     async def wait_closed(self) -> None:
-        """It is."""
+        """Return at once: `close` has closed it."""
 
 
 def protocol_config(app: Any) -> Config:

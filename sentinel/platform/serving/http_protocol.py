@@ -67,7 +67,7 @@ class HttpProtocol(HttpToolsProtocol):
     # The connection
 
     def connection_made(self, transport: Any) -> None:
-        """Begin, where there is room."""
+        """Serve the connection, or close it where the process or its address has too many."""
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self.worker.nr_conns += 1

@@ -35,7 +35,7 @@ class StartGivenUp(EmbeddedError):
 
 
 def never_stop() -> bool:
-    """The answer of a starter that waits as long as it takes."""
+    """`should_stop` of a start that is never cancelled."""
     return False
 
 

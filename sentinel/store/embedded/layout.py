@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def log(self) -> Path:
-        """What the server prints."""
+        """The server's log file."""
         return self.run_dir / "server.log"
 
     @property
