@@ -29,26 +29,9 @@ _PROBLEMS = (400, 401, 403, 429, 503)
 
 def routes(blueprint: Blueprint, context: Context) -> None:
     """Add the routes to a blueprint."""
-    _key_route(blueprint, context)
     _heartbeat_route(blueprint, context)
+    _key_route(blueprint, context)
     _switch_routes(blueprint, context)
-
-
-def _key_route(blueprint: Blueprint, context: Context) -> None:
-    @blueprint.get("/key")
-    @documented(
-        "Whose key this is", description="Its own tenant and agent, for any key that is accepted; it needs no scope.",
-        responses={200: ("The tenant, and the agent it is bound to if it is.", KeySchema())}, problems=(401, 403, 429, 503),
-        security=SECURITY,
-    )  # fmt: skip
-    def key() -> Response:
-        caller = context.identity.caller(None, request.environ)
-        found = {
-            "tenant_id": str(caller.tenant_id),
-            "tenant": tenant_label_of(context.authority.pool, caller.tenant_id),
-            "agent_id": caller.agent_id,
-        }
-        return json_response(orjson.dumps({name: value for name, value in found.items() if value is not None}))
 
 
 def _heartbeat_route(blueprint: Blueprint, context: Context) -> None:
@@ -67,6 +50,23 @@ def _heartbeat_route(blueprint: Blueprint, context: Context) -> None:
         return json_response(
             orjson.dumps({"status": heartbeat_status(context.authority.pool, caller.tenant_id, agent_id)})
         )
+
+
+def _key_route(blueprint: Blueprint, context: Context) -> None:
+    @blueprint.get("/key")
+    @documented(
+        "Whose key this is", description="Its own tenant and agent, for any key that is accepted; it needs no scope.",
+        responses={200: ("The tenant, and the agent it is bound to if it is.", KeySchema())}, problems=(401, 403, 429, 503),
+        security=SECURITY,
+    )  # fmt: skip
+    def key() -> Response:
+        caller = context.identity.caller(None, request.environ)
+        found = {
+            "tenant_id": str(caller.tenant_id),
+            "tenant": tenant_label_of(context.authority.pool, caller.tenant_id),
+            "agent_id": caller.agent_id,
+        }
+        return json_response(orjson.dumps({name: value for name, value in found.items() if value is not None}))
 
 
 def _switch_routes(blueprint: Blueprint, context: Context) -> None:
