@@ -69,14 +69,14 @@ class Hub:
         return self._stopping()
 
     def join(self) -> None:
-        """Take a viewer's place; give it back with `leave`. Raises `TooManyStreams`."""
+        """Count a viewer in; `leave` counts it out. Raises `TooManyStreams`."""
         with self._lock:
             if self.viewers >= self._max_viewers:
                 raise TooManyStreams("every place for a live stream is taken; try again later")
             self.viewers += 1
 
     def leave(self) -> None:
-        """Give a place back."""
+        """Count a viewer out."""
         with self._lock:
             self.viewers -= 1
 

@@ -104,8 +104,8 @@ where tenant_id = %(tenant_id)s and operation_id between %(first)s and %(last)s 
 
 
 @cache
-def page_text(asked: tuple[str, ...], *, behind: bool) -> str:
-    """A page that `asked` for these fields of the filter, the first one or one behind a cursor."""
+def page_sql(asked: tuple[str, ...], *, behind: bool) -> str:
+    """The SQL of a page that `asked` for these fields of the filter, the first one or one behind a cursor."""
     page = select(text(_COLUMNS)).select_from(_E).where(_E.c.tenant_id == value("tenant_id", uuid.UUID))
     page = page.where(*(CONDITIONS[name] for name in asked), *([_BEHIND] if behind else []))
     return sql_text(page.order_by(_E.c.created_at.desc(), _E.c.ledger_entry_id.desc()).limit(LIMIT))
@@ -117,7 +117,7 @@ def search_ledger(
     """Rows that fit, newest first, from behind `before` = (created_at, ledger_entry_id)."""
     asked = {name: getattr(wanted, name) for name in CONDITIONS if getattr(wanted, name) is not None}
     before_at, before_id = before or (None, None)
-    return all_rows(pool, LedgerRow, page_text(tuple(asked), behind=before is not None), {
+    return all_rows(pool, LedgerRow, page_sql(tuple(asked), behind=before is not None), {
         **asked, "tenant_id": tenant_id, "limit": limit, "named": list(wanted.named),
         "pattern": beginning(wanted.prefix or ""), "before_at": before_at, "before_id": before_id,
     }, plan_anew=True)  # fmt: skip

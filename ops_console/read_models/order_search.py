@@ -73,8 +73,8 @@ group by lane, status
 
 
 @cache
-def page_text(asked: tuple[str, ...], *, is_open: bool, behind: bool) -> str:
-    """A page of orders that `asked` for these of `CONDITIONS`, the first one or one behind a cursor."""
+def page_sql(asked: tuple[str, ...], *, is_open: bool, behind: bool) -> str:
+    """The SQL of a page of orders that `asked` for these of `CONDITIONS`, the first one or one behind a cursor."""
     page = select(text(COLUMNS)).select_from(_FROM).where(_R.c.tenant_id == value("tenant_id", uuid.UUID))
     page = page.where(*(CONDITIONS[name] for name in asked), *([text(IS_OPEN)] if is_open else []))
     if behind:
@@ -90,7 +90,7 @@ def search_orders(
     asked = {name: text for name, text in (("lane", lane), ("status", status), ("prefix", prefix)) if text is not None}
     before_at, before_id = before or (None, None)
     is_open = status is not None and status not in OVER
-    statement = page_text(tuple(asked), is_open=is_open, behind=before is not None)
+    statement = page_sql(tuple(asked), is_open=is_open, behind=before is not None)
     return all_rows(pool, OrderRow, statement, {
         **asked, "tenant_id": tenant_id, "limit": limit, "pattern": beginning(prefix or ""), "before_at": before_at,
         "before_id": before_id,
@@ -98,8 +98,8 @@ def search_orders(
 
 
 @cache
-def alerts_text(*, waiting_only: bool) -> str:
-    """A page of alerts: all, or those that no channel took yet."""
+def alerts_sql(*, waiting_only: bool) -> str:
+    """The SQL of a page of alerts: all, or those that no channel took yet."""
     page = select(text(ALERT_COLUMNS)).select_from(ALERTS).where(ALERTS.c.tenant_id == value("tenant_id", uuid.UUID))
     if waiting_only:
         page = page.where(ALERTS.c.delivered_at.is_(None))
@@ -108,7 +108,7 @@ def alerts_text(*, waiting_only: bool) -> str:
 
 def alerts(pool: Pool, tenant_id: uuid.UUID, *, waiting_only: bool, limit: int) -> list[AlertRow]:
     """Alerts, newest first."""
-    return all_rows(pool, AlertRow, alerts_text(waiting_only=waiting_only), {"tenant_id": tenant_id, "limit": limit})
+    return all_rows(pool, AlertRow, alerts_sql(waiting_only=waiting_only), {"tenant_id": tenant_id, "limit": limit})
 
 
 def queue(pool: Pool, tenant_id: uuid.UUID, *, limit: int) -> list[OrderRow]:
@@ -117,7 +117,7 @@ def queue(pool: Pool, tenant_id: uuid.UUID, *, limit: int) -> list[OrderRow]:
 
 
 def lane_states(pool: Pool, tenant_id: uuid.UUID) -> list[OrdersByLane]:
-    """Where the orders stand that are not over."""
+    """The number of open orders by lane and status."""
     return all_rows(pool, OrdersByLane, LANE_STATES, {"tenant_id": tenant_id})
 
 

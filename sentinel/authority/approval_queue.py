@@ -177,8 +177,8 @@ from unnest(sentinel.limit_states(%(tenant_id)s, %(asks)s::jsonb, %(amount_minor
 
 
 @cache
-def waiting_text(*, of_kind: bool, behind: bool) -> str:
-    """A page of what waits, of one kind or all, the first one or one behind a cursor."""
+def waiting_sql(*, of_kind: bool, behind: bool) -> str:
+    """The SQL of a page of what waits, of one kind or all, the first one or one behind a cursor."""
     page = _LINES.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
     page = page.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_WAITING] if behind else []))
     return sql_text(page.order_by(*_QUEUE_ORDER).limit(LIMIT))
@@ -190,15 +190,15 @@ def waiting_page(
 ) -> list[QueueRow]:  # fmt: skip
     """Pending approvals, riskiest and soonest due first, from behind `after` = (rank, end, id)."""
     rank, at, last_id = after or (None, None, None)
-    return all_rows(pool, QueueRow, waiting_text(of_kind=kind is not None, behind=after is not None), {
+    return all_rows(pool, QueueRow, waiting_sql(of_kind=kind is not None, behind=after is not None), {
         "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "after_rank": rank, "after_at": at, "after_id": last_id,
         "limit": limit,
     })  # fmt: skip
 
 
 @cache
-def decided_text(status: str, *, of_kind: bool, behind: bool) -> str:
-    """A page of what was decided as `status` says, of one kind or all, the first one or one behind a cursor."""
+def decided_sql(status: str, *, of_kind: bool, behind: bool) -> str:
+    """The SQL of a page of what was decided as `status` says, of one kind or all, the first one or one behind a cursor."""
     page = _LINES.where(_A.c.decided_at.is_not(None), _DECIDED_AS.get(status, _A.c.status == value("status", str)))
     page = page.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_DECIDED] if behind else []))
     return sql_text(page.order_by(_A.c.decided_at.desc(), _A.c.approval_id.desc()).limit(LIMIT))
@@ -210,7 +210,7 @@ def decided_page(
 ) -> list[QueueRow]:  # fmt: skip
     """Decided and expired approvals, newest first, from behind `after` = (decided_at, id); `status` is one of `STATUSES`."""
     at, last_id = after or (None, None)
-    statement = decided_text(status, of_kind=kind is not None, behind=after is not None)
+    statement = decided_sql(status, of_kind=kind is not None, behind=after is not None)
     return all_rows(pool, QueueRow, statement, {
         "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "status": status, "after_at": at, "after_id": last_id,
         "limit": limit,
@@ -218,8 +218,8 @@ def decided_page(
 
 
 @cache
-def list_text(*, of_status: bool, behind: bool) -> str:
-    """A page of all approvals, of one status or all, the first one or one behind a cursor."""
+def list_sql(*, of_status: bool, behind: bool) -> str:
+    """The SQL of a page of all approvals, of one status or all, the first one or one behind a cursor."""
     of_tenant = select(text(COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
     status, approval_id = literal_column("a.status", Text()), literal_column("a.approval_id", Uuid())
     page = select(text("*")).select_from(of_tenant.subquery("a"))
@@ -238,7 +238,7 @@ def list_approvals(
     Ids are UUIDv7: the primary key is the order of time and the last id seen is the cursor.
     """
     fields = {"tenant_id": tenant_id, "status": status, "before": before, "limit": limit}
-    statement = list_text(of_status=status is not None, behind=before is not None)
+    statement = list_sql(of_status=status is not None, behind=before is not None)
     return all_rows(pool, ApprovalRow, statement, fields)
 
 

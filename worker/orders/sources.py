@@ -83,7 +83,7 @@ class Signing:
         return {name: environ[key] for name, key in zip(names, _environ_keys(names), strict=True) if key in environ}
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: datetime) -> Verified | Unverified:
-        """`body` as it came over the wire, `now` with its zone. Never raises."""
+        """Whether the source signed this body: `body` as it came over the wire, `now` with its zone. Never raises."""
         keys = [secret.key for secret in self.secrets if secret.until is None or now < secret.until]
         if not keys:
             return Unverified("no_secret")

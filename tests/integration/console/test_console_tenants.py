@@ -121,14 +121,14 @@ def test_no_route_shows_or_changes_anything_of_another_tenant(fixtures: Any, oth
 def test_the_check_for_leaks_sees_a_query_that_forgets_the_tenant(
     fixtures: Any, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    composed = approval_queue.list_text
+    composed = approval_queue.list_sql
 
     def forgetful(*, of_status: bool, behind: bool) -> str:
         text = composed(of_status=of_status, behind=behind)
         assert "a.tenant_id = %(tenant_id)s" in text
         return text.replace("a.tenant_id = %(tenant_id)s", "a.tenant_id <> %(tenant_id)s")
 
-    monkeypatch.setattr(approval_queue, "list_text", forgetful)
+    monkeypatch.setattr(approval_queue, "list_sql", forgetful)
     assert "GET /ops/api/approvals: 200" in leaks(fixtures, other)
 
 

@@ -119,7 +119,7 @@ def test_paging_counts_no_rows_from_the_start(fixtures: Any) -> None:
     first = search_ledger(fixtures.pool, fixtures.tenant_id, LedgerFilter(), before=None, limit=2)
     after = (first[-1].created_at, first[-1].ledger_entry_id)
     assert len(search_ledger(fixtures.pool, fixtures.tenant_id, LedgerFilter(), before=after, limit=2)) == 1
-    behind = ledger_search.page_text(tuple(ledger_search.CONDITIONS), behind=True)
+    behind = ledger_search.page_sql(tuple(ledger_search.CONDITIONS), behind=True)
     assert " offset " not in (behind + ledger_search.COUNTS).lower()
     assert "(e.created_at, e.ledger_entry_id) <" in behind
 

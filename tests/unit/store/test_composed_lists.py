@@ -32,16 +32,16 @@ def test_a_value_has_a_type_in_the_text(kind: type) -> None:
 def test_only_what_is_asked_for_is_in_the_text() -> None:
     both = (False, True)
     texts = [
-        *(approval_queue.waiting_text(of_kind=kind, behind=behind) for kind in both for behind in both),
-        *(approval_queue.decided_text("rejected", of_kind=kind, behind=behind) for kind in both for behind in both),
-        *(approval_queue.list_text(of_status=status, behind=behind) for status in both for behind in both),
+        *(approval_queue.waiting_sql(of_kind=kind, behind=behind) for kind in both for behind in both),
+        *(approval_queue.decided_sql("rejected", of_kind=kind, behind=behind) for kind in both for behind in both),
+        *(approval_queue.list_sql(of_status=status, behind=behind) for status in both for behind in both),
         *(
-            ledger_search.page_text(asked, behind=behind)
+            ledger_search.page_sql(asked, behind=behind)
             for asked in ((), ("prefix",), ("status", "since"))
             for behind in both
         ),
-        *(order_search.page_text((), is_open=is_open, behind=behind) for is_open in both for behind in both),
-        *(order_search.alerts_text(waiting_only=waiting) for waiting in both),
+        *(order_search.page_sql((), is_open=is_open, behind=behind) for is_open in both for behind in both),
+        *(order_search.alerts_sql(waiting_only=waiting) for waiting in both),
         *(
             events.page_texts(by, asked)[0]
             for by in ("id", "rare kind", "operation")
