@@ -107,6 +107,8 @@ def test_decisions_go_out_in_batches_as_opa_writes_its_log(export: Export, serve
     assert (asked.headers["content-encoding"], asked.headers["authorization"]) == ("gzip", "Bearer t0ken")
     entries = json.loads(gzip.decompress(asked.body))
     assert [one["decision_id"] for one in entries] == [one["decision_event_id"] for one in made]
+    numbers = [one["req_id"] for one in entries]
+    assert numbers == sorted(set(numbers)) and all(type(one) is int and one > 0 for one in numbers), "the feed's own"
     first = entries[0]
     assert (first["path"], first["requested_by"], first["labels"]["app"]) == (
         "sentinel/retail-refund",
