@@ -6,19 +6,6 @@ everything else is a refusal, a wait or no answer at all.
 
 from typing import TYPE_CHECKING, Any
 
-from sentinel.client.answers import (
-    ApprovalDecision,
-    ApprovalView,
-    CheckAnswer,
-    GuardAnswer,
-    HaltInForce,
-    Headroom,
-    KeyHolder,
-    ReportReceipt,
-    StartReceipt,
-    Switches,
-    SwitchState,
-)
 from sentinel.client.calls import CheckQuestion, GuardQuestion, Outcome
 from sentinel.client.client import Client
 from sentinel.client.errors import (
@@ -35,6 +22,19 @@ from sentinel.client.errors import (
 from sentinel.client.guarded import AsyncGuarded, Guarded, guarded
 
 if TYPE_CHECKING:
+    from sentinel.client.answers import (
+        ApprovalDecision,
+        ApprovalView,
+        CheckAnswer,
+        GuardAnswer,
+        HaltInForce,
+        Headroom,
+        KeyHolder,
+        ReportReceipt,
+        StartReceipt,
+        Switches,
+        SwitchState,
+    )
     from sentinel.client.async_client import AsyncClient
 
 __all__ = [
@@ -70,9 +70,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`AsyncClient`, loaded when it is first asked for: asyncio is a third of the time that this import would take."""
+    """`AsyncClient` and the answers' types, loaded when first asked for: they are most of the time that this import would take."""
     if name == "AsyncClient":
         from sentinel.client.async_client import AsyncClient
 
         return AsyncClient
+    if name in __all__:
+        from sentinel.client import answers
+
+        return getattr(answers, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

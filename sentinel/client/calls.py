@@ -6,26 +6,24 @@ so a repeat gets the recorded answer.
 
 from __future__ import annotations
 
-import json
-import random
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypedDict, TypeVar
-from urllib.parse import quote, urlencode
 
-from sentinel.client import answers
-from sentinel.client.answers import GuardAnswer, StartReceipt, guard_answer, malformed, start_receipt
 from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable
 from sentinel.client.transport import RawResponse
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired  # noqa: UP035 - typing of Python 3.10 has none
 
+    from sentinel.client import answers
+    from sentinel.client.answers import GuardAnswer, StartReceipt
+
 try:  # orjson is several times faster; the standard library does the same
     from orjson import dumps as _encode
     from orjson import loads as _decode
 except ImportError:  # pragma: no cover - depends on what is installed
+    import json
 
     def _encode(value: Any) -> bytes:  # type: ignore[misc]
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
@@ -80,6 +78,13 @@ class Outcome(TypedDict):
     agent_id: NotRequired[str | None]
 
 
+def readers() -> Any:
+    """Loaded with the first answer: it is more than half of the time that the import would take."""
+    from sentinel.client import answers
+
+    return answers
+
+
 def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
     """The request of a guard.
 
@@ -108,14 +113,19 @@ def question_body(fields: Mapping[str, Any], agent_id: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
 class ClientCall(Generic[Parsed]):
     """One request and the reader of its answer."""
 
-    method: str
-    path: str
-    body: Mapping[str, Any] | None
-    parse: Callable[[RawResponse, Mapping[str, Any]], Parsed]
+    __slots__ = ("body", "method", "parse", "path")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        parse: Callable[[RawResponse, Mapping[str, Any]], Parsed],
+    ) -> None:
+        self.method, self.path, self.body, self.parse = method, path, body, parse
 
     @property
     def sent(self) -> bytes | None:
@@ -140,43 +150,47 @@ def start_call(
 ) -> ClientCall[StartReceipt]:
     """`action/guard/start`."""
     body = start_body(answer, start_id, act_within_seconds)
-    return ClientCall("POST", "/action/guard/start", body, lambda _, found: start_receipt(found))
+    return ClientCall("POST", "/action/guard/start", body, lambda _, found: readers().start_receipt(found))
 
 
 def report_call(outcome: Outcome, agent_id: str) -> ClientCall[answers.ReportReceipt]:
     """`action/guard/report`."""
     body = question_body(outcome, agent_id)
-    return ClientCall("POST", "/action/guard/report", body, lambda _, found: answers.report_receipt(found))
+    return ClientCall("POST", "/action/guard/report", body, lambda _, found: readers().report_receipt(found))
 
 
 def check_call(question: CheckQuestion, agent_id: str) -> ClientCall[answers.CheckAnswer]:
     """`action/check`."""
     body = question_body(question, agent_id)
-    return ClientCall("POST", "/action/check", body, lambda _, found: answers.check_answer(found))
+    return ClientCall("POST", "/action/check", body, lambda _, found: readers().check_answer(found))
 
 
 def headroom_call(question: CheckQuestion, agent_id: str) -> ClientCall[list[answers.Headroom]]:
     """`action/headroom`."""
     return ClientCall(
-        "POST", "/action/headroom", question_body(question, agent_id), lambda _, found: answers.headrooms(found)
+        "POST", "/action/headroom", question_body(question, agent_id), lambda _, found: readers().headrooms(found)
     )
 
 
 def approval_call(approval_id: str | uuid.UUID) -> ClientCall[answers.ApprovalView]:
     """`approval/{id}`."""
+    from urllib.parse import quote
+
     path = f"/approval/{quote(str(approval_id), safe='')}"
-    return ClientCall("GET", path, None, lambda _, found: answers.approval_view(found))
+    return ClientCall("GET", path, None, lambda _, found: readers().approval_view(found))
 
 
 def heartbeat_call(agent_id: str) -> ClientCall[str]:
     """`heartbeat`."""
+    from urllib.parse import urlencode
+
     path = "/heartbeat?" + urlencode({"agent_id": agent_id})
-    return ClientCall("GET", path, None, lambda _, found: answers.heartbeat_status(found))
+    return ClientCall("GET", path, None, lambda _, found: readers().heartbeat_status(found))
 
 
 def key_call() -> ClientCall[answers.KeyHolder]:
     """`key`."""
-    return ClientCall("GET", "/key", None, lambda _, found: answers.key_holder(found))
+    return ClientCall("GET", "/key", None, lambda _, found: readers().key_holder(found))
 
 
 def chosen_agent(given: str | None, default: str | None) -> str:
@@ -205,6 +219,8 @@ def pause_before_retry(error: Unreachable, attempt: int, retries: int, left_seco
 
 def poll_pause(attempt: int, most_seconds: float, left_seconds: float) -> float:
     """Seconds until an approval is looked at again: 0.2 at first, doubled up to `most_seconds`, with jitter."""
+    import random
+
     growing: float = min(_FIRST_POLL_SECONDS * 2.0 ** min(attempt, 20), most_seconds)
     return min(growing * (0.75 + random.random() / 2), left_seconds)
 
@@ -215,6 +231,8 @@ def _is_retryable(error: Unreachable) -> bool:
 
 
 def _backoff_seconds(attempt: int, error: Unreachable) -> float:
+    import random
+
     jittered: float = _FIRST_BACKOFF_SECONDS * 2**attempt * (0.5 + random.random())
     return max(jittered, error.retry_after_seconds or 0.0)
 
@@ -224,7 +242,7 @@ def _content(raw: RawResponse) -> Mapping[str, Any]:
     found = _object(raw)
     if raw.status == 200:
         if found is None:
-            malformed("200 without a JSON object")
+            raise Unreachable(NoAnswerKind.MALFORMED, "200 without a JSON object")
         return found
     return raise_for_status(raw.status, found, wait=_retry_after(raw.retry_after))
 
@@ -239,13 +257,13 @@ def raise_for_status(status: int, problem: Mapping[str, Any] | None, *, wait: fl
     if status in (408, 425, 429) or still_deciding:
         raise Unreachable(NoAnswerKind.BUSY, f"status {status}", retry_after_seconds=wait)
     if status < 400 or problem is None:
-        malformed(f"status {status} without a problem document")
+        raise Unreachable(NoAnswerKind.MALFORMED, f"status {status} without a problem document")
     raise _rejection(status, problem)
 
 
 def read_guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed: bool) -> GuardAnswer:
     """A 200 of a guard about `body`. Raises `Unreachable`."""
-    answer = guard_answer(
+    answer: GuardAnswer = readers().guard_answer(
         found,
         action=body["action"],
         agent_id=body["agent_id"],
@@ -253,9 +271,9 @@ def read_guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, repl
         replayed=replayed,
     )
     if (answer.resource, answer.risk_class) != (body["resource"], body["risk_class"]):
-        malformed("the answer is about another resource or risk class")
+        raise Unreachable(NoAnswerKind.MALFORMED, "the answer is about another resource or risk class")
     if answer.start is None and answer.may_start and "start_id" in body:
-        malformed("a permission for a start id does not say that it is started")
+        raise Unreachable(NoAnswerKind.MALFORMED, "a permission for a start id does not say that it is started")
     return answer
 
 

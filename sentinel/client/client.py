@@ -9,19 +9,29 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
 
-from sentinel.client import answers, calls
-from sentinel.client.answers import GuardAnswer, StartReceipt, Switches, start_receipt, switched_off, switches_answer
-from sentinel.client.calls import PREFIX, CheckQuestion, ClientCall, GuardQuestion, Outcome, guard_body, question_body
+from sentinel.client import calls
+from sentinel.client.calls import (
+    PREFIX,
+    CheckQuestion,
+    ClientCall,
+    GuardQuestion,
+    Outcome,
+    guard_body,
+    question_body,
+    readers,
+)
 from sentinel.client.errors import ApprovalPending, Rejected, Unreachable
 from sentinel.client.transport import Transport, call_span
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from typing_extensions import Unpack
 
+    from sentinel.client import answers
+    from sentinel.client.answers import GuardAnswer, StartReceipt, Switches
     from sentinel.client.async_client import AsyncClient
 
 Parsed = TypeVar("Parsed")
@@ -83,7 +93,7 @@ class Client:
         return self._call_many(
             "/action/guard/start",
             [calls.start_body(answer, start_id, act_within_seconds) for answer, start_id in permits],
-            lambda _body, found, **_: start_receipt(found),
+            lambda _body, found, **_: readers().start_receipt(found),
         )
 
     def report(self, **outcome: Unpack[Outcome]) -> answers.ReportReceipt:
@@ -93,7 +103,9 @@ class Client:
     def report_many(self, outcomes: Sequence[Outcome]) -> list[answers.ReportReceipt | Unreachable | Rejected]:
         """`report` for up to 64 outcomes (its keyword arguments each) in one call: per outcome the receipt or its error."""
         bodies = [question_body(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
-        return self._call_many("/action/guard/report", bodies, lambda _body, found, **_: answers.report_receipt(found))
+        return self._call_many(
+            "/action/guard/report", bodies, lambda _body, found, **_: readers().report_receipt(found)
+        )
 
     def check(self, **question: Unpack[CheckQuestion]) -> answers.CheckAnswer:
         """What would be decided now; reserves nothing and permits nothing."""
@@ -102,7 +114,7 @@ class Client:
     def check_many(self, questions: Sequence[CheckQuestion]) -> list[answers.CheckAnswer | Unreachable | Rejected]:
         """`check` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
         bodies = [question_body(question, self._agent(question.get("agent_id"))) for question in questions]
-        return self._call_many("/action/check", bodies, lambda _body, found, **_: answers.check_answer(found))
+        return self._call_many("/action/check", bodies, lambda _body, found, **_: readers().check_answer(found))
 
     def headroom(self, **question: Unpack[CheckQuestion]) -> list[answers.Headroom]:
         """What is left of each limit that the action would be counted in; reserves nothing."""
@@ -137,8 +149,10 @@ class Client:
 
     def approvals_since(self, since: datetime, limit: int = 500) -> list[answers.ApprovalDecision]:
         """Approvals decided after `since` (timezone-aware), oldest first, at most `limit` (1 to 500)."""
+        from urllib.parse import urlencode
+
         path = "/approvals/since?" + urlencode({"since": since.isoformat(), "limit": limit})
-        return self._run(ClientCall("GET", path, None, lambda _, found: answers.approval_decisions(found)))
+        return self._run(ClientCall("GET", path, None, lambda _, found: readers().approval_decisions(found)))
 
     def heartbeat(self, agent_id: str | None = None) -> str:
         """OK, PAUSE or KILL."""
@@ -150,12 +164,16 @@ class Client:
 
     def switches(self) -> Switches:
         """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""
-        return self._run(ClientCall("GET", "/switches", None, lambda _, found: switches_answer(found)))
+        call: ClientCall[Switches]
+        call = ClientCall("GET", "/switches", None, lambda _, found: readers().switches_answer(found))
+        return self._run(call)
 
     def switch_off(self, name: str, reason: str) -> bool:
         """Turn a switch off for everybody (an agent cannot turn one on); whether it was turned off only now."""
         body = {"switch": name, "reason": reason}
-        return self._run(ClientCall("POST", "/switches/off", body, lambda _, found: switched_off(found, name)))
+        call: ClientCall[bool]
+        call = ClientCall("POST", "/switches/off", body, lambda _, found: readers().switched_off(found, name))
+        return self._run(call)
 
     def as_async(self) -> AsyncClient:
         """An `AsyncClient` of the same address, key, agent and bounds."""
@@ -191,9 +209,9 @@ class Client:
         if len(bodies) == 1:
             return [self._call_in_batch_form(path, bodies[0], parse)]
         try:
-            found = self._run(
+            found: list[answers.BatchItem] = self._run(
                 ClientCall(
-                    "POST", f"{path}/batch", {"requests": bodies}, lambda _, got: answers.batch(got, len(bodies))
+                    "POST", f"{path}/batch", {"requests": bodies}, lambda _, got: readers().batch(got, len(bodies))
                 )
             )
         except Rejected as error:

@@ -12,12 +12,10 @@ As a decorator the key and the params may be functions of the call's own argumen
 from __future__ import annotations
 
 import functools
-import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from sentinel.client.answers import GuardAnswer
 from sentinel.client.calls import GuardQuestion, Outcome
 from sentinel.client.client import Client
 from sentinel.client.errors import (
@@ -33,11 +31,10 @@ from sentinel.client.errors import (
 if TYPE_CHECKING:
     from typing import ParamSpec
 
+    from sentinel.client.answers import GuardAnswer
     from sentinel.client.async_client import AsyncClient
 
     P = ParamSpec("P")
-
-_log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -76,7 +73,11 @@ class _Run:
     def _not_reported(self, failure: ClientError) -> None:
         # The side effect has happened, so do not raise. Unreported, the operation becomes in doubt at the authority.
         assert self.answer is not None
-        _log.warning("the outcome of %s was not reported: %s", self.answer.idempotency_key, failure.detail)
+        import logging
+
+        logging.getLogger(__name__).warning(
+            "the outcome of %s was not reported: %s", self.answer.idempotency_key, failure.detail
+        )
 
 
 class Guarded(_Run):

@@ -15,9 +15,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from sentinel.client.errors import NoAnswerKind, Unreachable
@@ -135,8 +133,7 @@ class Transport:
         return self._endpoint.tls.wrap_socket(link, server_hostname=self._endpoint.host)
 
 
-@dataclass(frozen=True, slots=True)
-class RawResponse:
+class RawResponse(NamedTuple):
     """A response, unparsed."""
 
     status: int
@@ -150,6 +147,8 @@ class Endpoint:
     """One base address and the headers of every request to it. Raises `ValueError` for what is no address."""
 
     def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
+        from urllib.parse import urlsplit
+
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError("the authority's address must look like http://host:port")

@@ -52,6 +52,8 @@ def entry_of(event: FeedEvent) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "labels": {"app": "sentinel", "id": str(event.tenant_id), "version": __version__},
         "decision_id": str(event.event_id),
+        # A number that is one decision's within its tenant's feed (`labels.id`).
+        "req_id": event.position,
         "timestamp": event.occurred_at.astimezone(UTC).isoformat(),
         "path": f"sentinel/{policy}" if policy else "sentinel",
         "input": {"operation_id": data.get("operation_id"), **{name: data[name] for name in _INPUT if name in data}},

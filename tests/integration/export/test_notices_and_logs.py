@@ -7,7 +7,10 @@ import gzip
 import json
 import re
 import smtplib
+import socketserver
+import threading
 from collections.abc import Iterator
+from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any
 
@@ -24,6 +27,34 @@ from tests.support.fixtures import Fixtures
 from tests.support.scripted_server import ScriptedServer
 
 CONSOLE = "https://console.shop.example/"
+
+
+class Mailbox(socketserver.ThreadingTCPServer):
+    """A mail server on loopback (RFC 5321, what one message needs) that keeps what it is handed."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), MailSession)
+        self.taken: list[bytes] = []
+
+
+class MailSession(socketserver.StreamRequestHandler):
+    """One connection."""
+
+    server: Mailbox
+
+    def handle(self) -> None:
+        """Answer each line; the lines after DATA, up to a lone dot, are the message."""
+        self.wfile.write(b"220 mailbox\r\n")
+        while line := self.rfile.readline():
+            if line.upper().startswith(b"DATA"):
+                self.wfile.write(b"354 go on\r\n")
+                self.server.taken.append(b"".join(iter(self.rfile.readline, b".\r\n")))
+            is_last = line.upper().startswith(b"QUIT")
+            self.wfile.write(b"221 bye\r\n" if is_last else b"250 ok\r\n")
+            if is_last:
+                return
 
 
 @pytest.fixture
@@ -99,6 +130,25 @@ def test_a_mailbox_is_told_of_an_approval(export: Export, monkeypatch: pytest.Mo
     )
 
 
+def test_a_mail_server_is_handed_one_mail_for_each_approval(export: Export) -> None:
+    with Mailbox() as mailbox:
+        threading.Thread(target=mailbox.serve_forever, daemon=True).start()
+        sender = sender_with(
+            export, mail_to="desk@shop.example", smtp_host="127.0.0.1", smtp_port=mailbox.server_address[1],
+            smtp_from="sentinel@shop.example", smtp_security="none",
+        )  # fmt: skip
+        answers_given = [export.fixtures.guard(value=value) for value in (40, 900, 800)]
+        send(export, sender)
+        send(export, sender)
+        mailbox.shutdown()
+    mails = [message_from_bytes(one, policy=policy.default) for one in mailbox.taken]
+    assert [mail["Subject"].split(", ")[1] for mail in mails] == ["900 USD", "800 USD"], "not of what is allowed"
+    for mail, answer in zip(mails, answers_given[1:], strict=True):
+        assert isinstance(mail, EmailMessage)
+        assert mail.get_content().splitlines()[-1] == f"{CONSOLE}ops/approvals/{answer['approval_id']}"
+        assert (mail["To"], mail["From"]) == ("desk@shop.example", "sentinel@shop.example")
+
+
 def test_decisions_go_out_in_batches_as_opa_writes_its_log(export: Export, server: ScriptedServer) -> None:
     sender = sender_with(export, decision_log_url=f"{server.url}/logs", decision_log_token="t0ken")
     made = [export.fixtures.guard(value=1 + number) for number in range(3)]
@@ -107,6 +157,8 @@ def test_decisions_go_out_in_batches_as_opa_writes_its_log(export: Export, serve
     assert (asked.headers["content-encoding"], asked.headers["authorization"]) == ("gzip", "Bearer t0ken")
     entries = json.loads(gzip.decompress(asked.body))
     assert [one["decision_id"] for one in entries] == [one["decision_event_id"] for one in made]
+    numbers = [one["req_id"] for one in entries]
+    assert numbers == sorted(set(numbers)) and all(type(one) is int and one > 0 for one in numbers), "the feed's own"
     first = entries[0]
     assert (first["path"], first["requested_by"], first["labels"]["app"]) == (
         "sentinel/retail-refund",

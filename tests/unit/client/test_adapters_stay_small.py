@@ -42,3 +42,32 @@ def test_the_client_loads_neither_adapters_nor_an_event_loop() -> None:
     assert {name for name in loaded if name.startswith("sentinel.")} == {
         name for name in loaded if name.startswith("sentinel.client")
     }
+
+
+LATER = (
+    "dataclasses",
+    "inspect",
+    "logging",
+    "ssl",
+    "asyncio",
+    "random",
+    "urllib",
+    "ipaddress",
+    "email",
+    "http",
+    "typing_extensions",
+)
+
+
+def test_the_client_loads_what_reads_answers_with_the_first_answer() -> None:
+    """As in an environment that has the client alone: orjson, where it is there, loads some of it."""
+    program = (
+        "import json, sys; sys.modules['orjson'] = None; before = set(sys.modules)\n"
+        "from sentinel.client import Client, guarded; loaded = set(sys.modules) - before\n"
+        "from sentinel.client import AsyncClient, GuardAnswer, Switches\n"
+        "print(json.dumps([sorted(loaded), GuardAnswer.__module__, AsyncClient.__module__, Switches.__module__]))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=60, check=True, cwd=INTEGRATIONS.parents[1])  # fmt: skip
+    loaded, answer, client, switches = json.loads(done.stdout)
+    assert {name for name in loaded if name.partition(".")[0] in LATER or name == "sentinel.client.answers"} == set()
+    assert (answer, client, switches) == ("sentinel.client.answers", "sentinel.client.async_client", "sentinel.client.answers")  # fmt: skip
