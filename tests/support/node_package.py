@@ -30,7 +30,9 @@ def agent_with(folder: Path, package: Path) -> Path:
     """A folder whose programs import the package and nothing else."""
     (folder / "node_modules").mkdir(parents=True)
     with tarfile.open(package) as archive:
-        archive.extractall(folder / "node_modules", filter="data")
+        if hasattr(tarfile, "data_filter"):  # since 3.11.4
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder / "node_modules")
     (folder / "node_modules" / "package").rename(folder / "node_modules" / "sentinel-client")
     (folder / "package.json").write_text('{"type": "module"}')
     return folder

@@ -123,7 +123,8 @@ def test_a_check_for_private_addresses_alone_lets_several_through(dialled: list[
     """The mutant: what `ipaddress` calls private is not all that is inside."""
     weak = PublicHttpClient(("https",), None, lambda address: not address.is_private and not address.is_loopback, names)
     found = set(reached(lambda url: weak.exchange("GET", url), dialled))
-    assert {"https://168.63.129.16/", "https://[64:ff9b::a00:1]/", "https://[2002:a9fe:a9fe::1]/"} <= found
+    # What else is found depends on the release of Python.
+    assert {"https://168.63.129.16/", "https://[64:ff9b::a00:1]/"} <= found
 
 
 def test_an_outside_address_is_connected_to_and_nothing_else(dialled: list[str]) -> None:
