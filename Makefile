@@ -17,8 +17,8 @@ WORKERS ?= 4
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-# The first Python that is new enough; PYTHON=… chooses another.
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# Read once, and only where an environment is made; PYTHON=… chooses another.
+PYTHON ?= $(shell sh deploy/find_python.sh)
 
 .venv/.runtime: setup.cfg pyproject.toml $(LOCK)
 	@test -n "$(PYTHON)" || { echo "Error: Python 3.11 or newer is needed (none found on PATH)"; exit 2; }

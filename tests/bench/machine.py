@@ -7,6 +7,8 @@ import os
 import platform
 import re
 import statistics
+import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -25,7 +27,7 @@ def describe_machine() -> dict[str, str]:
         "processors": str(os.cpu_count()),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()}, compiled {'with' if _is_optimised() else 'without'} optimisations",
         "postgresql": str(find_binaries().version),
         "load by": "wrk" if has_wrk() else "tests/bench/load.py",
         "fdatasync": f"{_fdatasync_us():.0f} µs",
@@ -37,6 +39,11 @@ def machine_id(machine: dict[str, str]) -> str:
     """Short text that two runs have in common exactly when their CPU times may be compared."""
     said = "\n".join(machine[name] for name in SAME)
     return f"{re.sub(r'[^a-z0-9]+', '-', machine['processor'].lower()).strip('-')}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+
+
+def _is_optimised() -> bool:
+    """Whether the interpreter was compiled with profile-guided optimisation, as far as it says; what a distribution ships counts as such."""
+    return sys.base_prefix == "/usr" or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
 
 
 def _processor() -> str:
