@@ -1,4 +1,4 @@
-"""What tests of every kind share: one private PostgreSQL per test process, a fresh migrated database per test."""
+"""What tests of every kind share: one private PostgreSQL per test process, a migrated database per test, as new."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from sentinel.store.embedded.logins import LOGINS
 from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
 from tests.support.fixtures import Fixtures, Tenant, make_fixtures
+from tests.support.kept_databases import KeptDatabases
 from tests.support.many_apps import compile_once
 
 compile_once()
@@ -140,28 +141,36 @@ def _create(server: RunningServer, name: str, template: str) -> None:
         connection.execute(f"create database {name} template {template} strategy file_copy".encode())
 
 
-@contextmanager
-def _copy_of(template: str, server: RunningServer) -> Iterator[str]:
-    """An administrator's address of a fresh copy, gone afterwards."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    _create(server, name, template)
-    yield at(server.admin_url, name)
-    with psycopg.connect(server.admin_url, autocommit=True) as connection:
-        connection.execute(f"drop database {name} with (force)".encode())
+@pytest.fixture(scope="session")
+def kept_databases(pg_server: RunningServer) -> Iterator[KeptDatabases]:
+    """The databases of this test process that are emptied between tests."""
+    kept = KeptDatabases(pg_server.admin_url)
+    yield kept
+    kept.close()
+
+
+def _database_of(request: pytest.FixtureRequest, kept: KeptDatabases, template: str) -> AbstractContextManager[str]:
+    """A database as the template; of a test marked `fresh_database`, or of such a module, a copy of its own."""
+    is_fresh = request.node.get_closest_marker("fresh_database") is not None
+    return kept.copy_of(template) if is_fresh else kept.one_of(template)
 
 
 @pytest.fixture
-def database_url(pg_server: RunningServer, migrated_template: str) -> Iterator[str]:
-    """An administrator's address of a fresh migrated database, gone after the test."""
-    with _copy_of(migrated_template, pg_server) as url:
+def database_url(
+    request: pytest.FixtureRequest, kept_databases: KeptDatabases, migrated_template: str
+) -> Iterator[str]:
+    """An administrator's address of a migrated database without rows; nobody else uses it during the test."""
+    with _database_of(request, kept_databases, migrated_template) as url:
         yield url
 
 
 @pytest.fixture
-def fixtures(pg_server: RunningServer, furnished_template: tuple[str, Tenant]) -> Iterator[Fixtures]:
-    """A tenant, its people, an agent key and an authority in this process, on a fresh database."""
+def fixtures(
+    request: pytest.FixtureRequest, kept_databases: KeptDatabases, furnished_template: tuple[str, Tenant]
+) -> Iterator[Fixtures]:
+    """A tenant, its people, an agent key and an authority in this process, on a database without other rows."""
     template, tenant = furnished_template
-    with _copy_of(template, pg_server) as url:
+    with _database_of(request, kept_databases, template) as url:
         made = make_fixtures(url, tenant=tenant)
         yield made
         made.close()

@@ -42,7 +42,7 @@ def module(name: str, *arguments: str) -> list[str]:
 
 
 def run(
-    *arguments: str, stdin: str = "", timeout: float = 60, program: str = "sentinel.cli.main", **env: str
+    *arguments: str, stdin: str = "", timeout: float = 150, program: str = "sentinel.cli.main", **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
@@ -57,7 +57,7 @@ def run(
 
 
 def run_warm_command(
-    *arguments: str, stdin: str = "", timeout: float = 60, program: str = "sentinel.cli.main", **env: str
+    *arguments: str, stdin: str = "", timeout: float = 150, program: str = "sentinel.cli.main", **env: str
 ) -> subprocess.CompletedProcess[str]:
     """As `run`, begun with everything imported: where the start itself is not what is tried."""
     return run_warm(program, *arguments, env=clean_env(**env), stdin=stdin, timeout=timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from sentinel.authority.api import identity
 from sentinel.authority.app import build_authority, create_app
 from sentinel.authority.settings import Settings
 from sentinel.platform.http.rate_limit import SharedRateLimit
@@ -50,8 +52,13 @@ def seated(fixtures: Fixtures, url: str, **over: Any) -> Iterator[Fixtures]:
 
 
 @pytest.fixture
-def behind(fixtures: Fixtures) -> Iterator[tuple[Fixtures, DatabaseProxy]]:
-    """A set of fixtures whose authority reaches the database through a proxy, warmed up so that the next query is the one meant."""
+def behind(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fixtures, DatabaseProxy]]:
+    """A set of fixtures whose authority reaches the database through a proxy, warmed up so that the next query is the one meant.
+
+    A key that was found stays known, however slow the machine: looking it up anew would use up what the proxy was ordered.
+    """
+    monkeypatch.setattr(identity, "_REMEMBER_SECONDS", math.inf)
+    monkeypatch.setattr(identity, "_REFRESH_SECONDS", math.inf)
     with proxied(fixtures.url) as proxy, seated(fixtures, proxy.url(fixtures.url)):
         fixtures.guard(fresh())
         yield fixtures, proxy

@@ -127,9 +127,9 @@ class LedgerFixtures:
 
 
 def worker_settings(**over: Any) -> WorkerSettings:
-    """Settings that do not wait long."""
+    """Settings that do not pause long. An authority that answers is waited for, however busy the machine is."""
     fields: dict[str, Any] = {
-        "api_key": "key", "guard_timeout_seconds": 0.5, "backoff_seconds": 0.01, "backoff_max_seconds": 0.05,
+        "api_key": "key", "guard_timeout_seconds": 10.0, "backoff_seconds": 0.01, "backoff_max_seconds": 0.05,
         "poll_seconds": 0.02, "concurrency": 4,
     }  # fmt: skip
     return WorkerSettings(**{**fields, **over})

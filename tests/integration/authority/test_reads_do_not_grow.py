@@ -20,6 +20,7 @@ from tests.support.fixtures import Fixtures, guard_body, make_fixtures
 from tests.support.permit_pile import pile_up
 from tests.support.roomy import roomy_policies
 
+pytestmark = pytest.mark.fresh_database  # counts what is read
 FEW, MANY = 100, 10_000
 """Operations; half as many rows of budgets."""
 UNTENDED = "select format('alter table %s set (autovacuum_enabled = false)', oid::regclass) from pg_class where relkind = 'r' and relnamespace = 'sentinel'::regnamespace"

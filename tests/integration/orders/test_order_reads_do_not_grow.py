@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body
 
+pytestmark = pytest.mark.fresh_database  # counts what is read
 FEW, MANY = 10, 60
 READ = "select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where schemaname = 'orders'"
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from sentinel.core.money import Money
+from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response
 from tests.support.canned_answers import PLACE, CannedServer, answering
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
+from worker.orders import model_score
 from worker.orders.model_score import MAX_REPAIRS, ModelScore, question
 from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Item, KnownAccount, Order, Score, Signal
 from worker.orders.scoring import Scorer
@@ -180,18 +182,32 @@ def test_a_repaired_answer_counts() -> None:
     assert "Ignore this order" not in json.dumps(last), "what it said is not sent back"
 
 
-def test_repairs_share_the_one_deadline(wire: ScriptedServer) -> None:
-    def slow(asked: Asked) -> None:
-        asked.stop.wait(0.4)
-        asked.say(completion("no"))
+@pytest.mark.parametrize(
+    ("deadline", "given"),
+    [(None, [0.9, 0.5, 0.1]), (0.7, [0.7, 0.3]), (0.0, [])],
+    ids=["its own", "the order's", "over"],
+)
+def test_repairs_share_the_one_deadline(
+    monkeypatch: pytest.MonkeyPatch, deadline: float | None, given: list[float]
+) -> None:
+    """Each malformed answer takes 0.4 seconds of a clock that only this moves; what is left is the next one's deadline."""
+    now, asked = [0.0], []
 
-    wire.script = slow
-    score, seconds = took(lambda: model(wire, 0.9).judge(ORDER, RULES))
-    assert score.signals[-1].code == "model_timeout"
-    assert seconds < 0.9 + SLACK / 2
-    score, seconds = took(lambda: model(wire, 8.0).judge(ORDER, RULES, time.monotonic() + 0.3))
-    assert score.signals[-1].code == "model_timeout", "the order's own deadline counts too"
-    assert seconds < 0.3 + SLACK / 2
+    class Slow(JsonClient):
+        def ask(self, *_: Any, deadline_seconds: float | None = None, **__: Any) -> Response | NoResponse:
+            assert deadline_seconds is not None
+            asked.append(round(deadline_seconds, 6))
+            now[0] += min(0.4, deadline_seconds)
+            body = json.dumps(completion("no")).encode()
+            return (
+                Response(200, "application/json", body) if deadline_seconds > 0.4 else NoResponse(FailureKind.TIMEOUT)
+            )
+
+    monkeypatch.setattr(model_score, "JsonClient", Slow)
+    score = ModelScore(PLACE, "some-model", timeout_seconds=0.9, now=lambda: now[0]).judge(ORDER, RULES, deadline)
+    assert (score.band, score.signals[-1].code) == (Band.MEDIUM, "model_timeout")
+    assert asked == given
+    assert now[0] == pytest.approx(sum(given[:1]))
 
 
 def test_nobody_there_and_an_address_that_is_none_are_medium() -> None:

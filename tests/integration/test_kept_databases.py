@@ -1,0 +1,180 @@
+"""A database goes from test to test and shows nothing of the one before: no row, no sequence, no change of the schema."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from sentinel.store.database import AUTHORITY, with_role
+from sentinel.store.embedded import RunningServer
+from tests.conftest import at
+from tests.support import kept_databases
+from tests.support.catalog import catalog
+from tests.support.kept_databases import KeptDatabases
+
+TABLES = "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname in ('sentinel', 'refunds', 'orders', 'public')"
+SEQUENCES = "select format('%I.%I', schemaname, sequencename), last_value from pg_sequences"
+UNCHECKED = """
+select format('alter table %s drop constraint %I', conrelid::regclass, conname) from pg_constraint
+where contype = 'c' and conrelid <> 0 and conrelid::regclass::text ~ '^(sentinel|refunds|orders)' and conparentid = 0
+union all
+select format('alter table %s alter %I drop not null', attrelid::regclass, attname) from pg_attribute a
+where attnotnull and attnum > 0 and not attisdropped and attidentity = '' and attrelid::regclass::text ~ '^(sentinel|refunds|orders)'
+  and (select relkind from pg_class where oid = attrelid) = 'r'
+  and not exists (select from pg_index where indrelid = attrelid and indisprimary and attnum = any (indkey))
+"""
+KEYS = """
+select format_type(a.atttypid, a.atttypmod), quote_ident(a.attname) from pg_index x
+join pg_attribute a on a.attrelid = x.indrelid and a.attnum = any (x.indkey) and a.attidentity = ''
+where x.indisprimary and x.indrelid = %s::regclass
+"""
+VALUES = {
+    "text": "'nobody'", "uuid": "gen_random_uuid()", "bigint": "7", "integer": "7", "smallint": "7", "boolean": "false",
+    "timestamp with time zone": "now()", "bytea": "'x'", "date": "now()", "character varying(32)": "'nobody'", "character(3)": "'ZZZ'",
+}  # fmt: skip
+"""Of a key of each type, one that no row of a template has."""
+
+
+@pytest.fixture
+def kept(pg_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptDatabases]:
+    """Databases that are used again at once."""
+    monkeypatch.setattr(kept_databases, "RESTING", 1)
+    made = KeptDatabases(pg_server.admin_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def unchecked(pg_server: RunningServer, furnished_template: tuple[str, object]) -> Iterator[str]:
+    """A template like that of `fixtures` whose tables take any row."""
+    name = f"unchecked_{uuid.uuid4().hex[:8]}"
+    with entered(pg_server.admin_url) as server:
+        server.execute(f"create database {name} template {furnished_template[0]}".encode())
+        with entered(at(pg_server.admin_url, name)) as admin:
+            for (statement,) in admin.execute(UNCHECKED.encode()).fetchall():
+                admin.execute(statement)
+        yield name
+        server.execute(f"drop database {name} with (force)".encode())
+
+
+def entered(url: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(url, autocommit=True)
+
+
+def identity(admin: psycopg.Connection[Any]) -> int:
+    """Which database it is, whatever it is called now."""
+    found = admin.execute("select oid from pg_database where datname = current_database()").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def add_a_row(admin: psycopg.Connection[Any], table: str) -> None:
+    columns = admin.execute(KEYS.encode(), [table]).fetchall()
+    names, values = ", ".join(name for _, name in columns), ", ".join(VALUES[kind] for kind, _ in columns)
+    admin.execute(
+        (
+            f"insert into {table} ({names}) values ({values})" if columns else f"insert into {table} default values"
+        ).encode()
+    )
+
+
+def test_a_test_finds_no_row_of_the_one_before_whatever_table_it_wrote(kept: KeptDatabases, unchecked: str) -> None:
+    with kept.one_of(unchecked) as url, entered(url) as admin:
+        before, which = catalog(admin), identity(admin)
+        tables = [name for (name,) in admin.execute(TABLES.encode()).fetchall()]
+        admin.execute("set session_replication_role = replica")
+        for table in tables:
+            counted = admin.execute(f"select count(*) from {table}".encode()).fetchone()
+            add_a_row(admin, table)
+            assert admin.execute(f"select count(*) - 1 from {table}".encode()).fetchone() == counted
+    with kept.one_of(unchecked) as url, entered(url) as admin:
+        assert identity(admin) == which, "it is the same database"
+        assert catalog(admin) == before
+        assert admin.execute(SEQUENCES.encode()).fetchall() == [
+            (name, None) for name, _ in admin.execute(SEQUENCES.encode())
+        ]
+        # What was there from the beginning comes back when it was changed or deleted.
+        admin.execute("set session_replication_role = replica")
+        for table in tables:
+            admin.execute(f"delete from {table}".encode())
+    with kept.one_of(unchecked) as url, entered(url) as admin:
+        assert (identity(admin), catalog(admin)) == (which, before)
+
+
+CHANGES = (
+    "create table public.more (a int)",
+    "create schema more",
+    "create view public.more as select 1 as a",
+    "create function sentinel.more() returns int language sql return 1",
+    "create index on sentinel.halts (reason)",
+    "alter table sentinel.halts add column more int",
+    "alter table sentinel.halts alter reason set default 'x'",
+    "alter table sentinel.halts rename to more",
+    "alter table sentinel.halts owner to sentinel_admin",
+    "alter table sentinel.halts set (fillfactor = 50)",
+    "alter table sentinel.events disable trigger all",
+    "alter table sentinel.halts add constraint more check (reason <> 'x') not valid",
+    "comment on table sentinel.halts is 'x'",
+    "grant delete on sentinel.halts to sentinel_worker",
+    "grant update (reason) on sentinel.halts to sentinel_worker",
+    "revoke select on sentinel.halts from sentinel_authority",
+    "revoke all on schema sentinel from sentinel_authority",
+    "revoke execute on function pg_catalog.now() from public",
+    "alter default privileges grant select on tables to sentinel_worker",
+    "alter database {} set default_transaction_read_only = on",
+    "alter database {} set search_path = public",
+    "alter database {} connection limit 3",
+    "alter role sentinel_worker in database {} set timezone = 'Asia/Tokyo'",
+    "revoke connect on database {} from public",
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_database_whose_schema_grants_or_settings_a_test_changed_is_dropped(
+    kept: KeptDatabases, migrated_template: str, change: str
+) -> None:
+    with kept.one_of(migrated_template) as url, entered(url) as admin:
+        which = identity(admin)
+        admin.execute(change.format(admin.info.dbname).encode())
+    with kept.one_of(migrated_template) as url, entered(url) as admin:
+        assert identity(admin) != which
+        assert admin.execute("select from pg_database where oid = %s", [which]).fetchall() == []
+
+
+def test_whatever_an_earlier_test_left_running_is_cut_off_and_finds_no_database_again(
+    kept: KeptDatabases, migrated_template: str
+) -> None:
+    with kept.one_of(migrated_template) as url:
+        left = entered(with_role(url, AUTHORITY))
+    with kept.one_of(migrated_template) as later:
+        with pytest.raises(psycopg.OperationalError):
+            left.execute("select 1")
+        with pytest.raises(psycopg.OperationalError, match="does not exist"):
+            entered(url)
+        assert conninfo_to_dict(later)["dbname"] != conninfo_to_dict(url)["dbname"]
+    left.close()
+
+
+def test_one_that_grew_is_dropped_and_a_copy_of_ones_own_serves_once(
+    kept: KeptDatabases, migrated_template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept.one_of(migrated_template) as url, entered(url) as admin:
+        grown = identity(admin)
+    monkeypatch.setattr(kept_databases, "MOST_BYTES", 0)
+    with kept.one_of(migrated_template) as url, entered(url) as admin:
+        assert identity(admin) != grown
+    with kept.copy_of(migrated_template) as url, entered(url) as admin:
+        alone = identity(admin)
+    with entered(at(url, "postgres")) as admin:
+        assert admin.execute("select from pg_database where oid = any (%s)", [[grown, alone]]).fetchall() == []
+
+
+@pytest.mark.fresh_database
+def test_a_test_that_counts_reads_may_ask_for_a_copy_of_its_own(database_url: str) -> None:
+    with entered(database_url) as admin:
+        assert admin.execute("select sum(n_tup_ins + n_tup_del) from pg_stat_user_tables").fetchone() == (0,)
