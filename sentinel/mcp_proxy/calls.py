@@ -22,6 +22,7 @@ from sentinel.client import ClientError, GuardAnswer, GuardQuestion, Headroom, R
 from sentinel.client.guarded import outcome_of, raise_unless_permitted, refused_start
 from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, upstream_unavailable
+from sentinel.mcp_proxy.log_messages import LogMessages
 from sentinel.mcp_proxy.upstream import Connection, Upstream, UpstreamUnavailable, reason_of
 from sentinel.tools import ToolCall, ToolRefused
 
@@ -34,13 +35,24 @@ Result: TypeAlias = "types.CallToolResult | types.InputRequiredResult"
 
 
 @dataclass(frozen=True, slots=True)
+class ClientUpdates:
+    """What the client is told while its call is under way: progress, a function as the SDK has it, and the server's log messages."""
+
+    progress: Any = None
+    messages: LogMessages | None = None
+
+
+NO_UPDATES = ClientUpdates()
+
+
+@dataclass(frozen=True, slots=True)
 class PermittedCall:
     """A call that may go on: unguarded, or with a permit that is not started yet."""
 
     asked: ToolCall
     answer: GuardAnswer | None
     params: types.CallToolRequestParams
-    progress: Any = None
+    updates: ClientUpdates = NO_UPDATES
 
 
 @dataclass(slots=True)
@@ -60,7 +72,9 @@ class GuardedCalls:
         self._guard, self._upstream, self._seconds = guard, upstream, seconds
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def ask(self, agent: str, params: types.CallToolRequestParams, progress: Any = None) -> PermittedCall:
+    async def ask(
+        self, agent: str, params: types.CallToolRequestParams, updates: ClientUpdates = NO_UPDATES
+    ) -> PermittedCall:
         """Ask whether the call may be made. Raises `CallRefused`."""
         arguments = {name: value for name, value in (params.arguments or {}).items() if value is not None}
         asked = answer = None
@@ -72,7 +86,7 @@ class GuardedCalls:
                     name=params.name, arguments=params.arguments, input_responses=params.input_responses,
                     request_state=params.request_state,
                 )  # fmt: skip
-                return PermittedCall(asked, None, passed, progress)
+                return PermittedCall(asked, None, passed, updates)
             if params.input_responses or params.request_state:
                 raise ToolRefused("input_not_accepted", f"{params.name}: a guarded tool takes no answers to questions")
             answer = await self._guard.async_client.guard(**_asked_by(agent, asked.question))
@@ -81,7 +95,7 @@ class GuardedCalls:
             raise CallRefused(error, answer, await self._tight(asked, answer, agent)) from error
         given = {**arguments, **asked.injected("argument", operation_id=answer.operation_id)}
         # Nothing else of the request goes along: the table has not seen it.
-        return PermittedCall(asked, answer, types.CallToolRequestParams(name=params.name, arguments=given), progress)
+        return PermittedCall(asked, answer, types.CallToolRequestParams(name=params.name, arguments=given), updates)
 
     async def _tight(self, asked: ToolCall | None, answer: GuardAnswer | None, agent: str) -> list[Headroom]:
         """The limits that a refused or waiting call does not fit; none where they cannot be asked."""
@@ -120,9 +134,11 @@ class GuardedCalls:
     async def _unguarded(self, call: PermittedCall) -> Result:
         error: BaseException | None = None
         try:
-            async with self._upstream.connect() as connection:
+            async with self._upstream.connect(call.updates.messages) as connection:
                 try:
-                    return await connection.call(call.params, headers={}, seconds=self._seconds, progress=call.progress)
+                    return await connection.call(
+                        call.params, headers={}, seconds=self._seconds, progress=call.updates.progress
+                    )
                 except MCPError as answered:
                     error = answered
         except UpstreamUnavailable as away:
@@ -135,7 +151,7 @@ class GuardedCalls:
     async def _guarded(self, call: PermittedCall, answer: GuardAnswer) -> Result:
         attempt = _Attempt()
         try:
-            async with self._upstream.connect() as connection:
+            async with self._upstream.connect(call.updates.messages) as connection:
                 await self._attempt(connection, call, answer, attempt)
         except UpstreamUnavailable as away:
             attempt.refusal = upstream_unavailable(str(away))
@@ -171,7 +187,7 @@ class GuardedCalls:
         headers = call.asked.injected("header", operation_id=answer.operation_id)
         try:
             attempt.result = await connection.call(
-                call.params, headers=headers, seconds=self._seconds, progress=call.progress
+                call.params, headers=headers, seconds=self._seconds, progress=call.updates.progress
             )
             attempt.failure = _failure_of(attempt.result)
         except Exception as error:

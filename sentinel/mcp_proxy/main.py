@@ -18,6 +18,7 @@ from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.access_tokens import AccessTokens
 from sentinel.mcp_proxy.agents import SCOPE_KEY, STILL_KEY, AgentKeys, AgentsOnly, Still
 from sentinel.mcp_proxy.calls import GuardedCalls
+from sentinel.mcp_proxy.log_messages import LOGGING, LogLevels
 from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
 from sentinel.mcp_proxy.reading import reading_handlers
 from sentinel.mcp_proxy.server import ProxyServer, WhoAsks
@@ -44,13 +45,13 @@ class Proxy:
         self._calls = GuardedCalls(guard, self._upstream, seconds=options.seconds)
         tasks = Tasks(self._calls, TaskIds(options.key, server=options.server))
         who: WhoAsks = _agent_of_request if options.agent is None else lambda ctx: options.agent or ""
-        reading = reading_handlers(self._upstream, options.passed_on, seconds=options.seconds)
+        with_sessions = options.has_sessions or options.agent is not None
+        levels = LogLevels(is_passed_on=LOGGING in options.passed_on, with_sessions=with_sessions)
+        reading = reading_handlers(self._upstream, options.passed_on, levels, seconds=options.seconds)
         still: Callable[[Any], Still] = _still_of_request if options.agent is None else lambda ctx: _always
-        changes = Subscriptions(self._upstream, options.passed_on, who, still).handlers(
-            with_sessions=options.has_sessions or options.agent is not None
-        )
+        changes = Subscriptions(self._upstream, options.passed_on, who, still).handlers(with_sessions=with_sessions)
         self.server = ProxyServer(
-            options.server, options.table, self._upstream, self._calls, tasks, who, {**reading, **changes}
+            options.server, options.table, self._upstream, self._calls, tasks, who, {**reading, **changes}, levels
         ).build()
 
     async def __aenter__(self) -> Proxy:

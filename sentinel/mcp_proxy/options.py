@@ -16,7 +16,7 @@ from sentinel.mcp_proxy.access_rules import AccessRules, read_access_rules
 from sentinel.tools import ToolTable, read_tool_table
 
 PORT = 7864
-MAY_BE_PASSED_ON = ("resources", "prompts")
+MAY_BE_PASSED_ON = ("resources", "prompts", "logging")
 
 
 class WrongOptions(Exception):
@@ -57,6 +57,8 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         raise WrongOptions(f"--pass-on {unknown[0]}: is none of {', '.join(MAY_BE_PASSED_ON)}")
     if given.agent and (given.access_tokens or given.sessions):
         raise WrongOptions("--access-tokens and --sessions are for --listen")
+    if given.listen and given.upstream_command and "logging" in given.pass_on:
+        raise WrongOptions("--pass-on logging: messages of one process do not say whose call they are of; give --agent")
     table = read_tool_table(Path(given.tools))
     if given.upstream_command:
         _refuse_header_injections(table, given.server)
@@ -149,16 +151,16 @@ COMMAND_OPTIONS = (
     ),
     CommandOption(
         "--sessions",
-        "Keep sessions for clients of before 2026-07-28, so that they are told of changes; they end with the proxy.",
+        "Keep sessions for clients of before 2026-07-28, so that they are told of changes and log messages; they end with the proxy.",
         is_switch=True,
     ),
     CommandOption("--agent", "Serve one agent on standard input and output."),
     CommandOption("--facts", "What the program knows of a call: module:function, or a JSON file."),
     CommandOption(
         "--pass-on",
-        "Let agents read the server's resources or prompts, with its credential; repeatable.",
+        "Let agents read the server's resources or prompts, with its credential, or what it logs of their calls; repeatable.",
         is_repeatable=True,
-        placeholder="resources|prompts",
+        placeholder="resources|prompts|logging",
     ),
     CommandOption("--timeout", "How long a call may take.", default=60.0, placeholder="SECONDS"),
 )

@@ -2,7 +2,8 @@
 what the server proposes for their arguments.
 
 They are read with the credential that the agent does not have, and the table says nothing of them: so neither is there unless
-`--pass-on` names it. Each request is the plain one, without a client's `_meta` and without answers to questions.
+`--pass-on` names it. Each request is the plain one, without answers to questions and without a client's `_meta`, but for the level
+from which on it wants log messages.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import mcp_types as types
 from mcp import MCPError
 
+from sentinel.mcp_proxy.log_messages import LogLevels, LogMessages
 from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
 
 PASSED_ON: dict[str, dict[str, tuple[Any, Any, tuple[str, ...]]]] = {
@@ -32,7 +34,7 @@ PASSED_ON: dict[str, dict[str, tuple[Any, Any, tuple[str, ...]]]] = {
 
 
 def reading_handlers(
-    upstream: Upstream, passed_on: Collection[str], *, seconds: float
+    upstream: Upstream, passed_on: Collection[str], levels: LogLevels, *, seconds: float
 ) -> dict[str, Callable[..., Any]]:
     """The handlers for what is passed on, by the names of the SDK's server."""
 
@@ -41,12 +43,13 @@ def reading_handlers(
             given = {name: getattr(params, name) for name in names if params is not None}
             kept = {name: value for name, value in given.items() if value is not None}
             made = request.model_validate({"method": request.model_fields["method"].default, "params": kept or None})
-            return await _read(upstream, made, result, seconds)
+            async with levels.messages_of(ctx) as messages:
+                return await _read(upstream, made, result, seconds, messages)
 
         return read
 
-    found = {name: handler(*row) for kind in passed_on for name, row in PASSED_ON[kind].items()}
-    if passed_on:
+    found = {name: handler(*row) for kind in passed_on for name, row in PASSED_ON.get(kind, {}).items()}
+    if found:
         complete = handler(types.CompleteRequest, types.CompleteResult, ("ref", "argument", "context"))
         found["on_completion"] = _of_what_is_passed_on(complete, passed_on)
     return found
@@ -62,11 +65,11 @@ def _of_what_is_passed_on(complete: Callable[..., Any], passed_on: Collection[st
     return completed
 
 
-async def _read(upstream: Upstream, request: Any, result: Any, seconds: float) -> Any:
+async def _read(upstream: Upstream, request: Any, result: Any, seconds: float, messages: LogMessages | None) -> Any:
     # An error that the server answered is kept until its connection is closed: raised inside, it would pass for a lost one.
     answered: MCPError | None = None
     try:
-        async with upstream.connect() as connection:
+        async with upstream.connect(messages) as connection:
             try:
                 return await connection.ask(request, result, seconds=seconds)
             except MCPError as error:

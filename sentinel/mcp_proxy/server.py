@@ -1,7 +1,7 @@
 """The MCP server that agents talk to: the upstream's tools, whose calls are asked about first. Speaks 2026-07-28 and before.
 
 It asks a client for nothing: no elicitation and no sampling, so that nothing over the agent's own channel can be taken for an
-approval. Of resources and prompts only what the operator passes on is there (`reading.py`),
+approval. Of resources, prompts and log messages only what the operator passes on is there (`reading.py`, `log_messages.py`),
 and of changes what may be read (`subscriptions.py`).
 """
 
@@ -17,8 +17,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from sentinel import __version__
 from sentinel.mcp_proxy.answers import CallRefused, refused_result
-from sentinel.mcp_proxy.calls import GuardedCalls
+from sentinel.mcp_proxy.calls import ClientUpdates, GuardedCalls
 from sentinel.mcp_proxy.listing import listed
+from sentinel.mcp_proxy.log_messages import LogLevels
 from sentinel.mcp_proxy.spans import request_span
 from sentinel.mcp_proxy.tasks import EXTENSION, TaskParams, Tasks
 from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
@@ -33,10 +34,11 @@ class ProxyServer:
 
     def __init__(
         self, name: str, table: ToolTable, upstream: Upstream, calls: GuardedCalls, tasks: Tasks, who: WhoAsks,
-        reading: Mapping[str, Callable[..., Any]],
+        reading: Mapping[str, Callable[..., Any]], levels: LogLevels,
     ) -> None:  # fmt: skip
         self._name, self._table, self._upstream = name, table, upstream
         self._calls, self._tasks, self._who, self._reading = calls, tasks, who, reading
+        self._levels = levels
 
     def build(self) -> Any:
         """The SDK's server with these handlers."""
@@ -48,13 +50,14 @@ class ProxyServer:
         # The SDK's spans have names and texts of models and servers in them; ours have not (`spans.py`).
         server.middleware.clear()
         server.extensions[EXTENSION] = {}
+        self._levels.add_handlers(server)
         server.add_request_handler("tasks/get", TaskParams, self._get_task)
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel_task)
         return server
 
     async def _list_tools(self, ctx: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         try:
-            async with self._upstream.connect() as connection:
+            async with self._levels.messages_of(ctx) as messages, self._upstream.connect(messages) as connection:
                 page = await connection.list_tools(params.cursor if params else None)
         except (UpstreamUnavailable, Exception) as error:
             name = str(error) if isinstance(error, UpstreamUnavailable) else reason_of(error)
@@ -67,9 +70,10 @@ class ProxyServer:
         agent, mapping = self._who(ctx), self._table.find(self._name, params.name)
         with request_span(ctx, "tools/call", agent, mapping) as span:
             try:
-                permitted = await self._calls.ask(agent, params, _progress(ctx))
-                span.permitted(permitted)
-                result = await self._calls.run(permitted)
+                async with self._levels.messages_of(ctx) as messages:
+                    permitted = await self._calls.ask(agent, params, ClientUpdates(_progress(ctx), messages))
+                    span.permitted(permitted)
+                    result = await self._calls.run(permitted)
                 span.ended(result)
                 return result
             except CallRefused as refused:

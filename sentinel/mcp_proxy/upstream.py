@@ -18,12 +18,13 @@ import mcp_types as types
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.subscriptions import ServerEvent
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from sentinel import __version__
 from sentinel.mcp_proxy.changes import Heard, Subscribed, changes_of
 from sentinel.mcp_proxy.credential import CredentialFilter
+from sentinel.mcp_proxy.log_messages import LogMessages
 
 CONNECT_SECONDS = 10.0
 SILENT_SECONDS = 600.0
@@ -38,19 +39,28 @@ class UpstreamUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection to the server, for one call where `http` is there. No answer has the credential."""
+    """A connection to the server, for one call where `http` is there. No answer has the credential.
+
+    `messages` are those of this request that the server logs; None where nobody wants any.
+    """
 
     client: Client
     http: httpx2.AsyncClient | None
     credential: CredentialFilter
+    messages: LogMessages | None = None
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
         """One page of the server's tools."""
-        found = await self.client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        params = types.PaginatedRequestParams(cursor=cursor)
+        params.meta = self._meta()
+        found = await self.client.session.list_tools(params=params)
         return self.credential.of_answer(found)
 
     async def ask(self, request: Any, result: Any, *, seconds: float, progress: Any = None) -> Any:
         """Send a request, once. Raises `MCPError`, or what a connection raises, when its answer is an error or lost."""
+        if meta := self._meta():
+            request = request if request.params else request.model_validate({"method": request.method, "params": {}})
+            request.params.meta = meta
         try:
             answer = await self.client.session.send_request(
                 request, result, request_read_timeout_seconds=seconds, progress_callback=progress
@@ -58,6 +68,28 @@ class Connection:
         except MCPError as error:
             raise self.credential.of_error(error) from None
         return self.credential.of_answer(answer)
+
+    async def set_log_level(self) -> None:
+        """Tell a server of before 2026-07-28 which messages are wanted. One that does not know of levels, or refuses this one, logs none.
+
+        Raises `MCPError` where it does not answer.
+        """
+        if self.messages is None or self._is_modern() or self.client.server_capabilities.logging is None:
+            return
+        params = types.SetLevelRequestParams(level=self.messages.level)
+        try:
+            await self.ask_quickly(types.SetLevelRequest(params=params), types.EmptyResult)
+        except MCPError as error:
+            if error.code in (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT):
+                raise
+
+    def _is_modern(self) -> bool:
+        return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    def _meta(self) -> Any:
+        if self.messages is None or not self._is_modern():
+            return None
+        return {types.LOG_LEVEL_META_KEY: self.messages.level}
 
     async def ask_quickly(self, request: Any, result: Any) -> Any:
         """As `ask`, for what a server answers at once."""
@@ -81,10 +113,10 @@ class Upstream(Protocol):
 
     has_headers: bool
 
-    def connect(self) -> Any:
+    def connect(self, messages: LogMessages | None = None) -> Any:
         """A context manager that gives a `Connection` to a server that has just answered. Raises `UpstreamUnavailable`.
 
-        Its body is cancelled when the connection breaks; what broke it is raised at the end.
+        `messages` gets what the server logs meanwhile. The body is cancelled when the connection breaks; what broke it is raised at the end.
         """
 
     def watch(self, wanted: types.SubscriptionFilter) -> Any:
@@ -110,9 +142,9 @@ class HttpUpstream:
         self._tls = httpx2.create_ssl_context()
         self._mode = "auto"
 
-    def connect(self) -> AbstractAsyncContextManager[Connection]:
+    def connect(self, messages: LogMessages | None = None) -> AbstractAsyncContextManager[Connection]:
         """A new connection, whose handshake shows that the server is there."""
-        return self._connected(self._seconds + CONNECT_SECONDS, None)
+        return self._connected(self._seconds + CONNECT_SECONDS, None, messages)
 
     @asynccontextmanager
     async def watch(self, wanted: types.SubscriptionFilter) -> AsyncIterator[AsyncIterator[ServerEvent]]:
@@ -123,8 +155,15 @@ class HttpUpstream:
                 yield changes
 
     @asynccontextmanager
-    async def _connected(self, read_seconds: float, handler: Any) -> AsyncIterator[Connection]:
+    async def _connected(
+        self, read_seconds: float, handler: Any, messages: LogMessages | None = None
+    ) -> AsyncIterator[Connection]:
         is_connected = False
+
+        async def logged(message: types.LoggingMessageNotificationParams) -> None:
+            if messages is not None and messages.wants(message.level):
+                messages.take(self._credential.of_answer(message))
+
         timeout = httpx2.Timeout(CONNECT_SECONDS, read=read_seconds)
         try:
             async with httpx2.AsyncClient(
@@ -133,10 +172,13 @@ class HttpUpstream:
                 transport = streamable_http_client(self._url, http_client=http)
                 async with Client(
                     transport, mode=self._mode, read_timeout_seconds=CONNECT_SECONDS, client_info=_US, message_handler=handler,
+                    logging_callback=logged,
                 ) as client:  # fmt: skip
                     self._mode = "legacy" if client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else "auto"
+                    connection = Connection(client, http, self._credential, messages)
+                    await connection.set_log_level()
                     is_connected = True
-                    yield Connection(client, http, self._credential)
+                    yield connection
         except Exception as error:
             if is_connected:
                 raise
@@ -159,16 +201,26 @@ class StdioUpstream:
         self._kept: tuple[Client, asyncio.Task[None], asyncio.Event] | None = None
         self._subscribed = Subscribed()
         self._watching: set[Heard] = set()
+        self._logging: list[LogMessages] = []
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Connection]:
+    async def connect(self, messages: LogMessages | None = None) -> AsyncIterator[Connection]:
         """The process that runs; another where it does not answer."""
         async with self._lock:
             try:
                 client = await self._answering() or await self._started()
+                connection = Connection(client, None, self._credential, messages)
+                await connection.set_log_level()
             except Exception as error:
                 raise UpstreamUnavailable(reason_of(error)) from error
-        yield Connection(client, None, self._credential)
+        if messages is None:
+            yield connection
+            return
+        self._logging.append(messages)
+        try:
+            yield connection
+        finally:
+            self._logging.remove(messages)
 
     @asynccontextmanager
     async def watch(self, wanted: types.SubscriptionFilter) -> AsyncIterator[AsyncIterator[ServerEvent]]:
@@ -183,6 +235,12 @@ class StdioUpstream:
                     yield changes
             finally:
                 self._watching.discard(heard)
+
+    async def _logged(self, message: types.LoggingMessageNotificationParams) -> None:
+        # Of one agent's requests at once it does not say which one it is of: the oldest that wants it gets it.
+        wanting = [one for one in self._logging if one.wants(message.level)]
+        if wanting:
+            wanting[0].take(self._credential.of_answer(message))
 
     async def _heard(self, message: Any) -> None:
         for one in list(self._watching):
@@ -223,7 +281,11 @@ class StdioUpstream:
         self._subscribed = Subscribed()
         try:
             async with Client(
-                self._parameters, read_timeout_seconds=CONNECT_SECONDS, client_info=_US, message_handler=self._heard
+                self._parameters,
+                read_timeout_seconds=CONNECT_SECONDS,
+                client_info=_US,
+                message_handler=self._heard,
+                logging_callback=self._logged,
             ) as client:
                 ready.set_result(client)
                 await ending.wait()

@@ -43,6 +43,7 @@ CONTENT: dict[str, list[Any]] = {
     ],
     "test_error_handling": [_text("This tool intentionally returns an error for testing")],
     "test_tool_with_progress": [_text("Done.")],
+    "test_tool_with_logging": [_text("Done.")],
     "json_schema_2020_12_tool": [_text("Done.")],
 }  # fmt: skip
 
@@ -57,11 +58,16 @@ async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
 
 
 async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-    """Its content; one tells of its progress."""
+    """Its content; one tells of its progress, one logs."""
     if params.name == "test_tool_with_progress":
         for done in (0, 50, 100):
             await ctx.session.report_progress(done, 100)
             await asyncio.sleep(0.05)  # apart, as the scenario wants them
+    if params.name == "test_tool_with_logging":
+        for text in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+            message = types.LoggingMessageNotificationParams(level="info", data=text)
+            await ctx.session.send_notification(types.LoggingMessageNotification(params=message), ctx.request_id)
+            await asyncio.sleep(0.05)
     return types.CallToolResult(content=CONTENT[params.name], is_error=params.name == "test_error_handling")
 
 
@@ -134,10 +140,16 @@ async def complete(ctx: Any, params: types.CompleteRequestParams) -> types.Compl
     return types.CompleteResult(completion=types.Completion(values=[f"{begun}1", f"{begun}2"]))
 
 
+async def set_level(ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    """Taken."""
+    return types.EmptyResult()
+
+
 if __name__ == "__main__":
     server = Server(
         "conformance", version="1", on_list_tools=list_tools, on_call_tool=call_tool, on_list_resources=list_resources,
         on_list_resource_templates=list_templates, on_read_resource=read_resource,
         on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()), on_list_prompts=list_prompts, on_get_prompt=get_prompt, on_completion=complete,
     )  # fmt: skip
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
     uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[1]), log_level="error")

@@ -41,6 +41,7 @@ ADAPTERS = {
     "langchain": "langchain",
     "openai_agents": "openai_agents",
     "pydantic_ai": "pydantic_ai",
+    "pydantic_ai_dbos": "pydantic_ai",
     "claude_agent_sdk": "claude_agent_sdk",
     "aap_langgraph": "langchain",
     "aap_openai_agents": "openai_agents",
@@ -169,7 +170,8 @@ def place(
         connection.execute(f"create database {names[1]}".encode())
     policies = roomy_policies(tmp_path_factory.mktemp("policies"))
     # Clients of other protocols have the authority map their tools, by the same table.
-    shutil.copy(Path(__file__).with_name("tools.yaml"), policies)
+    for name in ("tools.yaml", "agent_invoke.yaml"):
+        shutil.copy(Path(__file__).with_name(name), policies)
     fixtures = make_fixtures(at(pg_server.admin_url, names[0]), policies=policies)
     with listening(fixtures.app) as url:
         yield Place(fixtures, url, at(pg_server.admin_url, names[1]))

@@ -1,4 +1,4 @@
-"""OpenAI agents with the SDK's scripted model; an interrupted run is kept as its JSON in a file."""
+"""OpenAI agents with the SDK's scripted model; an interrupted run is kept as its JSON in a file, or beside the session in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.openai_agents import approve_decided, protect_agent
 from tests.adapters.driver import Driver, Shop, Turn, serve
+from tests.adapters.postgresql_urls import sqlalchemy_url
 
 
 def tools_of(shop: Shop) -> list[Any]:
@@ -44,8 +45,58 @@ def tools_of(shop: Shop) -> list[Any]:
     return [create_refund, refund_charge, look_up, wire_money]
 
 
+class KeptRuns:
+    """Where the runs of a thread are kept: in a file without a session, or in the database."""
+
+    def __init__(self, command: dict[str, Any]) -> None:
+        self._thread = command["thread"]
+        self._file = Path(command["state"]) / f"{self._thread}.json"
+        self._url = sqlalchemy_url(command["database"]) if command["form"] == "postgres" else None
+
+    async def session(self) -> Any:
+        """The SDK's own, with what was said in this thread."""
+        if self._url is None:
+            return None
+        from agents.extensions.memory import SQLAlchemySession
+
+        return SQLAlchemySession.from_url(self._thread, url=self._url, create_tables=True)
+
+    async def state(self) -> Any:
+        """The JSON of the run."""
+        if self._url is None:
+            return json.loads(self._file.read_text())
+        return (await self._execute("select state from agent_runs where thread = :thread"))[0][0]
+
+    async def keep(self, state: Any) -> None:
+        """In the place of what was there."""
+        if self._url is None:
+            self._file.write_text(json.dumps(state))
+            return
+        await self._execute("create table if not exists agent_runs (thread text primary key, state jsonb)")
+        await self._execute(
+            "insert into agent_runs values (:thread, cast(:state as jsonb))"
+            " on conflict (thread) do update set state = excluded.state",
+            state=json.dumps(state),
+        )
+
+    async def _execute(self, statement: str, **values: Any) -> Any:
+        from sqlalchemy import text
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        engine = create_async_engine(self._url or "")
+        try:
+            async with engine.begin() as connection:
+                names = {"thread": self._thread, **values} if ":thread" in statement else {}
+                found = await connection.execute(text(statement), names)
+                return found.fetchall() if found.returns_rows else []
+        finally:
+            await engine.dispose()
+
+
 class OpenAIAgents(Driver):
-    """One agent per command. The forms: `asked` leaves waiting interruptions; `naive` approves whatever interrupts."""
+    """One agent per command. The forms: `asked` leaves waiting interruptions; `naive` approves whatever interrupts; `postgres` is
+    `asked` with the SDK's session, and the run's state, in PostgreSQL.
+    """
 
     def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
         calls = [function_call(one["tool"], one["args"], call_id=one["id"]) for one in command["calls"]]
@@ -57,18 +108,20 @@ class OpenAIAgents(Driver):
     async def _run(self, guard: ToolGuard, command: dict[str, Any], said: list[Any], given: Any) -> Turn:
         model = ScriptedModel([*said, [assistant_message("ready")]])
         agent = protect_agent(Agent(name="refunds", tools=tools_of(self.shop), model=model), guard)
-        kept = Path(command["state"]) / f"{command['thread']}.json"
+        kept = KeptRuns(command)
         waiting: list[str] = []
         if given is None:
-            given = await RunState.from_json(agent, json.loads(kept.read_text()))
+            given = await RunState.from_json(agent, await kept.state())
             if command["form"] == "naive":
                 for item in given.get_interruptions():
                     given.approve(item, always_approve=True)
             else:
                 waiting = await approve_decided(given, guard)
-        result = await Runner.run(agent, given, run_config=RunConfig(group_id=command["thread"]))
+        result = await Runner.run(
+            agent, given, run_config=RunConfig(group_id=command["thread"]), session=await kept.session()
+        )
         state = result.to_state()
-        kept.write_text(json.dumps(state.to_json()))
+        await kept.keep(state.to_json())
         if result.interruptions and not waiting:
             waiting = await approve_decided(state, guard)
         outputs = [str(item.output) for item in result.new_items if isinstance(item, ToolCallOutputItem)]

@@ -80,13 +80,14 @@ class PydanticAI(Driver):
         history = ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json")
         self._file(command).write_text(json.dumps({"history": history, "approvals": approvals}))
         waiting = [self.waiting_for(deferred.metadata[one.tool_call_id]) for one in deferred.approvals]
-        return Turn(_outputs(result.new_messages()), waiting)
+        return Turn(outputs_of(result.new_messages()), waiting)
 
     def _file(self, command: dict[str, Any]) -> Path:
         return Path(command["state"]) / f"{command['thread']}.json"
 
 
-def _outputs(messages: list[Any]) -> list[str]:
+def outputs_of(messages: list[Any]) -> list[str]:
+    """What the model was told of its calls."""
     return [str(part.content) for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
 
 

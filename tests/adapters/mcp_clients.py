@@ -2,8 +2,8 @@
 
     python -m tests.adapters.mcp_clients sdk | sdk-legacy | fastmcp | fastmcp-tasks
 
-A command is {"do": "list"}, {"do": "call", "tool", "args"}, or of the SDK alone {"do": "read"}, {"do": "complete"} or {"do": "watch",
-"calls": [[tool, args]]}, with {"url", "key"}, {"url", "oauth": true} or {"stdio": [command]}.
+A command is {"do": "list"}, {"do": "call", "tool", "args"}, or of the SDK alone {"do": "read"}, {"do": "complete"}, {"do": "watch",
+"calls": [[tool, args]]} or {"do": "log", "level", "calls"}, with {"url", "key"}, {"url", "oauth": true} or {"stdio": [command]}.
 """
 
 from __future__ import annotations
@@ -28,21 +28,31 @@ async def with_sdk(command: dict[str, Any], mode: str) -> Any:
         first, *rest = command["stdio"]
         server = StdioServerParameters(command=first, args=rest, env=dict(os.environ))
         heard = Heard()
-        async with Client(server, mode=mode, message_handler=heard.take) as client:
-            return await (_watched(client, command, heard) if command["do"] == "watch" else _asked(client, command))
+        async with Client(server, mode=mode, **heard.options(command)) as client:
+            return await _asked(client, command, heard)
     headers = {"Authorization": f"Bearer {command['key']}"} if command.get("key") else {}
     heard = Heard()
     async with httpx2.AsyncClient(headers=headers, timeout=60, auth=_signing_in(command)) as http:
         transport = streamable_http_client(command["url"], http_client=http)
-        async with Client(transport, mode=mode, message_handler=heard.take) as client:
-            return await (_watched(client, command, heard) if command["do"] == "watch" else _asked(client, command))
+        async with Client(transport, mode=mode, **heard.options(command)) as client:
+            return await _asked(client, command, heard)
 
 
 class Heard:
-    """The plain notifications of a connection."""
+    """The plain notifications of a connection, and what was logged."""
 
     def __init__(self) -> None:
         self.changes: list[str] = []
+        self.messages: list[list[Any]] = []
+
+    def options(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Of the SDK's client. The level is one that clients of 2026-07-28 send along."""
+        level = {"log_level": command["level"]} if command.get("level") else {}
+        return {"message_handler": self.take, "logging_callback": self.log, **level}
+
+    async def log(self, params: Any) -> None:
+        """A message."""
+        self.messages.append([params.level, params.logger, params.data, params.meta])
 
     async def take(self, message: Any) -> None:
         """One of them."""
@@ -134,7 +144,26 @@ def _signing_in(command: dict[str, Any]) -> Any:
     return OAuthClientProvider(command["url"], metadata, Kept(), redirect, callback)
 
 
-async def _asked(client: Any, command: dict[str, Any]) -> Any:
+async def _logged(client: Any, command: dict[str, Any], heard: Heard) -> Any:
+    """What is logged of some calls, the resources and the list of tools; the level is named in the client's revision."""
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+    if command.get("level") and client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        await client.set_logging_level(command["level"])
+    found = [(await client.call_tool(tool, arguments)).content[0].text for tool, arguments in command["calls"]]
+    await asyncio.sleep(0.2)  # for what should not come
+    return {
+        "messages": heard.messages,
+        "texts": found,
+        "capability": client.server_capabilities.logging is not None,
+    }
+
+
+async def _asked(client: Any, command: dict[str, Any], heard: Heard) -> Any:
+    if command["do"] == "watch":
+        return await _watched(client, command, heard)
+    if command["do"] == "log":
+        return await _logged(client, command, heard)
     if command["do"] == "list":
         return {"tools": {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}}
     if command["do"] == "read":

@@ -59,17 +59,42 @@ def payments_server(do: Callable[..., Any]) -> Any:
 
     changes = Changes()
 
+    async def set_level(ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        if params.level == "emergency":
+            raise MCPError(code=types.INVALID_PARAMS, message="no such level here")
+        ctx.session._connection.state["level"] = params.level
+        return types.EmptyResult()
+
     async def call_and_notify(ctx: Any, params: types.CallToolRequestParams) -> Any:
+        await log_all(ctx, params)
         result = await call_tool(ctx, params)
         if params.name == "look_up":  # as if somebody else had changed it
             await changes.notify("payments://policy")
             await changes.notify("payments://unwanted")
         return result
 
-    return Server(
+    server = Server(
         "payments", version="1", on_list_tools=list_tools, on_call_tool=call_and_notify, on_subscriptions_listen=changes.listen,
         on_subscribe_resource=changes.subscribe, on_unsubscribe_resource=changes.unsubscribe, **_READING,
     )  # fmt: skip
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+    return server
+
+
+async def log_all(ctx: Any, params: types.CallToolRequestParams) -> None:
+    """Log at several levels, whatever the client named; nothing to one that named none. Repeats what it was sent."""
+    asked = (ctx.meta or {}).get(types.LOG_LEVEL_META_KEY) or ctx.session._connection.state.get("level")
+    headers = dict(ctx.request.headers) if ctx.request else {"authorization": os.environ.get("PAYMENTS_KEY")}
+    told = {
+        "asked": asked,
+        "payment": (params.arguments or {}).get("payment_intent"),
+        "by": headers.get("authorization"),
+    }
+    for level in ("debug", "info", "error") if asked else ():
+        message: Any = types.LoggingMessageNotificationParams(level=level, logger="payments", data=told)
+        message.meta = {"com.example/mine": "not for the client"}
+        notification = types.LoggingMessageNotification(params=message)
+        await ctx.session.send_notification(notification, related_request_id=ctx.request_id)
 
 
 class Changes:

@@ -35,7 +35,7 @@ TASK_CLIENT = {"fastmcp-tasks": "fastmcp_tasks"}
 """A client that waits for a task's end inside its call."""
 CONFORMANCE_TOOLS = (
     "simple_text", "image_content", "audio_content", "embedded_resource", "multiple_content_types", "error_handling",
-    "tool_with_progress",
+    "tool_with_progress", "tool_with_logging",
 )  # fmt: skip
 PROXY = "sentinel.mcp_proxy.main"
 _STARTED_SECONDS = 60

@@ -66,7 +66,7 @@ def test_decern_is_answered_and_told_true_once(ask: Ask, place: Place) -> None:
     assert ask("decern", **refund(5000, fresh("k")))["reasons"] == ["over_limit"]
     assert "401" in ask("decern", **small, key="snt_live_nobody")["raised"]
     key = large["context"]["idempotency_key"]
-    place.vote(_pending(place, key))
+    place.vote(pending_approval(place, key))
     assert ask("decern", **large)["allowed"] is True
 
 
@@ -102,7 +102,7 @@ def test_the_policy_backend_is_told_yes_no_and_why(ask: Ask, place: Place) -> No
     assert evaluate(5000, payment)["reason"] == "It was started before. [already_started]"
     waiting = evaluate(40_000, payment + "b")
     assert waiting["allowed"] is False and "needs_approval" in waiting["reason"]
-    place.vote(_pending(place, payment + "b"))
+    place.vote(pending_approval(place, payment + "b"))
     assert evaluate(40_000, payment + "b")["allowed"] is True
     assert "unmapped_tool" in evaluate(1, payment, tool_name="wire_money")["reason"]
     assert evaluate(1, payment, tool_name="look_up", arguments={"payment_intent": payment})["allowed"] is True
@@ -136,7 +136,8 @@ def test_an_authority_that_is_not_there_is_no(ask: Ask) -> None:
     assert ask("policy_backend", context={"tool_name": "look_up"}, url=nowhere)["allowed"] is False
 
 
-def _pending(place: Place, key: str) -> str:
+def pending_approval(place: Place, key: str) -> str:
+    """The approval that an operation waits for."""
     return str(place.fixtures.one(
         "select s.approval_id from sentinel.operations o join sentinel.operation_states s using (operation_id, tenant_id)"
         " where position(%s in o.idempotency_key) > 0 and s.status = 'pending'", key,

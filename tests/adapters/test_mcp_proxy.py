@@ -232,10 +232,10 @@ SCENARIOS = [
     "json-schema-2020-12", "resources-list", "resources-read-text", "resources-read-binary", "resources-templates-read",
     "resources-subscribe", "resources-unsubscribe", "prompts-list", "prompts-get-simple", "prompts-get-with-args",
     "prompts-get-embedded-resource", "prompts-get-with-image", "completion-complete", "dns-rebinding-protection",
-    "server-sse-multiple-streams",
+    "server-sse-multiple-streams", "logging-set-level", "tools-call-with-logging",
 ]  # fmt: skip
-"""Of MCP's public conformance suite those about what the proxy serves. Not: logging, which it does not pass on, elicitation and
-sampling, which it never asks for, and a stream that a tool closes in its midst."""
+"""Of MCP's public conformance suite those about what the proxy serves. Not: elicitation and sampling, which it
+never asks for, and a stream that a tool closes in its midst."""
 
 
 def test_the_public_conformance_suite_passes_where_it_is_about_what_the_proxy_serves(proxied: ProxyProcesses) -> None:
@@ -248,7 +248,7 @@ def test_the_public_conformance_suite_passes_where_it_is_about_what_the_proxy_se
         return asked.method != "GET"
 
     with proxied.conformance_server() as url, ScriptedServer().running() as server:
-        passed_on = ["--pass-on", "resources", "--pass-on", "prompts", "--sessions"]
+        passed_on = ["--pass-on", "resources", "--pass-on", "prompts", "--pass-on", "logging", "--sessions"]
         proxied.start_proxy(upstream_url=url, tools="conformance.yaml", more=passed_on)
         server.script = relay(proxied.target()["url"], with_key)
         results = conformance_results(f"{server.url}/mcp")

@@ -13,11 +13,13 @@ import pytest
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import set_halt
 from tests.adapters.conftest import Agent
-from tests.support.scripted_server import ScriptedServer, faults
+from tests.adapters.proxy_processes import relay
+from tests.support.scripted_server import Asked, ScriptedServer, faults
 
 FORMS = [
     ("plain", "sync"), ("plain", "async"), ("langchain", "sync"), ("langchain", "async"),
-    ("openai_agents", "asked"), ("openai_agents", "naive"), ("pydantic_ai", "run"),
+    ("openai_agents", "asked"), ("openai_agents", "naive"), ("openai_agents", "postgres"),
+    ("pydantic_ai", "run"), ("pydantic_ai_dbos", "workflows"),
     ("claude_agent_sdk", "defer"), ("mcp_proxy", "modern"), ("mcp_proxy", "legacy"), ("mcp_proxy", "tasks"),
 ]  # fmt: skip
 """Adapter and form. "naive": who goes on approves whatever interrupts, without looking at the authority."""
@@ -132,6 +134,38 @@ def test_a_process_that_dies_in_the_tool_does_not_call_it_again(agent: Agent) ->
     assert agent.resume()["calls"] == []
     again = agent.begin(agent.refund(NEEDS_PERSON))
     assert again["calls"] == [] and "already_started" in messages_of(again), "nor under a new call id in a new run"
+
+
+@every_adapter
+@pytest.mark.parametrize("route", ["guard", "start"])
+def test_a_process_killed_between_the_permission_and_the_tool_asks_again(
+    agent: Agent, faulty: ScriptedServer, route: str
+) -> None:
+    """Killed when the authority has said that it may be done, and when it has recorded the start: the tool was not called yet."""
+    call = agent.refund(NEEDS_PERSON)
+    agent.place.vote(agent.begin(call)["waiting"][0])
+    killed: list[Any] = []
+
+    def kill(asked: Asked) -> None:
+        if asked.method == "POST" and asked.path.endswith(f"/{route}") and agent.process is not None and not killed:
+            killed.append(agent.process)
+            agent.process.kill()
+
+    faulty.script = relay(agent.place.url, lambda asked: True, kill)
+    with pytest.raises(AssertionError, match="no answer"):
+        agent.resume(url=faulty.url)
+    assert len(killed) == 1 and [status for _, status, _ in agent.place.operations(agent.payment)] == [
+        "approved" if route == "guard" else "started"
+    ]
+    asked_before = len(faulty.asked)
+    answer = agent.go_on(call, value="reject", url=faulty.url)
+    asked_again = [one.path for one in faulty.asked[asked_before:] if one.path.endswith("/guard")]
+    assert asked_again, "whatever the framework says, the authority is asked"
+    assert len(answer["calls"]) == (1 if route == "guard" else 0)
+    outcome = "success" if route == "guard" else None
+    assert [found for _, _, found in agent.place.operations(agent.payment)] == [outcome]
+    again = agent.begin(agent.refund(NEEDS_PERSON))
+    assert again["calls"] == [] and "already_started" in messages_of(again)
 
 
 @every_adapter
