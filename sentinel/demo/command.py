@@ -172,15 +172,23 @@ def _module(name: str, *arguments: str) -> list[str]:
 
 
 def _require_ports(ports: Ports) -> None:
+    """Raise `CannotServe` where two programs would share a port or anything listens on one; all of these are named at once."""
     from sentinel.platform.serving.server import CannotServe, require_free_port
 
     wanted = {
-        "--port": ports.authority, "--console-port": ports.console, "--orders-port": ports.orders, "--board-port": ports.board,
+        "--port or SENTINEL_PORT": ports.authority, "--console-port or SENTINEL_CONSOLE_PORT": ports.console,
+        "--orders-port or SENTINEL_ORDERS_PORT": ports.orders, "--board-port or SENTINEL_BOARD_PORT": ports.board,
     }  # fmt: skip
+    refused = []
     for option, port in wanted.items():
         if same := [other for other, taken in wanted.items() if taken == port and other != option]:
             raise CannotServe(f"{option} and {same[0]} cannot both be {port}")
-        require_free_port("127.0.0.1", port, option)
+        try:
+            require_free_port("127.0.0.1", port, option)
+        except CannotServe as error:
+            refused.append(error.detail)
+    if refused:
+        raise CannotServe("; ".join(refused))
 
 
 _NOT_PASSED_ON = (

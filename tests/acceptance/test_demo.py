@@ -257,6 +257,19 @@ def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path)
             assert len(done.stderr.strip().splitlines()) == 1
             assert str(port) in done.stderr
             assert ("--port", "--console-port", "--orders-port", "--board-port")[place] in done.stderr
+    with socket.socket() as first, socket.socket() as second:
+        ports = []
+        for taken in (first, second):
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            ports.append(taken.getsockname()[1])
+        done = run("demo", "--json", "--data-dir", str(tmp_path / "d"), *port_options(ports[0], None, ports[1]))
+        assert done.stderr.count("already in use") == 2
+        assert f"{ports[0]} on 127.0.0.1 is already in use; choose another with --port or SENTINEL_PORT" in done.stderr
+        assert (
+            f"{ports[1]} on 127.0.0.1 is already in use; choose another with --orders-port or SENTINEL_ORDERS_PORT"
+            in done.stderr
+        )
     for same in (
         port_options(9999, 9999),
         port_options(None, 9999, 9999),
