@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from typing import Any
@@ -72,16 +73,33 @@ def test_a_body_shorter_than_its_length_decides_nothing(served: Served) -> None:
 
 @pytest.mark.parametrize(
     "content_type",
-    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml", "-"],
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/xml",
+        "-",
+        "application/json; charset=latin-1",
+        "application/jsonx",
+    ],
 )
 def test_another_content_type_is_415(served: Served, content_type: str) -> None:
     problem(send(served, json.dumps(guard_body()), Content_Type=content_type), 415, "unsupported-media-type")
 
 
-def test_a_content_type_with_a_charset_is_read(served: Served) -> None:
-    reply = send(served, json.dumps(guard_body(unique("charset"))), Content_Type="application/json; charset=utf-8")
+@pytest.mark.parametrize("charset", ["; charset=utf-8", ';charset="UTF-8"', "; charset=utf8", ""])
+def test_a_content_type_with_its_charset_is_read(served: Served, charset: str) -> None:
+    reply = send(served, json.dumps(guard_body(unique("charset"))), Content_Type=f"application/json{charset}")
     assert reply is not None
     assert reply.status == 200
+
+
+def test_a_compressed_body_is_415_and_not_said_to_be_wrong_text(served: Served) -> None:
+    packed = gzip.compress(json.dumps(guard_body()).encode())
+    problem(send(served, packed, Content_Encoding="gzip"), 415, "unsupported-media-type")
+    plain = send(served, json.dumps(guard_body(unique("identity"))), Content_Encoding="identity")
+    assert plain is not None
+    assert plain.status == 200
 
 
 _GOOD = json.dumps(guard_body("corpus"))

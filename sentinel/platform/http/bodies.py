@@ -55,12 +55,23 @@ def body_bytes(environ: Mapping[str, Any]) -> bytes:
     length = int(declared[:20])
     if length > MAX_BYTES:
         raise BodyTooLarge(f"the body has more than {MAX_BYTES} bytes")
-    if str(environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMediaType("Content-Type must be application/json")
+    if (sent := environ.get("CONTENT_TYPE", "")) not in _JSON_TYPES and not _is_json_type(sent):
+        raise UnsupportedMediaType("Content-Type must be application/json, its charset utf-8 where it names one")
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() != "identity":
+        raise UnsupportedMediaType("Content-Encoding must not be sent: bodies are read as they are")
     data: bytes = environ["wsgi.input"].read(length)
     if len(data) != length:
         raise InvalidInput.of("body", "is shorter than its Content-Length")
     return data
+
+
+_JSON_TYPES = frozenset({"application/json", "application/json; charset=utf-8"})
+
+
+def _is_json_type(sent: str) -> bool:
+    media_type, _, parameters = sent.lower().partition(";")
+    charset = re.search(r"charset\s*=\s*\"?([^\s\";]+)", parameters)
+    return media_type.strip() == "application/json" and (charset is None or charset[1] in ("utf-8", "utf8"))
 
 
 def load(schema: Schema, value: Mapping[str, Any]) -> dict[str, Any]:

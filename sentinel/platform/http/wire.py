@@ -27,6 +27,7 @@ class Request(msgspec.Struct, eq=False):
     """One request, by what is read of its WSGI environment."""
 
     environ: dict[str, Any]
+    _body: bytes | None = None
 
     def header(self, name: str) -> str | None:
         """A header's value; `name` as the environment spells it, e.g. "HTTP_X_API_KEY"."""
@@ -38,8 +39,10 @@ class Request(msgspec.Struct, eq=False):
         return read_object(self.body())
 
     def body(self) -> bytes:
-        """The body. Raises the refusals of `body_bytes`."""
-        return body_bytes(self.environ)
+        """The body, the same however often it is asked for. Raises the refusals of `body_bytes`."""
+        if self._body is None:
+            self._body = body_bytes(self.environ)
+        return self._body
 
 
 NOT_STORED: Mapping[str, str] = MappingProxyType({"Cache-Control": "no-store"})
