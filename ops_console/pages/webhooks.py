@@ -17,6 +17,11 @@ from sentinel.core.errors import InvalidInput
 ADDRESS = "/ops/webhooks"
 MOST_SHOWN = 200
 KINDS = {"webhook": "webhook", "decision_log": "decision log", "slack": "Slack notice", "mail": "mail notice"}
+FAILURES = {
+    "not_sent": "no connection", "timeout": "no answer in time", "broken": "the connection broke",
+    "too_large": "an answer that is too long",
+}  # fmt: skip
+"""What a code of a failure says; an answer's own, http_500, says it itself."""
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -52,7 +57,7 @@ def _page(context: Context, refused: shell.Refused | None = None) -> Response:
     actor().must_be("admin")
     tenant_id = actor().tenant_id
     return shell.page(
-        context, "webhooks.html", title="Webhooks", refused=refused, kinds=KINDS, most=MOST_SHOWN,
+        context, "webhooks.html", title="Webhooks", refused=refused, kinds=KINDS, failures=FAILURES, most=MOST_SHOWN,
         endpoints=list_endpoints(context.pool, tenant_id), letters=list_dead_letters(context.pool, tenant_id, limit=MOST_SHOWN),
     )  # fmt: skip
 

@@ -131,6 +131,13 @@ def show(value: Any, as_json: bool, text: str = "") -> None:
     print_json(value) if as_json else click.echo(text)
 
 
+def show_secret(value: Any, as_json: bool, secret: str, note: str) -> None:
+    """A secret that was just made: JSON, or the secret alone on standard output, which may be a key file, and the note beside it."""
+    show(value, as_json, secret)
+    if not as_json:
+        click.echo(f"\n{note}", err=True)
+
+
 def print_json(value: Any) -> None:
     """One line of JSON; dataclasses, ids and times (UTC, with Z) included."""
     click.echo(orjson.dumps(value, option=orjson.OPT_UTC_Z).decode())

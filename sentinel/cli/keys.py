@@ -25,6 +25,7 @@ from sentinel.cli.common import (
     open_pool,
     show,
     show_rows,
+    show_secret,
     tenant_of,
     tenant_option,
 )
@@ -41,11 +42,8 @@ def group() -> None:
 
 
 def _show_once(issued: IssuedKey, as_json: bool) -> None:
-    show(
-        issued,
-        as_json,
-        f"{issued.key}\n\nKey {issued.key_id}. It is shown this once; keep it where the agent reads it.",
-    )
+    note = f"Key {issued.key_id}. It is shown this once; keep it where the agent reads it."
+    show_secret(issued, as_json, issued.key, note)
 
 
 @group.command()

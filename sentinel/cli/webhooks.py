@@ -31,6 +31,7 @@ from sentinel.cli.common import (
     open_pool,
     show,
     show_rows,
+    show_secret,
     tenant_of,
     tenant_option,
 )
@@ -85,9 +86,9 @@ def add(url: str, types: tuple[str, ...], tenant: str | None, as_json: bool) -> 
     with open_pool(login=SUPERUSER) as pool:
         add_webhook(pool, local_administrator(tenant_of(pool, tenant)), url, types, made)
     secret = _secret(settings, str(made), 1)
-    show(
-        {"endpoint_id": made, "secret": secret}, as_json,
-        f"{secret}\n\nWebhook {made}. `sentinel export` sends to it; the receiver checks signatures with the secret above.",
+    show_secret(
+        {"endpoint_id": made, "secret": secret}, as_json, secret,
+        f"Webhook {made}. `sentinel export` sends to it; the receiver checks signatures with the secret above.",
     )  # fmt: skip
 
 

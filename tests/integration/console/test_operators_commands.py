@@ -180,6 +180,9 @@ def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -
     fixtures.sql("update sentinel.agent_keys set expires_at = clock_timestamp() where key_id = %s", made["key_id"])
     refused(run(fixtures, "keys", "rotate", made["key_id"]), 1, "revoked or expired")
     printed_json(fixtures, "keys", "revoke", second["key_id"])
+    file = run(fixtures, "keys", "create", "--agent-id", "keyfile")
+    assert file.stdout.strip().startswith("snt_") and len(file.stdout.split()) == 1, "it may be a key file"
+    assert "shown this once" in file.stderr
     for key in (made["key"], second["key"]):
         row = find_key(deciding, secret_hash(key))
         assert row is not None
