@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import structlog
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -26,6 +27,17 @@ from tests.support.kept_databases import KeptDatabases
 from tests.support.many_apps import compile_once
 
 compile_once()
+# As structlog's own, without a picture of every error's source, which takes longer than most tests.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.StackInfoRenderer(),
+        structlog.dev.set_exc_info,
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 TEMPLATE = "template_sentinel"
 _ROOM_BYTES = 6 * 1024**3
