@@ -81,15 +81,6 @@ def test_the_readmes_snippet_runs_as_it_stands(place: Place, tmp_path: Path) -> 
     assert lines[0].startswith("waiting for ") and lines[1:] == ["issued"]
 
 
-def test_the_clients_snippet_runs_after_the_readmes(place: Place, tmp_path: Path) -> None:
-    """Under a key of its own: whoever tried the other one before has used that."""
-    (snippet,) = re.findall(r"```python\n(import sys\n.*?)```", (REPO / "docs" / "agents.md").read_text(), re.DOTALL)
-    (tmp_path / "agent.py").write_text(snippet.replace("http://127.0.0.1:7860", place.url))
-    command = [sys.executable, str(tmp_path / "agent.py"), place.fixtures.key]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment_variables())
-    assert done.stdout == "" and ("gift:order-9", "completed", "success") in place.operations("gift:order-")
-
-
 def test_the_policy_of_ones_own_is_a_good_one(tmp_path: Path) -> None:
     text = (REPO / "docs" / "agents.md").read_text()
     (policy,) = re.findall(r"```yaml\n(policy: .*?)```", text, re.DOTALL)

@@ -32,11 +32,18 @@ def test_the_first_snippet_of_the_python_client_runs(fixtures: Fixtures, page: s
     with listening(fixtures.app) as url:
         own = f"KEY = {fixtures.key!r}\n" + program.replace("http://127.0.0.1:7860", url).replace('"…"', "KEY")
         done = subprocess.run(
-            [sys.executable, "-c", own], capture_output=True, text=True, timeout=60, env=environment_variables(),
+            [sys.executable, "-c", own, fixtures.key], capture_output=True, text=True, timeout=60, env=environment_variables(),
             check=False,
         )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert fixtures.one("select outcome from sentinel.operation_states where status = 'completed'") == "success"
+
+
+def test_whoever_runs_one_snippet_after_the_other_is_not_refused() -> None:
+    """Each has a key of its own: under a used one another amount is refused."""
+    pages = [(REPO / page).read_text() for page in ("README.md", "docs/agents.md")]
+    keys = [key for page in pages for key in re.findall(r'(?:idempotency_key=|idempotencyKey: )"(.*?)"', page)]
+    assert len(keys) == len(set(keys)) == 3
 
 
 def test_the_guarded_tool_that_the_page_shows_asks_before_it_runs(fixtures: Fixtures) -> None:
