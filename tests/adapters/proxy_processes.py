@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import socket
 import subprocess
 import time
 import uuid
@@ -276,11 +275,12 @@ def relay(url: str, before: Callable[[Asked], bool], after: Callable[[Asked], No
         headers = {name: value for name, value in asked.headers.items() if name != "connection"}
         with closing(http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)) as link:
             link.connect()
-            # Head and body in one segment: who refuses the head alone closes, and the body would reset what was answered.
-            link.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+            # Head and body at once: who refuses the head alone closes, and the body would reset what was answered.
+            parts: list[bytes] = []
+            link.send = parts.append  # type: ignore[method-assign]
+            link.request(asked.method, asked.path, asked.body or None, headers)
             with suppress(BrokenPipeError, ConnectionResetError):  # refused by its head, the body is not read
-                link.request(asked.method, asked.path, asked.body or None, headers)
-            link.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+                link.sock.sendall(b"".join(parts))
             with link.getresponse() as answer:
                 body, kind = answer.read(), answer.getheader("content-type") or "text/plain"
                 session = answer.getheader("mcp-session-id")
