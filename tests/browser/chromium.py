@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAMES = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The shell first: it draws the same pages in a quarter of the time."""
 
 
 class NoChromium(Exception):
