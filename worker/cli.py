@@ -26,6 +26,7 @@ from worker.orders.cli import order_review
 from worker.presentation import out, summary_json, summary_table
 from worker.refunds.build import make_reconciler, open_client, open_ledger
 from worker.refunds.enqueue import enqueue, facts, read_text
+from worker.refunds.intake import lines_of
 from worker.refunds.ledger import Ledger
 from worker.refunds.online_retail import Imported, WrongColumns, read_orders
 from worker.refunds.settings import read_settings
@@ -111,7 +112,7 @@ def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
     """
     try:
         checked = check_identifier(source, "--source", 64) if source else ""
-        imported = read_orders(read_text(file).splitlines(keepends=True), checked)
+        imported = read_orders(lines_of(read_text(file)), checked)
     except (WrongColumns, InvalidInput) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)

@@ -33,6 +33,7 @@ DIGITS: dict[str, int] = {
 }
 """ISO 4217 minor-unit digits of the currencies we know; any other code is refused."""
 
+_MOST_PLACES = 30
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,15})(?:\.([0-9]{1,6}))?")
 
 
@@ -66,6 +67,9 @@ def _minor_units(value: Any, digits: int, field: str) -> int:
         raise InvalidInput.of(f"{field}.value", "must be an integer or a decimal number")
     if isinstance(value, int):
         return value * 10**digits if abs(value) <= MAX_MINOR else -1
+    # A few characters with an exponent could otherwise become gigabytes of digits.
+    if isinstance(value, Decimal) and abs(value.adjusted()) > _MOST_PLACES:
+        raise InvalidInput.of(f"{field}.value", "is out of range")
     # A Decimal comes from JSON number text; its own text form keeps every digit, so both go one way.
     text = value if isinstance(value, str) else format(value, "f")
     found = _DECIMAL.fullmatch(text)

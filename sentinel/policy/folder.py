@@ -23,7 +23,8 @@ def check_folder(directory: Path) -> list[PolicyError]:
     switches = directory / FILE_NAME
     if switches.exists():
         errors += first_fault(partial(read_switches, switches))
-    for path in sorted((directory / "cases").glob("*.y*ml")):
+    cases = (path for path in (directory / "cases").glob("*") if path.suffix.lower() in (".yaml", ".yml"))
+    for path in sorted(cases):
         errors += first_fault(partial(_read_cases, path, limits))
     return errors
 

@@ -25,7 +25,7 @@ class PolicyLibrary:
     def load(cls, directory: Path) -> PolicyLibrary:
         """Every `*.yaml` directly in the folder but `NOT_POLICIES`. Raises the first `PolicyError` of any of them.
 
-        Refused too: an empty folder, a `.yml` file (it would be overlooked), two policies with one id or
+        Refused too: an empty folder, a `.yml` or `.YAML` file (it would be overlooked), two policies with one id or
         claiming one action.
         """
         policies, errors = _read(directory)
@@ -93,12 +93,12 @@ def _read(directory: Path) -> tuple[tuple[CompiledPolicy, ...], list[PolicyError
     errors: list[PolicyError] = []
     policies: list[tuple[str, CompiledPolicy]] = []
     try:
-        found = (path for path in directory.iterdir() if path.suffix in (".yaml", ".yml"))
+        found = (path for path in directory.iterdir() if path.suffix.lower() in (".yaml", ".yml"))
         files = sorted(path for path in found if path.name not in NOT_POLICIES)
     except OSError as error:
         return (), [PolicyError(f"cannot be read: {error.strerror}", file=str(directory))]
     for path in files:
-        if path.suffix == ".yml":
+        if path.suffix != ".yaml":
             errors.append(PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml"))
             continue
         compiled, wrong = try_compile(path)

@@ -30,6 +30,7 @@ from worker.orders.replay import ReplayedDelivery, ReplaySummary, Sender, replay
 from worker.orders.sources import FILE_NAME, OrderSource, Sources
 from worker.orders.try_payload import show_trial, try_payload
 from worker.presentation import out
+from worker.refunds.intake import lines_of
 from worker.refunds.online_retail import WrongColumns
 
 FAILED, MISUSED = 1, 2
@@ -77,7 +78,7 @@ def replay_orders(
     """
     with _told():
         source = _open_source(policies, name)
-        lines = file.read().decode("utf-8-sig").splitlines(keepends=True)
+        lines = list(lines_of(file.read().decode("utf-8-sig")))
         orders, imported = read_retail_orders(lines, name)
     deliveries = [ReplayedDelivery(o.order_id, orjson.dumps(payload_of(o, source.fields))) for o in orders[:limit]]
     if redeliver:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.policy.errors import nearest
-from worker.refunds.intake import FIELDS, Refusal
+from worker.refunds.intake import FIELDS, Refusal, lines_of
 from worker.refunds.risk_facts import RISK_FACTS
 
 DELIMITERS = ",;\t|"
@@ -70,7 +70,7 @@ def read_csv(text: str, form: CsvFormat) -> CsvRows:
     delimiter = {"tab": "\t"}.get(form.delimiter or "", form.delimiter) or max(DELIMITERS, key=first.count)
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise WrongMapping('--delimiter: must be one character, or "tab"')
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
+    reader = csv.reader(lines_of(text), delimiter=delimiter, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
@@ -107,7 +107,7 @@ def _objects(
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            yield line, Refusal(line, "row", f"is not CSV: {error}")
+            yield line, Refusal(line, "row", f"is not CSV: {error}; nothing from here on was read")
             return
         if cells is None:
             return

@@ -7,7 +7,7 @@ as everywhere on input.
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.errors import InvalidInput
-from sentinel.core.money import parse_money
+from sentinel.core.money import DIGITS, parse_money
 from sentinel.core.operation import check_identifier
 from sentinel.policy.errors import nearest
 from worker.images import ImageRefused, ProofImage, proof_image
-from worker.refunds.intake import Refusal, known_name, read_objects
+from worker.refunds.intake import Refusal, known_name, moment_of, read_objects
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.routes import CHANNELS
 
 _MAX_NAME, _MAX_SOURCE, _MAX_NOTE = 128, 64, 2000
+_ZERO = re.compile(r"0(\.0{1,6})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +109,14 @@ class _Fields:
 
     def moment(self, field: str) -> datetime | None:
         found = self._fields.pop(field, None)
-        if found is None:
-            return None
-        try:
-            moment = datetime.fromisoformat(found)
-        except (TypeError, ValueError):
-            raise InvalidInput.of(field, "must be an RFC 3339 time") from None
-        if moment.tzinfo is None:
-            raise InvalidInput.of(field, "must have a time zone")
-        return moment
+        return None if found is None else moment_of(found, field)
 
     def minor(self, field: str, currency: str) -> int | None:
         """A decimal in major units → minor units; "0" is allowed here."""
         found = self._fields.pop(field, None)
         if found is None:
             return None
-        if str(found).strip("0.") == "":
+        if not isinstance(found, bool) and _ZERO.fullmatch(str(found)):
             return 0
         return parse_money(found, currency, field=field).amount_minor
 
@@ -131,7 +124,10 @@ class _Fields:
         """Of every amount of the fact; each is text, not an object with a currency of its own."""
         if "currency" not in self._fields:
             raise InvalidInput.of("currency", "is required")
-        return self.text("currency", 3) or ""
+        found = self.text("currency", 3) or ""
+        if found not in DIGITS:
+            raise InvalidInput.of("currency", "must be an ISO 4217 code in capital letters")
+        return found
 
     def text(self, field: str, most: int) -> str | None:
         found = self._fields.pop(field, None)
@@ -191,7 +187,7 @@ def _image(given: _Fields, folder: Path) -> ProofImage:
         return proof_image(entry, content)
     except OSError as error:
         raise InvalidInput.of("file", f"cannot be read: {error.strerror}") from None
-    except binascii.Error:
+    except ValueError:
         raise InvalidInput.of("content", "is not base64") from None
     except ImageRefused as error:
         raise InvalidInput.of("file" if file else "content", str(error)) from None

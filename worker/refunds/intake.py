@@ -6,17 +6,18 @@ scenario or mode is a misspelling and is refused; a known one without a route go
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
 from sentinel.core.strict_json import strict_json
-from sentinel.platform.http.bodies import check_unicode
+from sentinel.platform.http.bodies import check_depth, check_unicode
 from sentinel.policy.errors import nearest
 from worker.refunds.risk_facts import MAX_COUNT, RISK_FACTS
 from worker.refunds.rows import NewRow
@@ -30,7 +31,7 @@ _HIDDEN = "customer data hidden"
 _MODE = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,2}", re.ASCII)
 _CONTACT = re.compile(r"[!-~]{3,320}", re.ASCII)
-_MAX_ENTRY_ID, _MAX_REFUND_ID, _MAX_NAME, _MAX_REASON, _MAX_DEPTH = 120, 128, 64, 2000, 16
+_MAX_ENTRY_ID, _MAX_REFUND_ID, _MAX_NAME, _MAX_REASON = 120, 128, 64, 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def parse_row(found: Any) -> NewRow:
         account_ref=_maybe_identifier(given, "account_ref"),
         order_ref=_maybe_identifier(given, "order_ref"),
         source=_source(given),
-        requested_at=_moment(given),
+        requested_at=moment_of(given["requested_at"], "requested_at") if "requested_at" in given else None,
         reason=_reason(given),
         risk=_risk(given.get("risk", {})),
         mode=_mode(given),
@@ -142,9 +143,14 @@ def _read_values(text: str) -> Iterator[tuple[int, Any]]:
     elif whole is not None:
         yield 1, whole
     else:
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(lines_of(text), 1):
             if line.strip():
                 yield number, _line(number, line)
+
+
+def lines_of(text: str) -> io.StringIO:
+    """The lines of a file, with their ends: what other characters `str.splitlines` cuts at may stand within a text."""
+    return io.StringIO(text, newline="")
 
 
 def _line(number: int, line: str) -> Any:
@@ -156,18 +162,11 @@ def _line(number: int, line: str) -> Any:
 
 def _decode(text: str) -> Any:
     """Strict JSON: no duplicate keys, no NaN, fractions as `Decimal`. Raises `ValueError`."""
-    if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(text) > _MAX_DEPTH:
-        raise ValueError(f"nested deeper than {_MAX_DEPTH}")
+    try:
+        check_depth(text)
+    except InvalidInput as error:
+        raise ValueError(error.detail) from None
     return strict_json(text)
-
-
-def _depth(text: str) -> int:
-    """An upper bound is enough: brackets inside strings are counted too."""
-    deepest = now = 0
-    for character in text:
-        now += (character in "[{") - (character in "]}")
-        deepest = max(deepest, now)
-    return deepest
 
 
 def _name(found: Any) -> str | None:
@@ -211,16 +210,16 @@ def _amount(given: dict[str, Any]) -> tuple[int, str]:
     return money.amount_minor, money.currency
 
 
-def _moment(given: dict[str, Any]) -> datetime | None:
-    if "requested_at" not in given:
-        return None
+def moment_of(found: Any, field: str) -> datetime:
+    """A time with a zone, as the same moment in UTC. Raises `InvalidInput` naming the field."""
     try:
-        moment = datetime.fromisoformat(given["requested_at"])
-    except (ValueError, TypeError):
-        raise InvalidInput.of("requested_at", "must be an RFC 3339 time") from None
-    if moment.tzinfo is None:
-        raise InvalidInput.of("requested_at", "must have a time zone")
-    return moment
+        moment = datetime.fromisoformat(found)
+        if moment.tzinfo is None:
+            raise InvalidInput.of(field, "must have a time zone")
+        # Near either end of the calendar the moment may have no year in UTC.
+        return moment.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError):
+        raise InvalidInput.of(field, "must be an RFC 3339 time") from None
 
 
 def _reason(given: dict[str, Any]) -> str | None:

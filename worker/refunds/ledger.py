@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ _TRIES = 4
 _CHUNK = 1000
 
 Value = TypeVar("Value")
+Fact = TypeVar("Fact")
 
 
 class LedgerUnavailable(Exception):
@@ -258,14 +259,16 @@ class Ledger:
     def add_orders(self, orders: Sequence[OrderFacts]) -> set[str]:
         """Enter or correct order facts; returns the order refs that changed anything."""
         changed: set[str] = set()
-        for start in range(0, len(orders), _CHUNK):
-            part = [asdict(order) for order in orders[start : start + _CHUNK]]
-            changed.update(self._column(sql.ADD_ORDERS, orders=_json(part)))
+        for part in _in_turn(orders, lambda order: (order.channel, order.source, order.order_ref)):
+            changed.update(self._column(sql.ADD_ORDERS, orders=_json([asdict(order) for order in part])))
         return changed
 
     def flag_orders(self, flags: Sequence[Mapping[str, Any]]) -> int:
         """{channel, source, order_ref, flag, closed}: a complaint or a delay, or its end."""
-        return len(self._column(sql.FLAG_ORDERS, flags=_json(list(flags)))) if flags else 0
+        parts = _in_turn(
+            flags, lambda flag: (flag["channel"], flag.get("source") or "", flag["order_ref"], flag["flag"])
+        )
+        return sum(len(self._column(sql.FLAG_ORDERS, flags=_json(part))) for part in parts)
 
     def blacklist(self, accounts: Sequence[Mapping[str, Any]]) -> int:
         """Blacklist the account {channel, account_ref}: its refunds need a person from now on."""
@@ -353,6 +356,18 @@ def default_tenant(pool: Pool) -> uuid.UUID | None:
     except (psycopg.Error, EngineUnavailable) as error:
         raise LedgerUnavailable(first_line(error)) from error
     return row[0] if row else None
+
+
+def _in_turn(facts: Iterable[Fact], key: Callable[[Fact], Hashable]) -> Iterator[list[Fact]]:
+    """The facts in their order, in parts of at most `_CHUNK` in each of which no key comes twice: what is said later corrects."""
+    part: dict[Hashable, Fact] = {}
+    for fact in facts:
+        if len(part) == _CHUNK or key(fact) in part:
+            yield list(part.values())
+            part = {}
+        part[key(fact)] = fact
+    if part:
+        yield list(part.values())
 
 
 def _json(value: Any) -> Jsonb:

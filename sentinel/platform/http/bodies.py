@@ -210,7 +210,7 @@ def read_object(body: bytes) -> dict[str, Any]:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidInput.of("body", "must be UTF-8") from None
-    _check_depth(text)
+    check_depth(text)
     try:
         value = _decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -224,7 +224,8 @@ def read_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _check_depth(text: str) -> None:
+def check_depth(text: str) -> None:
+    """Raise `InvalidInput` where a JSON text is nested deeper than `MAX_DEPTH`; brackets within its strings do not count."""
     # Almost every body has fewer brackets than the limit has levels; only the others are worth a scan.
     if text.count("{") + text.count("[") <= MAX_DEPTH:
         return

@@ -62,6 +62,18 @@ def refusals(text: str) -> list[tuple[int, str]]:
     return [(each.line, each.field) for each in read_rows(text) if isinstance(each, Refusal)]
 
 
+@pytest.mark.parametrize("within", "\u2028\u2029\x85")
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_only_a_line_end_ends_a_line(within: str, end: str) -> None:
+    said = f"page one{within}page two"
+    lines = [json.dumps(GOOD | {"reason": said}, ensure_ascii=False), "", "{", ""]
+    first, last = read_rows(end.join(lines))
+    assert not isinstance(first, Refusal), first
+    assert first.row.reason == said
+    assert isinstance(last, Refusal)
+    assert (last.line, last.field) == (3, "row")
+
+
 @pytest.mark.parametrize(
     "change, field",
     [({"amount": {"value": 126.505, "currency": "USD"}}, "amount.value"), ({"amount": {"value": 0, "currency": "USD"}}, "amount.value"),
@@ -72,7 +84,8 @@ def refusals(text: str) -> list[tuple[int, str]]:
      ({"ledger_entry_id": "lge\u200b"}, "ledger_entry_id"), ({"status": "EXECUTED"}, "status"), ({"unknown": 1}, "unknown"),
      ({"idempotency_key": "refund:other"}, "idempotency_key"), ({"risk": {"stale_window": "no"}}, "risk.stale_window"),
      ({"risk": {"customer_attempts_24h": -1}}, "risk.customer_attempts_24h"), ({"risk": {"x": True}}, "risk.x"),
-     ({"requested_at": "2026-01-01T00:00:00"}, "requested_at"), ({"requested_at": 5}, "requested_at"), ({"reason": "a\x00b"}, "reason"),
+     ({"requested_at": "2026-01-01T00:00:00"}, "requested_at"), ({"requested_at": 5}, "requested_at"),
+     ({"requested_at": "0001-01-01T00:00:00+23:59"}, "requested_at"), ({"requested_at": "9999-12-31T23:59:59-23:59"}, "requested_at"), ({"reason": "a\x00b"}, "reason"),
      ({"reason": "x" * 2001}, "reason"), ({"redaction_status": "open"}, "redaction_status"), ({"account_ref": ""}, "account_ref")],
 )  # fmt: skip
 def test_a_malformed_row_is_refused_with_its_field(change: dict[str, Any], field: str) -> None:
@@ -105,6 +118,39 @@ def test_half_a_surrogate_pair_is_refused_by_its_field_and_the_other_rows_are_ke
 )
 def test_a_line_that_is_no_strict_json_is_refused(text: str) -> None:
     assert refusals(text) == [(1, "row")]
+
+
+def test_brackets_within_texts_are_no_depth_of_an_array() -> None:
+    found = [GOOD | {"ledger_entry_id": f"lge_{n}", "reason": "see [note {1 \\"} for n in range(20)]
+    assert [type(each).__name__ for each in read_rows(json.dumps(found))] == ["Accepted"] * 20
+
+
+def test_a_time_is_entered_whatever_its_zone(run: Any, ledger_fixtures: LedgerFixtures) -> None:
+    """PostgreSQL takes no zone beyond 16 hours, Python one of almost 24."""
+    done = run("enqueue", "-", text=json.dumps(GOOD | {"requested_at": "2026-11-02T09:59:00+23:59"}))
+    assert done.exit_code == 0, done.output
+    assert ledger_fixtures.all("select requested_at = timestamptz '2026-11-01T10:00Z' from refunds.ledger_entries") == [
+        (True,)
+    ]
+
+
+ORDER: dict[str, Any] = {
+    "kind": "order", "channel": "private", "order_ref": "o-1", "ordered_at": "2026-11-01T10:00:00Z", "paid": "90", "currency": "EUR",
+}  # fmt: skip
+COMPLAINT = {"kind": "complaint", "channel": "private", "order_ref": "o-1"}
+
+
+def test_the_last_of_what_a_file_says_twice_counts(run: Any, ledger_fixtures: LedgerFixtures) -> None:
+    facts = [
+        ORDER | {"note": "a"}, ORDER | {"paid": "80"}, COMPLAINT, COMPLAINT, COMPLAINT | {"closed": True},
+        COMPLAINT | {"order_ref": "o-2", "closed": True}, COMPLAINT | {"order_ref": "o-2"},
+    ]  # fmt: skip
+    done = run("facts", "-", text="\n".join(map(json.dumps, facts)))
+    assert done.exit_code == 0, done.output
+    assert "7 facts stored, 0 refused" in done.output
+    assert ledger_fixtures.all("select paid_minor, note from refunds.orders") == [(8000, "a")]
+    flags = "select order_ref, closed_at is null from refunds.order_flags order by order_ref"
+    assert ledger_fixtures.all(flags) == [("o-1", False), ("o-2", True)]
 
 
 def test_one_object_an_array_and_lines_are_the_same() -> None:

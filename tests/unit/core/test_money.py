@@ -92,6 +92,9 @@ def test_more_digits_than_the_currency_has_are_refused_and_never_rounded(value: 
         Decimal("NaN"),
         Decimal("Infinity"),
         Decimal("-1"),
+        # Written out, each of these would be a gigabyte of digits.
+        Decimal("1e999999999"),
+        Decimal("1e-999999999"),
         -1,
         0,
         10**13,

@@ -73,8 +73,8 @@ def test_faults_of_several_files_are_told_together_and_names_are_held_against_go
         "sample.yaml": POLICY.replace("then: DENY", "then: DENNY"),
         "switches.yaml": SWITCHES.replace("about", "abuot"),
     }
-    faults = check_folder(folder(tmp_path, **bad, **{"cases/other.yml": CASES}))
-    assert [Path(fault.file).name for fault in faults] == ["sample.yaml", "switches.yaml", "other.yml"]
+    faults = check_folder(folder(tmp_path, **bad, **{"cases/other.yml": CASES, "cases/some.YAML": CASES}))
+    assert [Path(fault.file).name for fault in faults] == ["sample.yaml", "switches.yaml", "other.yml", "some.YAML"]
 
 
 def test_a_fault_told_as_json_is_the_same_fault_again(tmp_path: Path) -> None:

@@ -66,9 +66,11 @@ def test_a_folder_that_would_silently_cover_less_is_refused(tmp_path: Path) -> N
     with pytest.raises(PolicyError, match="cannot be read"):
         PolicyLibrary.load(tmp_path / "nowhere")
     (tmp_path / "a.yaml").write_text(POLICY)
-    (tmp_path / "b.yml").write_text(POLICY)
-    with pytest.raises(PolicyError, match=r"rename it to \.yaml"):
-        PolicyLibrary.load(tmp_path)
+    for name in ("b.yml", "B.YAML", "b.Yaml"):
+        (tmp_path / name).write_text(POLICY)
+        with pytest.raises(PolicyError, match=r"rename it to \.yaml"):
+            PolicyLibrary.load(tmp_path)
+        (tmp_path / name).unlink()
 
 
 def test_a_bad_file_at_reload_keeps_the_last_good_set(tmp_path: Path) -> None:

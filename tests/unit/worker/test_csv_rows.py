@@ -92,11 +92,22 @@ def test_lines_are_those_of_the_file_and_bad_ones_do_not_stop_good_ones() -> Non
     ]
 
 
+@pytest.mark.parametrize("within", "\u2028\u2029\x85\x0b\x0c\x1c")
+def test_only_a_line_end_ends_a_line(within: str) -> None:
+    said = f"page one{within}page two"
+    text = f"ledger_entry_id,refund_id,amount,currency,reason\r\na,r1,1,EUR,{said}\r\nb,r2,x,EUR,\r\n"
+    first, last = rows(text)
+    assert isinstance(first, Accepted), first
+    assert first.row.reason == said
+    assert refusal(last)[:2] == (3, "amount")
+
+
 def test_a_quote_that_never_closes_refuses_the_rest_and_keeps_what_came_before() -> None:
     text = 'ledger_entry_id,refund_id,amount,currency\na,r1,1,EUR\nb,"r2,2,EUR\nc,r3,3,EUR\n'
     first, last = rows(text)
     assert isinstance(first, Accepted)
     assert refusal(last)[:2] == (3, "row")
+    assert "nothing from here on was read" in refusal(last)[2]
 
 
 @pytest.mark.parametrize(
