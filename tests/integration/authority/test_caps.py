@@ -110,7 +110,6 @@ def test_mutant_sum_then_insert_without_locks_overspends_and_is_caught(database_
     try:
         mutants.without_locks(fixtures, "pg_advisory_xact_lock", "pg_try_advisory_xact_lock")
         mutants.without_constraint(fixtures, "sentinel.budgets", "usage_within_cap")
-        fixtures.guard(ask(unique("acct"), 11_000))  # whoever puts in new terms is waited for
         mutants.meet_in_set(fixtures.admin, parties=3)
         with desks(fixtures, 3) as bench:
             answers = race(bench, unique("acct"), seeded(3, 3), threads=3, each=1, least=11_000, most=14_000)

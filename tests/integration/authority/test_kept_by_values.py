@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 import rfc8785
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.decisions import Recorded, record_decisions
+from sentinel.authority.decisions import RECORD_DECISIONS, Recorded, record_decisions
 from sentinel.authority.halts import set_halt
 from sentinel.core.canonical import sha256_hex
 from sentinel.core.decision import no_matching_policy
 from sentinel.core.operation import build_operation
 from sentinel.core.proof import assemble_pack, opens, pack_template, pack_values
 from sentinel.platform.resources import policies_dir
+from sentinel.store.loop_connections import run_statement
 from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
-from tests.support.harness import at_once, scaled, seeded
+from tests.support.harness import scaled, seeded
 
 Body = dict[str, Any]
 
@@ -144,22 +146,21 @@ def test_what_decisions_have_in_common_is_kept_once(fixtures: Fixtures) -> None:
     assert fixtures.one("select count(distinct terms_id) from sentinel.operation_states") == 3
 
 
-def test_the_same_terms_that_come_first_at_once_are_kept_once(fixtures: Fixtures) -> None:
-    values = (1, 200, 2000)
-    jobs = [
-        lambda place=place: record_decisions(
-            fixtures.authority.pool,
-            rows_of(
-                fixtures,
-                [guard_body(f"r{place}_{value}", value=value) for value in random.Random(place).sample(values, 3)],
-            ),
-        )
-        for place in range(6)
-    ]
-    results = at_once(jobs)
-    assert [one for one in results if isinstance(one, BaseException)] == []
-    assert fixtures.one("select count(*) from sentinel.decision_terms") == 3
+def test_terms_that_somebody_puts_in_at_the_moment_are_not_waited_for(fixtures: Fixtures) -> None:
+    """Each puts in its own; from then on one of them is used."""
+    with psycopg.connect(fixtures.url) as other:
+        first, second, third = (rows_of(fixtures, [guard_body(value=value) for value in (1, 200)]) for _ in range(3))
+        run_statement(other, RECORD_DECISIONS, first, 2000)
+        record_decisions(fixtures.authority.pool, second)
+        other.commit()
+    before = fixtures.admin.execute(TERMS).fetchone()
+    record_decisions(fixtures.authority.pool, third)
+    assert fixtures.admin.execute(TERMS).fetchone() == before == (4, 2)
+    assert fixtures.one("select count(distinct terms_id) from sentinel.operation_states") == 4
     assert fixtures.broken_invariants() == []
+
+
+TERMS = "select count(*), count(distinct hash) from sentinel.decision_terms"
 
 
 def test_limits_of_several_owners_are_kept_with_their_keys(database_url: str, tmp_path: Path) -> None:

@@ -15,17 +15,17 @@ create table sentinel.decision_terms (
   request_template text,
   pack_template    text,
   limit_keys       text[],
-  constraint decision_terms_once unique (hash),
   constraint terms_are_whole check (
     pack_template is null or (agent_id, action, risk_class, decision, reason_code, request_template) is not null)
 );
+create index decision_terms_by_hash on sentinel.decision_terms (hash, terms_id);
 create trigger append_only before update or delete or truncate on sentinel.decision_terms
   for each statement execute function sentinel.refuse_change();
 create table sentinel.window_parts (
   parts_id bigint generated always as identity primary key,
-  buckets  timestamptz[] not null,
-  constraint window_parts_once unique (buckets)
+  buckets  timestamptz[] not null
 );
+create index window_parts_by_buckets on sentinel.window_parts (buckets, parts_id);
 create trigger append_only before update or delete or truncate on sentinel.window_parts
   for each statement execute function sentinel.refuse_change();
 

@@ -101,15 +101,14 @@ begin
   for place in 1 .. cardinality(terms) loop
     one := terms[place];
     one.buckets := sentinel.buckets_at(numbered_terms.buckets, one.limit_places);
-    select (select k.terms_id from sentinel.decision_terms k where k.hash = sentinel.hash_of_terms(one)),
-           (select w.parts_id from sentinel.window_parts w where w.buckets = one.buckets) into one.terms_id, one.parts_id;
+    select (select min(k.terms_id) from sentinel.decision_terms k where k.hash = sentinel.hash_of_terms(one)),
+           (select min(w.parts_id) from sentinel.window_parts w where w.buckets = one.buckets) into one.terms_id, one.parts_id;
     terms[place] := one;
   end loop;
   return terms;
 end $$;
 
--- The same, where what is new is put in first. Before any lock of the batch is taken: whoever puts in the same terms at the same time waits
--- here for whoever was first, in the order of the hashes. For parts of windows nobody waits: without a number a state keeps its own.
+-- The same, where what is new is put in first. Nobody waits for anybody here, so a budget that is locked holds up who wants it and nobody else.
 create or replace function sentinel.known_terms(terms sentinel.guard_terms[], limits sentinel.limit_terms[], moment timestamptz)
 returns sentinel.guard_terms[] language plpgsql as $$
 declare
@@ -124,14 +123,11 @@ begin
   insert into sentinel.decision_terms
     (hash, policy_id, policy_version, policy_label, policy_digest, agent_id, decision, reason_code, pack_template, limit_keys,
      action, risk_class, request_template)
-  select sentinel.hash_of_terms(t), t.policy_id, t.policy_version, t.policy_label, t.policy_digest, t.agent_id, t.verdict, t.reason_code,
+  select distinct on (1) sentinel.hash_of_terms(t), t.policy_id, t.policy_version, t.policy_label, t.policy_digest, t.agent_id, t.verdict, t.reason_code,
      t.pack_template, t.own_keys, t.action, t.risk_class, t.request_template
-  from unnest(terms) as t where t.terms_id is null order by 1
-  on conflict (hash) do nothing;
+  from unnest(terms) as t where t.terms_id is null;
   insert into sentinel.window_parts (buckets)
-  select fresh.buckets from (select distinct t.buckets from unnest(terms) as t where t.parts_id is null and t.buckets is not null) as fresh
-  where pg_try_advisory_xact_lock(hashtextextended('window_parts/' || fresh.buckets::text, 1))
-  on conflict (buckets) do nothing;
+  select distinct t.buckets from unnest(terms) as t where t.parts_id is null and t.buckets is not null;
   return sentinel.numbered_terms(terms, parts.buckets);
 end $$;
 

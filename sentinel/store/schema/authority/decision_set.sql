@@ -340,7 +340,6 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
   end if;
-  if patience_ms < 1900 then perform sentinel.wait_until(began + make_interval(secs => patience_ms / 1000.0)); end if;
   terms := sentinel.known_terms(terms, limits, began);
   if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' then
     begin

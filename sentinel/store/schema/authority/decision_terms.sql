@@ -1,6 +1,7 @@
 -- What many decisions have in common, kept once: rows name it by its number instead of saying it again.
 
--- Who asked for what, what the policy said, and the constant text of what is kept of it. Found by the hash of all that it says. Append-only.
+-- Who asked for what, what the policy said, and the constant text of what is kept of it. Found by the hash of all that it says; who
+-- bring the same for the first time at the same time put in a row each, so that nobody waits. Append-only.
 create table sentinel.decision_terms (
   terms_id         bigint generated always as identity primary key,
   hash             bytea not null,                                         -- sentinel.hash_of_terms
@@ -19,19 +20,19 @@ create table sentinel.decision_terms (
   -- The keys of the limits that what is allowed counts in; the operation's owner belongs behind one that ends with "|". Null: none, or of
   -- several owners.
   limit_keys       text[],
-  constraint decision_terms_once unique (hash),
   constraint terms_are_whole check (
     pack_template is null or (agent_id, action, risk_class, decision, reason_code, request_template) is not null)
 );
+create index decision_terms_by_hash on sentinel.decision_terms (hash, terms_id);
 create trigger append_only before update or delete or truncate on sentinel.decision_terms
   for each statement execute function sentinel.refuse_change();
 
--- The parts of windows that are being filled at a time, kept once: those of a list of limits, in its order. Append-only.
+-- The parts of windows that are being filled at a time, kept once as terms are: those of a list of limits, in its order. Append-only.
 create table sentinel.window_parts (
   parts_id bigint generated always as identity primary key,
-  buckets  timestamptz[] not null,                                         -- the beginning of each
-  constraint window_parts_once unique (buckets)
+  buckets  timestamptz[] not null                                          -- the beginning of each
 );
+create index window_parts_by_buckets on sentinel.window_parts (buckets, parts_id);
 create trigger append_only before update or delete or truncate on sentinel.window_parts
   for each statement execute function sentinel.refuse_change();
 
