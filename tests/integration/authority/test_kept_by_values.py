@@ -7,6 +7,7 @@ import random
 import shutil
 import uuid
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,11 +149,10 @@ def test_what_decisions_have_in_common_is_kept_once(fixtures: Fixtures) -> None:
 
 def test_terms_that_somebody_puts_in_at_the_moment_are_not_waited_for(fixtures: Fixtures) -> None:
     """Each puts in its own; from then on one of them is used."""
-    with psycopg.connect(fixtures.url) as other:
-        first, second, third = (rows_of(fixtures, [guard_body(value=value) for value in (1, 200)]) for _ in range(3))
-        run_statement(other, RECORD_DECISIONS, first, 2000)
+    first, second, third = (rows_of(fixtures, [guard_body(value=value) for value in (1, 200)]) for _ in range(3))
+    with psycopg.connect(fixtures.url, autocommit=True) as other, other.transaction():
+        run_statement(other, PUT_IN_TERMS, first, 2000)
         record_decisions(fixtures.authority.pool, second)
-        other.commit()
     before = fixtures.admin.execute(TERMS).fetchone()
     record_decisions(fixtures.authority.pool, third)
     assert fixtures.admin.execute(TERMS).fetchone() == before == (4, 2)
@@ -160,6 +160,11 @@ def test_terms_that_somebody_puts_in_at_the_moment_are_not_waited_for(fixtures: 
     assert fixtures.broken_invariants() == []
 
 
+PUT_IN_TERMS = replace(
+    RECORD_DECISIONS, name="put_in_terms", sql=b"select sentinel.known_terms($1, $3, clock_timestamp()) is null, $2, $4, $5, $6",
+    decode=lambda result: [],
+)  # fmt: skip
+"""The beginning of `record_decisions`, before any lock."""
 TERMS = "select count(*), count(distinct hash) from sentinel.decision_terms"
 
 
