@@ -77,9 +77,9 @@ select format('once-key %s of operations %s', once_key, string_agg(operation_id:
 from sentinel.operation_states where once_live group by tenant_id, once_key having count(*) > 1;
 
 -- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second
-select format('once-key %s of operations %s', once_folded, string_agg(operation_id::text, ', '))
+select format('once-key %s of operations %s', sentinel.once_folded(once_key), string_agg(operation_id::text, ', '))
 from sentinel.operation_states where once_live and once_key not like '%~'
-group by tenant_id, once_folded having count(*) filter (where approval_id is null) > 1;
+group by tenant_id, sentinel.once_folded(once_key) having count(*) filter (where approval_id is null) > 1;
 
 -- executed_twice: no refund has two executions
 select format('refund %s by executions %s', refund_id, string_agg(execution_id::text, ', '))
@@ -166,7 +166,7 @@ left join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.deci
 where e.event_id is null;
 
 -- proof_altered: every event still has the hash of its body
-select 'event ' || event_id from sentinel.events where hash <> 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
+select 'event ' || event_id from sentinel.events where hash is distinct from 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
 
 -- feed_beyond_decisions: the feed holds each event at most once and nothing that is not an event
 select format('position %s of tenant %s', f.position, f.tenant_id) from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) where e.event_id is null;
@@ -190,7 +190,7 @@ where e.operation_id is not null
 select 'operation ' || o.operation_id
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
 join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
-where o.digest <> 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
+where o.digest is distinct from 'sha256:' || encode(sha256(convert_to(o.request, 'UTF8')), 'hex')
   or o.salt ~ '^[0-9a-f]{64}$' and strpos(e.body, '"operation_digest":"sha256:' || encode(sha256(
        'sentinel/operation'::bytea || '\x00'::bytea || decode(o.salt, 'hex') || convert_to(o.request, 'UTF8')), 'hex') || '"') = 0;
 
@@ -206,7 +206,8 @@ where (o.action, o.agent_id, o.resource, o.risk_class, o.amount_minor, o.currenc
 -- decision_differs: a state is what its proof pack says, or what a later event of that operation made of it
 select 'operation ' || s.operation_id
 from sentinel.operation_states s join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
-where s.operation_id is distinct from e.operation_id or strpos(e.body, '"policy_digest":"' || s.policy_digest || '"') = 0
+left join sentinel.decision_terms t on t.terms_id = s.terms_id
+where s.operation_id is distinct from e.operation_id or coalesce(strpos(e.body, '"policy_digest":"' || t.policy_digest || '"'), 0) = 0
   or (strpos(e.body, '"decision":"' || s.decision || '"') = 0 or strpos(e.body, '"reason_code":"' || s.reason_code || '"') = 0) and not exists (
     select from sentinel.events l
     where l.tenant_id = s.tenant_id and l.operation_id = s.operation_id and l.kind <> 'decision' and case l.kind
@@ -272,8 +273,8 @@ with limits as materialized (
   from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'limits') as l (item)
   cross join lateral jsonb_object_keys(l.item -> 'cap') as c (currency)
 ), permits as materialized (
-  select s.operation_id, s.permit_id, s.policy_id, o.action, o.currency
-  from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
+  select s.operation_id, s.permit_id, t.policy_id, o.action, o.currency
+  from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id) join sentinel.decision_terms t using (terms_id)
   where s.permit_id is not null and o.amount_minor is not null and s.reserved_minor is distinct from o.amount_minor
 ), limited as materialized (
   -- A renewed permit may be of a later version than the decision: only what every known version limits must be held. Of
@@ -317,7 +318,8 @@ with declared as materialized (
   from sentinel.events e
   join sentinel.operation_states s on s.tenant_id = e.tenant_id and s.operation_id = e.operation_id and s.decision_event_id = e.event_id
   join sentinel.operations o on o.tenant_id = s.tenant_id and o.operation_id = s.operation_id
-  join declared d on d.policy_digest = s.policy_digest and (d.amount = '{}' or d.amount ? o.currency)
+  join sentinel.decision_terms t on t.terms_id = s.terms_id
+  join declared d on d.policy_digest = t.policy_digest and (d.amount = '{}' or d.amount ? o.currency)
   cross join lateral (select case d.per when 'tenant' then '' else o.agent_id end as target) who
   left join lifted l on l.tenant_id = o.tenant_id and l.scope = d.per and l.target = who.target
   where e.occurred_at > now() - interval '1 day' and (l.at is null or e.occurred_at >= l.at) and strpos(e.body, '"decision":"ALLOW"') > 0

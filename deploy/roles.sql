@@ -41,11 +41,11 @@ revoke select on sentinel.operator_sessions, sentinel.operator_tokens, sentinel.
   sentinel.known_devices from sentinel_authority;
 revoke select on sentinel.operators from sentinel_authority;
 grant select (tenant_id, operator_id, email, role, active, changed_by_another_at, changed_by) on sentinel.operators to sentinel_authority;
-grant insert on sentinel.operations, sentinel.operation_states, sentinel.budgets, sentinel.usage_parts, sentinel.approvals,
-  sentinel.events, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
+grant insert on sentinel.operation_rows, sentinel.operation_states, sentinel.budgets, sentinel.usage_parts, sentinel.approvals,
+  sentinel.event_rows, sentinel.decision_terms, sentinel.window_parts, sentinel.feed, sentinel.feed_heads, sentinel.check_reports, sentinel.policies to sentinel_authority;
 grant update (status, decision, reason_code, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at,
   start_event_id, start_hash, outcome, report_digest, reported_at, report_event_id, report_hash, in_doubt_since,
-  in_doubt_reason, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_buckets, limit_overrides, reservation) on sentinel.operation_states to sentinel_authority;
+  in_doubt_reason, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_owner, limit_buckets, parts_id, limit_overrides, reservation) on sentinel.operation_states to sentinel_authority;
 grant update (limits, buckets, window_seconds, caps, held, captured) on sentinel.budgets to sentinel_authority;
 grant update (cap_minor, held_minor, captured_minor, override_held_minor, override_captured_minor)
   on sentinel.usage_parts to sentinel_authority;
@@ -97,7 +97,7 @@ grant select on refunds.orders, refunds.order_budgets, refunds.executions, refun
   refunds.process_requests, refunds.transitions, refunds.defaults to sentinel_console;
 grant insert on refunds.process_requests, refunds.defaults to sentinel_console;
 grant insert on sentinel.tenants, sentinel.operator_sessions, sentinel.operator_tokens,
-  sentinel.sign_in_attempts, sentinel.approval_votes, sentinel.halts, sentinel.events to sentinel_console;
+  sentinel.sign_in_attempts, sentinel.approval_votes, sentinel.halts, sentinel.event_rows to sentinel_console;
 -- Their own password only; everything else of people and keys goes through the functions of protected_changes.sql.
 grant update (password_hash, password_one_time, password_used_at) on sentinel.operators to sentinel_console;
 grant update (last_seen_at, revoked_at, stepped_up_at, said) on sentinel.operator_sessions to sentinel_console;
@@ -116,7 +116,7 @@ grant update (succeeded, password_right), delete on sentinel.sign_in_attempts to
 grant update (only_row) on sentinel.sign_in_gate to sentinel_console;
 grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, sentinel.set_halt, sentinel.lift_halt,
   sentinel.insert_halt, sentinel.holds_halt_lock, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text,
-  sentinel.utc_text, sentinel.expire_approval, sentinel.settle_usage,
+  sentinel.hash_bytes, sentinel.pack_text, sentinel.owned_keys, sentinel.once_folded, sentinel.utc_text, sentinel.expire_approval, sentinel.settle_usage,
   sentinel.slots_added, sentinel.is_within_caps, sentinel.policy_of, sentinel.limit_of, sentinel.subject_of, sentinel.halt_lock, sentinel.halt_over,
   sentinel.is_requester, sentinel.counted_votes to sentinel_console;
 -- The locks that its own work needs, and no other.
@@ -137,6 +137,7 @@ grant insert, delete on sentinel.gauge_samples to sentinel_console;
 -- public board --------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to board_reader;
 grant select on sentinel.public_proofs, sentinel.public_feed, sentinel.public_halts, sentinel.public_tenants to board_reader;
+grant execute on function sentinel.pack_text, sentinel.utc_text to board_reader;
 
 -- confirm cards -------------------------------------------------------------------------------------------------------
 -- A worker opens cards and sends links, by functions and delivery columns; it cannot answer for a customer.
@@ -260,7 +261,7 @@ grant update (position, global_position, epoch, lease_until, attempts, first_fai
   disabled_at, disabled_reason) on sentinel.event_endpoints to sentinel_exporter;
 grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error),
   update (attempts, last_error, resend_asked_at, lease_until, delivered_at) on sentinel.dead_letters to sentinel_exporter;
-grant execute on function sentinel.open_endpoint to sentinel_exporter;
+grant execute on function sentinel.open_endpoint, sentinel.pack_text, sentinel.utc_text to sentinel_exporter;
 -- Who asks for another try of a dead letter; where events go is changed by request_change alone.
 grant update (resend_asked_at, resend_asked_by) on sentinel.dead_letters to sentinel_console;
 grant execute on function sentinel.feed_head to sentinel_console;

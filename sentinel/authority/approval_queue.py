@@ -154,7 +154,7 @@ from sentinel.approvals where tenant_id = %(tenant_id)s and status = 'pending' a
 CARD = SqlTemplate("""
 select case when r.review_id is not null then 'order' else replace({kind_sql}, 'order', 'other') end as kind, {rank} as risk_rank, coalesce(o.request, c.request) as request,
   o.scenario, coalesce(s.status, c.outcome, a.status) as operation_status, coalesce(s.reason_code, a.reasons[1]) as reason_code,
-  s.decision_event_id, s.policy_id, s.policy_label, s.policy_version,
+  s.decision_event_id, t.policy_id, t.policy_label, t.policy_version,
   coalesce(f.policy_digest <> a.policy_digest, false) as policy_changed, p.email as requester,
   sentinel.is_requester(a, %(operator_id)s) as requested_by_reader,
   sentinel.halt_over(a.tenant_id, a.agent_id, a.action, o.scenario) is not null as halted,
@@ -164,8 +164,9 @@ select case when r.review_id is not null then 'order' else replace({kind_sql}, '
   statement_timestamp() as moment
 from sentinel.approvals a
 left join sentinel.operations o using (tenant_id, operation_id) left join sentinel.operation_states s using (tenant_id, operation_id)
+left join sentinel.decision_terms t on t.terms_id = s.terms_id
 left join sentinel.protected_changes c on c.tenant_id = a.tenant_id and c.approval_id = a.approval_id
-left join sentinel.policies_in_force f on f.policy_id = s.policy_id
+left join sentinel.policies_in_force f on f.policy_id = t.policy_id
 left join sentinel.operators p on p.tenant_id = a.tenant_id and p.operator_id = a.requester_operator_id
 left join orders.reviews r on r.approval_id = a.approval_id and r.tenant_id = a.tenant_id
 where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s and (o.operation_id is not null or c.approval_id is not null)

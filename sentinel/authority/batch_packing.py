@@ -21,8 +21,8 @@ TYPES = (
 )  # fmt: skip
 """Element types of the first five parameters; the sixth is an int4."""
 
-_BOOL, _INT8, _INT4, _TEXT, _UUID = 16, 20, 23, 25, 2950
-_BOOLS, _INTS, _TEXTS, _INT8S = 1000, 1007, 1009, 1016
+_BOOL, _BYTEA, _INT8, _INT4, _TEXT, _UUID = 16, 17, 20, 23, 25, 2950
+_BOOLS, _INTS, _TEXTS, _INT8S, _TIMES = 1000, 1007, 1009, 1016, 1185
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
@@ -31,11 +31,12 @@ _ROW_HEAD, _row_ids = struct.Struct("!iiIiiIii"), struct.Struct("!" + "Ii16s" * 
 _LENGTH_BYTES = 4
 """A record begins with its length, which does not count itself."""
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
-_NO_TEXTS = _field(_TEXTS, -1)
+_NO_TEXTS, _NO_TIMES = _field(_TEXTS, -1), _field(_TIMES, -1)
 _NONE_OF_TEXTS, _NONE_OF_INTS = (
     _field(oid, 12) + _no_elements(0, 0, element) for oid, element in ((_TEXTS, _TEXT), (_INTS, _INT4))
 )
 _TRUE, _FALSE, _UUID_HEAD = _field(_BOOL, 1) + b"\1", _field(_BOOL, 1) + b"\0", _field(_UUID, 16)
+_HASH_HEAD = _field(_BYTEA, 32)
 
 
 def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None]:
@@ -45,29 +46,46 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
     packed: list[bytes] = []
     for seq, row in enumerate(rows):
         mine, places = sums.add(row)
-        place = terms.setdefault(_terms(row.terms, mine.group, places, mine.common), len(terms))
+        place = terms.setdefault(_terms(row.terms, mine.group, places, mine.common, _own_keys(row)), len(terms))
         packed.append(_row(seq, place, row, mine.tenant))
     budget_sums = [_budget_sum(one) for one in sums.budget_sums()]
     return [
-        _numbered(terms, 28), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
+        _numbered(terms, 34), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
         _elements(budget_sums), _elements([_rate_sum(one) for one in sums.rate_sums()]), _int4(milliseconds),
     ]  # fmt: skip
 
 
 def _row(seq: int, terms: int, row: GuardRow, tenant: bytes) -> bytes:
     ids, limits = row.ids, row.limits
+    operation_commitment, amount, ledger_entry_id, refund_id = row.pack_values
     body = b"".join((
         _text(row.idempotency_key), _text(row.once_key),
         _row_ids(_UUID, 16, ids[:16], _UUID, 16, ids[16:32], _UUID, 16, ids[32:48], _UUID, 16, ids[64:], _UUID, 16, ids[48:64]),
         _bigint(row.amount_minor), _int(row.elapsed_ms), _uuid(row.start_id), _int(row.act_seconds),
-        *_texts(row.resource, row.digest, row.salt, row.facts_commitment, row.basis, row.request, *row.pack_parts),
+        _text(row.resource), _HASH_HEAD, bytes.fromhex(row.digest[7:]), _HASH_HEAD, bytes.fromhex(row.salt), _text(row.basis),
+        _text(row.params), _text(row.request if row.params is None else None),
+        _HASH_HEAD, row.facts_commitment, _HASH_HEAD, operation_commitment,
+        _text(amount), _text(ledger_entry_id), _text(refund_id),
         _UUID_HEAD, tenant, _text_array([ask.limit_key for ask in limits]), _text_array({ask.subject: None for ask in limits}),
     ))  # fmt: skip
-    return _ROW_HEAD.pack(_ROW_HEAD.size - _LENGTH_BYTES + len(body), 25, _INT4, 4, seq, _INT4, 4, terms) + body
+    return _ROW_HEAD.pack(_ROW_HEAD.size - _LENGTH_BYTES + len(body), 27, _INT4, 4, seq, _INT4, 4, terms) + body
+
+
+def _own_keys(row: GuardRow) -> tuple[str, ...] | None:
+    """The keys of a row's limits, totals aside, without the owner behind them; None where that is not one and the same."""
+    limits = row.limits
+    if not limits:
+        return ()
+    owner = limits[0].subject
+    if any(ask.subject != owner for ask in limits):
+        return None
+    return tuple([ask.limit_key.removesuffix(owner) for ask in limits])
 
 
 @lru_cache(maxsize=4096)
-def _terms(terms: GuardTerms, group: int | None, places: tuple[int, ...], common: Common) -> bytes:
+def _terms(
+    terms: GuardTerms, group: int | None, places: tuple[int, ...], common: Common, own_keys: tuple[str, ...] | None
+) -> bytes:  # fmt: skip
     """All of a `sentinel.guard_terms` but its place, which stands first; `places` are those of its rows' limits, then of their totals."""
     return b"".join((
         _uuid(terms.tenant_id), _uuid(terms.principal_id), _uuid(terms.owner_operator_id), _text(terms.agent_id), _text(terms.action),
@@ -77,6 +95,7 @@ def _terms(terms: GuardTerms, group: int | None, places: tuple[int, ...], common
         _text(terms.required_role), _int(terms.required_people), _int(terms.approval_seconds), _int(terms.permit_seconds),
         _bool(terms.hand_out_is_start), _bool(terms.approvable), _bool(terms.asks_person), _text(terms.bound_agent), _int(group),
         _int_array(places), _text_array([key for _, key, _ in common.totals]), _text_array(list(dict.fromkeys(subject for _, _, subject in common.totals))),
+        _text(terms.pack_template), _text(terms.request_template), _NO_TEXTS if own_keys is None else _text_array([*own_keys, *(key for _, key, _ in common.totals)]), _NO_INT8, _NO_INT8, _NO_TIMES,
     ))  # fmt: skip
 
 
@@ -148,15 +167,6 @@ def _text(value: str | None) -> bytes:
         return _NO_TEXT
     text = value.encode()
     return _field(_TEXT, len(text)) + text
-
-
-def _texts(*values: str) -> list[bytes]:
-    """Fields of texts, in pieces: each one's head and its bytes."""
-    pieces: list[bytes] = []
-    for value in values:
-        text = value.encode()
-        pieces += (_field(_TEXT, len(text)), text)
-    return pieces
 
 
 def _text_array(values: Collection[str]) -> bytes:

@@ -34,11 +34,17 @@ from sentinel.core.errors import (
     SentinelError,
     TooManyOpenPermits,
 )
-from sentinel.core.operation import Operation, build_operation, first_difference
-from sentinel.core.proof import decision_basis, facts_commitment, pack_parts
+from sentinel.core.operation import (
+    Operation,
+    build_operation,
+    first_difference,
+    params_text,
+    request_template,
+)
+from sentinel.core.proof import decision_basis, facts_commitment, pack_template, pack_values
 from sentinel.policy.evaluate import Requester, check_once, declared_evidence, evaluate
 from sentinel.policy.model import EVIDENCE
-from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, proof_id_of, random_bytes, unix_milliseconds
+from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, random_bytes, unix_milliseconds
 
 
 def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
@@ -101,7 +107,7 @@ def decided_row(
         terms, operation.idempotency_key, operation.resource, operation.digest, operation.canonical, salt, basis,
         facts_commitment(salt, operation_canonical=operation.canonical, basis=basis, tightened=()), decision.once_key,
         ids=ids, amount_minor=amount["amount_minor"] if amount else None, limits=[ask for ask in decision.limits if not ask.is_total],
-        pack_parts=pack_parts(operation, decision, proof_id=proof_id_of(uuid.UUID(bytes=ids[16:32])), salt=salt), elapsed_ms=elapsed_ms,
+        pack_values=pack_values(operation, salt=salt), params=params_text(operation), elapsed_ms=elapsed_ms,
         start_id=start_id, act_seconds=leave_seconds(authority, act_seconds),
     )  # fmt: skip
 
@@ -111,11 +117,12 @@ def _terms(
 ) -> GuardTerms:
     """The interned terms of an operation and of what the policy decided on it."""
     amount, scenario = operation.params.get("amount"), operation.param("scenario")
-    currency = amount["currency"] if amount else None
-    # The policy's digest and the key of a total or breaker, which names its place in the policy and who asks, say all else of it.
+    currency, template = amount["currency"] if amount else None, pack_template(operation, decision)
+    # The template says action, agent, currency and policy; the key of a total or breaker, which names its place in the policy and who asks,
+    # all else of it.
     key = (
-        caller, operation.agent_id, operation.action, operation.risk_class, scenario, currency, decision.policy_digest, decision.verdict.value, decision.reason_code,
-        decision.reasons, decision.approval, decision.approvable, decision.asks_person, permit_seconds, hand_out_is_start,
+        caller, template, operation.risk_class, scenario, decision.verdict.value, decision.reason_code, decision.reasons, decision.approval,
+        decision.approvable, decision.asks_person, permit_seconds, hand_out_is_start,
         *[ask.limit_key for ask in decision.limits if ask.is_total], *[ask.breaker_key for ask in decision.breakers],
     )  # fmt: skip
     found = _interned.get(key)
@@ -128,7 +135,7 @@ def _terms(
             operation.risk_class, scenario, currency, decision.policy_id, decision.policy_version, decision.policy_label,
             decision.policy_digest, decision.verdict.value, decision.reason_code, decision.reasons, role, people, expires_seconds,
             permit_seconds, hand_out_is_start, decision.approvable, decision.asks_person,
-            shared_json([ask for ask in decision.limits if ask.is_total], decision.breakers),
+            shared_json([ask for ask in decision.limits if ask.is_total], decision.breakers), template, request_template(operation),
         )  # fmt: skip
     return found
 

@@ -11,6 +11,7 @@ import msgspec
 import orjson
 
 from sentinel.core.decision import BreakerCheck, ReservationRequest
+from sentinel.core.proof import PackValues
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +45,8 @@ class GuardTerms:
     approvable: bool
     asks_person: bool
     shared: bytes | None
+    pack_template: str
+    request_template: str
 
     def as_input(self) -> dict[str, Any]:
         """The terms' fields of `sentinel.guard_input`; absent means approvable, not asked for and no bound agent."""
@@ -61,7 +64,7 @@ IDS = ("operation_id", "event_id", "second_event_id", "approval_id", "permit_id"
 class GuardRow(msgspec.Struct, eq=False):
     """One guard, decided by the policy and ready to be recorded. `limits` are those that are not totals of who asks.
 
-    `ids` are those of IDS in that order, 16 bytes each.
+    `ids` are those of IDS in that order, 16 bytes each. `params` are the request's, where its template makes the rest of it.
     """
 
     terms: GuardTerms
@@ -71,21 +74,25 @@ class GuardRow(msgspec.Struct, eq=False):
     request: str
     salt: str
     basis: str
-    facts_commitment: str
+    facts_commitment: bytes
     once_key: str | None
     ids: bytes
     amount_minor: int | None
     limits: Sequence[ReservationRequest]
-    pack_parts: tuple[str, str, str]
+    pack_values: PackValues
+    params: str | None
     elapsed_ms: int
     start_id: uuid.UUID | None
     act_seconds: int
 
     def as_input(self) -> dict[str, Any]:
-        """The row of `sentinel.guard_input`, JSON-ready."""
-        row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("terms", "ids", "limits")}
+        """The row of `sentinel.guard_input`, JSON-ready, without its proof pack."""
+        row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_PLAIN}
         ids = {name: uuid.UUID(bytes=self.ids[16 * place : 16 * place + 16]) for place, name in enumerate(IDS)}
         return {**self.terms.as_input(), **row, **ids, "limits": [limit_fields(ask) for ask in self.limits]}
+
+
+_NOT_PLAIN = ("terms", "ids", "limits", "salt", "facts_commitment", "pack_values")
 
 
 def shared_json(totals: Sequence[ReservationRequest], breakers: Sequence[BreakerCheck]) -> bytes | None:

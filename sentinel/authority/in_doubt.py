@@ -87,11 +87,12 @@ where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' group by o.currency 
 """
 FIND_OPERATION = """
 select o.operation_id, o.idempotency_key, o.agent_id, o.action, o.resource, o.amount_minor, o.currency, o.digest, s.status,
-       s.decision, s.reason_code, s.policy_label, s.outcome, s.started_at, s.reported_at, s.in_doubt_reason, s.in_doubt_since,
+       s.decision, s.reason_code, t.policy_label, s.outcome, s.started_at, s.reported_at, s.in_doubt_reason, s.in_doubt_since,
        case when s.reservation = 'held' then s.reserved_minor end as held_minor,
        s.once_live as once_key_held, case when s.act_until > clock_timestamp() then s.act_until end as act_until,
        s.not_executed_at, c.halt_id
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+join sentinel.decision_terms t on t.terms_id = s.terms_id
 left join sentinel.contradictions c using (tenant_id, operation_id)
 where o.tenant_id = %(tenant_id)s and o.operation_id = %(operation_id)s
 """

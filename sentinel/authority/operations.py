@@ -30,8 +30,9 @@ class DecidedOperation:
 
 _DECIDED = """
 select o.request, o.basis, coalesce(s.tightened, '{}') as tightened, o.salt, e.body as pack,
-  s.policy_digest, e.occurred_at as decided_at
+  t.policy_digest, e.occurred_at as decided_at
 from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+join sentinel.decision_terms t on t.terms_id = s.terms_id
 join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
 where o.tenant_id = %(tenant_id)s
 """

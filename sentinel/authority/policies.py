@@ -96,9 +96,9 @@ with windows as materialized (
   from unnest(%(prefixes)s::text[], %(windows)s::text[], %(seconds)s::integer[], %(buckets)s::integer[], %(zones)s::text[],
               %(parts)s::integer[]) as l (prefix, "window", window_seconds, bucket_seconds, zone, currency_part)
 ), lately as materialized (
-  select s.limit_keys from (
+  select r.limit_keys from (
     select operation_id from sentinel.operations where tenant_id = %(tenant_id)s order by operation_id desc limit %(looked)s) as o
-  join sentinel.operation_states s on s.tenant_id = %(tenant_id)s and s.operation_id = o.operation_id
+  join sentinel.reservations r on r.tenant_id = %(tenant_id)s and r.operation_id = o.operation_id
 ), keys as materialized (
   select distinct w.prefix, w.currency_part, w.since, k.limit_key, substr(k.limit_key, length(w.prefix) + 1) as subject
   from lately cross join lateral unnest(limit_keys) as k (limit_key) join windows w on w.prefix = split_part(k.limit_key, '|', 1) || '|'

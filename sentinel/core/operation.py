@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -125,6 +126,31 @@ def build_operation(
     return Operation(
         idempotency_key, agent_id, action, normalised, resource, risk_class, canonical, sha256_hex(canonical), evidence
     )
+
+
+def request_template(operation: Operation) -> str:
+    """The canonical form with the places of its params, "%1$s", and its resource, "%2$s", as PostgreSQL's `format` fills them."""
+    return _request_template(operation.action, operation.agent_id, operation.risk_class)[0]
+
+
+def params_text(operation: Operation) -> str | None:
+    """The canonical text of the params: what the template needs beside the resource. None for a resource that JSON would escape."""
+    _, begins, ends = _request_template(operation.action, operation.agent_id, operation.risk_class)
+    canonical, rest = operation.canonical, f',"resource":"{operation.resource}"{ends}'
+    return canonical[begins : -len(rest)] if canonical.endswith(rest) else None
+
+
+@lru_cache(maxsize=4096)
+def _request_template(action: str, agent_id: str, risk_class: str) -> tuple[str, int, str]:
+    """The template, where the params begin in the canonical form, and the text behind its resource."""
+    begins = canonical_json({"action": action, "agent_id": agent_id})[:-1] + ',"params":'
+    ends = f',"risk_class":{canonical_json(risk_class)}}}'
+    return f'{plain_format(begins)}%1$s,"resource":"%2$s"{plain_format(ends)}', len(begins), ends
+
+
+def plain_format(text: str) -> str:
+    """Text that stands in a template of `format` as it is."""
+    return text.replace("%", "%%")
 
 
 def first_difference(recorded: str, arriving: str) -> str:

@@ -1,22 +1,24 @@
 """Proof packs: the public, hash-only record of one decision (`docs/CONTRACT.md` §5).
 
 The pack is finished by the database, which alone knows the time, the final verdict, the reason and what else fired. So it leaves here as
-three pieces of canonical JSON around what it adds; `assemble_pack` is the same concatenation, for tests and for reading.
+a template of canonical JSON, the same for many decisions, and the values of one; `assemble_pack` puts them together as the database does.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.decision import Decision
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import money_out
-from sentinel.core.operation import Operation
+from sentinel.core.operation import Operation, plain_format
 
 REDACTION = "customer data hidden"
 HASH_ONLY = "hash-only proof"
@@ -24,12 +26,12 @@ MAX_EVIDENCE_BYTES = 4096
 """What a decision keeps of an evidence context, in canonical bytes; more is refused, not cut."""
 
 
-def commitment(purpose: str, salt: str, text: str) -> str:
+def commitment(purpose: str, salt: str, text: str) -> bytes:
     """A salted SHA-256: without the 32 private bytes of `salt` (hex) amounts and accounts cannot be guessed by trial."""
-    return sha256_hex(b"sentinel/" + purpose.encode() + b"\0" + bytes.fromhex(salt) + text.encode())
+    return hashlib.sha256(b"sentinel/" + purpose.encode() + b"\0" + bytes.fromhex(salt) + text.encode()).digest()
 
 
-def facts_commitment(salt: str, *, operation_canonical: str, basis: str | None, tightened: Sequence[str]) -> str:
+def facts_commitment(salt: str, *, operation_canonical: str, basis: str | None, tightened: Sequence[str]) -> bytes:
     """What a pack's facts_commitment commits to: the operation, what was read beside it, and the ids of all that fired.
 
     `basis` is `decision_basis`; `tightened` is what the database added (`operation_states.tightened`). The same words as
@@ -69,32 +71,51 @@ def decision_basis(
     return text
 
 
-def pack_parts(operation: Operation, decision: Decision, *, proof_id: str, salt: str) -> tuple[str, str, str]:
-    """The pack's canonical text without what the database adds, cut where that belongs.
+class PackValues(NamedTuple):
+    """What a guard's question says in its pack; None is left out. `amount` is the JSON of an amount's value."""
 
-    Written out, its names in canonical order: most of it is the same from request to request.
-    """
-    money, ledger_entry_id, refund_id = (
-        operation.amount,
+    operation_commitment: bytes
+    amount: str | None
+    ledger_entry_id: str | None
+    refund_id: str | None
+
+
+def pack_values(operation: Operation, *, salt: str) -> PackValues:
+    """The values of one operation."""
+    money = operation.amount
+    return PackValues(
+        commitment("operation", salt, operation.canonical),
+        None if money is None else canonical_json(money_out(money)["value"]),
+        # Identifiers of a checked operation: their alphabet has nothing that JSON would escape.
         operation.param("ledger_entry_id"),
         operation.param("refund_id"),
     )
-    amount = "" if money is None else f',"amount":{canonical_json(money_out(money))}'
-    # Identifiers of a checked operation: their alphabet has nothing that JSON would escape.
-    ledger = "" if ledger_entry_id is None else f'"ledger_entry_id":"{ledger_entry_id}",'
-    refund = "" if refund_id is None else f'"refund_id":"{refund_id}",'
-    digest = commitment("operation", salt, operation.canonical)
-    policy = _policy_part(decision.policy_digest, decision.policy_label, decision.policy_version)
-    return (
-        f'{_asker_part(operation.action, operation.agent_id)}{amount},"decided_at":"',
-        f',{ledger}"operation_digest":"{digest}",{policy},"proof_id":"{proof_id}","proof_status":"{HASH_ONLY}","reason_code":"',
-        f'","redaction_status":"{REDACTION}",{refund}"signature_status":"{HASH_ONLY}"}}',
-    )
+
+
+def pack_template(operation: Operation, decision: Decision) -> str:
+    """The pack's canonical text with the places of its values, as `sentinel.pack_text` fills them: "%1$s" is the first."""
+    money = operation.amount
+    return _template(
+        operation.action, operation.agent_id, None if money is None else money.currency,
+        operation.param("ledger_entry_id") is not None, operation.param("refund_id") is not None,
+        decision.policy_digest, decision.policy_label, decision.policy_version,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _asker_part(action: str, agent_id: str) -> str:
-    return canonical_json({"action": action, "agent_id": agent_id})[:-1]
+def _template(
+    action: str, agent_id: str, currency: str | None, has_ledger: bool, has_refund: bool, digest: str, label: str, version: str
+) -> str:  # fmt: skip
+    asker = plain_format(canonical_json({"action": action, "agent_id": agent_id})[:-1])
+    policy = plain_format(_policy_part(digest, label, version))
+    amount = "" if currency is None else f',"amount":{{"currency":"{currency}","value":%1$s}}'
+    ledger = '"ledger_entry_id":"%6$s",' if has_ledger else ""
+    refund = '"refund_id":"%10$s",' if has_refund else ""
+    return (
+        f'{asker}{amount},"decided_at":"%2$s","decision":"%3$s","facts_commitment":"sha256:%4$s","latency_ms":%5$s,{ledger}'
+        f'"operation_digest":"sha256:%7$s",{policy},"proof_id":"pf_%8$s","proof_status":"{HASH_ONLY}","reason_code":"%9$s",'
+        f'"redaction_status":"{REDACTION}",{refund}"signature_status":"{HASH_ONLY}"}}'
+    )
 
 
 @lru_cache(maxsize=256)
@@ -103,11 +124,18 @@ def _policy_part(digest: str, label: str, version: str) -> str:
 
 
 def assemble_pack(
-    parts: tuple[str, str, str], *, decided_at: str, decision: str, facts: str, latency_ms: int, reason_code: str
-) -> str:
-    """The whole pack without its hash, as the database writes it."""
-    added = f'{decided_at}","decision":"{decision}","facts_commitment":"{facts}","latency_ms":{latency_ms}'
-    return f"{parts[0]}{added}{parts[1]}{reason_code}{parts[2]}"
+    template: str, values: PackValues, *, decided_at: str, decision: str, facts: bytes, latency_ms: int, event_hex: str,
+    reason_code: str,
+) -> str:  # fmt: skip
+    """The whole pack without its hash, as `sentinel.pack_text` makes it; `event_hex` are the digits of the event's id."""
+    told = (
+        values.amount, decided_at, decision, facts.hex(), latency_ms, values.ledger_entry_id, values.operation_commitment.hex(),
+        event_hex, reason_code, values.refund_id,
+    )  # fmt: skip
+    return _PLACE.sub(lambda found: "%" if found[1] is None else str(told[int(found[1]) - 1]), template)
+
+
+_PLACE = re.compile(r"%(?:(\d+)\$s|%)")
 
 
 def pack_hash(pack: Mapping[str, Any]) -> str:
@@ -122,7 +150,7 @@ def is_intact(pack: Mapping[str, Any]) -> bool:
 
 def opens(pack: Mapping[str, Any], *, salt: str, operation_canonical: str) -> bool:
     """Whether a private operation and its salt are the ones a pack commits to: for auditors."""
-    return commitment("operation", salt, operation_canonical) == pack.get("operation_digest")
+    return _told(commitment("operation", salt, operation_canonical)) == pack.get("operation_digest")
 
 
 def opens_facts(
@@ -130,4 +158,8 @@ def opens_facts(
 ) -> bool:
     """Whether what is kept of a decision's facts is what its pack commits to: for auditors."""
     found = facts_commitment(salt, operation_canonical=operation_canonical, basis=basis, tightened=tightened)
-    return found == pack.get("facts_commitment")
+    return _told(found) == pack.get("facts_commitment")
+
+
+def _told(commitment: bytes) -> str:
+    return "sha256:" + commitment.hex()

@@ -40,7 +40,7 @@ from pg_roles r where r.rolname = current_user
 # Every protecting trigger of the schemas that this program may enter must be there and enabled.
 TRIGGERS = """
 select coalesce(string_agg(wanted.name, ', ' order by wanted.name), '') from (values
-    ('sentinel.events', 'append_only'), ('sentinel.operations', 'append_only'), ('sentinel.feed', 'append_only'),
+    ('sentinel.event_rows', 'append_only'), ('sentinel.decision_terms', 'append_only'), ('sentinel.window_parts', 'append_only'), ('sentinel.operation_rows', 'append_only'), ('sentinel.feed', 'append_only'),
     ('sentinel.approval_votes', 'append_only'), ('sentinel.check_reports', 'append_only'),
     ('sentinel.policies', 'append_only'), ('sentinel.approvals', 'check_approval'),
     ('orders.reviews', 'check_review'), ('orders.reviews', 'check_new_review'), ('orders.effects', 'check_effect'),

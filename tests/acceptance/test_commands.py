@@ -218,14 +218,14 @@ def test_the_doctor_finds_what_was_planted_and_nothing_else(served: Served) -> N
 def test_the_doctor_finds_a_missing_safety_net(served: Served) -> None:
     with psycopg.connect(served.database_url, autocommit=True) as connection:
         found = connection.execute(
-            "select tgname from pg_trigger where tgrelid = 'sentinel.events'::regclass and not tgisinternal order by 1 limit 1"
+            "select tgname from pg_trigger where tgrelid = 'sentinel.event_rows'::regclass and not tgisinternal order by 1 limit 1"
         ).fetchone()
         assert found is not None, "events have no append-only trigger"
-        connection.execute(f"alter table sentinel.events disable trigger {found[0]}".encode())
+        connection.execute(f"alter table sentinel.event_rows disable trigger {found[0]}".encode())
         try:
             assert served.cli("doctor").returncode == 1
         finally:
-            connection.execute(f"alter table sentinel.events enable trigger {found[0]}".encode())
+            connection.execute(f"alter table sentinel.event_rows enable trigger {found[0]}".encode())
 
 
 REFUND = {"payment_intent": "pi_1", "amount": 40000}

@@ -77,7 +77,7 @@ def test_each_address_is_its_role_s_and_no_more(demo: Demo, name: str) -> None:
                 connection.execute(statement.encode())
         connection.execute("reset role")
         with pytest.raises(pg.InsufficientPrivilege):
-            connection.execute("alter table sentinel.events disable trigger append_only")
+            connection.execute("alter table sentinel.event_rows disable trigger append_only")
 
 
 def test_nobody_of_the_demo_is_connected_as_the_superuser_while_it_runs(demo: Demo) -> None:

@@ -41,21 +41,23 @@ create function pg_temp.id_at(at timestamptz, n bigint) returns uuid language sq
 create temp table made as select n, at, pg_temp.id_at(at, n) as id,
   case when n % 10 < 7 then 'ALLOW' when n % 10 < 9 then 'DENY' else 'APPROVAL_REQUIRED' end as decision
   from (select n, now() - ({rows} - n) * interval '864 ms' as at from generate_series(1, {rows}) n) numbered;
-insert into sentinel.operations (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class,
+insert into sentinel.operation_rows (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class,
   digest, request, salt, amount_minor, currency, created_at)
   select '{tenant}', id, 'bench:' || n, '{tenant}', 'retail-refund-agent', 'refund.create', 'refund/bench_' || n, 'standard',
-  'sha256:' || repeat('0', 64), '{{"params":{{"amount":{{"amount_minor":100,"currency":"USD"}}}}}}', repeat('a', 64), 100 + n % 90000,
+  sha256(''), '{{"params":{{"amount":{{"amount_minor":100,"currency":"USD"}}}}}}', sha256('salt'), 100 + n % 90000,
   'USD', at from made;
-insert into sentinel.operation_states (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version,
-  policy_label, policy_digest, decision_event_id, approval_id, started_at)
+insert into sentinel.decision_terms (hash, policy_id, policy_version, policy_label, policy_digest)
+  values (sha256('bench'), 'retail-refund', 'v', 'Retail Refund Policy v1', 'sha256:' || repeat('0', 64));
+insert into sentinel.operation_states (tenant_id, operation_id, status, decision, reason_code, terms_id, decision_event_id, approval_id,
+  started_at)
   select '{tenant}', id, case decision when 'ALLOW' then 'completed' when 'DENY' then 'denied' else 'pending' end, decision,
-  'within_policy_limit', 'retail-refund', 'v', 'Retail Refund Policy v1', 'sha256:' || repeat('0', 64), id,
+  'within_policy_limit', (select terms_id from sentinel.decision_terms where hash = sha256('bench')), id,
   case when decision = 'APPROVAL_REQUIRED' then id end, case when decision = 'ALLOW' then at end from made;
-insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+insert into sentinel.event_rows (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
   select '{tenant}', id, 'decision', id, 'retail-refund-agent', '{{"action":"refund.create","agent_id":"retail-refund-agent",'
   || '"amount":{{"currency":"USD","value":126}},"decided_at":"2026-01-01T00:00:00.000000Z","decision":"' || decision
   || '","latency_ms":3,"policy_label":"Retail Refund Policy v1","proof_id":"pf_' || replace(id::text, '-', '')
-  || '","reason_code":"within_policy_limit"}}', 'sha256:' || repeat('0', 64), at from made;
+  || '","reason_code":"within_policy_limit"}}', sha256(''), at from made;
 insert into sentinel.approvals (tenant_id, approval_id, operation_id, principal_id, agent_id, action, resource, amount_minor,
   currency, digest, reasons, policy_digest, required_role, required_people, status, created_at, expires_at, decided_at, decided_by)
   select '{tenant}', id, id, '{tenant}', 'retail-refund-agent', 'refund.create', 'refund/bench_' || n, 100 + n % 90000, 'USD',

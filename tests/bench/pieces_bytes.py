@@ -75,8 +75,8 @@ def recorded(row: GuardRow) -> Recorded:
     """What the database would answer for a row that it allows."""
     terms, now = row.terms, datetime.now(UTC)
     pack = assemble_pack(
-        row.pack_parts, decided_at="2026-11-22T19:22:11.123456Z", decision="ALLOW", facts=row.facts_commitment, latency_ms=3,
-        reason_code=terms.reason_code,
+        terms.pack_template, row.pack_values, decided_at="2026-11-22T19:22:11.123456Z", decision="ALLOW", facts=row.facts_commitment,
+        latency_ms=3, event_hex=row.ids[16:32].hex(), reason_code=terms.reason_code,
     )  # fmt: skip
     return Recorded(
         seq=0, result="decided", operation_id=uuid.UUID(bytes=row.ids[:16]), decision_event_id=uuid.UUID(bytes=row.ids[16:32]), decision="ALLOW",

@@ -250,7 +250,7 @@ def test_a_statement_that_takes_too_long_is_a_refusal_and_leaves_nothing(fixture
     assert is_closed(ask(fixtures, body))
     assert time.monotonic() - began < 9
     assert decisions_of(fixtures.admin, body) == 0
-    fixtures.admin.execute("drop trigger dawdle on sentinel.events")
+    fixtures.admin.execute("drop trigger dawdle on sentinel.event_rows")
     assert fixtures.guard(body)["decision"] == "ALLOW"
     assert fixtures.broken_invariants() == []
 
@@ -272,7 +272,7 @@ def test_a_key_that_somebody_else_holds_is_asked_again_later_and_others_go_on(fi
 def test_a_table_that_cannot_be_written_is_no_permission(fixtures: Fixtures) -> None:
     body = fresh()
     with psycopg.connect(fixtures.url) as other:
-        other.execute("lock table sentinel.events in exclusive mode")
+        other.execute("lock table sentinel.event_rows in exclusive mode")
         answer = ask(fixtures, body)
     assert (answer.status_code, answer.get_json()["type"]) == (409, "urn:sentinel:problem:still-deciding")
     assert answer.headers["Retry-After"] == "1"
@@ -282,9 +282,9 @@ def test_a_table_that_cannot_be_written_is_no_permission(fixtures: Fixtures) -> 
 
 
 @pytest.mark.parametrize("damage", [
-    "revoke insert on sentinel.events from sentinel_authority",
+    "revoke insert on sentinel.event_rows from sentinel_authority",
     "drop function sentinel.record_decisions",
-    "alter table sentinel.events add constraint never check (false) not valid",
+    "alter table sentinel.event_rows add constraint never check (false) not valid",
     "alter table sentinel.budgets rename to used",
 ])  # fmt: skip
 def test_a_damaged_schema_is_a_refusal_without_a_decision(fixtures: Fixtures, damage: str) -> None:

@@ -243,7 +243,7 @@ def test_mutant_that_goes_on_where_evidence_cannot_be_written_loses_decisions_an
         " $$ begin return case when random() < 0.5 then new end; end $$"
     )
     fixtures.admin.execute(
-        "create trigger no_room before insert on sentinel.events for each row execute function sentinel.no_room()"
+        "create trigger no_room before insert on sentinel.event_rows for each row execute function sentinel.no_room()"
     )
     fixtures.admin.execute("grant execute on function sentinel.no_room() to public")
     bodies = [guard_body() for _ in range(20)]

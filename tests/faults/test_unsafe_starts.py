@@ -83,7 +83,7 @@ def another_revision(place: Place) -> dict[str, str]:
 
 
 def trigger_off(place: Place) -> dict[str, str]:
-    place.sql("alter table sentinel.events disable trigger append_only")
+    place.sql("alter table sentinel.event_rows disable trigger append_only")
     return {}
 
 

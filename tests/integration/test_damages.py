@@ -197,7 +197,7 @@ def test_the_console_may_ask_every_invariant(honest: Honest) -> None:
 
 def test_a_ledger_whose_authority_is_elsewhere_is_not_compared_with_it(honest: Honest) -> None:
     with undone(honest.fixtures.admin):
-        for table in ("operations", "operation_states", "events", "feed", "feed_heads", "budgets", "usage_parts", "velocity", "approvals", "approval_votes"):  # fmt: skip
+        for table in ("operation_rows", "operation_states", "event_rows", "feed", "feed_heads", "budgets", "usage_parts", "velocity", "approvals", "approval_votes"):  # fmt: skip
             honest.fixtures.admin.execute(f"delete from sentinel.{table}".encode())
         verdicts = [check_invariant(honest.fixtures.admin, one) for one in read_invariants(invariants_sql())]
     assert [one.name for one in verdicts if one.violations] == []
@@ -211,7 +211,7 @@ def test_an_invariant_that_only_counts_is_refused(fixtures: Fixtures) -> None:
 
 def test_what_cannot_even_be_read_is_a_violation_and_not_an_end(honest: Honest) -> None:
     with undone(honest.fixtures.admin):
-        honest.fixtures.admin.execute("update sentinel.operations set request = 'no JSON', digest = 'sha256:' || encode(sha256('no JSON'), 'hex')")  # fmt: skip
+        honest.fixtures.admin.execute("update sentinel.operation_rows set request = 'no JSON', digest = sha256('no JSON')")  # fmt: skip
         said = honest.named()
     assert "invalid input syntax for type json" in said["request_differs"]
     assert str(honest.names["paid"]) in said["request_altered"]

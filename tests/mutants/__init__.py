@@ -40,7 +40,7 @@ def slow_events(fixtures: Fixtures, seconds: float) -> None:
         f"create function sentinel.dawdle() returns trigger language plpgsql as"
         f" $$ begin perform pg_sleep({seconds}); return new; end $$".encode())  # fmt: skip
     fixtures.admin.execute(
-        "create trigger dawdle before insert on sentinel.events for each row execute function sentinel.dawdle()"
+        "create trigger dawdle before insert on sentinel.event_rows for each row execute function sentinel.dawdle()"
     )
     fixtures.admin.execute("grant execute on function sentinel.dawdle() to public")
 
@@ -131,7 +131,7 @@ def forgets_keys(fixtures: Fixtures) -> None:
     run("create function sentinel.forgetful() returns trigger language plpgsql as"
         " $$ begin new.idempotency_key := new.idempotency_key || '#' || new.operation_id; return new; end $$")  # fmt: skip
     run(
-        "create trigger forgetful before insert on sentinel.operations for each row execute function sentinel.forgetful()"
+        "create trigger forgetful before insert on sentinel.operation_rows for each row execute function sentinel.forgetful()"
     )
     run("grant execute on function sentinel.forgetful() to public")
 

@@ -14,26 +14,26 @@ LIVE_BUDGET = """update sentinel.budgets u set held = sentinel.slots_added(u.hel
 PAID_BUDGET = """update sentinel.budgets u set captured = sentinel.slots_added(u.captured, array_fill(-r.amount_minor, array[cardinality(u.held)]))
   from sentinel.reservations r
   where r.operation_id = '{paid}' and u.policy_id || '/' || u.limits[1] || '|' || u.subject = any (r.limit_keys) and u.buckets[1] = any (r.buckets);"""
-NO_RESERVATION = """update sentinel.operation_states set reservation = null, reserved_minor = null, limit_keys = null, limit_buckets = null
+NO_RESERVATION = """update sentinel.operation_states set reservation = null, reserved_minor = null, limit_keys = null, limit_owner = null, limit_buckets = null, parts_id = null
   where """
 TEN_TIMES = """update refunds.ledger_entries set amount_minor = amount_minor * 10 where ledger_entry_id = 'paid';
   update refunds.executions set amount_minor = amount_minor * 10 where ledger_entry_id = 'paid';"""
-ALSO_THERE = "update sentinel.operations set amount_minor = amount_minor * 10 where operation_id = '{paid}';"
+ALSO_THERE = "update sentinel.operation_rows set amount_minor = amount_minor * 10 where operation_id = '{paid}';"
 BACK_TO_NEW = """delete from refunds.executions where ledger_entry_id = 'paid'; delete from refunds.outbox where ledger_entry_id = 'paid';
   update refunds.ledger_entries set status = 'NEW', last_event = null, event_number = 0, claim_epoch = 0, start_id = null
   where ledger_entry_id = 'paid';"""
 NO_TRAIL = "delete from refunds.ledger_events where ledger_entry_id = '{entry}';"
 NO_ROW = "delete from refunds.ledger_entries where ledger_entry_id = 'waits';"
-NEWEST = """delete from sentinel.feed where event_id = '{newest}'; delete from sentinel.events where event_id = '{newest}';"""
-REHASHED = "update sentinel.events set hash = 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex') where event_id = '{event}';"
+NEWEST = """delete from sentinel.feed where event_id = '{newest}'; delete from sentinel.event_rows where event_id = '{newest}';"""
+REHASHED = "update sentinel.event_rows set hash = sha256(convert_to(body, 'UTF8')) where event_id = '{event}';"
 
 
 def rewritten(event: str, was: str, becomes: str) -> str:
     """Body and hash of an event, changed together."""
     there = "'{" + event + "}'"
     return (
-        f"update sentinel.events set body = regexp_replace(body, '{was}', '{becomes}') where event_id = {there};"
-        + REHASHED.replace("'{event}'", there)
+        f"update sentinel.event_rows r set body = regexp_replace(e.body, '{was}', '{becomes}') from sentinel.events e"
+        f" where e.event_id = {there} and r.event_id = {there};" + REHASHED.replace("'{event}'", there)
     )
 
 
@@ -54,7 +54,7 @@ class Damage:
 
 
 SEVENTEEN = [
-    Damage("a budget freed consistently", LIVE_BUDGET + "update sentinel.reservations set state = 'released' where permit_id = '{live_permit}'", "reservation_freed", "{live_permit}"),
+    Damage("a budget freed consistently", LIVE_BUDGET + "update sentinel.operation_states set reservation = 'released' where permit_id = '{live_permit}'", "reservation_freed", "{live_permit}"),
     Damage("a reservation deleted", LIVE_BUDGET + NO_RESERVATION + "permit_id = '{live_permit}'", "reservation_missing", "{live}"),
     Damage("a cap raised", "update sentinel.budgets set caps[1] = caps[1] * 10 where policy_id || '/' || limits[1] || '|' || subject = '{limit_key}'", "cap_other_than_policy", "{limit_key}"),
     Damage("an execution deleted and its row NEW again", BACK_TO_NEW, "ledger_trail_differs", "ledger entry paid"),
@@ -63,7 +63,7 @@ SEVENTEEN = [
     Damage("a foreign start id", "update refunds.executions set start_id = '{other_start}' where execution_id = '{execution}';"
            "update refunds.ledger_entries set start_id = '{other_start}' where ledger_entry_id = 'paid'", "execution_of_another", "{execution}"),
     Damage("a state that contradicts its pack", "update sentinel.operation_states set status = 'allowed', decision = 'ALLOW', reason_code = 'within_limits' where operation_id = '{denied}'", "decision_differs", "{denied}"),
-    Damage("a request's text altered", "update sentinel.operations set request = replace(request, 'acct_', 'acct-') where operation_id = '{paid}'", "request_altered", "{paid}"),
+    Damage("a request's text altered", "update sentinel.operation_rows set params = replace(params, 'acct_', 'acct-') where operation_id = '{paid}'", "request_altered", "{paid}"),
     Damage("once_live cleared", "update sentinel.operation_states set once_live = false where operation_id = '{paid}'", "once_cleared", "{paid}"),
     Damage("an approval by a viewer", "update sentinel.approval_votes set operator_id = '{viewer}' where approval_id = '{approval}'", "vote_beyond_role", "{approval}"),
     Damage("the newest event and its position deleted", NEWEST, "position_gaps", "{tenant}"),
@@ -78,7 +78,7 @@ SEVENTEEN = [
 SIX = [
     Damage("budget held that nobody holds", "update sentinel.budgets set held[1] = held[1] + 1 where policy_id || '/' || limits[1] || '|' || subject = '{limit_key}'", "held_differs", "{limit_key}"),
     Damage("captured budget lowered", PAID_BUDGET, "captured_differs", "account_day"),
-    Damage("a body altered", "update sentinel.events set body = replace(body, 'ALLOW', 'DENY') where event_id = '{paid_event}'", "proof_altered", "{paid_event}"),
+    Damage("a body altered", "update sentinel.event_rows r set body = replace(e.body, 'ALLOW', 'DENY') from sentinel.events e where e.event_id = r.event_id and r.event_id = '{paid_event}'", "proof_altered", "{paid_event}"),
     Damage("a hole in the feed", "delete from sentinel.feed where event_id = '{paid_event}'", "feed_without_position", "{paid_event}"),
     Damage("an execution deleted", "delete from refunds.executions where ledger_entry_id = 'paid'", "executed_without_execution", "ledger entry paid"),
     Damage("an execution nobody started", "update sentinel.operation_states set start_event_id = gen_random_uuid() where operation_id = '{paid}'", "executions_without_start", "{execution}"),
@@ -86,18 +86,25 @@ SIX = [
 """What was seen then too."""
 
 BEYOND = [
+    Damage("a value of a body altered", "update sentinel.event_rows set decision = 'DENY' where event_id = '{paid_event}'", "proof_altered", "{paid_event}"),
+    Damage("the words that bodies share altered", "update sentinel.decision_terms set pack_template = replace(pack_template, 'hash-only proof', 'signed proof')", "proof_altered", "{paid_event}"),
+    Damage("the policy that terms name altered", "update sentinel.decision_terms set policy_digest = 'sha256:' || repeat('0', 64)", "decision_differs", "{paid}"),
+    Damage("the limits that states share altered", "update sentinel.decision_terms set limit_keys = limit_keys[2:] where limit_keys[2] is not null", "captured_differs", "account_24h"),
+    Damage("the window parts that states share altered", "update sentinel.window_parts set buckets[1] = buckets[1] - interval '1 day'", "held_differs", "account_day"),
+    Damage("the action that terms name altered", "update sentinel.decision_terms set action = 'refund.other'", "request_differs", "{paid}"),
+    Damage("the words that bodies share deleted", "delete from sentinel.decision_terms", "proof_altered", "{paid_event}"),
     Damage("a captured reservation deleted with its budget", PAID_BUDGET + NO_RESERVATION + "operation_id = '{paid}'", "reservation_missing", "{paid}"),
-    Damage("a reservation of a smaller amount", LIVE_BUDGET.replace("- r.amount_minor", "- r.amount_minor + 1") + "update sentinel.reservations set amount_minor = 1 where permit_id = '{live_permit}'", "reservation_missing", "{live}"),
+    Damage("a reservation of a smaller amount", LIVE_BUDGET.replace("- r.amount_minor", "- r.amount_minor + 1") + "update sentinel.operation_states set reserved_minor = 1 where permit_id = '{live_permit}'", "reservation_missing", "{live}"),
     Damage("an execution, its row's start and its trail deleted", BACK_TO_NEW + NO_TRAIL.replace("{entry}", "paid"), "execution_missing", "ledger entry paid"),
     Damage("an amount times ten in the ledger and its execution", TEN_TIMES, "executions_other_than_permitted", "{execution}"),
-    Damage("an amount times ten and the request with its digest", TEN_TIMES + ALSO_THERE + "update sentinel.operations set request = replace(request, '400', '4000') where operation_id = '{paid}';"
-           "update sentinel.operations set digest = 'sha256:' || encode(sha256(convert_to(request, 'UTF8')), 'hex') where operation_id = '{paid}'", "request_altered", "{paid}"),
+    Damage("an amount times ten and the request with its digest", TEN_TIMES + ALSO_THERE + "update sentinel.operation_rows set params = replace(params, '400', '4000') where operation_id = '{paid}';"
+           "update sentinel.operation_rows r set digest = sha256(convert_to(o.request, 'UTF8')) from sentinel.operations o where o.operation_id = r.operation_id and r.operation_id = '{paid}'", "request_altered", "{paid}"),
     Damage("a status that its decision does not give", "update sentinel.operation_states set status = 'allowed' where operation_id = '{denied}'", "status_differs", "{denied}"),
     Damage("a denial rewritten to an ALLOW, pack and all", "update sentinel.operation_states set status = 'allowed', decision = 'ALLOW' where operation_id = '{denied}';"
            + rewritten("denied_event", '"DENY"', '"ALLOW"'), "checkpoints", "{denied_event}"),
     Damage("an outcome turned round", "update sentinel.operation_states set outcome = 'error' where operation_id = '{paid}'", "outcome_without_event", "{paid}"),
-    Damage("the event of a start deleted", "delete from sentinel.events where event_id = (select start_event_id from sentinel.operation_states where operation_id = '{paid}')", "start_without_event", "{paid}"),
-    Damage("an operation deleted", "delete from sentinel.operations where operation_id = '{live}'", "operation_without_state", "{live}"),
+    Damage("the event of a start deleted", "delete from sentinel.event_rows where event_id = (select start_event_id from sentinel.operation_states where operation_id = '{paid}')", "start_without_event", "{paid}"),
+    Damage("an operation deleted", "delete from sentinel.operation_rows where operation_id = '{live}'", "operation_without_state", "{live}"),
     Damage("a voice that nobody gave", "insert into sentinel.approval_votes select tenant_id, approval_id, '{admin}', 'approve', reason, via, clock_timestamp() from sentinel.approval_votes where approval_id = '{approval}'", "vote_without_event", "{approval}"),
     Damage("an approval nobody gave", "update sentinel.approvals set status = 'approved', decided_at = clock_timestamp() where approval_id = '{open_approval}'", "approval_without_quorum", "{open_approval}"),
     Damage("a change of people done that nobody approved", "insert into sentinel.protected_changes select tenant_id, approval_id, '-', null, now(), 'done'"

@@ -9,14 +9,14 @@ from tests.support.fixtures import Fixtures, guard_body, unique
 # Two of 150.00 for each account: it is full. Copies of one real permit, under other names.
 _PILE = """
 with template as (
-  select o, s from sentinel.operations o
+  select o, s from sentinel.operation_rows o
   join sentinel.operation_states s using (tenant_id, operation_id)
   where o.idempotency_key = %(key)s
 ), copies as (
   select n, gen_random_uuid() as operation, gen_random_uuid() as permit, %(prefix)s || n / 2 as account, %(prefix)s || 'rf_' || n as refund, o, s
   from template, generate_series(0, %(number)s - 1) as n
 ), operations as (
-  insert into sentinel.operations select new.* from copies cross join lateral jsonb_populate_record(o, jsonb_build_object(
+  insert into sentinel.operation_rows select new.* from copies cross join lateral jsonb_populate_record(o, jsonb_build_object(
     'operation_id', operation, 'idempotency_key', %(prefix)s || 'key_' || n,
     'once_key', replace((o).once_key, %(refund)s, refund))) as new
 )
@@ -24,7 +24,7 @@ insert into sentinel.operation_states ({columns}) select {new_columns} from copi
   'operation_id', operation, 'permit_id', permit, 'permit_expires_at', clock_timestamp() - interval '1 minute',
   'once_key', replace((s).once_key, %(refund)s, refund),
   'holds', array[sentinel.budget_lock((s).tenant_id, account || '|USD')],
-  'limit_keys', array(select replace(leg, %(account)s, account) from unnest((s).limit_keys) as leg))) as new
+  'limit_owner', replace((s).limit_owner, %(account)s, account))) as new
 """
 FORGED = {"decision_differs", "cap_other_than_policy"}
 """What the doctor says of a pile: its operations are copies of one, under its event and at a cap of its own."""

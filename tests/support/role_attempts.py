@@ -29,11 +29,16 @@ def hung_on_a_table_of_ones_own(function: str) -> str:
     )
 
 
-APPEND_ONLY = "events operations feed approval_votes check_reports policies"
+APPEND_ONLY = "event_rows operation_rows feed approval_votes check_reports policies decision_terms window_parts"
 HAPPENED = "executions ledger_events"
 HISTORY = (
-    *each("update sentinel.{0} set tenant_id = tenant_id", APPEND_ONLY.removesuffix(" policies")),
+    *each(
+        "update sentinel.{0} set tenant_id = tenant_id",
+        APPEND_ONLY.removesuffix(" policies decision_terms window_parts"),
+    ),
     "update sentinel.policies set canonical = ''",
+    "update sentinel.decision_terms set pack_template = ''",
+    "update sentinel.window_parts set buckets = '{}'",
     *each("delete from sentinel.{0}", APPEND_ONLY),
     *each("truncate sentinel.{0}", APPEND_ONLY),
     *each("alter table sentinel.{0} disable trigger append_only", APPEND_ONLY),
@@ -42,7 +47,7 @@ HISTORY = (
     *each("truncate refunds.{0}", HAPPENED),
     *each(
         "delete from sentinel.{0}",
-        "budgets usage_parts reservations operation_states halts approvals public_ids public_id_marks",
+        "budgets usage_parts operation_states halts approvals public_ids public_id_marks",
     ),
     "update sentinel.public_ids set value = ''",
     "update sentinel.public_id_secret set secret = repeat('x', 64)",
@@ -63,7 +68,7 @@ OBJECTS = (
     "create schema mine", "create function sentinel.mine() returns int language sql as 'select 1'",
     "create or replace function sentinel.halt_over(tenant uuid, agent text, act text, scene text) returns uuid language sql as 'select null::uuid'",
     "create or replace function refunds.write_ledger_events() returns trigger language plpgsql as 'begin return null; end'",
-    "alter function sentinel.halt_lock() owner to current_user", "drop trigger append_only on sentinel.events",
+    "alter function sentinel.halt_lock() owner to current_user", "drop trigger append_only on sentinel.event_rows",
     "drop trigger write_ledger_events on refunds.ledger_entries", "alter table sentinel.budgets drop constraint usage_within_cap",
     "create role mine", "alter role sentinel_owner login", "grant sentinel_owner to current_user",
     "set session_replication_role = replica", "copy (select 1) to program 'true'",
@@ -96,10 +101,10 @@ QUESTION = (
 OF_ONE: dict[str, tuple[str, ...]] = {
     AUTHORITY: (
         *each("update sentinel.operation_states set {0} = {0}",
-              "tenant_id operation_id policy_id policy_digest decision_event_id once_key tightened"),
+              "tenant_id operation_id terms_id decision_event_id once_key tightened"),
         *each("update sentinel.approvals set {0} = {0}", f"{QUESTION} handled_reference decided_by reason"),
         "insert into sentinel.tenants values (gen_random_uuid(), 'mine')",
-        "update sentinel.reservations set amount_minor = 1", "update sentinel.budgets set subject = ''",
+        "update sentinel.budgets set subject = ''",
         *each("select * from refunds.{0}", "ledger_entries executions orders outbox workers"),
         "insert into refunds.executions select * from refunds.executions",
     ),
@@ -114,11 +119,10 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     ),
     CONSOLE: (
         *each("insert into sentinel.{0} select * from sentinel.{0}",
-              "operations budgets usage_parts feed feed_heads approvals policies check_reports"),
+              "operation_rows budgets usage_parts feed feed_heads approvals policies check_reports"),
         "insert into sentinel.operation_states default values",
-        "insert into sentinel.reservations (permit_id) values (gen_random_uuid())",
         *each("update sentinel.operation_states set {0} = {0}", "tightened permit_id permit_expires_at start_id started_at"
-              " start_event_id approval_id policy_digest once_key report_digest reserved_minor limit_keys limit_buckets limit_overrides"),
+              " start_event_id approval_id terms_id once_key report_digest reserved_minor limit_keys limit_owner limit_buckets parts_id limit_overrides"),
         *each("update sentinel.approvals set {0} = {0}", QUESTION),
         "insert into refunds.executions select * from refunds.executions",
         "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')",

@@ -30,8 +30,8 @@ MOVE = """
 with legs as (
   select distinct u.tenant_id, u.limit_key, u.bucket, m.back::interval as back, u.window_seconds, u.cap_minor, u.captured_minor
   from jsonb_to_recordset(%(moves)s) as m (operation_id uuid, key_prefix text, back text)
-  join sentinel.operation_states r on r.tenant_id = %(tenant_id)s and r.operation_id = m.operation_id
-  cross join lateral unnest(r.limit_keys, r.limit_buckets) as leg (limit_key, bucket)
+  join sentinel.reservations r on r.tenant_id = %(tenant_id)s and r.operation_id = m.operation_id
+  cross join lateral unnest(r.limit_keys, r.buckets) as leg (limit_key, bucket)
   join sentinel.usage u on u.tenant_id = r.tenant_id and u.limit_key = leg.limit_key and u.bucket = leg.bucket
     and u.policy_id = sentinel.policy_of(leg.limit_key) and u.subject = sentinel.subject_of(leg.limit_key)
   where starts_with(leg.limit_key, m.key_prefix)

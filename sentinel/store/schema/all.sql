@@ -8,6 +8,8 @@ set local check_function_bodies = off;
 \ir version.sql
 
 \ir authority/tenants.sql
+\ir authority/append_only.sql
+\ir authority/decision_terms.sql
 \ir authority/events.sql
 \ir authority/operators.sql
 \ir authority/agent_keys.sql

@@ -132,7 +132,7 @@ def test_mutant_such_a_member_can_rewrite_history(fixtures: Fixtures) -> None:
         with psycopg.connect(with_role(url, AUTHORITY)) as connection:
             connection.execute("reset role")
             connection.execute("set role sentinel_owner")
-            connection.execute("alter table sentinel.events disable trigger append_only")
+            connection.execute("alter table sentinel.event_rows disable trigger append_only")
             connection.rollback()
 
 

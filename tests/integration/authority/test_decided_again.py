@@ -119,22 +119,22 @@ def test_any_change_of_what_is_kept_shows(fixtures: Fixtures) -> None:
     identity, run = answer["operation_id"], fixtures.admin.execute
     run("set session_replication_role = replica")
     changes = {
-        "operations": ["basis = replace(basis, 'order_missing', 'blacklisted')", "basis = replace(basis, 'escalated', 'low_amount')",
-                       "basis = null", "request = replace(request, 'USD', 'EUR')", "salt = repeat('0', 64)"],
+        "operation_rows": ["basis = replace(basis, 'order_missing', 'blacklisted')", "basis = replace(basis, 'escalated', 'low_amount')",
+                       "basis = null", "params = replace(params, 'USD', 'EUR')", "salt = decode(repeat('0', 64), 'hex')"],
         "operation_states": ["tightened = '{account_day}'", "tightened = '{halted}'"],
     }  # fmt: skip
     number = 0
     for table, ways in changes.items():
         before = f"create temporary table kept as select * from sentinel.{table} where operation_id = %s"
         for way in ways:
-            run(before.encode(), [identity]) if table == "operations" else None
+            run(before.encode(), [identity]) if table == "operation_rows" else None
             run(f"update sentinel.{table} set {way} where operation_id = %s".encode(), [identity])
             told = explain_operation(fixtures, identity)
             assert not told.committed, way
             assert not told.agrees, way
             number += 1
-            if table == "operations":
-                run("update sentinel.operations o set basis = k.basis, request = k.request, salt = k.salt from kept k"
+            if table == "operation_rows":
+                run("update sentinel.operation_rows o set basis = k.basis, params = k.params, salt = k.salt from kept k"
                     " where o.operation_id = k.operation_id")  # fmt: skip
                 run("drop table kept")
             else:
@@ -146,7 +146,7 @@ def test_any_change_of_what_is_kept_shows(fixtures: Fixtures) -> None:
 def test_what_is_kept_can_be_erased_and_the_decision_stays_verifiable(fixtures: Fixtures) -> None:
     answer = fixtures.guard(guard_body(evidence_context={"escalation": "order_missing"}))
     fixtures.admin.execute("set session_replication_role = replica")
-    fixtures.admin.execute("delete from sentinel.operations where operation_id = %s", [answer["operation_id"]])
+    fixtures.admin.execute("delete from sentinel.operation_rows where operation_id = %s", [answer["operation_id"]])
     fixtures.admin.execute("set session_replication_role = origin")
     with pytest.raises(Exception, match="no operation"):
         explain_operation(fixtures, answer["operation_id"])
@@ -162,7 +162,7 @@ def test_a_decision_from_before_evidence_was_kept_says_so(fixtures: Fixtures) ->
     answer = fixtures.guard(guard_body())
     fixtures.admin.execute("set session_replication_role = replica")
     fixtures.admin.execute(
-        "update sentinel.operations set basis = null where operation_id = %s", [answer["operation_id"]]
+        "update sentinel.operation_rows set basis = null where operation_id = %s", [answer["operation_id"]]
     )
     told = explain_operation(fixtures, answer["operation_id"])
     assert (told.again, told.hindrance) == (None, "decided before evidence was kept")
@@ -206,7 +206,7 @@ def test_the_command_explains_and_fails_where_something_was_changed(fixtures: Fi
     assert '"escalation":"order_missing"' in shown.output
     assert json.loads(run("--json").output)["agrees"] is True
     fixtures.admin.execute("set session_replication_role = replica")
-    fixtures.admin.execute("update sentinel.operations set basis = replace(basis, 'order_missing', 'blacklisted')")
+    fixtures.admin.execute("update sentinel.operation_rows set basis = replace(basis, 'order_missing', 'blacklisted')")
     told = run()
     assert told.exit_code == 1
     assert "committed  NO" in told.output

@@ -61,13 +61,13 @@ def test_migrating_again_changes_nothing(database_url: str) -> None:
 
 def test_migrating_repairs_grants_that_somebody_took_or_gave(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as admin:
-        admin.execute("revoke insert on sentinel.events from sentinel_authority")
-        admin.execute("grant update on sentinel.events to sentinel_authority")
+        admin.execute("revoke insert on sentinel.event_rows from sentinel_authority")
+        admin.execute("grant update on sentinel.event_rows to sentinel_authority")
     migrate(database_url)
     with psycopg.connect(database_url) as admin:
         found = admin.execute(
-            "select has_table_privilege('sentinel_authority', 'sentinel.events', 'insert'),"
-            " has_table_privilege('sentinel_authority', 'sentinel.events', 'update')").fetchone()  # fmt: skip
+            "select has_table_privilege('sentinel_authority', 'sentinel.event_rows', 'insert'),"
+            " has_table_privilege('sentinel_authority', 'sentinel.event_rows', 'update')").fetchone()  # fmt: skip
     assert found == (True, False)
 
 
@@ -271,3 +271,64 @@ def test_what_is_used_of_limits_is_kept_by_an_upgrade(empty_url: str) -> None:
         ("p/day|acct_1|USD", 100, 200),
         ("p/hour|acct_1|USD", 0, 7),
     ]
+
+
+DECIDED = """
+insert into sentinel.operations (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request,
+  salt, scenario, once_key, amount_minor, currency, created_at, basis)
+select $1, md5('operation' || n)::uuid, 'key_' || n, md5('key')::uuid, 'agent', 'refund.create', 'refund/rf_' || n, 'standard',
+  'sha256:' || encode(sha256(n::text::bytea), 'hex'), '{"request":' || n || '}', case n when 1 then 'no digits' else encode(sha256('salt'), 'hex') end,
+  case n when 2 then 'fee' end, 'refund|rf_' || n, case when n > 2 then 100 * n end, case when n > 2 then 'USD' end, now(),
+  case when n > 1 then '{"rules":[]}' end
+from generate_series(1, 6) as n;
+insert into sentinel.operation_states (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
+  decision_event_id, once_key, once_live, permit_id, permit_expires_at, started_at, act_until, in_doubt_reason, reserved_minor, limit_keys,
+  limit_buckets, reservation)
+select $1, md5('operation' || n)::uuid, status, decision, 'because', 'p', 'v' || n % 2, 'P', 'sha256:' || n % 2, md5('event' || n)::uuid,
+  'refund|rf_' || n, n > 3, case when n > 3 then md5('permit' || n)::uuid end, case when n > 3 then now() end, case when n > 4 then now() end,
+  case when n > 4 then now() end, case when n = 6 then 'no_report' end, case when n > 3 then 100 * n end,
+  case when n > 3 then array['p/day|a|USD', 'p/total|~tenant|USD'] end, case when n > 3 then array[now(), now()] end, case when n > 3 then 'held' end
+from (values (1, 'denied', 'DENY'), (2, 'pending', 'APPROVAL_REQUIRED'), (3, 'expired', 'APPROVAL_REQUIRED'), (4, 'allowed', 'ALLOW'),
+             (5, 'started', 'ALLOW'), (6, 'in_doubt', 'ALLOW')) as s (n, status, decision);
+insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at, transaction_id)
+select $1, md5('event' || n)::uuid, kind, case when n < 7 then md5('operation' || n)::uuid end, case when n < 8 then 'agent' end, '{"event":' || n || '}',
+  'sha256:' || encode(sha256(n::text::bytea), 'hex'), now(), (1000 + n)::text::xid8
+from (values (1, 'decision'), (2, 'decision'), (3, 'decision'), (4, 'decision'), (5, 'decision'), (6, 'decision'), (7, 'check_report'), (8, 'halt_set'),
+             (9, 'start'), (10, 'outcome')) as e (n, kind);
+insert into sentinel.feed select $1, row_number() over (order by transaction_id), event_id from sentinel.events
+"""
+READ = {
+    "events": "select * from sentinel.events order by event_id",
+    "operations": "select tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request,"
+                  " nullif(salt, 'no digits'), scenario, once_key, amount_minor, currency, created_at, basis from sentinel.operations order by operation_id",
+    "reservations": "select * from sentinel.reservations order by operation_id",
+    "feed": "select * from sentinel.public_feed order by position",
+    "states": "select s.operation_id, s.status, s.decision, s.reason_code, {policy}.policy_id, {policy}.policy_version, {policy}.policy_label,"
+              " {policy}.policy_digest, s.once_key, s.once_live, s.permit_id, s.reserved_minor from sentinel.operation_states s {join} order by 1",
+}  # fmt: skip
+
+
+def read_all(admin: psycopg.Connection, *, policy: str, join: str) -> dict[str, list[tuple[object, ...]]]:
+    """Every row as programs read it."""
+    return {
+        name: admin.execute(query.replace("{policy}", policy).replace("{join}", join).encode()).fetchall()
+        for name, query in READ.items()
+    }
+
+
+def test_what_was_decided_before_reads_as_before_after_an_upgrade(empty_url: str) -> None:
+    run_migrations(empty_url, "0030")
+    with psycopg.connect(empty_url) as admin:
+        tenant = str(uuid.uuid4())
+        for statement in DECIDED.replace("$1", f"'{tenant}'::uuid").split(";"):
+            admin.execute(statement.encode())
+        before = read_all(admin, policy="s", join="")
+    assert {name: len(rows) for name, rows in before.items()} == {
+        "events": 10, "operations": 6, "reservations": 3, "feed": 6, "states": 6}  # fmt: skip
+    migrate(empty_url)
+    with psycopg.connect(empty_url) as admin:
+        after = read_all(admin, policy="t", join="join sentinel.decision_terms t using (terms_id)")
+        salts = {salt for (salt,) in admin.execute("select salt from sentinel.operations")}
+    after["operations"] = [(*row[:10], row[10] or None, *row[11:]) for row in after["operations"]]
+    assert [name for name in before if after[name] != before[name]] == []
+    assert len(salts) == 2 and "" in salts, "a salt that is no digits opens nothing, and is empty"

@@ -174,21 +174,18 @@ def test_a_second_holder_from_before_keys_belonged_to_things_is_seen(fixtures: F
     assert not {"done_twice", "done_twice_spelled"} & set(fixtures.broken_invariants())
 
 
-def test_the_folded_key_beside_a_key_is_what_the_function_says(fixtures: Fixtures) -> None:
+def test_what_may_happen_only_once_is_found_by_its_folded_key(fixtures: Fixtures) -> None:
     for name in spelled(unique("Rf"), 8):
         fixtures.guard(refund(name))
-    assert (
-        fixtures.one(
-            "select count(*) from sentinel.operation_states where once_folded is distinct from sentinel.once_folded(once_key)"
-        )
-        == 0
-    )
-    assert (
-        fixtures.one(
-            "select count(distinct once_folded) from sentinel.operation_states where tenant_id = %s", fixtures.tenant_id
-        )
-        == 1
-    )
+    folded = "select count(distinct sentinel.once_folded(once_key)) from sentinel.operation_states where tenant_id = %s"
+    assert fixtures.one(folded, fixtures.tenant_id) == 1
+    with fixtures.admin.transaction():
+        fixtures.admin.execute("set local enable_seqscan = off")
+        plan = "\n".join(
+            line for (line,) in fixtures.admin.execute(
+                "explain select from sentinel.operation_states s where s.tenant_id = %s and s.once_live"
+                " and sentinel.once_folded(s.once_key) = sentinel.once_folded('refund|RF')", [fixtures.tenant_id]))  # fmt: skip
+    assert "operation_states_once" in plan and plan.count("Index Cond") == 1 and "rtrim" in plan.split("Index Cond")[1]
 
 
 NO_IDENTIFIERS = ("ｒｆ１", "rf 1", "rf\u200b1", "rf1\n", "rf|1", "r" * 201, "rf~", "", 7, ["rf"])

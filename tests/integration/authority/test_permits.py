@@ -108,7 +108,7 @@ def test_what_was_guarded_cannot_be_altered_in_the_database_by_the_authority(fix
     with fixtures.as_role("sentinel_authority") as connection:
         for column in ("digest", "amount_minor", "currency", "resource", "agent_id", "request"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                connection.execute(f"update sentinel.operations set {column} = {column}".encode())
+                connection.execute(f"update sentinel.operation_rows set {column} = {column}".encode())
 
 
 # G11

@@ -69,7 +69,7 @@ CHANGES = {
     "create table refunds.notes (note text)": "table refunds.notes",
     "alter table sentinel.halts drop constraint target_fits_scope": "constraint sentinel.halts.target_fits_scope",
     "drop index sentinel.halts_in_force": "index sentinel.halts_in_force",
-    "alter table sentinel.events disable trigger append_only": "trigger sentinel.events.append_only",
+    "alter table sentinel.event_rows disable trigger append_only": "trigger sentinel.event_rows.append_only",
     "drop trigger stays on refunds.confirmations": "trigger refunds.confirmations.stays",
     "create or replace view sentinel.public_tenants as select tenant_id, upper(label) as label from sentinel.tenants":
         "view sentinel.public_tenants",

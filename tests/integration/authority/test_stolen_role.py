@@ -142,7 +142,7 @@ def test_mutant_with_the_right_to_lock_stops_guards_and_the_authority_says_that_
     assert ready(fixtures).json["checks"]["guard"] is True
 
 
-@pytest.mark.parametrize("broken", ["drop trigger append_only on sentinel.events; revoke insert on sentinel.events from sentinel_authority",
+@pytest.mark.parametrize("broken", ["drop trigger append_only on sentinel.event_rows; revoke insert on sentinel.event_rows from sentinel_authority",
                                     "alter database {0} set default_transaction_read_only = on", "revoke execute on function sentinel.record_batch from sentinel_authority"])  # fmt: skip
 def test_the_authority_is_not_ready_while_a_guard_could_not_be_recorded(database_url: str, broken: str) -> None:
     fixtures = make_fixtures(database_url)

@@ -47,8 +47,9 @@ def hostile_card(fixtures: Any) -> str:
     operation = json.loads(stored)
     operation["params"] |= {"note": HOSTILE, "weird <b>name</b>": "x"}
     canonical = canonical_json(operation)
-    fixtures.sql("alter table sentinel.operations disable trigger append_only")
-    fixtures.sql("update sentinel.operations set request = %s where request = %s", canonical, stored)
+    fixtures.sql("alter table sentinel.operation_rows disable trigger append_only")
+    fixtures.sql("update sentinel.operation_rows r set request = %s from sentinel.operations o where o.operation_id = r.operation_id"
+                 " and o.request = %s", canonical, stored)  # fmt: skip
     fixtures.sql("update sentinel.approvals set digest = %s where approval_id = %s", sha256_hex(canonical), approval_id)
     return card(fixtures.browser(f"reader{uuid.uuid4().hex[:8]}"), approval_id)
 

@@ -139,7 +139,7 @@ def test_what_is_done_with_a_key_is_one_event_without_the_key_and_not_public(fix
 def test_a_key_is_not_changed_where_the_log_cannot_be_written(fixtures: Any) -> None:
     old = issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None)
     before = fixtures.sql("select k::text from sentinel.agent_keys k")
-    fixtures.sql("alter table sentinel.events add constraint full_log check (kind not like 'key%') not valid")
+    fixtures.sql("alter table sentinel.event_rows add constraint full_log check (kind not like 'key%') not valid")
     for act in (
         lambda: issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None),
         lambda: rotate_key(fixtures.pool, fixtures.tenant_id, old.key_id),
@@ -149,7 +149,7 @@ def test_a_key_is_not_changed_where_the_log_cannot_be_written(fixtures: Any) -> 
             act()
     assert fixtures.sql("select k::text from sentinel.agent_keys k") == before
     # The twin: the same acts where the log can be written.
-    fixtures.sql("alter table sentinel.events drop constraint full_log")
+    fixtures.sql("alter table sentinel.event_rows drop constraint full_log")
     rotate_key(fixtures.pool, fixtures.tenant_id, old.key_id)
     revoke_key(fixtures.pool, fixtures.tenant_id, old.key_id)
     assert fixtures.sql("select k::text from sentinel.agent_keys k") != before

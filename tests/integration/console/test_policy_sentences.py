@@ -19,6 +19,7 @@ from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, window_in_words
 from sentinel.policy.library import PolicyLibrary
 from tests.integration.console.approval_pages import card
+from tests.support.decided_by import decided_by
 from tests.support.verbs import guarded
 from tests.unit.policy.policy_samples import without_sentences
 
@@ -96,7 +97,7 @@ def test_a_policy_that_was_kept_without_sentences_shows_its_conditions_alone(fix
     assert [rule.when for rule in policy.policy.rules if rule.when not in shown] == []
     assert not re.search(r"\bNone (?!of the latest operations)", shown)
     recorded = fixtures.guard("200.00")
-    fixtures.sql("update sentinel.operation_states set policy_digest = %s where operation_id = %s", older, recorded.operation_id)  # fmt: skip
+    decided_by(fixtures, older, recorded.operation_id)
     told = text_of(card(fixtures.browser("ann"), recorded.approval_id))
     assert [rule.says for rule in policy.policy.rules if rule.says and rule.says in told] == []
     assert [rule.when for rule in policy.policy.rules if rule.when not in told] == []

@@ -96,8 +96,8 @@ def record_pack(fixtures: Any, agent_id: str, over: dict[str, Any]) -> str:
     }  # fmt: skip
     body = json.dumps(pack, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     fixtures.sql(
-        "insert into sentinel.events (tenant_id, event_id, kind, agent_id, body, hash, occurred_at)"
-        " values (%s, %s, 'decision', %s, %s, sentinel.sha256_text(%s), clock_timestamp())",
+        "insert into sentinel.event_rows (tenant_id, event_id, kind, agent_id, body, hash, occurred_at)"
+        " values (%s, %s, 'decision', %s, %s, sha256(convert_to(%s, 'UTF8')), clock_timestamp())",
         fixtures.tenant_id, event_id, agent_id, body, body,
     )  # fmt: skip
     return proof_id_of(event_id)
@@ -379,9 +379,9 @@ def test_a_public_proof_verifies_alone_and_against_the_record_and_a_forged_one_d
 def test_a_record_that_was_changed_is_told_by_the_comparison(fixtures: Any, tmp_path: Any) -> None:
     recorded = ask(fixtures, params={"refund_id": "rf_changed"})
     name = json.loads(recorded.pack)["proof_id"]
-    fixtures.sql("alter table sentinel.events disable trigger append_only")
+    fixtures.sql("alter table sentinel.event_rows disable trigger append_only")
     fixtures.sql(
-        "update sentinel.events set body = replace(body, 'rf_changed', 'rf_another') where event_id = %s",
+        "update sentinel.event_rows set refund_id = 'rf_another' where event_id = %s",
         recorded.decision_event_id,
     )
     public = fixtures.app().test_client().get(f"/verify/{name}.json").json

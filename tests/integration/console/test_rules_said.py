@@ -14,6 +14,7 @@ from sentinel.authority import policy_inspector as policy_book
 from sentinel.authority.operations import find_decided
 from sentinel.authority.policies import declare_policies
 from sentinel.platform.resources import policies_dir
+from tests.support.decided_by import decided_by
 
 CARD = re.compile(r'<details class="findings">.*?</details>', re.DOTALL)
 RULE = re.compile(
@@ -37,7 +38,7 @@ def put_row(fixtures: Any, recorded: Any) -> str:
 
 def from_before_evidence_was_kept(fixtures: Any, recorded: Any) -> Any:
     """The decision as an older program left it."""
-    fixtures.sql("set session_replication_role = replica; update sentinel.operations set basis = null"
+    fixtures.sql("set session_replication_role = replica; update sentinel.operation_rows set basis = null"
               f" where operation_id = '{recorded.operation_id}'")  # fmt: skip
     return recorded
 
@@ -59,10 +60,7 @@ def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file
     entry, own_entry = put_row(fixtures, recorded), put_row(fixtures, own)
     older = put_row(fixtures, from_before_evidence_was_kept(fixtures, fixtures.guard("202.00")))
     uncovered = fixtures.guard("20.00")
-    fixtures.sql(
-        "update sentinel.operation_states set policy_digest = 'sha256:' || repeat('0', 64) where operation_id = %s",
-        uncovered.operation_id,
-    )
+    decided_by(fixtures, "sha256:" + "0" * 64, uncovered.operation_id)
     folder = tmp_path / "policies"
     shutil.copytree(policies_dir(), folder)
     app = fixtures.app(policies_dir=folder)

@@ -126,7 +126,7 @@ def test_a_crash_between_vote_and_act_leaves_both_undone_or_repeatable(two: Two)
     fixtures = two.fixtures
     role, key = waiting(two.ask("role")), waiting(two.ask("issue"))
     before = power(fixtures)
-    broken = "alter table sentinel.events add constraint broken check (kind not in ('operator_role_set', 'key_created')) not valid"
+    broken = "alter table sentinel.event_rows add constraint broken check (kind not in ('operator_role_set', 'key_created')) not valid"
     fixtures.sql(broken)
     word = {"verdict": "approve", "reason": "yes"}
     assert two.bea.submit(f"/ops/approvals/{role}", **word, digest=fixtures.digest(role)).status_code >= 500
@@ -137,7 +137,7 @@ def test_a_crash_between_vote_and_act_leaves_both_undone_or_repeatable(two: Two)
     approve(fixtures, key, two.bea)
     assert two.ada.submit(f"/ops/approvals/{key}/collect").status_code >= 500
     assert power(fixtures) == before
-    fixtures.sql("alter table sentinel.events drop constraint broken")
+    fixtures.sql("alter table sentinel.event_rows drop constraint broken")
     approve(fixtures, role, two.bea)
     assert two.ada.submit(f"/ops/approvals/{key}/collect").status_code == 201
     assert fixtures.sql("select role from sentinel.operators where email = 'bob@demo.local'") == [("admin",)]

@@ -30,7 +30,7 @@ from tests.support.warm_process import WarmProcess
 MAY_NOT = (
     "select request from sentinel.operations", "select resource from sentinel.approvals", "select * from refunds.orders",
     "select email from sentinel.operators", "select key_hash from sentinel.agent_keys",
-    "insert into sentinel.events select * from sentinel.events", "delete from sentinel.dead_letters",
+    "insert into sentinel.event_rows (tenant_id) select tenant_id from sentinel.events", "delete from sentinel.dead_letters",
     "update sentinel.event_endpoints set url = 'https://elsewhere.example/'",
     "insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, url, position, global_position)"
     " select tenant_id, gen_random_uuid(), 'webhook', 'https://elsewhere.example/', 0, 0 from sentinel.tenants",

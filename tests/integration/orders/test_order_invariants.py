@@ -53,7 +53,7 @@ BREACHES: list[tuple[str, set[str], str]] = [
     ("a fulfilment that the authority never started", {"order_fulfilled_without_start"},
      "delete from sentinel.operation_states s using orders.reviews r where r.operation_id = s.operation_id and r.order_id = 'o-low'"),
     ("a fulfilment under another order's operation", {"order_fulfilled_without_start"},
-     "update sentinel.operations o set idempotency_key = 'order:demo:o-other' from orders.reviews r where r.operation_id = o.operation_id and r.order_id = 'o-low'"),
+     "update sentinel.operation_rows o set idempotency_key = 'order:demo:o-other' from orders.reviews r where r.operation_id = o.operation_id and r.order_id = 'o-low'"),
     ("an effect that is there twice", {"order_effect_twice"},
      "insert into orders.effects select f.* from orders.effects f join orders.reviews r using (tenant_id, review_id) where r.order_id = 'o-low'"),
     ("two orders under one operation", {"order_effect_twice", "shop_did_unasked"},

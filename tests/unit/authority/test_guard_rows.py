@@ -111,7 +111,7 @@ def test_interned_terms_are_those_that_would_be_made_anew() -> None:
     assert differing() == []
 
 
-@pytest.mark.parametrize("place", [0, 1, 2, 3, 4, 5, 13, 14])
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 10, 11])
 def test_terms_that_are_told_apart_by_less_are_caught(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     class Careless(dict[Any, Any]):
         """Overlooks one part of what tells terms apart."""

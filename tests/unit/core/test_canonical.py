@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 
 from sentinel.core.canonical import MAX_SAFE_INTEGER, canonical_json
 from sentinel.core.errors import InvalidInput
-from sentinel.core.operation import IDENTIFIER_PARAMS, UNSAFE_TEXT, build_operation, first_difference
+from sentinel.core.operation import (
+    IDENTIFIER_PARAMS,
+    UNSAFE_TEXT,
+    build_operation,
+    first_difference,
+    params_text,
+    request_template,
+)
 
 KEYS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=8)
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12).filter(
@@ -96,3 +104,22 @@ def test_the_spellings_of_one_amount_have_one_digest(amount: dict[str, Any]) -> 
 def test_what_could_be_read_in_two_ways_is_refused(params: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         operation(params)
+
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8) | st.sampled_from(
+    ["%", "%1$s", 'a"b', "50%%"]
+)
+
+
+@given(names=st.tuples(WORDS, WORDS, WORDS), resource=WORDS, params=PARAMS)
+def test_a_request_is_its_template_with_params_and_resource(
+    names: tuple[str, str, str], resource: str, params: dict[str, Any]
+) -> None:
+    action, agent_id, risk_class = names
+    asked = operation(params, agent_id=agent_id, action=action, resource=resource, risk_class=risk_class)
+    kept = params_text(asked)
+    assert (kept is None) is (canonical_json(resource) != f'"{resource}"')
+    if kept is not None:
+        places = {"%%": "%", "%1$s": kept, "%2$s": resource}
+        filled = re.sub(r"%(?:%|\d\$s)", lambda found: places[found[0]], request_template(asked))
+        assert filled == asked.canonical

@@ -29,7 +29,8 @@ from sentinel.core.proof import (
     opens,
     opens_facts,
     pack_hash,
-    pack_parts,
+    pack_template,
+    pack_values,
 )
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.evaluate import evaluate
@@ -70,9 +71,10 @@ def made(library: PolicyLibrary, minor: int, salt: str, **params: Any) -> tuple[
     policy = library.find(operation.action)
     assert policy is not None
     decision = evaluate(policy, operation.facts(), datetime.now(UTC))
-    parts = pack_parts(operation, decision, proof_id="pf_1", salt=salt)
     text = assemble_pack(
-        parts,
+        pack_template(operation, decision),
+        pack_values(operation, salt=salt),
+        event_hex="1",
         decided_at="2026-11-21T10:00:00.000000Z",
         decision="DENY",
         latency_ms=3,
@@ -99,7 +101,7 @@ def test_the_facts_open_with_all_that_is_kept_and_with_nothing_else(library: Pol
 
 def test_a_pack_from_before_evidence_was_kept_opens_with_its_params(library: PolicyLibrary) -> None:
     salt, (operation, _) = "22" * 32, made(library, 12600, "00" * 32)[1]
-    old = {"facts_commitment": commitment("facts", salt, canonical_json(operation.params))}
+    old = {"facts_commitment": "sha256:" + commitment("facts", salt, canonical_json(operation.params)).hex()}
     assert opens_facts(old, salt=salt, operation_canonical=operation.canonical, basis=None, tightened=[])
 
 
@@ -138,14 +140,15 @@ def test_whatever_is_named_and_however_a_policy_is_called_the_text_is_canonical(
     action, agent_id, label, version = texts
     operation = build_operation(idempotency_key="k", agent_id=agent_id, action=action, params=names)
     decision = msgspec.structs.replace(no_matching_policy(), policy_label=label, policy_version=version)
-    parts = pack_parts(operation, decision, proof_id="pf_1", salt="00" * 32)
     text = assemble_pack(
-        parts,
+        pack_template(operation, decision),
+        pack_values(operation, salt="00" * 32),
+        event_hex="1",
         decided_at="2026-11-21T10:00:00.000000Z",
         decision="DENY",
         latency_ms=3,
         reason_code="no",
-        facts="sha256:0",
+        facts=b"\0" * 32,
     )
     pack = json.loads(text)
     assert text.encode() == rfc8785.dumps(pack)

@@ -9,7 +9,11 @@ create type sentinel.guard_terms as (
   permit_seconds integer, hand_out_is_start boolean, approvable boolean, asks_person boolean, bound_agent text,
   shared integer,                                                          -- whose totals and breakers count; null: none
   -- The limits that its rows count in, by their places: those of a row (its limit_keys), then the totals, which have these keys.
-  limit_places integer[], total_keys text[], total_subjects text[]
+  limit_places integer[], total_keys text[], total_subjects text[],
+  pack_template text, request_template text,
+  own_keys text[],                                                         -- decision_terms.limit_keys; null: rows have several owners
+  terms_id bigint,                                                         -- decision_terms; null: not looked up yet
+  parts_id bigint, buckets timestamptz[]                                   -- window_parts of its limits when it was looked up
 );
 
 -- One question. `terms_place` is the place of its terms; `limit_keys` are those of its limits without totals, `subjects` whom they are
@@ -17,7 +21,8 @@ create type sentinel.guard_terms as (
 create type sentinel.guard_row as (
   seq integer, terms_place integer, idempotency_key text, once_key text, operation_id uuid, event_id uuid, second_event_id uuid,
   permit_id uuid, approval_id uuid, amount_minor bigint, elapsed_ms integer, start_id uuid, act_seconds integer,
-  resource text, digest text, salt text, facts_commitment text, basis text, request text, part1 text, part2 text, part3 text,
+  resource text, digest bytea, salt bytea, basis text, params text, request text, facts_commitment bytea, operation_commitment bytea,
+  amount_value text, ledger_entry_id text, refund_id text,                 -- for pack_text
   tenant_id uuid, limit_keys text[], subjects text[]
 );
 
@@ -79,6 +84,53 @@ begin
   return found;
 end $$;
 
+-- By what decision_terms finds these terms: a hash of all that it says of them.
+create or replace function sentinel.hash_of_terms(t sentinel.guard_terms) returns bytea language plpgsql immutable as $$
+begin
+  return sha256(convert_to(jsonb_build_array(
+    t.policy_id, t.policy_version, t.policy_label, t.policy_digest, t.agent_id, t.verdict, t.reason_code, t.pack_template,
+    t.own_keys, t.action, t.risk_class, t.request_template)::text, 'UTF8'));
+end $$;
+
+-- These terms with their numbers in decision_terms, where they are there, and with those of the parts of their windows.
+create or replace function sentinel.numbered_terms(terms sentinel.guard_terms[], buckets timestamptz[]) returns sentinel.guard_terms[]
+language plpgsql as $$
+declare
+  one sentinel.guard_terms;
+begin
+  for place in 1 .. cardinality(terms) loop
+    one := terms[place];
+    one.buckets := sentinel.buckets_at(numbered_terms.buckets, one.limit_places);
+    select (select min(k.terms_id) from sentinel.decision_terms k where k.hash = sentinel.hash_of_terms(one)),
+           (select min(w.parts_id) from sentinel.window_parts w where w.buckets = one.buckets) into one.terms_id, one.parts_id;
+    terms[place] := one;
+  end loop;
+  return terms;
+end $$;
+
+-- The same, where what is new is put in first. Nobody waits for anybody here, so a budget that is locked holds up who wants it and nobody else.
+create or replace function sentinel.known_terms(terms sentinel.guard_terms[], limits sentinel.limit_terms[], moment timestamptz)
+returns sentinel.guard_terms[] language plpgsql as $$
+declare
+  parts sentinel.limit_parts := sentinel.parts_of(limits, moment);
+  is_new boolean := false;
+begin
+  terms := sentinel.numbered_terms(terms, parts.buckets);
+  for place in 1 .. cardinality(terms) loop
+    is_new := is_new or terms[place].terms_id is null or terms[place].parts_id is null and terms[place].buckets is not null;
+  end loop;
+  if not is_new then return terms; end if;
+  insert into sentinel.decision_terms
+    (hash, policy_id, policy_version, policy_label, policy_digest, agent_id, decision, reason_code, pack_template, limit_keys,
+     action, risk_class, request_template)
+  select distinct on (1) sentinel.hash_of_terms(t), t.policy_id, t.policy_version, t.policy_label, t.policy_digest, t.agent_id, t.verdict, t.reason_code,
+     t.pack_template, t.own_keys, t.action, t.risk_class, t.request_template
+  from unnest(terms) as t where t.terms_id is null;
+  insert into sentinel.window_parts (buckets)
+  select distinct t.buckets from unnest(terms) as t where t.parts_id is null and t.buckets is not null;
+  return sentinel.numbered_terms(terms, parts.buckets);
+end $$;
+
 -- Rows of a batch without those that a set has taken (their seqs), as the questions that are decided row by row, in the order of their keys.
 create or replace function sentinel.asks_of(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], rates sentinel.rate_sum[], without integer[]
@@ -88,16 +140,18 @@ begin
   return array(
     select (
       r.seq, t.tenant_id, t.principal_id, t.owner_operator_id, r.idempotency_key, r.operation_id, r.event_id, r.permit_id, r.approval_id,
-      r.second_event_id, t.agent_id, t.action, r.resource, t.risk_class, t.scenario, r.digest, r.request, r.salt, r.once_key, r.amount_minor,
+      r.second_event_id, t.agent_id, t.action, r.resource, t.risk_class, t.scenario, 'sha256:' || encode(r.digest, 'hex'),
+      coalesce(r.request, format(t.request_template, r.params, r.resource)), r.salt, r.once_key, r.amount_minor,
       t.currency, t.hand_out_is_start, t.verdict, t.reason_code, t.reasons, t.policy_id, t.policy_version, t.policy_label, t.policy_digest,
       (select coalesce(jsonb_agg(to_jsonb(l) || jsonb_build_object('limit_key', k.limit_key, 'subject', sentinel.subject_of(k.limit_key),
                                    'is_total', k.nth > coalesce(cardinality(r.limit_keys), 0)) order by k.nth), '[]')
        from unnest(r.limit_keys || t.total_keys, t.limit_places) with ordinality as k (limit_key, limit_place, nth)
        join unnest(asks_of.limits) as l on l.place = k.limit_place),
-      t.required_role, t.required_people, t.approval_seconds, t.permit_seconds, array[r.part1, r.part2, r.part3], r.elapsed_ms, t.approvable,
+      t.required_role, t.required_people, t.approval_seconds, t.permit_seconds, r.elapsed_ms, t.approvable,
       t.asks_person, r.start_id, r.act_seconds, r.basis, r.facts_commitment,
       (select jsonb_agg(b) from unnest(asks_of.rates) as b where t.shared = any(b.shared) and b.currency = coalesce(t.currency, '')),
-      t.bound_agent, t.shared)::sentinel.guard_input
+      t.bound_agent, t.shared, t.terms_id, t.pack_template, r.operation_commitment, r.amount_value, r.ledger_entry_id, r.refund_id,
+      r.params)::sentinel.guard_input
     from unnest(batch) as r join unnest(asks_of.terms) as t on t.place = r.terms_place
     where not r.seq = any(without) order by t.tenant_id, r.idempotency_key, r.seq);
 end $$;

@@ -105,13 +105,15 @@ declare
   buckets timestamptz[];
   l sentinel.limit_terms;
   b sentinel.rate_sum;
+  latency integer;
   body text;
-  body_hash text;
+  body_hash bytea;
   is_start boolean := r.start_id is not null or coalesce(t.hand_out_is_start, false);
   start_body text;
   start_hash text;
   permit_end timestamptz;
-  keys text[];
+  is_reserved boolean := false;
+  own_buckets timestamptz[];                                               -- where they are not those of the terms any more
 begin
   if r.once_key is not null then locks := locks || sentinel.once_lock(t.tenant_id, r.once_key); end if;
   foreach b in array rates loop locks := locks || sentinel.velocity_lock(b.tenant_id, b.breaker_key); end loop;
@@ -125,44 +127,50 @@ begin
     or not is_start and exists (select from sentinel.crowded_keys c where c.principal_id = t.principal_id and c.valid_until > began)
     or exists (select from sentinel.operations o where o.idempotency_key = r.idempotency_key and o.tenant_id = t.tenant_id)
     or exists (select from sentinel.operation_states s
-               where s.tenant_id = t.tenant_id and s.once_folded = sentinel.once_folded(r.once_key) and s.once_live) then
+               where s.tenant_id = t.tenant_id and sentinel.once_folded(s.once_key) = sentinel.once_folded(r.once_key) and s.once_live) then
     return null;
   end if;
   if not sentinel.count_alone(rates, moment) then return null; end if;
   if r.amount_minor is not null and cardinality(sums) > 0 then
     foreach l in array limits loop buckets := buckets || sentinel.part_of(l."window", l.bucket_seconds, l.zone, moment); end loop;
     if not sentinel.hold_alone(sums, limits, buckets, moment) then return null; end if;
-    keys := r.limit_keys || t.total_keys;
+    is_reserved := true;
+    own_buckets := nullif(sentinel.buckets_at(buckets, t.limit_places), t.buckets);
   end if;
 
-  body := r.part1 || sentinel.utc_text(moment) || '","decision":"ALLOW","facts_commitment":"' || r.facts_commitment || '","latency_ms":'
-    || (r.elapsed_ms + ceil(extract(epoch from moment - began) * 1000)::integer) || r.part2 || t.reason_code || r.part3;
-  body_hash := sentinel.sha256_text(body);
-  insert into sentinel.operations
-    (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
-     scenario, once_key, amount_minor, currency, created_at)
-  values (t.tenant_id, r.operation_id, r.idempotency_key, t.principal_id, t.agent_id, t.action, r.resource, t.risk_class, r.digest, r.request,
-     r.basis, r.salt, t.scenario, r.once_key, r.amount_minor, t.currency, began);
-  insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
-  values (t.tenant_id, r.event_id, 'decision', r.operation_id, t.agent_id, body, body_hash, moment);
+  latency := r.elapsed_ms + ceil(extract(epoch from moment - began) * 1000)::integer;
+  body := sentinel.pack_text(t.pack_template, r.amount_value, sentinel.utc_text(moment), 'ALLOW', r.facts_commitment, latency, r.ledger_entry_id,
+    r.operation_commitment, r.event_id, t.reason_code, r.refund_id);
+  body_hash := sha256(convert_to(body, 'UTF8'));
+  insert into sentinel.operation_rows
+    (tenant_id, operation_id, principal_id, created_at, terms_id, amount_minor, idempotency_key, resource, digest, params, request, salt,
+     scenario, once_key, currency, basis)
+  values (t.tenant_id, r.operation_id, t.principal_id, began, t.terms_id, r.amount_minor, r.idempotency_key, r.resource, r.digest, r.params,
+     r.request, r.salt, t.scenario, r.once_key, t.currency, r.basis);
+  insert into sentinel.event_rows
+    (tenant_id, event_id, operation_id, occurred_at, terms_id, latency_ms, kind, hash, facts_commitment, operation_commitment, amount_value,
+     ledger_entry_id, refund_id)
+  values (t.tenant_id, r.event_id, r.operation_id, moment, t.terms_id, latency, 'decision', body_hash, r.facts_commitment, r.operation_commitment,
+     r.amount_value, r.ledger_entry_id, r.refund_id);
   if is_start then
     start_body := sentinel.start_text(r.second_event_id, r.operation_id, t.agent_id, t.action, r.permit_id, r.start_id, sentinel.utc_text(moment));
     start_hash := sentinel.sha256_text(start_body);
-    insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
-    values (t.tenant_id, r.second_event_id, 'start', r.operation_id, t.agent_id, start_body, start_hash, moment);
+    insert into sentinel.event_rows (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+    values (t.tenant_id, r.second_event_id, 'start', r.operation_id, t.agent_id, start_body, sentinel.hash_bytes(start_hash), moment);
   end if;
   insert into sentinel.operation_states
-    (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest, decision_event_id,
-     once_key, once_live, permit_id, permit_expires_at, start_id, started_at, start_event_id, start_hash, act_until, principal_id, holds, total_holds,
-     reserved_minor, limit_keys, limit_buckets, reservation)
-  values (t.tenant_id, r.operation_id, case when is_start then 'started' else 'allowed' end, 'ALLOW', t.reason_code, t.policy_id, t.policy_version, t.policy_label, t.policy_digest, r.event_id,
+    (tenant_id, operation_id, status, decision, reason_code, terms_id, decision_event_id, once_key, once_live, permit_id, permit_expires_at,
+     start_id, started_at, start_event_id, start_hash, act_until, principal_id, holds, total_holds, reserved_minor, limit_keys, limit_owner, limit_buckets, parts_id, reservation)
+  values (t.tenant_id, r.operation_id, case when is_start then 'started' else 'allowed' end, 'ALLOW', t.reason_code, t.terms_id, r.event_id,
      r.once_key, r.once_key is not null, r.permit_id, permit_end, r.start_id, case when is_start then moment end,
      case when is_start then r.second_event_id end, start_hash, case when is_start then sentinel.leave_until(r.act_seconds, moment) end, t.principal_id,
-     case when keys is not null then own_locks end, case when keys is not null then total_locks end,
-     case when keys is not null then r.amount_minor end, keys, case when keys is not null then sentinel.buckets_at(buckets, t.limit_places) end,
-     case when keys is not null then 'held' end);
+     case when is_reserved then own_locks end, case when is_reserved then total_locks end, case when is_reserved then r.amount_minor end,
+     case when is_reserved and t.own_keys is null then r.limit_keys || t.total_keys end,
+     case when is_reserved and t.own_keys is not null then coalesce(r.subjects[1], '') end,
+     own_buckets, case when is_reserved and own_buckets is null then t.parts_id end, case when is_reserved then 'held' end);
   return row(r.seq, 'decided', r.operation_id, r.event_id, 'ALLOW', t.reason_code, 'allowed', t.policy_id, t.policy_version, t.policy_label,
-    r.resource, t.risk_class, r.digest, null, r.permit_id, permit_end, null, null, null, null, null, body, body_hash, moment,
+    r.resource, t.risk_class, 'sha256:' || encode(r.digest, 'hex'), null, r.permit_id, permit_end, null, null, null, null, null,
+    body, 'sha256:' || encode(body_hash, 'hex'), moment,
     case when r.start_id is not null then r.second_event_id end, case when r.start_id is not null then start_hash end,
     case when r.start_id is not null then false end)::sentinel.guard_output;
 end $$;

@@ -106,7 +106,7 @@ begin
         not exists (select from sentinel.operations o where o.idempotency_key = r.idempotency_key and o.tenant_id = r.tenant_id offset 0)
         and (r.once_key is null or not exists (
           select from sentinel.operation_states s
-          where s.tenant_id = r.tenant_id and s.once_folded = sentinel.once_folded(r.once_key) and s.once_live offset 0)))
+          where s.tenant_id = r.tenant_id and sentinel.once_folded(s.once_key) = sentinel.once_folded(r.once_key) and s.once_live offset 0)))
       and count(distinct r.idempotency_key collate "C") = count(*)
       and count(distinct sentinel.once_folded(r.once_key)) = count(r.once_key)
       then array_agg(r.seq) end
@@ -143,7 +143,7 @@ begin
       and not (any_halt and sentinel.halt_over(a.tenant_id, a.agent_id, a.action, a.scenario) is not null)
       and not exists (select from tight t where t.tenant_id = a.tenant_id and t.limit_key = any(a.limit_keys) offset 0)
       and (a.once is null or not exists (
-             select from sentinel.operation_states s where s.tenant_id = a.tenant_id and s.once_folded = a.once and s.once_live offset 0)
+             select from sentinel.operation_states s where s.tenant_id = a.tenant_id and sentinel.once_folded(s.once_key) = a.once and s.once_live offset 0)
            and (a.tenant_id, a.once) not in (select tenant_id, once from a where once is not null group by 1, 2 having count(*) > 1)));
 end $$;
 
@@ -190,7 +190,7 @@ begin
     (tenant_id, approval_id, operation_id, principal_id, requester_operator_id, agent_id, action, resource, amount_minor, currency,
      digest, reasons, policy_digest, required_role, required_people, offers_approve, created_at, expires_at)
   select t.tenant_id, r.approval_id, r.operation_id, t.principal_id, t.owner_operator_id, t.agent_id, t.action, r.resource, r.amount_minor, t.currency,
-     r.digest, t.reasons, t.policy_digest, t.required_role, t.required_people, coalesce(t.approvable, true), moment,
+     'sha256:' || encode(r.digest, 'hex'), t.reasons, t.policy_digest, t.required_role, t.required_people, coalesce(t.approvable, true), moment,
      moment + make_interval(secs => t.approval_seconds)
   from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place
   where t.verdict = 'APPROVAL_REQUIRED' and r.seq = any(plain);
@@ -250,16 +250,16 @@ begin
     -- What is allowed takes its amount of each limit, in the part of the window that is being filled.
     with common as materialized (
       select t.*, t.verdict = 'ALLOW' as allowed,
-             sentinel.buckets_at(parts.buckets, t.limit_places) as buckets,
+             nullif(sentinel.buckets_at(parts.buckets, t.limit_places), t.buckets) as own_buckets, -- where they changed meanwhile
              sentinel.budget_locks(t.tenant_id, t.total_subjects) as total_locks
       from unnest(terms) as t
     ), decided as materialized (
-      select d.*, 'sha256:' || encode(sha256(convert_to(d.body, 'UTF8')), 'hex') as hash,
-             'sha256:' || encode(sha256(convert_to(d.start_body, 'UTF8')), 'hex') as start_hash
+      select d.*, sha256(convert_to(d.body, 'UTF8')) as hash, sha256(convert_to(d.start_body, 'UTF8')) as start_hash
       from (
-        select r.seq, r.tenant_id, r.operation_id, r.event_id, r.idempotency_key, r.once_key, r.resource, r.digest, r.salt, r.request, r.basis,
-               r.amount_minor, r.act_seconds, t.principal_id, t.agent_id, t.action, t.risk_class, t.scenario, t.policy_id, t.policy_version,
-               t.policy_label, t.policy_digest, t.currency, t.verdict, t.reason_code, t.allowed,
+        select r.seq, r.tenant_id, r.operation_id, r.event_id, r.idempotency_key, r.once_key, r.resource, r.digest, r.salt, r.params, r.request, r.basis,
+               r.amount_minor, r.act_seconds, r.elapsed_ms + took_ms as latency_ms, r.facts_commitment, r.operation_commitment, r.amount_value,
+               r.ledger_entry_id, r.refund_id, t.terms_id, t.principal_id, t.agent_id, t.risk_class, t.scenario, t.policy_id,
+               t.policy_version, t.policy_label, t.currency, t.verdict, t.reason_code, t.allowed,
                case when t.verdict = 'APPROVAL_REQUIRED' then r.approval_id end as approval_id,
                case when t.verdict = 'APPROVAL_REQUIRED' then moment + make_interval(secs => t.approval_seconds) end as approval_end,
                case when t.allowed then r.permit_id end as permit_id,
@@ -268,44 +268,52 @@ begin
                case when t.allowed and (r.start_id is not null or t.hand_out_is_start) then r.second_event_id end as start_event_id,
                case when t.allowed and (r.start_id is not null or t.hand_out_is_start) then
                  sentinel.start_text(r.second_event_id, r.operation_id, t.agent_id, t.action, r.permit_id, r.start_id, decided_text) end as start_body,
-               case when t.allowed and r.amount_minor is not null then r.limit_keys || t.total_keys end as keys, t.buckets,
+               t.allowed and r.amount_minor is not null and t.limit_places <> '{}' as is_reserved, t.own_buckets, t.parts_id,
+               case when t.own_keys is null then r.limit_keys || t.total_keys end as keys,
+               case when t.own_keys is not null then coalesce(r.subjects[1], '') end as limit_owner,
                case when t.allowed and r.amount_minor is not null then sentinel.budget_locks(r.tenant_id, r.subjects) end as locks,
                case when t.allowed and r.amount_minor is not null then t.total_locks end as total_locks,
-               r.part1 || (decided_text || '","decision":"' || t.verdict || '","facts_commitment":"' || r.facts_commitment
-                 || '","latency_ms":' || (r.elapsed_ms + took_ms)) || r.part2 || t.reason_code || r.part3 as body
+               sentinel.pack_text(t.pack_template, r.amount_value, decided_text, t.verdict, r.facts_commitment, r.elapsed_ms + took_ms,
+                 r.ledger_entry_id, r.operation_commitment, r.event_id, t.reason_code, r.refund_id) as body
         from unnest(batch) as r join common as t on t.place = r.terms_place
         where r.seq = any(plain) offset 0) as d                            -- offset 0: a body is put together once
     ), write_operations as (
-      insert into sentinel.operations
-        (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
-         scenario, once_key, amount_minor, currency, created_at)
-      select tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
-         scenario, once_key, amount_minor, currency, began from decided
+      insert into sentinel.operation_rows
+        (tenant_id, operation_id, principal_id, created_at, terms_id, amount_minor, idempotency_key, resource, digest, params, request, salt,
+         scenario, once_key, currency, basis)
+      select tenant_id, operation_id, principal_id, began, terms_id, amount_minor, idempotency_key, resource, digest, params, request, salt,
+         scenario, once_key, currency, basis
+      from decided
     ), write_events as (
-      insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
-      select tenant_id, event_id, 'decision', operation_id, agent_id, body, hash, moment from decided
-      union all
-      select tenant_id, start_event_id, 'start', operation_id, agent_id, start_body, start_hash, moment from decided where start_body is not null
+      insert into sentinel.event_rows
+        (tenant_id, event_id, operation_id, occurred_at, terms_id, latency_ms, kind, hash, facts_commitment, operation_commitment, amount_value,
+         ledger_entry_id, refund_id)
+      select tenant_id, event_id, operation_id, moment, terms_id, latency_ms, 'decision', hash, facts_commitment, operation_commitment,
+         amount_value, ledger_entry_id, refund_id
+      from decided
+    ), write_starts as (
+      insert into sentinel.event_rows (tenant_id, event_id, operation_id, occurred_at, kind, agent_id, hash, body)
+      select tenant_id, start_event_id, operation_id, moment, 'start', agent_id, start_hash, start_body from decided where start_body is not null
     ), write_states as (
       insert into sentinel.operation_states
-        (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
-         decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-         start_hash, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_buckets, reservation)
+        (tenant_id, operation_id, status, decision, reason_code, terms_id, decision_event_id, once_key, once_live, approval_id,
+         permit_id, permit_expires_at, start_id, started_at, start_event_id, start_hash, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_owner, limit_buckets, parts_id, reservation)
       select d.tenant_id, d.operation_id,
          case when d.start_body is not null then 'started' when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
-         d.verdict, d.reason_code, d.policy_id, d.policy_version, d.policy_label, d.policy_digest, d.event_id, d.once_key,
+         d.verdict, d.reason_code, d.terms_id, d.event_id, d.once_key,
          d.once_key is not null and d.verdict <> 'DENY', d.approval_id, d.permit_id, d.permit_end, d.start_id,
-         case when d.start_body is not null then moment end, d.start_event_id, d.start_hash, case when d.allowed then d.principal_id end,
-         d.locks, d.total_locks, case when d.start_body is not null then sentinel.leave_until(d.act_seconds, moment) end,
-         case when d.keys is not null then d.amount_minor end, d.keys, case when d.keys is not null then d.buckets end,
-         case when d.keys is not null then 'held' end
+         case when d.start_body is not null then moment end, d.start_event_id, 'sha256:' || encode(d.start_hash, 'hex'),
+         case when d.allowed then d.principal_id end, d.locks, d.total_locks, case when d.start_body is not null then sentinel.leave_until(d.act_seconds, moment) end,
+         case when d.is_reserved then d.amount_minor end, case when d.is_reserved then d.keys end, case when d.is_reserved then d.limit_owner end,
+         case when d.is_reserved then d.own_buckets end, case when d.is_reserved and d.own_buckets is null then d.parts_id end,
+         case when d.is_reserved then 'held' end
       from decided as d
     )
     select d.seq, 'decided', d.operation_id, d.event_id, d.verdict, d.reason_code,
            case when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
-           d.policy_id, d.policy_version, d.policy_label, d.resource, d.risk_class, d.digest, null::text,
-           d.permit_id, d.permit_end, d.approval_id, d.approval_end, null::text, null::timestamptz, null::text, d.body, d.hash, moment,
-           case when d.start_id is not null then d.start_event_id end, case when d.start_id is not null then d.start_hash end,
+           d.policy_id, d.policy_version, d.policy_label, d.resource, d.risk_class, 'sha256:' || encode(d.digest, 'hex'), null::text,
+           d.permit_id, d.permit_end, d.approval_id, d.approval_end, null::text, null::timestamptz, null::text, d.body, 'sha256:' || encode(d.hash, 'hex'), moment,
+           case when d.start_id is not null then d.start_event_id end, case when d.start_id is not null then 'sha256:' || encode(d.start_hash, 'hex') end,
            case when d.start_id is not null then false end
     from decided as d;
     if cardinality(plain) = cardinality(batch) then return; end if;
@@ -332,6 +340,7 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
   end if;
+  terms := sentinel.known_terms(terms, limits, began);
   if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' then
     begin
       one := sentinel.record_one(terms[1], batch[1], limits, sums, rates, began, patience_ms);

@@ -2,7 +2,7 @@
 
 -- What one new operation came to: the answer, and the rows that are still to be written.
 create type sentinel.decided as (
-  answer sentinel.guard_output, event sentinel.events, state sentinel.operation_states, start sentinel.events
+  answer sentinel.guard_output, event sentinel.event_rows, state sentinel.operation_states, start sentinel.events
 );
 
 create or replace function sentinel.stricter(one text, other text) returns text language sql immutable parallel safe as $$
@@ -58,11 +58,11 @@ language sql stable as $$
 $$;
 
 -- What a pack's facts_commitment commits to: sentinel/core/proof.py has the same words.
-create or replace function sentinel.facts_commitment(salt text, request text, basis text, tightened text[]) returns text
+create or replace function sentinel.facts_commitment(salt bytea, request text, basis text, tightened text[]) returns bytea
 language sql immutable parallel safe as $$
-  select 'sha256:' || encode(sha256(convert_to('sentinel/facts', 'UTF8') || '\x00'::bytea || decode(salt, 'hex') || convert_to(
+  select sha256(convert_to('sentinel/facts', 'UTF8') || '\x00'::bytea || salt || convert_to(
     '{"basis":' || basis || ',"operation":' || request || ',"tightened":['
-    || case when cardinality(tightened) > 0 then '"' || array_to_string(tightened, '","') || '"' else '' end || ']}', 'UTF8')), 'hex')
+    || case when cardinality(tightened) > 0 then '"' || array_to_string(tightened, '","') || '"' else '' end || ']}', 'UTF8'))
 $$;
 
 create or replace function sentinel.decide_new(ask sentinel.guard_input, began timestamptz, moment timestamptz)
@@ -80,13 +80,14 @@ declare
   tightened text[] := '{}';                                                -- ids of what fired here, besides the policy's rules
   passed sentinel.breaker_ask;
   s sentinel.operation_states;
-  e sentinel.events;
+  e sentinel.event_rows;
+  pack text;
   started sentinel.events;
 begin
   halted := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
   if verdict <> 'DENY' and ask.once_key is not null and exists (
       select from sentinel.operation_states other
-      where other.tenant_id = ask.tenant_id and other.once_folded = sentinel.once_folded(ask.once_key) and other.once_live) then
+      where other.tenant_id = ask.tenant_id and sentinel.once_folded(other.once_key) = sentinel.once_folded(ask.once_key) and other.once_live) then
     held_as := sentinel.once_held(ask.tenant_id, ask.once_key, ask.operation_id);
   end if;
   -- Who asks for a person gets one, halted or not: the halt is one more reason, and stops the permit until it is lifted.
@@ -129,17 +130,21 @@ begin
   allowed := verdict = 'ALLOW';
 
   latency := ask.elapsed_ms + ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer;
-  e := sentinel.event_of(ask.tenant_id, ask.event_id, 'decision', ask.operation_id, ask.agent_id, moment,
-    ask.pack_parts[1] || sentinel.utc_text(moment) || '","decision":"' || verdict || '","facts_commitment":"'
-    || case when tightened = '{}' then ask.facts_commitment
-       else sentinel.facts_commitment(ask.salt, ask.request, ask.basis, tightened) end || '","latency_ms":'
-    || latency || ask.pack_parts[2] || code || ask.pack_parts[3]);
+  e.tenant_id := ask.tenant_id; e.event_id := ask.event_id; e.operation_id := ask.operation_id; e.occurred_at := moment;
+  e.terms_id := ask.terms_id; e.latency_ms := latency; e.kind := 'decision';
+  e.facts_commitment := case when tightened = '{}' then ask.facts_commitment
+                             else sentinel.facts_commitment(ask.salt, ask.request, ask.basis, tightened) end;
+  e.operation_commitment := ask.operation_commitment; e.amount_value := ask.amount_value;
+  e.ledger_entry_id := ask.ledger_entry_id; e.refund_id := ask.refund_id;
+  e.decision := nullif(verdict, ask.verdict); e.reason_code := nullif(code, ask.reason_code);
+  pack := sentinel.pack_text(ask.pack_template, e.amount_value, sentinel.utc_text(moment), verdict, e.facts_commitment, latency, e.ledger_entry_id,
+    e.operation_commitment, ask.event_id, code, e.refund_id);
+  e.hash := sha256(convert_to(pack, 'UTF8'));
 
   s.tenant_id := ask.tenant_id; s.operation_id := ask.operation_id;
   s.status := case verdict when 'ALLOW' then 'allowed' when 'DENY' then 'denied' else 'pending' end;
   s.decision := verdict; s.reason_code := code;
-  s.policy_id := ask.policy_id; s.policy_version := ask.policy_version; s.policy_label := ask.policy_label;
-  s.policy_digest := ask.policy_digest; s.decision_event_id := ask.event_id;
+  s.terms_id := ask.terms_id; s.decision_event_id := ask.event_id;
   s.tightened := nullif(tightened, '{}');
   s.once_key := ask.once_key; s.once_live := ask.once_key is not null and verdict <> 'DENY';
   if allowed then
@@ -168,7 +173,7 @@ begin
       case when allowed then 'allowed' else s.status end, ask.policy_id, ask.policy_version,
       ask.policy_label, ask.resource, ask.risk_class, ask.digest, null, s.permit_id, s.permit_expires_at, s.approval_id,
       case when s.approval_id is not null then moment + make_interval(secs => ask.approval_seconds) end,
-      null, null, null, e.body, e.hash, moment, case when s.start_id is not null then s.start_event_id end,
+      null, null, null, pack, 'sha256:' || encode(e.hash, 'hex'), moment, case when s.start_id is not null then s.start_event_id end,
       case when s.start_id is not null then s.start_hash end, case when s.start_id is not null then false end
       )::sentinel.guard_output,
     e, s, started)::sentinel.decided;
@@ -176,24 +181,28 @@ end $$;
 
 -- The new rows of what was decided row by row; `asks` are the questions that `states` answer, in any order.
 create or replace function sentinel.write_decisions(
-  asks sentinel.guard_input[], events sentinel.events[], states sentinel.operation_states[], began timestamptz
+  asks sentinel.guard_input[], events sentinel.event_rows[], starts sentinel.events[], states sentinel.operation_states[], began timestamptz
 ) returns void language plpgsql as $$
 begin
   if cardinality(states) = 0 then return; end if;
-  insert into sentinel.operations
-    (tenant_id, operation_id, idempotency_key, principal_id, agent_id, action, resource, risk_class, digest, request, basis, salt,
-     scenario, once_key, amount_minor, currency, created_at)
-  select a.tenant_id, a.operation_id, a.idempotency_key, a.principal_id, a.agent_id, a.action, a.resource, a.risk_class,
-     a.digest, a.request, a.basis, a.salt, a.scenario, a.once_key, a.amount_minor, a.currency, began
+  insert into sentinel.operation_rows
+    (tenant_id, operation_id, principal_id, created_at, terms_id, amount_minor, idempotency_key, resource, digest, params, request, salt,
+     scenario, once_key, currency, basis)
+  select a.tenant_id, a.operation_id, a.principal_id, began, a.terms_id, a.amount_minor, a.idempotency_key, a.resource, sentinel.hash_bytes(a.digest), a.params,
+     case when a.params is null then a.request end, a.salt, a.scenario, a.once_key, a.currency, a.basis
   from unnest(asks) as a;
-  perform sentinel.write_events(events);
+  insert into sentinel.event_rows
+    (tenant_id, event_id, operation_id, occurred_at, terms_id, latency_ms, kind, hash, facts_commitment, operation_commitment, amount_value,
+     ledger_entry_id, refund_id, decision, reason_code)
+  select e.tenant_id, e.event_id, e.operation_id, e.occurred_at, e.terms_id, e.latency_ms, e.kind, e.hash, e.facts_commitment,
+     e.operation_commitment, e.amount_value, e.ledger_entry_id, e.refund_id, e.decision, e.reason_code
+  from unnest(events) as e;
+  perform sentinel.write_events(starts);
   insert into sentinel.operation_states
-    (tenant_id, operation_id, status, decision, reason_code, policy_id, policy_version, policy_label, policy_digest,
-     decision_event_id, once_key, once_live, approval_id, permit_id, permit_expires_at, start_id, started_at, start_event_id,
-     start_hash, principal_id, holds, total_holds, tightened, act_until, reserved_minor, limit_keys, limit_buckets, limit_overrides, reservation)
-  select s.tenant_id, s.operation_id, s.status, s.decision, s.reason_code, s.policy_id, s.policy_version, s.policy_label,
-     s.policy_digest, s.decision_event_id, s.once_key, s.once_live, s.approval_id, s.permit_id, s.permit_expires_at,
-     s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.total_holds, s.tightened, s.act_until,
+    (tenant_id, operation_id, status, decision, reason_code, terms_id, decision_event_id, once_key, once_live, approval_id,
+     permit_id, permit_expires_at, start_id, started_at, start_event_id, start_hash, principal_id, holds, total_holds, tightened, act_until, reserved_minor, limit_keys, limit_buckets, limit_overrides, reservation)
+  select s.tenant_id, s.operation_id, s.status, s.decision, s.reason_code, s.terms_id, s.decision_event_id, s.once_key, s.once_live,
+     s.approval_id, s.permit_id, s.permit_expires_at, s.start_id, s.started_at, s.start_event_id, s.start_hash, s.principal_id, s.holds, s.total_holds, s.tightened, s.act_until,
      s.reserved_minor, s.limit_keys, s.limit_buckets, s.limit_overrides, s.reservation
   from unnest(states) as s;
 end $$;
@@ -208,7 +217,8 @@ declare
   o sentinel.operations;
   one sentinel.decided;
   decided sentinel.guard_input[] := '{}';
-  events sentinel.events[] := '{}';
+  events sentinel.event_rows[] := '{}';
+  starts sentinel.events[] := '{}';
   states sentinel.operation_states[] := '{}';
   once text[] := '{}';
   last_key text;
@@ -217,8 +227,8 @@ begin
   foreach ask in array asks loop
     select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
     if o.operation_id is not null or ask.idempotency_key = last_key or coalesce(sentinel.once_folded(ask.once_key) = any(once), false) then
-      perform sentinel.write_decisions(decided, events, states, began);
-      decided := '{}'; events := '{}'; states := '{}'; once := '{}';
+      perform sentinel.write_decisions(decided, events, starts, states, began);
+      decided := '{}'; events := '{}'; starts := '{}'; states := '{}'; once := '{}';
       select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
     end if;
     last_key := ask.idempotency_key;
@@ -233,9 +243,9 @@ begin
     end if;
     one := sentinel.decide_new(ask, began, clock_timestamp());
     decided := decided || ask; events := events || one.event; states := states || one.state;
-    if (one.start).event_id is not null then events := events || one.start; end if;
+    if (one.start).event_id is not null then starts := starts || one.start; end if;
     if (one.state).once_live then once := once || sentinel.once_folded(ask.once_key); end if;
     return next one.answer;
   end loop;
-  perform sentinel.write_decisions(decided, events, states, began);
+  perform sentinel.write_decisions(decided, events, starts, states, began);
 end $$;

@@ -1,31 +1,50 @@
 -- Evidence: append-only events with a canonical body and its hash, and their positions in the feed.
 
-create or replace function sentinel.refuse_change() returns trigger language plpgsql as $$
-begin
-  raise exception 'append-only: % on %.% is refused', tg_op, tg_table_schema, tg_table_name using errcode = 'insufficient_privilege';
-end $$;
+-- When something was said, as events write it.
+create or replace function sentinel.utc_text(moment timestamptz) returns text language sql stable parallel safe as
+  $$ select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
 
--- Evidence: one row per decision, start, outcome, approval and halt. Append-only.
+-- Evidence: one row per decision, start, outcome, approval and halt. Append-only. Programs read it as sentinel.events.
 -- transaction_id lets the sequencer hand out positions in an order without gaps, outside the hot transaction.
-create table sentinel.events (
-  tenant_id      uuid not null,
-  event_id       uuid not null,
-  kind           text not null,                                            -- decision, start, outcome, approval_…, halt_…, operator_…
-  operation_id   uuid,                                                     -- null: about no operation
-  agent_id       text,
-  body           text not null,                                            -- canonical JSON (RFC 8785)
-  hash           text not null,                                            -- of the body: "sha256:" and hex
-  occurred_at    timestamptz not null,
-  transaction_id xid8 not null default pg_current_xact_id(),
-  primary key (tenant_id, event_id)
+-- A decision's body is not kept but its values, from which pack_text makes the same bytes again.
+create table sentinel.event_rows (
+  tenant_id            uuid not null,
+  event_id             uuid not null,
+  operation_id         uuid,                                               -- null: about no operation
+  occurred_at          timestamptz not null,
+  transaction_id       xid8 not null default pg_current_xact_id(),
+  terms_id             bigint,                                             -- decision_terms; null: the body is kept whole
+  latency_ms           integer,
+  kind                 text not null,                                      -- decision, start, outcome, approval_…, halt_…, operator_…
+  agent_id             text,                                               -- null: that of the terms, or none
+  hash                 bytea not null,                                     -- SHA-256 of the body
+  body                 text,                                               -- canonical JSON (RFC 8785); null: by terms and values
+  facts_commitment     bytea,
+  operation_commitment bytea,
+  amount_value         text,                                               -- as JSON
+  ledger_entry_id      text,
+  refund_id            text,
+  decision             text,                                               -- where it is not that of the terms, as reason_code
+  reason_code          text,
+  primary key (tenant_id, event_id),
+  constraint body_is_told check (body is not null or terms_id is not null)
 );
 -- The decision is found by the operation's state (decision_event_id), what followed it here.
-create index events_operation on sentinel.events (operation_id) where kind <> 'decision';
-create index events_transaction on sentinel.events (transaction_id, event_id);
+create index events_operation on sentinel.event_rows (operation_id) where kind <> 'decision';
+create index events_transaction on sentinel.event_rows (transaction_id);
 -- events: the log is read by its key; kinds that come seldom are found without looking through what every operation leaves
-create index events_seldom on sentinel.events (event_id) where kind not in ('decision', 'start', 'outcome');
-create trigger append_only before update or delete or truncate on sentinel.events
+create index events_seldom on sentinel.event_rows (event_id) where kind not in ('decision', 'start', 'outcome');
+create trigger append_only before update or delete or truncate on sentinel.event_rows
   for each statement execute function sentinel.refuse_change();
+
+-- Events as they are read, each with its body; the hash is "sha256:" and hexadecimal digits.
+create view sentinel.events as
+  select r.tenant_id, r.event_id, r.kind, r.operation_id, coalesce(r.agent_id, t.agent_id) as agent_id,
+         coalesce(r.body, sentinel.pack_text(
+           t.pack_template, r.amount_value, sentinel.utc_text(r.occurred_at), coalesce(r.decision, t.decision), r.facts_commitment, r.latency_ms,
+           r.ledger_entry_id, r.operation_commitment, r.event_id, coalesce(r.reason_code, t.reason_code), r.refund_id)) as body,
+         'sha256:' || encode(r.hash, 'hex') as hash, r.occurred_at, r.transaction_id
+  from sentinel.event_rows r left join sentinel.decision_terms t on t.terms_id = r.terms_id;
 
 -- Position of each event within its tenant, 1, 2, 3, … : what readers poll and streams resume from.
 create table sentinel.feed (
@@ -51,14 +70,15 @@ create table sentinel.sequencer (
 );
 insert into sentinel.sequencer (transaction_id) values ('0');
 
-create or replace function sentinel.utc_text(moment timestamptz) returns text language sql stable parallel safe as
-  $$ select to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
-
 -- PL/pgSQL, because convert_to is not immutable in the catalog: as SQL it would not be inlined, and begins an executor at every call.
 create or replace function sentinel.sha256_text(body text) returns text language plpgsql immutable parallel safe as $$
 begin
   return 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
 end $$;
+
+-- A hash as it is kept, of one as it is told: "sha256:" and hexadecimal digits.
+create or replace function sentinel.hash_bytes(hash text) returns bytea language sql immutable parallel safe as
+  $$ select decode(substr(hash, 8), 'hex') $$;
 
 -- An event's body is canonical JSON: jsonb keeps keys unique, this writes them sorted and without spaces.
 create or replace function sentinel.canonical(fields jsonb) returns text language sql immutable parallel safe as $$
@@ -76,8 +96,8 @@ create or replace function sentinel.append_body(
 declare
   body_hash text := sentinel.sha256_text(body_text);
 begin
-  insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
-  values (tenant, event, event_kind, operation, agent, body_text, body_hash, moment);
+  insert into sentinel.event_rows (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+  values (tenant, event, event_kind, operation, agent, body_text, sentinel.hash_bytes(body_hash), moment);
   return body_hash;
 end $$;
 
@@ -100,8 +120,8 @@ end $$;
 
 create or replace function sentinel.write_events(events sentinel.events[]) returns void language plpgsql as $$
 begin
-  insert into sentinel.events (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
-  select e.tenant_id, e.event_id, e.kind, e.operation_id, e.agent_id, e.body, e.hash, e.occurred_at from unnest(events) as e;
+  insert into sentinel.event_rows (tenant_id, event_id, kind, operation_id, agent_id, body, hash, occurred_at)
+  select e.tenant_id, e.event_id, e.kind, e.operation_id, e.agent_id, e.body, sentinel.hash_bytes(e.hash), e.occurred_at from unnest(events) as e;
 end $$;
 
 -- Hands out feed positions to events whose transactions are all over, so that no position can appear late or be skipped.
@@ -117,7 +137,7 @@ begin
   select transaction_id into seen from sentinel.sequencer;
   if seen > pg_snapshot_xmax(pg_current_snapshot()) then return sentinel.sequence_restored(); end if;
   select e.transaction_id into last from (
-    select transaction_id from sentinel.events
+    select transaction_id from sentinel.event_rows
     where transaction_id > seen and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
     order by transaction_id limit most) e
   order by e.transaction_id desc limit 1;
@@ -126,7 +146,7 @@ begin
     select tenant_id, event_id,
            row_number() over (partition by tenant_id order by transaction_id, event_id) as nth,
            count(*) over (partition by tenant_id) as many
-    from sentinel.events where transaction_id > seen and transaction_id <= last
+    from sentinel.event_rows where transaction_id > seen and transaction_id <= last
   ), heads as (
     insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
     on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
@@ -149,7 +169,7 @@ begin
     select e.tenant_id, e.event_id,
            row_number() over (partition by e.tenant_id order by e.transaction_id, e.event_id) as nth,
            count(*) over (partition by e.tenant_id) as many
-    from sentinel.events e
+    from sentinel.event_rows e
     where (e.transaction_id < pg_snapshot_xmin(pg_current_snapshot()) or e.transaction_id > pg_snapshot_xmax(pg_current_snapshot()))
       and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)
   ), heads as (

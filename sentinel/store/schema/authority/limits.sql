@@ -223,7 +223,11 @@ begin
            sentinel.limit_of(leg.limit_key) as name,
            coalesce(sum(s.reserved_minor) filter (where not coalesce(leg.beside, false)), 0)::bigint as within_minor,
            coalesce(sum(s.reserved_minor) filter (where leg.beside), 0)::bigint as beside_minor
-    from unnest(settle_usage.held) as s cross join lateral unnest(s.limit_keys, s.limit_buckets, s.limit_overrides) as leg (limit_key, bucket, beside)
+    from unnest(settle_usage.held) as s
+    left join lateral (select one.limit_keys from sentinel.decision_terms one where one.terms_id = s.terms_id offset 0) as t on true
+    left join lateral (select one.buckets from sentinel.window_parts one where one.parts_id = s.parts_id offset 0) as w on true
+    cross join lateral unnest(coalesce(s.limit_keys, sentinel.owned_keys(t.limit_keys, s.limit_owner)), coalesce(s.limit_buckets, w.buckets), s.limit_overrides)
+      as leg (limit_key, bucket, beside)
     where s.reservation = 'held' group by s.tenant_id, leg.limit_key, leg.bucket
   ), slots as materialized (
     select b.* from (select distinct tenant_id, subject, policy_id from legs) as o cross join lateral (
@@ -267,7 +271,8 @@ declare
 begin
   select * into r from sentinel.operation_states where tenant_id = tenant and operation_id = operation and reservation = 'released' for update;
   if not found then return; end if;
-  for leg in select l.limit_key, l.bucket from unnest(r.limit_keys, r.limit_buckets) as l (limit_key, bucket) loop
+  for leg in select l.limit_key, l.bucket from sentinel.reservations held cross join lateral unnest(held.limit_keys, held.buckets) as l (limit_key, bucket)
+             where held.tenant_id = tenant and held.operation_id = operation loop
     parts := array(select u from sentinel.usage u where u.tenant_id = tenant and u.limit_key = leg.limit_key
                      and u.policy_id = sentinel.policy_of(leg.limit_key) and u.subject = sentinel.subject_of(leg.limit_key));
     select * into part from unnest(parts) as u where u.bucket = leg.bucket;

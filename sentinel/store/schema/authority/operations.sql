@@ -1,31 +1,41 @@
 -- Operations: one exact action under one idempotency key, and how far it is.
 
--- Identity of an operation. Append-only.
-create table sentinel.operations (
+-- Identity of an operation. Append-only. Programs read it as sentinel.operations. What is null here is as the terms say it.
+create table sentinel.operation_rows (
   tenant_id       uuid not null,
   operation_id    uuid not null,
-  idempotency_key text not null,
   principal_id    uuid not null,                                           -- whose key asked first
-  agent_id        text not null,
-  action          text not null,
+  created_at      timestamptz not null,
+  terms_id        bigint,                                                  -- decision_terms
+  amount_minor    bigint check (amount_minor between 1 and 1000000000000),
+  idempotency_key text not null,
+  agent_id        text,
+  action          text,
   resource        text not null,                                           -- what it is about, e.g. "refund/rf_1"
-  risk_class      text not null,
-  digest          text not null,                                           -- of the canonical operation
-  request         text not null,                                           -- the canonical operation itself
-  salt            text not null,                                           -- 32 random bytes, hex: opens the commitments
+  risk_class      text,
+  digest          bytea not null,                                          -- SHA-256 of the canonical operation
+  params          text,                                                    -- of the canonical operation
+  request         text,                                                    -- the canonical operation itself; null: by terms, params and resource
+  salt            bytea not null,                                          -- 32 random bytes: opens the commitments
   scenario        text,                                                    -- what a halt or a switch may name
   once_key        text,                                                    -- what may happen only once, e.g. "refund|rf_1"
-  amount_minor    bigint check (amount_minor between 1 and 1000000000000),
   currency        text check ((currency is null) = (amount_minor is null)),
-  created_at      timestamptz not null,
   -- What the decision looked at beside the operation (sentinel/core/proof.py, decision_basis), with the salt that its
   -- commitment needs: who erases the row takes both. Null for what was decided before it was kept.
   basis           text,
   primary key (operation_id, tenant_id),
   constraint operations_key_once unique (idempotency_key, tenant_id)
 );
-create trigger append_only before update or delete or truncate on sentinel.operations
+create trigger append_only before update or delete or truncate on sentinel.operation_rows
   for each statement execute function sentinel.refuse_change();
+
+-- Operations as they are read: hashes are "sha256:" and hexadecimal digits, the salt is such digits.
+create view sentinel.operations as
+  select r.tenant_id, r.operation_id, r.idempotency_key, r.principal_id, coalesce(r.agent_id, t.agent_id) as agent_id,
+         coalesce(r.action, t.action) as action, r.resource, coalesce(r.risk_class, t.risk_class) as risk_class,
+         'sha256:' || encode(r.digest, 'hex') as digest, coalesce(r.request, format(t.request_template, r.params, r.resource)) as request,
+         encode(r.salt, 'hex') as salt, r.scenario, r.once_key, r.amount_minor, r.currency, r.created_at, r.basis
+  from sentinel.operation_rows r left join sentinel.decision_terms t on t.terms_id = r.terms_id;
 
 -- The words of an operation's state. As domains, because PostgreSQL reads the text of a table's CHECKs anew at every statement, in which
 -- a list of words is long; those of a domain it reads once a connection.
@@ -41,10 +51,6 @@ create table sentinel.operation_states (
   status            sentinel.operation_status not null,
   decision          sentinel.decision_word not null,
   reason_code       text not null,                                         -- why it stands so
-  policy_id         text not null,
-  policy_version    text not null,
-  policy_label      text not null,
-  policy_digest     text not null,                                         -- of the text that decided
   decision_event_id uuid not null,                                         -- the proof pack's event
   once_key          text,
   once_live         boolean not null default false,                        -- holds what may happen only once
@@ -70,22 +76,25 @@ create table sentinel.operation_states (
   -- What a permit holds, where whoever looks for it finds it: the key that asked, and the locks of its budgets, but for totals.
   principal_id      uuid,
   holds             bigint[],
-  once_folded       text generated always as (rtrim(lower(once_key collate "C"), '._:/@-~')) stored, -- finds other spellings
   -- Ids of what tightened a decision in its own transaction: limits that were full, a halt, a once-key. Null: nothing did.
   tightened         text[],
   total_holds       bigint[],                                              -- the locks of totals that a permit is counted in
   -- What the permit reserves: its amount in each of these limits, in the part of each that was being filled. Null: nothing.
   reserved_minor    bigint,
-  limit_keys        text[],
-  limit_buckets     timestamptz[],
+  limit_keys        text[],                                                -- null where there is a limit_owner
+  limit_buckets     timestamptz[],                                         -- null where there is a parts_id
   limit_overrides   boolean[],                                             -- a person lifted this limit: held beside the cap; null: none
   reservation       text,
+  terms_id          bigint not null,                                       -- decision_terms: the policy that decided
+  limit_owner       text,                                                  -- the limits are those of the terms, for this owner
+  parts_id          bigint,                                                -- window_parts: the parts of its limits
   primary key (operation_id, tenant_id),
   -- One for all of them: each CHECK is begun anew at every statement.
   constraint state_is_sound check (
     (started_at is not null) = (status in ('started', 'in_doubt', 'completed')) and (permit_id is null) = (permit_expires_at is null)
     and (status <> 'in_doubt' or in_doubt_reason is not null) and (status <> 'started' or act_until is not null)
-    and reservation in ('held', 'captured', 'released') and reserved_minor > 0 and (reservation is null) = (reserved_minor is null) and (reservation is null) = (limit_keys is null)
+    and reservation in ('held', 'captured', 'released') and reserved_minor > 0 and (reservation is null) = (reserved_minor is null)
+    and (reservation is null) = (limit_buckets is null and parts_id is null) and (reservation is null) = (limit_keys is null and limit_owner is null)
     and cardinality(limit_buckets) = cardinality(limit_keys)),
   constraint not_executed_was_started check (not_executed_at is null or status in ('in_doubt', 'completed')),
   -- Whoever answers a start must move act_until past now: with this, no answer can say "go" after "not executed", nor can
@@ -95,12 +104,20 @@ create table sentinel.operation_states (
 
 -- What permits reserve, a line each: for who counts, and for people.
 create view sentinel.reservations as
-  select tenant_id, permit_id, operation_id, reserved_minor as amount_minor, limit_keys, limit_buckets as buckets,
-         coalesce(limit_overrides, array_fill(false, array[cardinality(limit_keys)])) as overrides, reservation as state
-  from sentinel.operation_states where reservation is not null;
+  select s.tenant_id, s.permit_id, s.operation_id, s.reserved_minor as amount_minor,
+         coalesce(s.limit_keys, sentinel.owned_keys(t.limit_keys, s.limit_owner)) as limit_keys, coalesce(s.limit_buckets, w.buckets) as buckets,
+         coalesce(s.limit_overrides, array_fill(false, array[cardinality(coalesce(s.limit_buckets, w.buckets))])) as overrides, s.reservation as state
+  from sentinel.operation_states s join sentinel.decision_terms t using (terms_id) left join sentinel.window_parts w using (parts_id)
+  where s.reservation is not null;
+
+-- A once-key without what a person may take for the same: case, and punctuation at the end. The alphabet of identifiers has
+-- no wide or accented letters; the tilde is no part of it and marks a second holder of one key, from before keys belonged to
+-- things.
+create or replace function sentinel.once_folded(once text) returns text language sql immutable parallel safe as
+  $$ select rtrim(lower(once collate "C"), '._:/@-~') $$;
 
 -- One index for both: unique by the exact key (the folded one follows from it), found by the folded one.
-create unique index operation_states_once on sentinel.operation_states (tenant_id, once_folded, once_key) where once_live;
+create unique index operation_states_once on sentinel.operation_states (tenant_id, sentinel.once_folded(once_key), once_key) where once_live;
 
 -- Permits that are out; one that is redeemed in the commit that gives it is in neither of these two indexes.
 create index operation_states_permits on sentinel.operation_states (principal_id, permit_expires_at)
@@ -121,24 +138,26 @@ create type sentinel.guard_input as (
   -- ids to be used for what is written; second_event_id for what runs out or starts with it
   operation_id uuid, event_id uuid, permit_id uuid, approval_id uuid, second_event_id uuid,
   -- the operation
-  agent_id text, action text, resource text, risk_class text, scenario text, digest text, request text, salt text, once_key text,
+  agent_id text, action text, resource text, risk_class text, scenario text, digest text, request text, salt bytea, once_key text,
   amount_minor bigint, currency text,
   hand_out_is_start boolean,                                               -- a caller without a start step
   -- what the policy said, before halts, once-keys and limits
   verdict text, reason_code text, reasons text[], policy_id text, policy_version text, policy_label text, policy_digest text,
   limits jsonb,                                                            -- [limit_ask…]
   required_role text, required_people integer, approval_seconds integer, permit_seconds integer,
-  pack_parts text[],                                                       -- the proof pack's text around what is not known yet
   elapsed_ms integer,                                                      -- spent before the database was asked
   approvable boolean,                                                      -- null: true
   asks_person boolean,                                                     -- null: false
   start_id uuid,                                                           -- a permission is redeemed with the answer
   act_seconds integer,                                                     -- how long the caller may act after a start
   basis text,                                                              -- as operations.basis
-  facts_commitment text,                                                   -- where nothing tightens; else the database makes its own
+  facts_commitment bytea,                                                  -- where nothing tightens; else the database makes its own
   breakers jsonb,                                                          -- [breaker_ask…]; null: none
   bound_agent text,                                                        -- the agent that the key is bound to
-  shared integer                                                           -- place of what rows of a batch share; null: nothing
+  shared integer,                                                          -- place of what rows of a batch share; null: nothing
+  -- the proof pack: its terms and constant text, and the values that it takes from the question
+  terms_id bigint, pack_template text, operation_commitment bytea, amount_value text, ledger_entry_id text, refund_id text,
+  params text                                                              -- of the operation; null: the request is kept whole
 );
 
 -- result: decided | replayed | key_reused. decision and reason_code are what holds now; pack is what was recorded.

@@ -8,18 +8,12 @@ create table sentinel.crowded_keys (
   valid_until  timestamptz not null
 );
 
--- A once-key without what a person may take for the same: case, and punctuation at the end. The alphabet of identifiers has
--- no wide or accented letters; the tilde is no part of it and marks a second holder of one key, from before keys belonged to
--- things. The same words as the generated column operation_states.once_folded.
-create or replace function sentinel.once_folded(once text) returns text language sql immutable parallel safe as
-  $$ select rtrim(lower(once collate "C"), '._:/@-~') $$;
-
 -- How somebody else holds what may happen only once: 'same', 'alike' (another spelling of it), or null. A look, for questions
 -- without effect.
 create or replace function sentinel.once_seen(tenant uuid, once text, own uuid) returns text language sql stable as $$
   select case when bool_or(s.once_key = once) then 'same' when count(*) > 0 then 'alike' end
   from sentinel.operation_states s
-  where s.tenant_id = tenant and s.once_folded = sentinel.once_folded(once) and s.once_live and s.operation_id is distinct from own
+  where s.tenant_id = tenant and sentinel.once_folded(s.once_key) = sentinel.once_folded(once) and s.once_live and s.operation_id is distinct from own
 $$;
 
 -- The same after giving back what permits that ran out still hold of it. What a person approved stays held: its permit can be
@@ -27,7 +21,7 @@ $$;
 create or replace function sentinel.once_held(tenant uuid, once text, own uuid) returns text language plpgsql as $$
 begin
   perform sentinel.release_expired(array_agg(s.tenant_id), array_agg(s.operation_id)) from sentinel.operation_states s
-  where s.tenant_id = tenant and s.once_folded = sentinel.once_folded(once) and s.once_live
+  where s.tenant_id = tenant and sentinel.once_folded(s.once_key) = sentinel.once_folded(once) and s.once_live
     and s.status in ('allowed', 'approved') and s.permit_expires_at <= clock_timestamp() having count(*) > 0;
   return sentinel.once_seen(tenant, once, own);
 end $$;
@@ -55,7 +49,7 @@ begin
   if cardinality(gone) = 0 then return 0; end if;
   update sentinel.operation_states s
     set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, reserved_minor = null, limit_keys = null,
-      limit_buckets = null, limit_overrides = null, reservation = null, once_live = s.once_live and s.approval_id is not null
+      limit_owner = null, limit_buckets = null, parts_id = null, limit_overrides = null, reservation = null, once_live = s.once_live and s.approval_id is not null
   from unnest(gone) as g where s.operation_id = g.operation_id and s.tenant_id = g.tenant_id;
   perform sentinel.settle_usage(gone, 'released');
   return cardinality(gone);
@@ -227,7 +221,7 @@ begin
 
   if cardinality(states) > 0 then perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states); end if;
   s := sentinel.with_reservation(s, ask.amount_minor, states);
-  update sentinel.operation_states set reserved_minor = s.reserved_minor, limit_keys = s.limit_keys, limit_buckets = s.limit_buckets,
+  update sentinel.operation_states set reserved_minor = s.reserved_minor, limit_keys = s.limit_keys, limit_owner = null, limit_buckets = s.limit_buckets, parts_id = null,
     limit_overrides = s.limit_overrides, reservation = s.reservation, permit_id = ask.permit_id, permit_for_person = coalesce(ask.asks_person, false), once_live = once_key is not null,
     permit_expires_at = moment + make_interval(secs => ask.permit_seconds), principal_id = ask.principal_id,
     holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, false) end,

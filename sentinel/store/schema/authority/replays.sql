@@ -6,7 +6,7 @@ returns sentinel.guard_output language sql stable as $$
   select (ask.seq, result, o.operation_id, s.decision_event_id, s.decision, s.reason_code,
           case when s.status in ('started', 'in_doubt') and s.outcome is null then 'already_started'
                when s.status in ('started', 'in_doubt', 'completed') then 'completed' else s.status end,
-          s.policy_id, s.policy_version, s.policy_label, o.resource, o.risk_class, o.digest, null,
+          t.policy_id, t.policy_version, t.policy_label, o.resource, o.risk_class, o.digest, null,
           case when s.status in ('allowed', 'approved') then s.permit_id end,
           case when s.status in ('allowed', 'approved') then s.permit_expires_at end,
           s.approval_id, a.expires_at, case when a.status = 'approved' then a.decided_by end,
@@ -16,6 +16,7 @@ returns sentinel.guard_output language sql stable as $$
          )::sentinel.guard_output
   from sentinel.operations o
   join sentinel.operation_states s using (tenant_id, operation_id)
+  join sentinel.decision_terms t on t.terms_id = s.terms_id
   join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
   left join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
   where o.tenant_id = ask.tenant_id and o.operation_id = found_operation
@@ -67,7 +68,7 @@ begin
     perform sentinel.settle_usage(array[s], 'released');
     s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
     update sentinel.operation_states set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, reserved_minor = null,
-      limit_keys = null, limit_buckets = null, limit_overrides = null, reservation = null, once_live = s.once_live
+      limit_keys = null, limit_owner = null, limit_buckets = null, parts_id = null, limit_overrides = null, reservation = null, once_live = s.once_live
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
   end if;
   if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (
