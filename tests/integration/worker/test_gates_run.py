@@ -83,6 +83,7 @@ def test_the_shipped_fee_cases_pass_and_their_report_opens_the_switch_for_this_p
 def test_the_shipped_compensation_cases_pass_without_any_outside_system(fixtures: Fixtures) -> None:
     ran, report = gates(fixtures, "compensation")
     assert ran.returncode == 0, ran.stderr
+    assert came_to_a_person(report) == set(), report["results"]
     assert report["passed"] and report["covered"] >= 80 and report["not_covered"] == 0 and report["simulated"] == []
     assert fixtures.one("select count(*) from sentinel.gate_reports") == 0
 
