@@ -117,7 +117,7 @@ CHANGES = (
     "alter table sentinel.halts rename to more",
     "alter table sentinel.halts owner to sentinel_admin",
     "alter table sentinel.halts set (fillfactor = 50)",
-    "alter table sentinel.events disable trigger all",
+    "alter table sentinel.approvals disable trigger all",
     "alter table sentinel.halts add constraint more check (reason <> 'x') not valid",
     "comment on table sentinel.halts is 'x'",
     "grant delete on sentinel.halts to sentinel_worker",
