@@ -16,11 +16,18 @@ def strict_json(text: str | bytes) -> Any:
     return json.loads(whole, object_pairs_hook=_unique, parse_float=_fraction, parse_constant=_no_constant)
 
 
+_MOST_PLACES = 400
+"""Of a number before or behind the point: more than a double has. A few characters with an exponent could become gigabytes of digits."""
+
+
 def _fraction(text: str) -> Decimal:
     try:
-        return Decimal(text)
+        found = Decimal(text)
     except InvalidOperation:
         raise ValueError("a number is out of range") from None
+    if abs(found.adjusted()) > _MOST_PLACES:
+        raise ValueError("a number is out of range")
+    return found
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from worker.refunds.rows import NewRow, OrderFacts
 
 COLUMNS = ("InvoiceNo", "StockCode", "Description", "Quantity", "InvoiceDate", "UnitPrice", "CustomerID", "Country")
 CURRENCY, CHANNEL = "GBP", "retail"
+_MOST_PLACES = 12
 _RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 
 
@@ -174,7 +175,8 @@ def _number(cell: str, name: str) -> Decimal:
         value = Decimal(cell.strip())
     except InvalidOperation:
         raise ValueError(f"{name} must be a decimal number") from None
-    if not value.is_finite() or abs(value) > MAX_MINOR:
+    # An exponent beyond these places would not be counted exactly, or at all.
+    if not value.is_finite() or abs(value.adjusted()) > _MOST_PLACES or abs(value) > MAX_MINOR:
         raise ValueError(f"{name} must be a decimal number in range")
     return value
 

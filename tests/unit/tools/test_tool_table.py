@@ -175,7 +175,18 @@ def test_what_is_injected_goes_to_its_place(table: ToolTable) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 1}}', "[1]", "{", '{"a": NaN}', '"x"', "[" * 100000]
+    "text",
+    [
+        '{"a": 1, "a": 2}',
+        '{"a": {"b": 1, "b": 1}}',
+        "[1]",
+        "{",
+        '{"a": NaN}',
+        '"x"',
+        "[" * 100000,
+        '{"a": 1e999999999}',
+        '{"a": 1e-999999999}',
+    ],
 )
 def test_arguments_as_text_are_read_strictly(text: str) -> None:
     with pytest.raises(ToolRefused, match="malformed_argument"):
