@@ -11,6 +11,7 @@ import struct
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from itertools import chain
 
 from sentinel.authority.batch_sums import BatchSums, BudgetSum, Common, RateSum
@@ -22,7 +23,7 @@ TYPES = (
 """Element types of the first five parameters; the sixth is an int4."""
 
 _BOOL, _BYTEA, _INT8, _INT4, _TEXT, _UUID = 16, 17, 20, 23, 25, 2950
-_BOOLS, _INTS, _TEXTS, _INT8S, _TIMES = 1000, 1007, 1009, 1016, 1185
+_BOOLS, _INTS, _TEXTS, _INT8S = 1000, 1007, 1009, 1016
 _field = struct.Struct("!Ii").pack
 _int4_field, _int8_field = struct.Struct("!Iii").pack, struct.Struct("!Iiq").pack
 _array, _no_elements = struct.Struct("!iiIii").pack, struct.Struct("!iiI").pack
@@ -31,7 +32,7 @@ _ROW_HEAD, _row_ids = struct.Struct("!iiIiiIii"), struct.Struct("!" + "Ii16s" * 
 _LENGTH_BYTES = 4
 """A record begins with its length, which does not count itself."""
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
-_NO_TEXTS, _NO_TIMES = _field(_TEXTS, -1), _field(_TIMES, -1)
+_NO_TEXTS = _field(_TEXTS, -1)
 _NONE_OF_TEXTS, _NONE_OF_INTS = (
     _field(oid, 12) + _no_elements(0, 0, element) for oid, element in ((_TEXTS, _TEXT), (_INTS, _INT4))
 )
@@ -50,7 +51,7 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
         packed.append(_row(seq, place, row, mine.tenant))
     budget_sums = [_budget_sum(one) for one in sums.budget_sums()]
     return [
-        _numbered(terms, 34), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
+        _numbered(terms, 33), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
         _elements(budget_sums), _elements([_rate_sum(one) for one in sums.rate_sums()]), _int4(milliseconds),
     ]  # fmt: skip
 
@@ -87,6 +88,7 @@ def _terms(
     terms: GuardTerms, group: int | None, places: tuple[int, ...], common: Common, own_keys: tuple[str, ...] | None
 ) -> bytes:  # fmt: skip
     """All of a `sentinel.guard_terms` but its place, which stands first; `places` are those of its rows' limits, then of their totals."""
+    keys = _NO_TEXTS if own_keys is None else _text_array([*own_keys, *(key for _, key, _ in common.totals)])
     return b"".join((
         _uuid(terms.tenant_id), _uuid(terms.principal_id), _uuid(terms.owner_operator_id), _text(terms.agent_id), _text(terms.action),
         _text(terms.risk_class), _text(terms.scenario), _text(terms.policy_id), _text(terms.policy_version), _text(terms.policy_label),
@@ -95,8 +97,17 @@ def _terms(
         _text(terms.required_role), _int(terms.required_people), _int(terms.approval_seconds), _int(terms.permit_seconds),
         _bool(terms.hand_out_is_start), _bool(terms.approvable), _bool(terms.asks_person), _text(terms.bound_agent), _int(group),
         _int_array(places), _text_array([key for _, key, _ in common.totals]), _text_array(list(dict.fromkeys(subject for _, _, subject in common.totals))),
-        _text(terms.pack_template), _text(terms.request_template), _NO_TEXTS if own_keys is None else _text_array([*own_keys, *(key for _, key, _ in common.totals)]), _NO_INT8, _NO_INT8, _NO_TIMES,
+        _text(terms.pack_template), _text(terms.request_template), keys, _HASH_HEAD, _hash_of_terms(terms, keys), _NO_INT8,
     ))  # fmt: skip
+
+
+def _hash_of_terms(terms: GuardTerms, keys: bytes) -> bytes:
+    """What `sentinel.decision_terms` finds terms by: a hash of all that it says of them."""
+    said = (
+        terms.policy_id, terms.policy_version, terms.policy_label, terms.policy_digest, terms.agent_id, terms.action, terms.risk_class,
+        terms.verdict, terms.reason_code, terms.request_template, terms.pack_template,
+    )  # fmt: skip
+    return sha256(b"".join(map(_text, said)) + keys).digest()
 
 
 @lru_cache(maxsize=4096)

@@ -203,8 +203,8 @@ create type sentinel.guard_terms as (
   limit_places integer[], total_keys text[], total_subjects text[],
   pack_template text, request_template text,
   own_keys text[],
-  terms_id bigint,
-  parts_id bigint, buckets timestamptz[]
+  hash bytea,
+  terms_id bigint
 );
 create type sentinel.guard_row as (
   seq integer, terms_place integer, idempotency_key text, once_key text, operation_id uuid, event_id uuid, second_event_id uuid,

@@ -12,8 +12,8 @@ create type sentinel.guard_terms as (
   limit_places integer[], total_keys text[], total_subjects text[],
   pack_template text, request_template text,
   own_keys text[],                                                         -- decision_terms.limit_keys; null: rows have several owners
-  terms_id bigint,                                                         -- decision_terms; null: not looked up yet
-  parts_id bigint, buckets timestamptz[]                                   -- window_parts of its limits when it was looked up
+  hash bytea,                                                              -- of all that decision_terms says of them
+  terms_id bigint                                                          -- decision_terms; null: not looked up yet
 );
 
 -- One question. `terms_place` is the place of its terms; `limit_keys` are those of its limits without totals, `subjects` whom they are
@@ -84,51 +84,35 @@ begin
   return found;
 end $$;
 
--- By what decision_terms finds these terms: a hash of all that it says of them.
-create or replace function sentinel.hash_of_terms(t sentinel.guard_terms) returns bytea language plpgsql immutable as $$
-begin
-  return sha256(convert_to(jsonb_build_array(
-    t.policy_id, t.policy_version, t.policy_label, t.policy_digest, t.agent_id, t.verdict, t.reason_code, t.pack_template,
-    t.own_keys, t.action, t.risk_class, t.request_template)::text, 'UTF8'));
-end $$;
-
--- These terms with their numbers in decision_terms, where they are there, and with those of the parts of their windows.
-create or replace function sentinel.numbered_terms(terms sentinel.guard_terms[], buckets timestamptz[]) returns sentinel.guard_terms[]
-language plpgsql as $$
+-- These terms with their numbers in decision_terms, where what is new is put in. Nobody waits for anybody here, so a budget that is locked
+-- holds up who wants it and nobody else.
+create or replace function sentinel.known_terms(terms sentinel.guard_terms[]) returns sentinel.guard_terms[] language plpgsql as $$
 declare
   one sentinel.guard_terms;
 begin
   for place in 1 .. cardinality(terms) loop
     one := terms[place];
-    one.buckets := sentinel.buckets_at(numbered_terms.buckets, one.limit_places);
-    select (select min(k.terms_id) from sentinel.decision_terms k where k.hash = sentinel.hash_of_terms(one)),
-           (select min(w.parts_id) from sentinel.window_parts w where w.buckets = one.buckets) into one.terms_id, one.parts_id;
+    one.terms_id := (select min(k.terms_id) from sentinel.decision_terms k where k.hash = one.hash);
+    if one.terms_id is null then
+      insert into sentinel.decision_terms
+        (hash, policy_id, policy_version, policy_label, policy_digest, agent_id, decision, reason_code, pack_template, limit_keys,
+         action, risk_class, request_template)
+      values (one.hash, one.policy_id, one.policy_version, one.policy_label, one.policy_digest, one.agent_id, one.verdict, one.reason_code,
+         one.pack_template, one.own_keys, one.action, one.risk_class, one.request_template)
+      returning terms_id into one.terms_id;
+    end if;
     terms[place] := one;
   end loop;
   return terms;
 end $$;
 
--- The same, where what is new is put in first. Nobody waits for anybody here, so a budget that is locked holds up who wants it and nobody else.
-create or replace function sentinel.known_terms(terms sentinel.guard_terms[], limits sentinel.limit_terms[], moment timestamptz)
-returns sentinel.guard_terms[] language plpgsql as $$
+-- The number of these parts in window_parts, put in where they are new.
+create or replace function sentinel.number_of_parts(parts timestamptz[]) returns bigint language plpgsql as $$
 declare
-  parts sentinel.limit_parts := sentinel.parts_of(limits, moment);
-  is_new boolean := false;
+  found_id bigint := (select min(w.parts_id) from sentinel.window_parts w where w.buckets = parts);
 begin
-  terms := sentinel.numbered_terms(terms, parts.buckets);
-  for place in 1 .. cardinality(terms) loop
-    is_new := is_new or terms[place].terms_id is null or terms[place].parts_id is null and terms[place].buckets is not null;
-  end loop;
-  if not is_new then return terms; end if;
-  insert into sentinel.decision_terms
-    (hash, policy_id, policy_version, policy_label, policy_digest, agent_id, decision, reason_code, pack_template, limit_keys,
-     action, risk_class, request_template)
-  select distinct on (1) sentinel.hash_of_terms(t), t.policy_id, t.policy_version, t.policy_label, t.policy_digest, t.agent_id, t.verdict, t.reason_code,
-     t.pack_template, t.own_keys, t.action, t.risk_class, t.request_template
-  from unnest(terms) as t where t.terms_id is null;
-  insert into sentinel.window_parts (buckets)
-  select distinct t.buckets from unnest(terms) as t where t.parts_id is null and t.buckets is not null;
-  return sentinel.numbered_terms(terms, parts.buckets);
+  if found_id is null then insert into sentinel.window_parts (buckets) values (parts) returning parts_id into found_id; end if;
+  return found_id;
 end $$;
 
 -- Rows of a batch without those that a set has taken (their seqs), as the questions that are decided row by row, in the order of their keys.

@@ -113,7 +113,6 @@ declare
   start_hash text;
   permit_end timestamptz;
   is_reserved boolean := false;
-  own_buckets timestamptz[];                                               -- where they are not those of the terms any more
 begin
   if r.once_key is not null then locks := locks || sentinel.once_lock(t.tenant_id, r.once_key); end if;
   foreach b in array rates loop locks := locks || sentinel.velocity_lock(b.tenant_id, b.breaker_key); end loop;
@@ -135,7 +134,6 @@ begin
     foreach l in array limits loop buckets := buckets || sentinel.part_of(l."window", l.bucket_seconds, l.zone, moment); end loop;
     if not sentinel.hold_alone(sums, limits, buckets, moment) then return null; end if;
     is_reserved := true;
-    own_buckets := nullif(sentinel.buckets_at(buckets, t.limit_places), t.buckets);
   end if;
 
   latency := r.elapsed_ms + ceil(extract(epoch from moment - began) * 1000)::integer;
@@ -160,14 +158,14 @@ begin
   end if;
   insert into sentinel.operation_states
     (tenant_id, operation_id, status, decision, reason_code, terms_id, decision_event_id, once_key, once_live, permit_id, permit_expires_at,
-     start_id, started_at, start_event_id, start_hash, act_until, principal_id, holds, total_holds, reserved_minor, limit_keys, limit_owner, limit_buckets, parts_id, reservation)
+     start_id, started_at, start_event_id, start_hash, act_until, principal_id, holds, total_holds, reserved_minor, limit_keys, limit_owner, parts_id, reservation)
   values (t.tenant_id, r.operation_id, case when is_start then 'started' else 'allowed' end, 'ALLOW', t.reason_code, t.terms_id, r.event_id,
      r.once_key, r.once_key is not null, r.permit_id, permit_end, r.start_id, case when is_start then moment end,
      case when is_start then r.second_event_id end, start_hash, case when is_start then sentinel.leave_until(r.act_seconds, moment) end, t.principal_id,
      case when is_reserved then own_locks end, case when is_reserved then total_locks end, case when is_reserved then r.amount_minor end,
      case when is_reserved and t.own_keys is null then r.limit_keys || t.total_keys end,
      case when is_reserved and t.own_keys is not null then coalesce(r.subjects[1], '') end,
-     own_buckets, case when is_reserved and own_buckets is null then t.parts_id end, case when is_reserved then 'held' end);
+     case when is_reserved then sentinel.number_of_parts(sentinel.buckets_at(buckets, t.limit_places)) end, case when is_reserved then 'held' end);
   return row(r.seq, 'decided', r.operation_id, r.event_id, 'ALLOW', t.reason_code, 'allowed', t.policy_id, t.policy_version, t.policy_label,
     r.resource, t.risk_class, 'sha256:' || encode(r.digest, 'hex'), null, r.permit_id, permit_end, null, null, null, null, null,
     body, 'sha256:' || encode(body_hash, 'hex'), moment,

@@ -250,7 +250,8 @@ begin
     -- What is allowed takes its amount of each limit, in the part of the window that is being filled.
     with common as materialized (
       select t.*, t.verdict = 'ALLOW' as allowed,
-             nullif(sentinel.buckets_at(parts.buckets, t.limit_places), t.buckets) as own_buckets, -- where they changed meanwhile
+             case when t.verdict = 'ALLOW' and t.limit_places <> '{}' then
+               sentinel.number_of_parts(sentinel.buckets_at(parts.buckets, t.limit_places)) end as parts_id,
              sentinel.budget_locks(t.tenant_id, t.total_subjects) as total_locks
       from unnest(terms) as t
     ), decided as materialized (
@@ -268,7 +269,7 @@ begin
                case when t.allowed and (r.start_id is not null or t.hand_out_is_start) then r.second_event_id end as start_event_id,
                case when t.allowed and (r.start_id is not null or t.hand_out_is_start) then
                  sentinel.start_text(r.second_event_id, r.operation_id, t.agent_id, t.action, r.permit_id, r.start_id, decided_text) end as start_body,
-               t.allowed and r.amount_minor is not null and t.limit_places <> '{}' as is_reserved, t.own_buckets, t.parts_id,
+               t.allowed and r.amount_minor is not null and t.limit_places <> '{}' as is_reserved, t.parts_id,
                case when t.own_keys is null then r.limit_keys || t.total_keys end as keys,
                case when t.own_keys is not null then coalesce(r.subjects[1], '') end as limit_owner,
                case when t.allowed and r.amount_minor is not null then sentinel.budget_locks(r.tenant_id, r.subjects) end as locks,
@@ -297,7 +298,7 @@ begin
     ), write_states as (
       insert into sentinel.operation_states
         (tenant_id, operation_id, status, decision, reason_code, terms_id, decision_event_id, once_key, once_live, approval_id,
-         permit_id, permit_expires_at, start_id, started_at, start_event_id, start_hash, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_owner, limit_buckets, parts_id, reservation)
+         permit_id, permit_expires_at, start_id, started_at, start_event_id, start_hash, principal_id, holds, total_holds, act_until, reserved_minor, limit_keys, limit_owner, parts_id, reservation)
       select d.tenant_id, d.operation_id,
          case when d.start_body is not null then 'started' when d.allowed then 'allowed' when d.verdict = 'DENY' then 'denied' else 'pending' end,
          d.verdict, d.reason_code, d.terms_id, d.event_id, d.once_key,
@@ -305,8 +306,7 @@ begin
          case when d.start_body is not null then moment end, d.start_event_id, 'sha256:' || encode(d.start_hash, 'hex'),
          case when d.allowed then d.principal_id end, d.locks, d.total_locks, case when d.start_body is not null then sentinel.leave_until(d.act_seconds, moment) end,
          case when d.is_reserved then d.amount_minor end, case when d.is_reserved then d.keys end, case when d.is_reserved then d.limit_owner end,
-         case when d.is_reserved then d.own_buckets end, case when d.is_reserved and d.own_buckets is null then d.parts_id end,
-         case when d.is_reserved then 'held' end
+         case when d.is_reserved then d.parts_id end, case when d.is_reserved then 'held' end
       from decided as d
     )
     select d.seq, 'decided', d.operation_id, d.event_id, d.verdict, d.reason_code,
@@ -340,7 +340,7 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
   end if;
-  terms := sentinel.known_terms(terms, limits, began);
+  terms := sentinel.known_terms(terms);
   if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' then
     begin
       one := sentinel.record_one(terms[1], batch[1], limits, sums, rates, began, patience_ms);

@@ -4,7 +4,7 @@
 -- bring the same for the first time at the same time put in a row each, so that nobody waits. Append-only.
 create table sentinel.decision_terms (
   terms_id         bigint generated always as identity primary key,
-  hash             bytea not null,                                         -- sentinel.hash_of_terms
+  hash             bytea not null,                                         -- of all that it says
   policy_id        text not null,
   policy_version   text not null,
   policy_label     text not null,
