@@ -31,6 +31,7 @@ from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.command_line import OneLineCommand
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import WORKER
+from sentinel.store.migrate import SchemaNotReady
 from sentinel.store.safety import UnsafeDatabase, database_status
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
 from worker.key_check import KeyCheck
@@ -92,7 +93,7 @@ def refusals() -> Iterator[None]:
     """Expected failures become one line and an exit status."""
     try:
         yield
-    except (UnsafeConfiguration, BadFailpoint, UnsafeDatabase) as error:
+    except (UnsafeConfiguration, BadFailpoint, UnsafeDatabase, SchemaNotReady) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
     except (LedgerUnavailable, EngineUnavailable) as error:

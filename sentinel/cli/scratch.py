@@ -24,8 +24,9 @@ from sentinel.authority.keys import WORKER_SCOPES, issue_key
 from sentinel.authority.settings import Settings
 from sentinel.authority.tenants import create_tenant
 from sentinel.cli.scratch_cleanup import PREFIX
+from sentinel.core.errors import EngineUnavailable
 from sentinel.policy.library import ReloadablePolicies
-from sentinel.store.database import CONSOLE, Pool, with_role
+from sentinel.store.database import CONSOLE, Pool, describe, first_line, with_role
 from sentinel.store.embedded import remove, running
 from sentinel.store.migrate import SchemaNotReady, migrate
 
@@ -67,7 +68,10 @@ def _database(url: str | None) -> Iterator[str]:
 def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
     """A migrated database on the same server; None where the login may not make one."""
     name = PREFIX + secrets.token_hex(6)
-    admin = stack.enter_context(contextlib.closing(psycopg.connect(url, autocommit=True)))
+    try:
+        admin = stack.enter_context(contextlib.closing(psycopg.connect(url, autocommit=True)))
+    except psycopg.OperationalError as error:
+        raise EngineUnavailable(f"cannot use the database at {describe(url)}: {first_line(error)}") from error
     try:
         admin.execute(f"create database {name}".encode())
     except pg.InsufficientPrivilege:

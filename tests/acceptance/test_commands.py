@@ -108,6 +108,13 @@ def test_without_a_database_the_exit_code_is_3_and_the_password_is_not_told(comm
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
+def test_a_gate_without_a_database_ends_as_every_command_does() -> None:
+    done = run("gates", "run", "fee", SENTINEL_DATABASE_URL="postgresql://someone:hunter2-secret@127.0.0.1:9/nothing")
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("Error: cannot use the database at 127.0.0.1:9/nothing: ")
+    assert "hunter2" not in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("env, names", [
     ({"SENTINEL_DEBUG": "1"}, ["SENTINEL_DEBUG"]), ({"SENTINEL_SECRET_KEYS": "changeme"}, ["SENTINEL_SECRET_KEYS"]), ({"SENTINEL_SECRET_KEYS": ""}, ["SENTINEL_SECRET_KEYS"]),
     ({"SENTINEL_SECRET_KEYS": "a" * 40}, ["SENTINEL_SECRET_KEYS"]), ({"SENTINEL_PORT": "abc", "SENTINEL_THREADS": "-1"}, ["SENTINEL_PORT", "SENTINEL_THREADS"]),

@@ -21,6 +21,7 @@ from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store.database import Pool, first_line
+from sentinel.store.migrate import SchemaNotReady
 from worker.refunds import sql
 from worker.refunds.rows import (
     Change,
@@ -50,7 +51,7 @@ class LedgerUnavailable(Exception):
 
 
 class Ledger:
-    """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`."""
+    """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`, and `SchemaNotReady` in a database that lacks what it asks for."""
 
     def __init__(
         self,
@@ -337,6 +338,8 @@ class Ledger:
             except (pg.DeadlockDetected, pg.SerializationFailure) as error:
                 if attempt == _TRIES - 1:
                     raise LedgerUnavailable(first_line(error)) from error
+            except _NO_SCHEMA as error:
+                raise _not_migrated(error) from error
             except (pg.QueryCanceled, pg.LockNotAvailable, EngineUnavailable) as error:
                 self._away_at = time.monotonic()
                 raise LedgerUnavailable(first_line(error)) from error
@@ -349,13 +352,22 @@ class Ledger:
 
 
 def default_tenant(pool: Pool) -> uuid.UUID | None:
-    """The tenant that rows belong to when nothing says otherwise. Raises `LedgerUnavailable`."""
+    """The tenant that rows belong to when nothing says otherwise. Raises `LedgerUnavailable` and `SchemaNotReady`."""
     try:
         with pool.connection() as connection:
             row = connection.execute(sql.DEFAULT_TENANT.encode()).fetchone()
+    except _NO_SCHEMA as error:
+        raise _not_migrated(error) from error
     except (psycopg.Error, EngineUnavailable) as error:
         raise LedgerUnavailable(first_line(error)) from error
     return row[0] if row else None
+
+
+_NO_SCHEMA = (pg.InvalidSchemaName, pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)
+
+
+def _not_migrated(error: psycopg.Error) -> SchemaNotReady:
+    return SchemaNotReady(f"the database is not migrated: run `sentinel migrate` first ({first_line(error)})")
 
 
 def _in_turn(facts: Iterable[Fact], key: Callable[[Fact], Hashable]) -> Iterator[list[Fact]]:

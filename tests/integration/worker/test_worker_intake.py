@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sentinel.store.database import WORKER
+from sentinel.store.embedded import RunningServer
 from tests.corpora import public_orders
 from tests.corpora.retail import make_retail_file
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.logins import program_url
+from tests.support.old_databases import empty_database
 from worker.cli import main
 from worker.refunds.intake import Refusal, read_rows
 from worker.refunds.online_retail import WrongColumns, read_orders
@@ -151,6 +154,22 @@ def test_the_last_of_what_a_file_says_twice_counts(run: Any, ledger_fixtures: Le
     assert ledger_fixtures.all("select paid_minor, note from refunds.orders") == [(8000, "a")]
     flags = "select order_ref, closed_at is null from refunds.order_flags order by order_ref"
     assert ledger_fixtures.all(flags) == [("o-1", False), ("o-2", True)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("summary",), ("enqueue", "-"), ("facts", "-"), ("retry", "--all-errors", "--reason", "x"), ("run", "--dry-run")],
+)
+@pytest.mark.parametrize("tenant", [str(uuid.uuid4()), ""], ids=["named", "not named"])
+def test_a_database_that_is_not_migrated_is_wrong_configuration(
+    run: Any, pg_server: RunningServer, monkeypatch: pytest.MonkeyPatch, tenant: str, arguments: tuple[str, ...]
+) -> None:
+    with empty_database(pg_server) as url:
+        monkeypatch.setenv("WORKER_DATABASE_URL", program_url(url, WORKER))
+        monkeypatch.setenv("SENTINEL_TENANT_ID", tenant)
+        done = run(*arguments, text=json.dumps(GOOD if "enqueue" in arguments else COMPLAINT))
+    assert done.exit_code == 2, done.output
+    assert "run `sentinel migrate` first" in done.output
 
 
 def test_one_object_an_array_and_lines_are_the_same() -> None:
