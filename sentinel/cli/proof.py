@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -91,4 +92,14 @@ def _pack_in(file: Any) -> dict[str, Any]:
     pack = found.get("proof_pack", found)
     if not isinstance(pack, dict) or "hash" not in pack:
         raise InvalidInput.of("hash", "is missing: this is not a proof pack")
+    _refuse_fractions(pack, "proof_pack")
     return pack
+
+
+def _refuse_fractions(value: Any, path: str) -> None:
+    """No pack holds one, and the canonical form that is hashed has none."""
+    if isinstance(value, Decimal):
+        raise InvalidInput.of(path, "is a fraction, and no proof pack holds one")
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, member in members:
+        _refuse_fractions(member, f"{path}.{name}")

@@ -203,6 +203,13 @@ def test_a_proof_is_intact_until_any_character_of_it_changes(served: Served, tmp
     for name, value in answer["proof_pack"].items():
         file.write_text(json.dumps({**answer["proof_pack"], name: "x" if isinstance(value, str) else 12345}))
         assert verify() == 1, name
+    file.write_text(json.dumps({**answer["proof_pack"], "amount": {"value": 12.5, "currency": "USD"}}))
+    for command in ("verify", "compare"):
+        done = CliRunner().invoke(main, ["proof", command, str(file)])
+        assert (done.exit_code, done.stderr) == (
+            2,
+            "Error: proof_pack.amount.value: is a fraction, and no proof pack holds one\n",
+        )
 
 
 def test_the_doctor_finds_what_was_planted_and_nothing_else(served: Served) -> None:
