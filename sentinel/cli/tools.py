@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import click
 from rich.console import Console
@@ -42,17 +42,17 @@ def list_(directory: Path | None, as_json: bool) -> None:
 
 @group.command()
 @click.argument("tool")
-@click.argument("arguments", type=click.File("r", encoding="utf-8"))
-@click.option("--facts", type=click.File("r", encoding="utf-8"), help="What the program says, as a JSON object.")
+@click.argument("arguments", type=click.File("rb"))
+@click.option("--facts", type=click.File("rb"), help="What the program says, as a JSON object.")
 @DIRECTORY
 @json_option
-def explain(tool: str, arguments: TextIO, facts: TextIO | None, directory: Path | None, as_json: bool) -> None:
+def explain(tool: str, arguments: BinaryIO, facts: BinaryIO | None, directory: Path | None, as_json: bool) -> None:
     """What a call of TOOL ("server/tool") with the JSON object ARGUMENTS (a file, - for standard input) becomes.
 
     The decision is what the policies say to it, with no limit counted and for a key whose facts count. Exit 1 where the table refuses it.
     """
     table = _table(directory)
-    found = _explained(table, tool, arguments.read(), facts.read() if facts else "", directory or policies_dir())
+    found = _explained(table, tool, arguments.read(), facts.read() if facts else b"", directory or policies_dir())
     if as_json:
         print_json(found)
     else:
@@ -65,7 +65,7 @@ def _table(directory: Path | None) -> ToolTable:
     return read_tool_table((directory or policies_dir()) / FILE_NAME)
 
 
-def _explained(table: ToolTable, tool: str, arguments: str, facts: str, folder: Path) -> dict[str, Any]:
+def _explained(table: ToolTable, tool: str, arguments: bytes, facts: bytes, folder: Path) -> dict[str, Any]:
     server, slash, name = tool.partition("/")
     if not slash:
         raise InvalidUsage('name the tool as "server/tool"')

@@ -74,7 +74,7 @@ class ToolTable:
         return ToolCall(mapping, _question(mapping, mapping.action, values, digest))
 
 
-def parse_arguments(text: str) -> dict[str, Any]:
+def parse_arguments(text: str | bytes) -> dict[str, Any]:
     """Arguments as JSON text, e.g. from a model. Raises `ToolRefused`: not one object, a key twice, NaN."""
     try:
         read = strict_json(text or "{}")

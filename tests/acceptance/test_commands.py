@@ -254,6 +254,11 @@ def test_tools_explain_says_what_a_call_becomes_and_what_the_policies_say(tmp_pa
     assert found["params"]["amount"] == {"value": 400, "currency": "USD"}
     table = run_warm_command(*asked, stdin=json.dumps(REFUND))
     assert table.returncode == 0 and "amount_needs_approval" in table.stdout and "Idempotency-Key" in table.stdout
+    (tmp_path / "bytes.json").write_bytes(b"\xff")
+    bytes_alone = CliRunner().invoke(
+        main, ["tools", "explain", "stripe/create_refund", str(tmp_path / "bytes.json"), "--json"]
+    )
+    assert (bytes_alone.exit_code, json.loads(bytes_alone.stdout)["refused"]) == (1, "malformed_argument")
     refused = run_warm_command(*asked, "--json", stdin=json.dumps({**REFUND, "duplicate": False}))
     assert refused.returncode == 1 and json.loads(refused.stdout)["refused"] == "unmapped_argument"
     assert (

@@ -193,6 +193,12 @@ def test_arguments_as_text_are_read_strictly(text: str) -> None:
         parse_arguments(text)
 
 
+def test_arguments_as_bytes_that_are_no_text_are_refused() -> None:
+    assert parse_arguments(b'{"amount": 1}') == {"amount": 1}
+    with pytest.raises(ToolRefused, match="malformed_argument"):
+        parse_arguments(b"\xff")
+
+
 def test_arguments_as_text_keep_their_digits() -> None:
     assert parse_arguments('{"amount": 12.50}') == {"amount": Decimal("12.50")} and parse_arguments("") == {}
 

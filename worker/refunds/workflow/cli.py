@@ -14,6 +14,7 @@ from rich.tree import Tree
 from worker.diagrams import refund_workflow
 from worker.presentation import out, simulation_table
 from worker.refunds.build import open_client, open_ledger, open_simulator
+from worker.refunds.enqueue import read_text
 from worker.refunds.intake import Accepted, Refusal, read_rows
 from worker.refunds.settings import read_settings
 from worker.retail_refund_agent import FAILED, refusals
@@ -69,7 +70,7 @@ def simulate(file: BinaryIO, as_json: bool) -> None:
     Example:
       worker workflow simulate rows.jsonl
     """
-    found = list(read_rows(file.read().decode("utf-8-sig", "replace")))
+    found = list(read_rows(read_text(file)))
     refused = [each for each in found if isinstance(each, Refusal)]
     rows = [each.row for each in found if isinstance(each, Accepted)]
     settings = None
