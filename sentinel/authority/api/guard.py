@@ -56,7 +56,7 @@ from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import NOT_STORED, Answer
 from sentinel.platform.logs import write_events
 
-START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context", "start_id"})
+START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
 """A body with none of these keys comes from a caller without a start step (`docs/CONTRACT.md` §2)."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]

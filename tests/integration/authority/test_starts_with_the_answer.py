@@ -5,8 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-import pytest
-
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from tests import mutants
@@ -26,18 +24,6 @@ def test_handing_out_the_permit_is_the_start_for_callers_without_a_start_step(fi
     assert (done["status"], done["outcome"]) == ("completed", "success")
     assert fixtures.one("select max(captured_minor) from sentinel.usage") == 4000
     assert fixtures.broken_invariants() == []
-
-
-@pytest.mark.parametrize("name", ["resource", "risk_class", "evidence_context", "start_id"])
-def test_who_sends_a_name_of_the_start_step_has_one_also_where_it_is_null(fixtures: Fixtures, name: str) -> None:
-    for route in ("single", "batch"):
-        body = four_keys(guard_body(value=40)) | {name: None}
-        if route == "single":
-            answer = fixtures.guard(body)
-        else:
-            answer = fixtures.post("action/guard/batch", {"requests": [body]}).get_json()["answers"][0]["body"]
-        assert (answer["status"], "start" in answer) == ("allowed", False)
-        assert fixtures.guard(body)["status"] == "allowed", "nothing was started"
 
 
 def test_concurrent_callers_without_a_start_step_get_one_permit(fixtures: Fixtures) -> None:
