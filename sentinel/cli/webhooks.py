@@ -42,6 +42,7 @@ from sentinel.export.deliveries import Claim
 from sentinel.export.settings import SECRET_FILE, ExportSettings, load_export_settings
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.command_line import OneLineErrors
+from sentinel.platform.outbound.public_addresses import FAULTS
 from sentinel.platform.settings import data_dir_secret
 from sentinel.store.embedded import SUPERUSER
 from sentinel.store.ids import new_id
@@ -82,7 +83,7 @@ def add(url: str, types: tuple[str, ...], tenant: str | None, as_json: bool) -> 
     """Send a tenant's events from now on to URL; prints the id and the signing secret for the receiver."""
     settings, made = _settings(), new_id()
     if (why := settings.client.fault(url)) is not None:
-        raise InvalidInput.of("URL", f"may not be called: {why} (SENTINEL_EXPORT_ADDRESSES is {settings.addresses})")
+        raise InvalidInput.of("URL", f"{FAULTS[why]} (SENTINEL_EXPORT_ADDRESSES is {settings.addresses})")
     with open_pool(login=SUPERUSER) as pool:
         add_webhook(pool, local_administrator(tenant_of(pool, tenant)), url, types, made)
     secret = _secret(settings, str(made), 1)

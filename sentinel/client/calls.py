@@ -20,15 +20,27 @@ if TYPE_CHECKING:
     from sentinel.client.answers import GuardAnswer, StartReceipt
 
 try:  # orjson is several times faster; the standard library does the same
-    from orjson import dumps as _encode
+    from orjson import dumps as _dumps
     from orjson import loads as _decode
 except ImportError:  # pragma: no cover - depends on what is installed
     import json
 
-    def _encode(value: Any) -> bytes:  # type: ignore[misc]
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    def _dumps(value: Any, /, default: Callable[[Any], Any] | None = None) -> bytes:  # type: ignore[misc]
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=default).encode()
 
     _decode = json.loads  # type: ignore[assignment]
+
+
+def _encode(value: Any) -> bytes:
+    """JSON. A `Decimal` is sent as the text of its digits, which is how an amount is written; raises `TypeError` for what JSON has no form for."""
+    return _dumps(value, default=_written)
+
+
+def _written(value: Any) -> str:
+    if type(value).__name__ == "Decimal" and value.is_finite():  # whoever has one has loaded the module
+        return format(value, "f")
+    raise TypeError(f"a {type(value).__name__} cannot be sent as JSON: {value!r}")
+
 
 PREFIX = "/api/sentinel"
 _FIRST_BACKOFF_SECONDS = 0.05

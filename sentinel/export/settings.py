@@ -17,7 +17,7 @@ from marshmallow.validate import OneOf, Range
 
 from sentinel.export.cloud_events import DECISION, REQUESTED
 from sentinel.platform.outbound.mail import is_mail_address
-from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, Address, PublicHttpClient
+from sentinel.platform.outbound.public_addresses import FAULTS, LOOPBACK_CLIENT, Address, PublicHttpClient
 from sentinel.platform.settings import HEALTH_HELP, is_weak, kept_secret, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
@@ -143,7 +143,7 @@ def unsafe(settings: ExportSettings) -> list[str]:
         faults.append("SENTINEL_EXPORT_SECRETS: every secret needs at least 32 characters that nobody can guess")
     for name in ("slack_webhook_url", "decision_log_url"):
         if (url := getattr(settings, name)) and (why := settings.client.fault(url)):
-            faults.append(f"{_ENV[name]}: may not be called ({why}); SENTINEL_EXPORT_ADDRESSES is {settings.addresses}")
+            faults.append(f"{_ENV[name]}: {FAULTS[why]}; SENTINEL_EXPORT_ADDRESSES is {settings.addresses}")
     return faults + (_mail_faults(settings) if settings.mail_to else [])
 
 

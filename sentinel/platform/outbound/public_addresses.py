@@ -11,6 +11,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from sentinel.platform.outbound.client import MAX_BYTES, NoResponse, Resolver, Response, Target, exchange, look_up
 
@@ -58,6 +59,14 @@ def is_public(address: Address) -> bool:
     if address.scope_id is not None or address not in _OPEN_6 or any(address in block for block in _CLOSED_6):
         return False
     return address.is_global and (int(address) >> 32) & 0xFFFFFFFF not in _ISATAP
+
+
+FAULTS: Mapping[str, str] = MappingProxyType({
+    "form": "is not an address such as https://host/path", "scheme": "begins with another scheme than may be called",
+    "port": "names another port than may be called", "host": "names no host that the internet knows, such as host.example",
+    "inside_address": "is an address inside a network", "inside_name": "is a name inside a network",
+})  # fmt: skip
+"""What is wrong with an address, by the code that `PublicHttpClient.fault` gives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from sentinel.core.errors import NotFound
 from sentinel.export.build import make_sender
 from sentinel.export.deliveries import Deliveries, pause_seconds
 from sentinel.export.settings import PRIVATE_CLIENT
+from sentinel.platform.outbound.public_addresses import FAULTS as WORDS
 from tests.support.event_receiver import EventReceiver, answers
 from tests.support.export_fixtures import Export, exporting
 from tests.support.fixtures import Fixtures
@@ -192,6 +193,7 @@ def test_addresses_that_are_not_allowed_are_never_called(
     with exporting(fixtures) as export:
         settings = dataclasses.replace(export.settings, addresses=addresses)
         assert settings.client.fault(url) == why
+        assert WORDS[why]
         fixtures.admin.execute(
             "update sentinel.event_endpoints set disabled_at = clock_timestamp(), disabled_reason = 'administrator'"
         )

@@ -98,7 +98,9 @@ def test_every_pair_outside_the_table_is_refused() -> None:
                 after(state, event)
 
 
-@pytest.mark.parametrize("ending, drawn", [("md", ledger_states().mermaid()), ("svg", ledger_states().svg())])
+@pytest.mark.parametrize(
+    "ending, drawn", [("md", ledger_states().mermaid()), ("svg", ledger_states().svg())], ids=["md", "svg"]
+)
 def test_the_committed_drawing_is_the_one_of_the_code(ending: str, drawn: str) -> None:
     committed = (ROOT / "deploy" / f"ledger-states.{ending}").read_text(encoding="utf-8")
     assert committed == drawn, "run `worker states draw`"

@@ -1,0 +1,35 @@
+"""What a client sends of the values that Python programs hold money in."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from sentinel.client.calls import guard_call
+
+
+def sent(amount: Any) -> Any:
+    """The amount's value as the authority is sent it."""
+    params = {"amount": {"value": amount, "currency": "USD"}}
+    call = guard_call({"action": "refund.create", "params": params, "idempotency_key": "key"}, "agent")
+    return json.loads(call.sent or b"")["params"]["amount"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "written"),
+    [(Decimal("12.50"), "12.50"), (Decimal("1E+2"), "100"), (Decimal("5E-2"), "0.05"), ("12.50", "12.50"), (12, 12)],
+    ids=str,
+)
+def test_a_decimal_is_sent_as_its_digits(amount: Any, written: Any) -> None:
+    assert sent(amount) == written
+
+
+@pytest.mark.parametrize(
+    "amount", [Decimal("NaN"), Decimal("Infinity"), {1, 2}, object()], ids=lambda one: type(one).__name__
+)
+def test_what_json_has_no_form_for_is_said_by_its_type_before_anything_is_sent(amount: Any) -> None:
+    with pytest.raises(TypeError):
+        sent(amount)
