@@ -84,7 +84,9 @@ def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypa
 
     assert "SENTINEL_EXPORT_SECRETS" in run("add", URL, exit_code=2)
     monkeypatch.setenv("SENTINEL_EXPORT_SECRETS", "only-for-tests-of-commands-0123456789")
-    assert "inside_address" in run("add", "https://10.0.0.1/", exit_code=2)
+    assert "URL: is an address inside a network (SENTINEL_EXPORT_ADDRESSES" in run(
+        "add", "https://10.0.0.1/", exit_code=2
+    )
     made = run("add", URL, "--type", "decision")
     (row,) = run("list")
     assert (row["endpoint_id"], row["url"], row["event_types"], row["behind"]) == (
