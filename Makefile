@@ -17,7 +17,7 @@ WORKERS ?= 4
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-# Read once, and only where an environment is made; PYTHON=… chooses another.
+# Asked for only where an environment is made; PYTHON=… chooses another.
 PYTHON ?= $(shell sh deploy/find_python.sh)
 
 .venv/.runtime: setup.cfg pyproject.toml $(LOCK)

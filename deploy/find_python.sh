@@ -4,15 +4,12 @@
 # make environments, the system's: the same program runs a fifth faster on it. `make PYTHON=…` chooses another.
 
 new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
-# Distributions optimise what they ship without always saying so in the configure line, therefore what lies in /usr counts as optimised.
-optimised='import sys, sysconfig
-sys.exit(not (sys.base_prefix == "/usr" or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "--enable-optimizations")))'
 
 on_path=
 for name in python3.13 python3.12 python3.11 python3 python; do
   if command -v "$name" >/dev/null 2>&1 && "$name" -c "$new_enough" 2>/dev/null; then on_path=$name; break; fi
 done
-if [ -z "$on_path" ] || "$on_path" -c "$optimised"; then echo "$on_path"; exit; fi
+if [ -z "$on_path" ] || "$on_path" "${0%/*}/is_optimised.py"; then echo "$on_path"; exit; fi
 for python in /usr/bin/python3.13 /usr/bin/python3.12 /usr/bin/python3.11 /usr/bin/python3; do
   if [ -x "$python" ] && "$python" -c "$new_enough" 2>/dev/null && "$python" -c 'import ensurepip, venv' 2>/dev/null; then echo "$python"; exit; fi
 done

@@ -13,13 +13,14 @@ from ops_console.pages import shell
 from ops_console.pages.step_up import prove
 from sentinel.authority.webhooks import disable_webhook, enable_webhook, list_dead_letters, list_endpoints, resend
 from sentinel.core.errors import InvalidInput
+from sentinel.platform.outbound.client import FailureKind
 
 ADDRESS = "/ops/webhooks"
 MOST_SHOWN = 200
 KINDS = {"webhook": "webhook", "decision_log": "decision log", "slack": "Slack notice", "mail": "mail notice"}
 FAILURES = {
-    "not_sent": "no connection", "timeout": "no answer in time", "broken": "the connection broke",
-    "too_large": "an answer that is too long",
+    FailureKind.NOT_SENT: "no connection", FailureKind.TIMEOUT: "no answer in time",
+    FailureKind.BROKEN: "the connection broke", FailureKind.TOO_LARGE: "an answer that is too long",
 }  # fmt: skip
 """What a code of a failure says; an answer's own, http_500, says it itself."""
 

@@ -37,7 +37,9 @@ def _encode(value: Any) -> bytes:
 
 
 def _written(value: Any) -> str:
-    if type(value).__name__ == "Decimal" and value.is_finite():  # whoever has one has loaded the module
+    from decimal import Decimal  # what nobody needs who sends texts and integers
+
+    if isinstance(value, Decimal) and value.is_finite():
         return format(value, "f")
     raise TypeError(f"a {type(value).__name__} cannot be sent as JSON: {value!r}")
 

@@ -128,11 +128,11 @@ def assemble_pack(
     reason_code: str,
 ) -> str:  # fmt: skip
     """The whole pack without its hash, as `sentinel.pack_text` makes it; `event_hex` are the digits of the event's id."""
-    told = (
+    filled = (
         values.amount, decided_at, decision, facts.hex(), latency_ms, values.ledger_entry_id, values.operation_commitment.hex(),
         event_hex, reason_code, values.refund_id,
     )  # fmt: skip
-    return _PLACE.sub(lambda found: "%" if found[1] is None else str(told[int(found[1]) - 1]), template)
+    return _PLACE.sub(lambda found: "%" if found[1] is None else str(filled[int(found[1]) - 1]), template)
 
 
 _PLACE = re.compile(r"%(?:(\d+)\$s|%)")
@@ -150,7 +150,7 @@ def is_intact(pack: Mapping[str, Any]) -> bool:
 
 def opens(pack: Mapping[str, Any], *, salt: str, operation_canonical: str) -> bool:
     """Whether a private operation and its salt are the ones a pack commits to: for auditors."""
-    return _told(commitment("operation", salt, operation_canonical)) == pack.get("operation_digest")
+    return _hash_text(commitment("operation", salt, operation_canonical)) == pack.get("operation_digest")
 
 
 def opens_facts(
@@ -158,8 +158,8 @@ def opens_facts(
 ) -> bool:
     """Whether what is kept of a decision's facts is what its pack commits to: for auditors."""
     found = facts_commitment(salt, operation_canonical=operation_canonical, basis=basis, tightened=tightened)
-    return _told(found) == pack.get("facts_commitment")
+    return _hash_text(found) == pack.get("facts_commitment")
 
 
-def _told(commitment: bytes) -> str:
+def _hash_text(commitment: bytes) -> str:
     return "sha256:" + commitment.hex()

@@ -1,14 +1,12 @@
 """apparitor's executor of A2A, as released, in front of an agent that notes what it is asked. A JSON command per line, a JSON answer per line.
 
 A command has {"url", "key", "agent", "skill"}: who asks, by its token, for which skill; without "agent" nobody signed in. Nothing of
-ours is imported here.
+the product is imported here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from typing import Any
 
 import httpx
@@ -25,6 +23,8 @@ from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
+
+from tests.adapters.json_lines import answer_lines
 
 CARD = AgentCard(
     name="desk", description="The refund desk.", version="1", capabilities=AgentCapabilities(),
@@ -82,16 +82,5 @@ async def answer(command: dict[str, Any]) -> dict[str, Any]:
         return {"told": told, "calls": desk.calls}
 
 
-def main() -> None:
-    """Answer until standard input ends."""
-    answers, sys.stdout = sys.stdout, sys.stderr
-    for line in sys.stdin:
-        try:
-            found = asyncio.run(answer(json.loads(line)))
-        except Exception as error:
-            found = {"raised": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(lambda command: asyncio.run(answer(command)))

@@ -1,15 +1,13 @@
 """apparitor's middleware of FastMCP, as released, in front of tools that note their calls. A JSON command per line, a JSON answer per line.
 
 A command has {"url", "key", "agent", "tool", "args"} and may have {"static": true}: the subject stands in the configuration and not
-in the client's token. Nothing of ours is imported here.
+in the client's token. Nothing of the product is imported here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-import sys
 from typing import Any
 
 import uvicorn
@@ -18,6 +16,8 @@ from apparitor.fastmcp import FastMCPAuthorizationMiddleware
 from fastmcp import Client, FastMCP
 from fastmcp.client.auth import BearerAuth
 from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+
+from tests.adapters.json_lines import answer_lines
 
 TOKEN = "token-of-the-test"
 
@@ -84,16 +84,5 @@ async def _called(client: Any, command: dict[str, Any]) -> dict[str, Any]:
         return {"error": result.is_error, "text": " ".join(one.text for one in result.content)}
 
 
-def main() -> None:
-    """Answer until standard input ends."""
-    answers, sys.stdout = sys.stdout, sys.stderr
-    for line in sys.stdin:
-        try:
-            found = asyncio.run(answer(json.loads(line)))
-        except Exception as error:
-            found = {"raised": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(lambda command: asyncio.run(answer(command)))

@@ -1,14 +1,14 @@
 """Clients of AuthZEN that others wrote, as released: one JSON command per line on standard input, one JSON answer per line.
 
-Nothing of ours is imported here.
+Nothing of the product is imported here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from typing import Any
+
+from tests.adapters.json_lines import answer_lines
 
 
 def decern(command: dict[str, Any]) -> dict[str, Any]:
@@ -53,17 +53,5 @@ def policy_backend(command: dict[str, Any]) -> dict[str, Any]:
 CLIENTS = {"decern": decern, "apparitor": apparitor, "policy_backend": policy_backend}
 
 
-def main() -> None:
-    """Answer until standard input ends."""
-    answers, sys.stdout = sys.stdout, sys.stderr
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer = CLIENTS[command["client"]](command)
-        except Exception as error:
-            answer = {"raised": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(lambda command: CLIENTS[command["client"]](command))

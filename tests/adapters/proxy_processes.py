@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shlex
 import subprocess
 import time
 import uuid
@@ -159,6 +160,16 @@ class ProxyProcesses:
         }  # fmt: skip
         given = [part for name, value in {**usual, **options}.items() for part in (f"--{name}", str(value))]
         return [self._python, "-m", module, *given]
+
+    def stdio_command(self, revision: str, pass_on: str) -> list[str]:
+        """The command line for one agent on standard input and output, before a payments server of the revision ("legacy": of before)."""
+        server = shlex.join([python_of("mcp_proxy"), "-m", "tests.adapters.payments_server", str(self.notes)])
+        if revision == "legacy":
+            server = f"env PAYMENTS_REVISION=legacy {server}"
+        options = {
+            "url": self.place.url, "upstream-command": server, "agent": self.agent_id, "credential-name": "PAYMENTS_KEY",
+        }  # fmt: skip
+        return [*self.command(tools="stdio_tools.yaml", **options), "--pass-on", pass_on]
 
     def client(self, kind: str = "sdk") -> Client:
         """The client of that kind, which goes from test to test."""

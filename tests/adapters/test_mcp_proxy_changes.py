@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -58,13 +57,7 @@ def test_a_change_of_a_resource_is_told_to_whoever_subscribed(
 @pytest.mark.parametrize("kind", ["sdk", "sdk-legacy"])
 @pytest.mark.parametrize("revision", ["2026-07-28", "legacy"])
 def test_changes_over_standard_input_and_output(proxied: ProxyProcesses, kind: str, revision: str) -> None:
-    server = shlex.join([python_of("mcp_proxy"), "-m", "tests.adapters.payments_server", str(proxied.notes)])
-    if revision == "legacy":
-        server = f"env PAYMENTS_REVISION=legacy {server}"
-    options = {
-        "url": proxied.place.url, "upstream-command": server, "agent": proxied.agent_id, "credential-name": "PAYMENTS_KEY",
-    }  # fmt: skip
-    command = [*proxied.command(tools="stdio_tools.yaml", **options), "--pass-on", "resources"]
+    command = proxied.stdio_command(revision, "resources")
     client = proxied.client(kind)
     client.send(do="watch", calls=[LOOK], wanted=1, stdio=command)
     assert client.answer()["changes"] == [POLICY[kind]]

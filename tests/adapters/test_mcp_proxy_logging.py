@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.adapters.proxy_processes import SECRET, Client, ProxyProcesses, python_of, until
+from tests.adapters.proxy_processes import SECRET, Client, ProxyProcesses, until
 from tests.adapters.test_mcp_proxy_changes import upstream as upstream
 from tests.support.adapter_environments import REPO
 
@@ -51,13 +50,7 @@ def test_a_client_gets_what_is_logged_of_its_calls_at_the_level_that_it_names(
 @pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize("revision", ["2026-07-28", "legacy"])
 def test_logging_over_standard_input_and_output(proxied: ProxyProcesses, kind: str, revision: str) -> None:
-    server = shlex.join([python_of("mcp_proxy"), "-m", "tests.adapters.payments_server", str(proxied.notes)])
-    if revision == "legacy":
-        server = f"env PAYMENTS_REVISION=legacy {server}"
-    options = {
-        "url": proxied.place.url, "upstream-command": server, "agent": proxied.agent_id, "credential-name": "PAYMENTS_KEY",
-    }  # fmt: skip
-    command = [*proxied.command(tools="stdio_tools.yaml", **options), "--pass-on", "logging"]
+    command = proxied.stdio_command(revision, "logging")
     client = proxied.client(kind)
     for level, wanted in (("info", ["info", "error"]), ("error", ["error"])):
         client.send(do="log", level=level, calls=[look_up("pi_a")], stdio=command)

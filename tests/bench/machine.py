@@ -7,8 +7,8 @@ import os
 import platform
 import re
 import statistics
+import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -42,8 +42,8 @@ def machine_id(machine: dict[str, str]) -> str:
 
 
 def _is_optimised() -> bool:
-    """Whether the interpreter was compiled with profile-guided optimisation, as far as it says; what a distribution ships counts as such."""
-    return sys.base_prefix == "/usr" or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    script = Path(__file__).parents[2] / "deploy" / "is_optimised.py"
+    return subprocess.run([sys.executable, str(script)], check=False).returncode == 0
 
 
 def _processor() -> str:

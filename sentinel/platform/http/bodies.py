@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -55,7 +56,7 @@ def body_bytes(environ: Mapping[str, Any]) -> bytes:
     length = int(declared[:20])
     if length > MAX_BYTES:
         raise BodyTooLarge(f"the body has more than {MAX_BYTES} bytes")
-    if (sent := environ.get("CONTENT_TYPE", "")) not in _JSON_TYPES and not _is_json_type(sent):
+    if not _is_json_type(environ.get("CONTENT_TYPE", "")):
         raise UnsupportedMediaType("Content-Type must be application/json, its charset utf-8 where it names one")
     if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() != "identity":
         raise UnsupportedMediaType("Content-Encoding must not be sent: bodies are read as they are")
@@ -65,9 +66,7 @@ def body_bytes(environ: Mapping[str, Any]) -> bytes:
     return data
 
 
-_JSON_TYPES = frozenset({"application/json", "application/json; charset=utf-8"})
-
-
+@lru_cache(maxsize=64)
 def _is_json_type(sent: str) -> bool:
     media_type, _, parameters = sent.lower().partition(";")
     charset = re.search(r"charset\s*=\s*\"?([^\s\";]+)", parameters)
