@@ -35,6 +35,8 @@ _QUERIES = (
       concat_ws(' | ', pg_get_constraintdef(oid), convalidated, obj_description(oid, 'pg_constraint'))
     from pg_constraint where contype <> 'n' and conrelid <> 0 and connamespace::regnamespace::text {_OURS}""",
     f"""select 'index ' || x.indexrelid::regclass, concat_ws(' | ', pg_get_indexdef(x.indexrelid), x.indisvalid, x.indisclustered,
+      (select string_agg(a.attname || ' ' || a.attstattarget, ', ' order by a.attnum) from pg_attribute a
+       where a.attrelid = x.indexrelid and a.attstattarget >= 0),
       obj_description(x.indexrelid, 'pg_class'))
     from pg_index x join pg_class c on c.oid = x.indrelid where c.relnamespace::regnamespace::text {_OURS}""",
     f"""select 'trigger ' || t.tgrelid::regclass || '.' || t.tgname,

@@ -60,3 +60,5 @@ set local check_function_bodies = off;
 \ir orders/plain_orders.sql
 \ir orders/alerts.sql
 \ir orders/analysts.sql
+
+\ir statistics.sql
