@@ -35,6 +35,7 @@ SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "16GB", "checkpoint_timeo
 """No checkpoint falls into a run: the full pages that follow one would be in some measurements and not in others."""
 WARM_SECONDS = 1
 AUTHORITY_PROGRAM, POSTGRESQL, LOAD = "authority", "PostgreSQL", "load"
+WORKER_PROGRAM = "worker"
 
 
 @dataclass
@@ -79,6 +80,13 @@ class Bench:
         if wal_bytes is not None:
             self.note(f"{name} WAL B", measured.each(wal_bytes))
 
+    def keep_rows(self, name: str, rows: int, seconds: float, spent: Mapping[str, float], wal_bytes: float) -> None:
+        """Keep how many rows the worker did a second, and what each cost each program."""
+        self.note(name, rows / seconds)
+        for program, cpu in spent.items():
+            self.note(f"{name} {program} µs", 1e6 * cpu / rows)
+        self.note(f"{name} WAL B", wal_bytes / rows)
+
     def guard(self, name: str, make: Callable[[str], Template], *, connections: int, seconds: int) -> None:
         """One closed loop over the authority, after a warm-up with requests of its own."""
         template = make(self.key)
@@ -87,11 +95,10 @@ class Bench:
         )
         before, everything, began = self.spent(), machine_cpu_seconds() - time.process_time(), time.monotonic()
         measured = generate(self.port, template, connections=connections, seconds=seconds)
-        after = self.spent()
+        spent, wal_bytes = self.spent_since(before)
         everything = machine_cpu_seconds() - time.process_time() - everything
         seconds_passed = time.monotonic() - began
-        spent = {program: after[program] - before[program] for program in (AUTHORITY_PROGRAM, POSTGRESQL)}
-        self.keep(name, measured, spent, after["WAL"] - before["WAL"])
+        self.keep(name, measured, spent, wal_bytes)
         ours = sum(spent.values()) + (measured.cpu_seconds if measured.apart else 0.0)
         self.note(f"{name} others %", 100 * max(0.0, everything - ours) / (os.cpu_count() or 1) / seconds_passed)
         self.note(f"{name} yardstick µs", yardstick_us())
@@ -106,6 +113,13 @@ class Bench:
             POSTGRESQL: tree_cpu_seconds(self.server.pid),
             "WAL": row[0],
         }
+
+    def spent_since(self, before: Mapping[str, float]) -> tuple[dict[str, float], float]:
+        """(CPU seconds by program, bytes of write-ahead log) since `before` was taken of `spent`."""
+        after = self.spent()
+        return {name: after[name] - before[name] for name in (AUTHORITY_PROGRAM, POSTGRESQL)}, after["WAL"] - before[
+            "WAL"
+        ]
 
     def new_key(self) -> None:
         """From now on ask with another key: one may have a million permits out."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 
 import psycopg
 
-from tests.bench.place import Bench
+from tests.bench.place import WORKER_PROGRAM, Bench
 from tests.support.fixtures import SECRET
 
 ROWS = """
@@ -52,6 +53,9 @@ from refunds.ledger_events e join refunds.outbox o using (tenant_id, ledger_entr
 where e.ledger_entry_id like %(like)s and e.to_status = 'GUARDING' and o.acknowledged_at is not null
 """
 
+LOOK = "analyze refunds.ledger_events, refunds.outbox"
+"""Before the trails of a new database are joined, or they are compared each with each."""
+
 
 def refunds(bench: Bench, rows: int) -> None:
     """NEW rows through one worker process, from the first claim to the last acknowledged report."""
@@ -59,16 +63,20 @@ def refunds(bench: Bench, rows: int) -> None:
     with psycopg.connect(bench.url, autocommit=True) as connection:
         connection.execute(ROWS, {"tenant": bench.tenant_id, "run": run, "rows": rows})
         connection.execute("analyze refunds.ledger_entries")
-    run_worker(bench)
+    before = bench.spent()
+    worker = run_worker(bench)
+    spent, wal_bytes = bench.spent_since(before)
     with psycopg.connect(bench.url, autocommit=True) as connection:
+        connection.execute(LOOK)
         done, seconds = connection.execute(WORKED, {"like": run + "%"}).fetchone() or (0, 1.0)
     if done != rows:
         raise SystemExit(f"refunds: {done} of {rows} rows were executed and reported")
-    bench.note("refunds/s", rows / seconds)
+    bench.keep_rows("refunds/s", rows, seconds, {**spent, WORKER_PROGRAM: worker}, wal_bytes)
 
 
-def run_worker(bench: Bench) -> None:
-    """One worker process over what is due."""
+def run_worker(bench: Bench) -> float:
+    """One worker process over what is due: its CPU seconds, those of its start among them."""
+    before = _ended_children()
     with tempfile.TemporaryDirectory() as outbox:
         subprocess.run(
             [sys.executable, "-m", "worker.retail_refund_agent", "--once", "--json"], check=True, stdout=subprocess.DEVNULL,
@@ -76,6 +84,12 @@ def run_worker(bench: Bench) -> None:
                  "SENTINEL_REFUND_AGENT_API_KEY": bench.key, "SENTINEL_TENANT_ID": str(bench.tenant_id),
                  "CONFIRM_SECRETS": SECRET, "WORKER_OUTBOX_DIR": outbox},
         )  # fmt: skip
+    return _ended_children() - before
+
+
+def _ended_children() -> float:
+    told = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return told.ru_utime + told.ru_stime
 
 
 def private_fees(bench: Bench, rows: int) -> None:
@@ -90,11 +104,14 @@ def private_fees(bench: Bench, rows: int) -> None:
         connection.execute(FEES, fields)
         connection.execute("analyze refunds.ledger_entries")
         connection.execute("analyze refunds.orders")
-        run_worker(bench)
+        before = bench.spent()
+        worker = run_worker(bench)
         asked, first = connection.execute(ASKED, fields).fetchone() or (0, 1.0)
         confirmed = connection.execute(ANSWER, fields).fetchone()
-        run_worker(bench)
+        worker += run_worker(bench)
+        spent, wal_bytes = bench.spent_since(before)
+        connection.execute(LOOK)
         done, second = connection.execute(SETTLED, fields).fetchone() or (0, 1.0)
     if (asked, confirmed, done) != (rows, (rows,), rows):
         raise SystemExit(f"private fees: of {rows} rows {asked} were asked, {confirmed} confirmed, {done} executed")
-    bench.note("private fees/s", rows / (first + second))
+    bench.keep_rows("private fees/s", rows, first + second, {**spent, WORKER_PROGRAM: worker}, wal_bytes)

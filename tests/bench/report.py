@@ -126,14 +126,14 @@ def bars_table(figures: Figures) -> list[str]:
 def figures_table(figures: Figures) -> list[str]:
     """Rates and latencies, with CPU by program and write-ahead log where they were taken."""
     lines = [
-        "| measured | per second | p50 ms | p99 ms | authority µs | PostgreSQL µs | Cerbos µs | generator µs | WAL B |",
-        "|---|" + "---:|" * 8,
+        "| measured | per second | p50 ms | p99 ms | authority µs | PostgreSQL µs | worker µs | Cerbos µs | generator µs | WAL B |",
+        "|---|" + "---:|" * 9,
     ]
     for name in figures:
         if re.search(r" (p50|p99|µs|B|%)$", name):
             continue
         cells = [spread(figures.get(f"{name}{what}"), digits) for what, digits in (
-            ("", 0), (" p50", 1), (" p99", 1), (" authority µs", 0), (" PostgreSQL µs", 0), (" Cerbos µs", 0), (" load µs", 0), (" WAL B", 0))]  # fmt: skip
+            ("", 0), (" p50", 1), (" p99", 1), (" authority µs", 0), (" PostgreSQL µs", 0), (" worker µs", 0), (" Cerbos µs", 0), (" load µs", 0), (" WAL B", 0))]  # fmt: skip
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 

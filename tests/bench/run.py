@@ -155,7 +155,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=int, default=4, help="whole seconds of each measurement; SECONDS=n of make (4)"
     )
-    parser.add_argument("--rows", type=int, default=2000, help="rows of the refund worker (2000)")
+    parser.add_argument("--rows", type=int, default=8000, help="rows of the refund worker, some seconds' work (8000)")
     parser.add_argument(
         "--only", action="append", help="only measurements whose name contains this; may be given again"
     )
