@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -38,6 +39,9 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+# How fast a machine is at a moment says nothing of the code: no generated case has a deadline, or a time to be made in.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 TEMPLATE = "template_sentinel"
 _ROOM_BYTES = 6 * 1024**3

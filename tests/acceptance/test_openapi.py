@@ -130,7 +130,6 @@ def question(
     @with_seed(SEED)
     @settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

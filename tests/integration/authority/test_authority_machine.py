@@ -353,7 +353,7 @@ def run_machine(
         run_state_machine_as_test(
             hypothesis.seed(seed)(bound),
             settings=hypothesis.settings(
-                max_examples=runs, stateful_step_count=steps, deadline=None, database=None, phases=phases,
+                max_examples=runs, stateful_step_count=steps, database=None, phases=phases,
                 suppress_health_check=list(HealthCheck), print_blob=False),
         )  # fmt: skip
 

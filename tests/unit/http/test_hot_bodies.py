@@ -102,7 +102,7 @@ def exactly(value: Any) -> str:
     return repr(msgspec.structs.asdict(value)) if isinstance(value, msgspec.Struct) else repr(value)
 
 
-@settings(max_examples=1500 * SCALE, deadline=None)
+@settings(max_examples=1500 * SCALE)
 @given(asked=bodies())
 def test_what_the_quick_way_takes_is_what_the_schema_takes(asked: tuple[str, bytes]) -> None:
     route, body = asked
@@ -111,7 +111,7 @@ def test_what_the_quick_way_takes_is_what_the_schema_takes(asked: tuple[str, byt
         assert exactly(quick) == exactly(documented(READERS[route], body)), body
 
 
-@settings(max_examples=300 * SCALE, deadline=None)
+@settings(max_examples=300 * SCALE)
 @given(data=st.data())
 def test_what_the_quick_way_takes_of_a_batch_is_what_the_schema_takes(data: st.DataObject) -> None:
     route = data.draw(st.sampled_from(sorted(READERS)))

@@ -116,7 +116,7 @@ def answers_or_error(ask: Any) -> Any:
         return type(error)
 
 
-@settings(max_examples=200 * SCALE, deadline=None)
+@settings(max_examples=200 * SCALE)
 @given(texts=st.lists(EXPRESSIONS, min_size=1, max_size=3), values=st.lists(VALUES, min_size=1, max_size=8))
 def test_a_generated_condition_answers_as_the_engine_does(texts: list[str], values: list[dict[str, Any]]) -> None:
     try:
@@ -134,7 +134,7 @@ def test_a_generated_condition_answers_as_the_engine_does(texts: list[str], valu
         )
 
 
-@settings(max_examples=100 * SCALE, deadline=None)
+@settings(max_examples=100 * SCALE)
 @given(texts=st.lists(st.one_of(EXPRESSIONS, UNTRANSLATED), min_size=2, max_size=4), values=VALUES)
 def test_a_condition_that_is_not_translated_is_answered_by_the_engine_beside_the_others(texts: list[str], values: dict[str, Any]) -> None:  # fmt: skip
     try:
@@ -211,7 +211,7 @@ def _request_of(policy: Any) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(laid_out, st.tuples(*[likely] * len(paths)).map(list), st.sampled_from(policy.policy.actions))
 
 
-@settings(max_examples=300 * SCALE, deadline=None)
+@settings(max_examples=300 * SCALE)
 @given(data=st.data())
 def test_every_shipped_policy_decides_as_with_the_engine(data: st.DataObject) -> None:
     policy = data.draw(st.sampled_from(POLICIES))
@@ -224,7 +224,7 @@ def test_every_shipped_policy_decides_as_with_the_engine(data: st.DataObject) ->
     assert translated == asked
 
 
-@settings(max_examples=200 * SCALE, deadline=None)
+@settings(max_examples=200 * SCALE)
 @given(data=st.data())
 def test_facts_that_were_read_never_need_the_engine(data: st.DataObject) -> None:
     policy = data.draw(st.sampled_from(POLICIES))

@@ -379,7 +379,7 @@ def _policy_of(rules: list[tuple[str, str]]) -> str:
     return head + "rules:\n" + "".join(lines) + tail[tail.index("limits:") :]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rules=RULES, request_=REQUESTS)
 @example(rules=[("risk.known", "APPROVAL_REQUIRED")], request_=sample_request())
 @example(rules=[("risk.known || true", "ALLOW"), ("risk.count >= 3", "ALLOW")], request_=sample_request())

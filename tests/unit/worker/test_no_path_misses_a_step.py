@@ -138,7 +138,7 @@ def ended_rightly(walk: Walk) -> bool:
     return refused and (walk.ended.report or {}).get("outcome") == "error"  # type: ignore[union-attr]
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(lives)
 def test_no_path_leads_to_an_execution_past_a_gate(life: Life) -> None:
     assert wrong_in(life) == ""
@@ -266,7 +266,7 @@ def test_a_graph_that_leaves_a_step_out_is_caught(name: str) -> None:
         except UnknownSystem:
             return False  # what settles nowhere is not executed by this twin either
 
-    few = settings(max_examples=4000, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))  # fmt: skip
+    few = settings(max_examples=4000, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))  # fmt: skip
     if name in HELD_BY_THE_NEXT_GATE:
         with pytest.raises(NoSuchExample):
             find(one_run, caught, settings=replace_examples(few, 200))
