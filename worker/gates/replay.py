@@ -33,7 +33,8 @@ from worker.refunds.settings import WorkerSettings
 
 MOST_ROUNDS = 8
 _SECRET = "scratch-links-0123456789abcdefghijklmnop"  # of a database that is thrown away
-_LATE_SECONDS = 0.05
+# How long a card lasts whose customer is late: on a slow machine too the link is sent before it runs out.
+_LATE_SECONDS = 2
 _ANSWERS = {"confirm": "confirm", "decline": "decline"}
 
 STATES = """
@@ -63,6 +64,10 @@ where tenant_id = %s and ledger_entry_id = any (%s) and status = 'NEW'
 MAKE_LATE_DUE = """
 update refunds.ledger_entries set next_attempt_at = clock_timestamp()
 where tenant_id = %s and ledger_entry_id = any (%s) and status = 'APPROVAL_REQUIRED' and waiting_for = 'customer'
+"""
+SECONDS_LEFT = """
+select coalesce(extract(epoch from max(expires_at) - clock_timestamp()), 0)::float8 from refunds.confirmations
+where tenant_id = %s and ledger_entry_id = any (%s)
 """
 SET_SWITCH = """
 insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
@@ -162,12 +167,17 @@ class _CaseRunner:
     def _late(self, cases: Sequence[Case]) -> None:
         """Their cards run out before anybody answers."""
         entries = [names_of(case).entry for case in cases]
-        hasty = replace(self.settings, confirm_expires_seconds=_LATE_SECONDS)  # type: ignore[arg-type]
+        hasty = replace(self.settings, confirm_expires_seconds=_LATE_SECONDS)
         self._tell(MAKE_DUE, entries)
         self._run_worker(hasty)
-        time.sleep(2 * _LATE_SECONDS)
+        self._wait_until_over(entries)
         self._tell(MAKE_LATE_DUE, entries)
         self._run_worker(hasty)
+
+    def _wait_until_over(self, entries: Sequence[str]) -> None:
+        left = self.admin.execute(SECONDS_LEFT, [self.job.tenant_id, list(entries)]).fetchone()
+        assert left is not None
+        time.sleep(max(0.0, left[0]) + 0.01)
 
     def _run_worker(self, settings: WorkerSettings) -> None:
         make_agent(settings, self.ledger, self.client, failpoints=Failpoints()).run_once()
