@@ -17,6 +17,11 @@ def overload() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1), _slowdown())
 
 
+def in_time(seconds: float, limit: float) -> bool:
+    """Whether something that took `seconds` here would take less than `limit` on a machine of its own."""
+    return seconds < limit or seconds < limit * overload()
+
+
 def _slowdown() -> float:
     """Seconds on the clock for each second that this thread computes."""
     began, computed = time.monotonic(), time.thread_time()

@@ -12,6 +12,7 @@ import pytest
 from sentinel.authority.housekeeping import Housekeeper
 from sentinel.authority.keys import KeyUses, revoke_key
 from sentinel.core.errors import SentinelError
+from tests.support.busy import in_time
 from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import caller_of
 from tests.support.ledger_fixtures import wait_until
@@ -70,7 +71,7 @@ def test_a_use_is_written_beside_decisions_and_at_most_once_a_minute(fixtures: F
         late.note(key.tenant_id, key.key_id)
         begun = time.monotonic()
         late.write(pool)
-        assert time.monotonic() - begun < 1.5
+        assert in_time(time.monotonic() - begun, 1.5)
 
 
 def test_a_running_authority_notes_keys_that_it_takes_and_no_others(fixtures: Fixtures) -> None:

@@ -26,6 +26,7 @@ from sentinel.store.embedded.account import server_account
 from sentinel.store.embedded.binaries import usable_binaries
 from sentinel.store.embedded.connection import Address
 from sentinel.store.embedded.logins import Passwords
+from tests.support.busy import in_time
 from tests.support.embedded_servers import (
     IS_ROOT,
     PACKAGE_ROOT,
@@ -71,7 +72,7 @@ def test_a_warm_start_and_a_clean_stop_take_less_than_two_seconds_and_keep_the_r
     began = time.monotonic()
     with running(base) as second:
         assert ask(second.admin_url, "SELECT n FROM kept") == (7,)
-    assert time.monotonic() - began < 2.0
+    assert in_time(time.monotonic() - began, 2.0)
 
 
 @needs_linux

@@ -21,6 +21,7 @@ from sentinel.platform.outbound.public_addresses import (
     is_public,
     look_up,
 )
+from tests.support.busy import in_time
 from tests.support.scripted_server import ScriptedServer
 
 INSIDE = [
@@ -234,7 +235,7 @@ def test_a_look_up_that_hangs_ends_with_the_deadline(monkeypatch: pytest.MonkeyP
     assert PublicHttpClient().exchange("GET", "https://example.com/", deadline_seconds=0.3) == NoResponse(
         FailureKind.NOT_SENT
     )
-    assert time.monotonic() - began < 2.5
+    assert in_time(time.monotonic() - began, 2.5)
     with pytest.raises(TimeoutError):
         look_up("example.com", 443, 0.05)
 
