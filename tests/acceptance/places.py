@@ -240,11 +240,11 @@ def start_serve(
 
 
 def end(process: subprocess.Popen[Any], *, within: float = 10) -> int:
-    """SIGTERM and wait; insists afterwards. Its exit status."""
+    """SIGTERM and wait, longer on a busy machine; insists afterwards. Its exit status."""
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(within)
+            process.wait(within * overload())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

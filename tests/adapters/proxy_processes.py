@@ -27,6 +27,7 @@ from tests.support.adapter_environments import (
 from tests.support.node import mcp_client
 from tests.support.ports import free_port, listens
 from tests.support.scripted_server import Asked, Script
+from tests.support.warm_process import WarmProcess
 
 SECRET = "sk_live_of_nobody"
 CLIENTS = {"sdk": "mcp_proxy", "sdk-legacy": "mcp_proxy", "fastmcp": "fastmcp", "typescript": None}
@@ -38,6 +39,8 @@ CONFORMANCE_TOOLS = (
     "tool_with_progress", "tool_with_logging",
 )  # fmt: skip
 PROXY = "sentinel.mcp_proxy.main"
+IMPORTED = (PROXY, "tests.adapters.payments_server", "uvicorn")
+"""What a program of the proxy's environment begins with."""
 _STARTED_SECONDS = 60
 
 
@@ -50,17 +53,18 @@ def python_of(framework: str) -> str:
 
 
 class Program:
-    """A process that a test may kill, and start again."""
+    """A process of the proxy's environment that a test may kill, and start again."""
 
     def __init__(self, folder: Path, name: str, command: list[str], port: int | None, **env: str) -> None:
         self._log, self._command, self.port, self._env = folder / f"{name}.log", command, port, env
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: WarmProcess | None = None
 
     def start(self) -> Self:
         """Until it listens."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, cwd=REPO, env={**environment_variables(), **self._env}, stdin=subprocess.DEVNULL, stderr=log, stdout=log
+            self.process = WarmProcess(
+                self._command, imported=IMPORTED, env={**environment_variables(), **self._env}, text=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         deadline = time.monotonic() + _STARTED_SECONDS
         while self.port is not None and not listens(self.port):
