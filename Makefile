@@ -12,7 +12,7 @@ T ?= tests
 # Tests of real processes wait for a third of their time: four at a time keep two cores busy.
 WORKERS ?= 4
 
-.PHONY: help env demo test check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel npm-package clean screenshots
+.PHONY: help env demo test test-busy check lint format types imports docs docs-check bench bench-check adapters lock sbom wheel npm-package clean screenshots
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,6 +52,10 @@ demo: .venv/.runtime  ## start everything with a demo ledger and leave it runnin
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.test  ## run the whole suite; T=path for a part, WORKERS=n for more processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(T)
+
+test-busy: export PYTHONDONTWRITEBYTECODE :=
+test-busy: .venv/.test  ## run the whole suite RUNS times (10) beside a process for each processor that only computes
+	@$(BIN)/python -m tests.busy_runs --runs $(or $(RUNS),10) -- -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --verbose $(T)
 
 check: lint  ## what to run while working: everything of lint, and the unit tests
 	@$(MAKE) --no-print-directory test T=tests/unit
