@@ -185,7 +185,9 @@ def _evidence(policy: Policy) -> tuple[tuple[FactPath, Fact], ...]:
 
 def _condition(source: Source, conditions: Conditions, parsed: Scalar) -> Condition | None:
     try:
-        return conditions.compile(parsed.text)
+        compiled = conditions.compile(parsed.text)
+        conditions.check_constants(parsed.text)
+        return compiled
     except ConditionError as error:
         hint = error.hint or (nearest(error.unknown, conditions.variables) if error.unknown else None)
         if error.unknown and hint is None:

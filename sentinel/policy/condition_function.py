@@ -1,8 +1,4 @@
-"""Reads the engine's checked trees of a policy's conditions and translates them into one Python function of the variables.
-
-A checked tree is what the engine parsed, with every overload resolved by types. The engine hands it out as a serialised
-`cel.expr.CheckedExpr` (github.com/google/cel-spec, proto/cel/expr/checked.proto and syntax.proto). The few fields that matter here
-are read from the protobuf encoding; anything unexpected raises `NotCovered`.
+"""Translates the checked trees of a policy's conditions into one Python function of the variables.
 
 The function is built of `ast` nodes and never of source text: what a policy says reaches it only as constants. It answers as the
 engine does, True, False or None where the engine has an error, for values of the declared types. For a value of another kind it
@@ -14,12 +10,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from enum import Enum
 from types import CodeType, FunctionType
 from typing import Any
+
+from sentinel.policy.checked_tree import Node, NodeKind, NotCovered
 
 Answers = Callable[[Mapping[str, Any]], tuple[bool | None, ...]]
 
@@ -30,29 +27,6 @@ _DEPTH = 40
 _MISSING = object()
 _DURATION = re.compile(r"([0-9]{1,7})(h|m|s)")
 _UNITS = {"h": 3600, "m": 60, "s": 1}
-_SIGN, _WRAP = 1 << 63, 1 << 64
-
-
-class NotCovered(Exception):
-    """The engine has to evaluate this condition: it holds something that is not translated."""
-
-
-class NodeKind(Enum):
-    """What a node is: `value` of the node is a constant, a variable's name, or an overload's id; a list has none."""
-
-    CONSTANT = "constant"
-    VARIABLE = "variable"
-    CALL = "call"
-    LIST = "list"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One node; `arguments` are a call's target, if any, and arguments, or a list's elements."""
-
-    kind: NodeKind
-    value: bool | int | str | None
-    arguments: tuple[Node, ...] = ()
 
 
 class AskEngine(Exception):
@@ -358,111 +332,3 @@ def _is_type(value: ast.expr, name: str) -> ast.expr:
 
 def _any(tests: list[ast.expr]) -> ast.expr:
     return tests[0] if len(tests) == 1 else ast.BoolOp(ast.Or(), tests)
-
-
-def checked_tree(serialized: bytes) -> Node:
-    """The tree of a serialised expression. Raises `NotCovered`."""
-    checked = _one(serialized, 2)  # google.protobuf.Any: its value
-    references = dict(_reference(entry) for number, entry in _fields(checked) if number == 2)
-    return _node(_one(checked, 4), references)
-
-
-def _reference(entry: bytes | int) -> tuple[int, tuple[str, ...]]:
-    """A node's id, and the overloads that the checker found for it; a resolved variable has none."""
-    found = [(number, value) for number, value in _fields(_one(_bytes(entry), 2)) if number == 3]
-    return _number(entry, 1), tuple(_bytes(value).decode() for _, value in found)
-
-
-def _node(expression: bytes, references: dict[int, tuple[str, ...]]) -> Node:
-    parts = dict(_fields(expression))
-    node_id = parts.pop(2, 0)
-    if len(parts) != 1 or not isinstance(node_id, int):
-        raise NotCovered("a node of an unknown shape")
-    ((number, value),) = parts.items()
-    match number:
-        case 3:
-            return Node(NodeKind.CONSTANT, _constant(_bytes(value)))
-        case 4:
-            return Node(NodeKind.VARIABLE, _one(value, 1).decode())
-        case 6:
-            return _call(_bytes(value), references.get(node_id, ()), references)
-        case 7:
-            return _list(_bytes(value), references)
-    raise NotCovered("a select, a message or a comprehension")
-
-
-def _call(call: bytes, overloads: tuple[str, ...], references: dict[int, tuple[str, ...]]) -> Node:
-    if len(overloads) != 1:
-        raise NotCovered("a call whose types are known only when it is made")
-    # The target is a field of a lower number than the arguments, and stands before them however it was written.
-    parts = sorted((part for part in _fields(call) if part[0] != 2), key=lambda part: part[0])
-    return Node(NodeKind.CALL, overloads[0], tuple(_node(_bytes(value), references) for _, value in parts))
-
-
-def _list(elements: bytes, references: dict[int, tuple[str, ...]]) -> Node:
-    found = list(_fields(elements))
-    if any(number != 1 for number, _ in found):
-        raise NotCovered("optional elements")
-    return Node(NodeKind.LIST, None, tuple(_node(_bytes(value), references) for _, value in found))
-
-
-def _constant(constant: bytes) -> bool | int | str:
-    ((number, value),) = tuple(_fields(constant)) or ((0, 0),)
-    match number:
-        case 2:
-            return bool(value)
-        case 3 if isinstance(value, int):
-            return value - _WRAP if value & _SIGN else value
-        case 6:
-            return _bytes(value).decode()
-    raise NotCovered("a constant that is no bool, int or string")
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Fields of a protobuf message by number: varints and bytes."""
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        value, at = _varint(message, at)
-        if tag & 7 == 2:
-            end = at + value
-            if end > len(message):
-                raise NotCovered("a cut message")
-            yield tag >> 3, message[at:end]
-            at = end
-        elif tag & 7 == 0:
-            yield tag >> 3, value
-        else:
-            raise NotCovered("a fixed-size field")
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(message) or shift > 63:
-            raise NotCovered("a cut number")
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-
-
-def _one(message: bytes | int, wanted: int) -> bytes:
-    found = [value for number, value in _fields(_bytes(message)) if number == wanted]
-    if len(found) != 1:
-        raise NotCovered(f"field {wanted} is not there once")
-    return _bytes(found[0])
-
-
-def _number(message: bytes | int, wanted: int) -> int:
-    found = [value for number, value in _fields(_bytes(message)) if number == wanted]
-    if len(found) != 1 or not isinstance(found[0], int):
-        raise NotCovered(f"field {wanted} is not there once")
-    return found[0]
-
-
-def _bytes(value: bytes | int) -> bytes:
-    if not isinstance(value, bytes):
-        raise NotCovered("a number where a message belongs")
-    return value

@@ -15,7 +15,9 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from sentinel.policy.condition_function import AskEngine, Node, NodeKind, NotCovered, checked_tree, condition_function
+from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tree
+from sentinel.policy.condition_function import AskEngine, condition_function
+from sentinel.policy.constant_parts import find_failing_part
 
 MAX_TEXT = 2000
 TYPES = {
@@ -195,6 +197,18 @@ class Conditions:
         raise ConditionError(
             f"must be text, a whole number or true or false, but is of type {expression.return_type().name()}"
         )
+
+    def check_constants(self, text: str) -> None:
+        """Raises `ConditionError` where a part of it can never have a value: `name.matches('(')`, `n / 0`, `timestamp('soon')`.
+
+        Apart from `compile`, because a policy that was recorded with one still has to be explained.
+        """
+        try:
+            failing = find_failing_part(self._environment, text)
+        except Exception:  # what does not compile is said by whoever compiles it
+            return
+        if failing is not None:
+            raise ConditionError(f"this can never have a value: {failing.why}", failing.offset)
 
     def _compiled(self, text: str) -> Any:
         if not tokens(text):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import condition_function as module
 from sentinel.policy.cases import read_cases
-from sentinel.policy.condition_function import Node, NodeKind, NotCovered, checked_tree
+from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tree
 from sentinel.policy.conditions import ConditionError, Conditions
 from sentinel.policy.evaluate import Requester, evaluate, extract_facts
 from sentinel.policy.library import PolicyLibrary

@@ -228,6 +228,7 @@ FAULTS = [
     ("server: shop", 'server: "*"', 2, "no wildcards"),
     ("args.charge + \":\"", "args.chrage + \":\"", 16, 'did you mean "args.charge"?'),
     ("string(args.amount)'", "args.amount'", 16, "no matching overload"),
+    ("string(args.amount)'", "string(args.amount / 0)'", 16, "key: this can never have a value: divide by zero"),
     ("key: '\"refund:\" + args.charge + \":\" + string(args.amount)'", "key: '\"refund\"'", 16, "the same for every call"),
     ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression sees it"),
     ("    key: ", "    kye: ", 16, 'did you mean "key"?'),
