@@ -27,12 +27,10 @@ from collections.abc import Callable, Iterator, Mapping
 import click
 
 from sentinel.client import Client
-from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.platform.command_line import OneLineCommand
-from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.core.errors import SentinelError
+from sentinel.platform.command_line import OneLineCommand, exit_code
 from sentinel.store.database import WORKER
-from sentinel.store.migrate import SchemaNotReady
-from sentinel.store.safety import UnsafeDatabase, database_status
+from sentinel.store.safety import database_status
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
 from worker.key_check import KeyCheck
 from worker.presentation import out, run_json, run_lines, run_table, simulation_table
@@ -93,15 +91,15 @@ def refusals() -> Iterator[None]:
     """Expected failures become one line and an exit status."""
     try:
         yield
-    except (UnsafeConfiguration, BadFailpoint, UnsafeDatabase, SchemaNotReady) as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(MISUSED)
-    except (LedgerUnavailable, EngineUnavailable) as error:
+    except (BadFailpoint, LedgerUnavailable, FailpointHit, SentinelError) as error:
         click.echo(f"error: {error or type(error).__name__}", err=True)
-        sys.exit(OUTSIDE)
-    except (FailpointHit, SentinelError) as error:
-        click.echo(f"error: {error or type(error).__name__}", err=True)
-        sys.exit(FAILED)
+        sys.exit(_status(error))
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, SentinelError):
+        return exit_code(error)
+    return MISUSED if isinstance(error, BadFailpoint) else OUTSIDE if isinstance(error, LedgerUnavailable) else FAILED
 
 
 def _run(

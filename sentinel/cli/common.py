@@ -14,18 +14,17 @@ from typing import Any
 
 import click
 import orjson
-import psycopg
 from marshmallow import ValidationError
 
 from ops_console.accounts.operator_changes import known_operator
 from sentinel.authority.actor import LOCAL_ADMINISTRATOR, Actor, local_administrator
 from sentinel.authority.tenants import list_tenants
-from sentinel.core.errors import EngineUnavailable, InvalidInput, NotFound
+from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.command_line import Command, InvalidUsage
 from sentinel.platform.http.bodies import Text
 from sentinel.store.address import database_url
-from sentinel.store.database import CONSOLE, Pool, describe, first_line, open_connection, with_role
-from sentinel.store.migrate import SchemaNotReady, require_head
+from sentinel.store.database import CONSOLE, Pool, with_role
+from sentinel.store.safety import require_schema
 
 
 def import_paths() -> str:
@@ -73,24 +72,13 @@ def tenant_option(command: Command) -> Command:
 def open_pool(role: str = CONSOLE, *, login: str | None = None) -> Iterator[Pool]:
     """A pool of `role` on `SENTINEL_DATABASE_URL`, else on the embedded server of `SENTINEL_DATA_DIR` with `login` or the role's own.
 
-    Raises `EngineUnavailable` or `EmbeddedError` (no database), `SchemaNotReady` (not migrated).
+    Raises as `require_schema`, and `EmbeddedError` where there is no database of our own.
     """
     with database_url(login or role) as url, contextlib.ExitStack() as stack:
-        _require_ready(url, role)
+        require_schema(url, role)
         pool = Pool(with_role(url, role, application_name="sentinel-cli"), size=1)
         stack.callback(pool.close)
         yield pool
-
-
-def _require_ready(url: str, role: str) -> None:
-    try:
-        with open_connection(with_role(url, role)) as connection:
-            require_head(connection)
-    except psycopg.OperationalError as error:
-        reason = first_line(error)
-        if f'role "{role}"' in reason and "does not exist" in reason:
-            raise SchemaNotReady("the database is empty: run `sentinel migrate` first") from None
-        raise EngineUnavailable(f"cannot use the database at {describe(url)}: {reason}") from None
 
 
 def tenant_of(pool: Pool, tenant: str | None) -> uuid.UUID:

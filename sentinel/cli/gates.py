@@ -154,15 +154,14 @@ def _replayed(
 @contextlib.contextmanager
 def _program() -> Iterator[subprocess.Popen[bytes]]:
     """The replay's process, ended with the block. Its errors go where ours go."""
-    program = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "worker.gates"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_clean_environment()
-    )
-    try:
-        yield program
-    finally:
-        if program.poll() is None:
-            program.kill()
-            program.wait()
+    ) as program:
+        try:
+            yield program
+        finally:
+            if program.poll() is None:
+                program.kill()
 
 
 def _sandbox() -> dict[str, str]:

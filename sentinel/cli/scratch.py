@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from sentinel.authority.keys import WORKER_SCOPES, issue_key
 from sentinel.authority.settings import Settings
@@ -26,7 +26,7 @@ from sentinel.authority.tenants import create_tenant
 from sentinel.cli.scratch_cleanup import PREFIX
 from sentinel.core.errors import EngineUnavailable
 from sentinel.policy.library import ReloadablePolicies
-from sentinel.store.database import CONSOLE, Pool, describe, first_line, with_role
+from sentinel.store.database import CONSOLE, Pool, describe, first_line, parts_of, with_role
 from sentinel.store.embedded import remove, running
 from sentinel.store.migrate import SchemaNotReady, migrate
 
@@ -67,9 +67,9 @@ def _database(url: str | None) -> Iterator[str]:
 
 def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
     """A migrated database on the same server; None where the login may not make one."""
-    name = PREFIX + secrets.token_hex(6)
+    name, given = PREFIX + secrets.token_hex(6), parts_of(url)
     try:
-        admin = stack.enter_context(contextlib.closing(psycopg.connect(url, autocommit=True)))
+        admin = stack.enter_context(contextlib.closing(psycopg.connect(make_conninfo(**given), autocommit=True)))
     except psycopg.OperationalError as error:
         raise EngineUnavailable(f"cannot use the database at {describe(url)}: {first_line(error)}") from error
     try:
@@ -79,7 +79,7 @@ def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
     stack.callback(lambda: admin.execute(f"drop database if exists {name} with (force)".encode()))
     # What a crash would lose is to be dropped anyway.
     admin.execute(f"alter database {name} set synchronous_commit = off".encode())
-    parts: dict[str, Any] = {**conninfo_to_dict(url), "dbname": name}
+    parts: dict[str, Any] = {**given, "dbname": name}
     found = make_conninfo(**parts)
     try:
         migrate(found)

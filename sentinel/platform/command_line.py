@@ -19,21 +19,6 @@ from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def errors_on_one_line(command: Command, exit_code: Callable[[SentinelError], int]) -> Command:
-    """The command, ended by our own errors with one line on standard error and an exit code, not with a traceback."""
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, **options: Any) -> Any:
-        try:
-            return command(*args, **options)
-        except SentinelError as error:
-            lines = [" ".join(line.split()) for line in error.detail.splitlines()]
-            click.echo(f"Error: {'; '.join(lines)}", err=True)
-            sys.exit(exit_code(error))
-
-    return cast(Command, wrapped)
-
-
 REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
 
 
@@ -47,19 +32,33 @@ def exit_code(error: SentinelError) -> int:
     """The exit code of a refusal."""
     # Imported once something went wrong: a hook of an agent's program pays for each import at every call of a tool.
     from sentinel.platform.settings import UnsafeConfiguration
+    from sentinel.store.database import InvalidAddress
     from sentinel.store.embedded import EmbeddedError
     from sentinel.store.migrate import SchemaNotReady
+    from sentinel.store.safety import MissingGrant, UnsafeDatabase
 
     if isinstance(error, (EngineUnavailable, EmbeddedError)):
         return NO_DATABASE
-    if isinstance(error, (InvalidUsage, InvalidInput, SchemaNotReady, UnsafeConfiguration)):
+    if isinstance(error, (InvalidUsage, InvalidInput, UnsafeConfiguration)):
+        return WRONG_USE
+    if isinstance(error, (InvalidAddress, SchemaNotReady, MissingGrant, UnsafeDatabase)):
         return WRONG_USE
     return REFUSED
 
 
 def one_line_errors(command: Command) -> Command:
-    """Our own errors end the command with one line and the `exit_code` of this program."""
-    return errors_on_one_line(command, exit_code)
+    """Our own errors end the command with one line on standard error and their `exit_code`, not with a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        try:
+            return command(*args, **options)
+        except SentinelError as error:
+            lines = [" ".join(line.split()) for line in error.detail.splitlines()]
+            click.echo(f"Error: {'; '.join(lines)}", err=True)
+            sys.exit(exit_code(error))
+
+    return cast(Command, wrapped)
 
 
 class _InvalidUsage(click.ClickException):

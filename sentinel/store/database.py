@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from sentinel.core.errors import EngineUnavailable
+from sentinel.core.errors import EngineUnavailable, SentinelError
 
 AUTHORITY, WORKER, CONSOLE, BOARD = "sentinel_authority", "sentinel_worker", "sentinel_console", "board_reader"
 ORDERS, EXPORTER = "sentinel_orders", "sentinel_exporter"
@@ -46,7 +46,7 @@ SILENCE_SECONDS = 7.0
 def with_role(url: str, role: str, *, application_name: str = "") -> str:
     """The connection string for a program: `url`'s server and login, the program's role and time limits.
 
-    Behind a transaction pooler without role and limits: those are the login's own. Raises `EngineUnavailable` when the URL is not one PostgreSQL understands.
+    Behind a transaction pooler without role and limits: those are the login's own. Raises `InvalidAddress` when the URL is not one PostgreSQL understands.
     """
     given = parts_of(url)
     merged: dict[str, Any] = {"connect_timeout": "3", **given}
@@ -57,17 +57,30 @@ def with_role(url: str, role: str, *, application_name: str = "") -> str:
     return make_conninfo(**{k: v for k, v in merged.items() if v is not None})
 
 
+class InvalidAddress(SentinelError):
+    """A database address that is none: it is mended and not waited for. Its text tells no secret."""
+
+    code = "invalid-database-address"
+
+    def __init__(self, why: str = "") -> None:
+        told = f": {why}" if why else ""
+        super().__init__(f"not a PostgreSQL address, such as postgresql://login:secret@host:5432/database{told}")
+
+
 def parts_of(url: str) -> dict[str, Any]:
-    """The parts of an address, a URL or `name=value` pairs. Raises `EngineUnavailable`, which tells no secret, where it is none."""
+    """The parts of an address, a URL or `name=value` pairs. Raises `InvalidAddress` where it is none."""
     try:
-        return dict(conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1)))
+        given = dict(conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1)))
     except psycopg.ProgrammingError as error:
         # Its text may be the address itself.
         why = str(error).strip()
-        told = f": {why}" if why.startswith("invalid URI query parameter") else ""
-        raise EngineUnavailable(
-            f"not a PostgreSQL address, such as postgresql://login:secret@host:5432/database{told}"
-        ) from None
+        raise InvalidAddress(why if why.startswith("invalid URI query parameter") else "") from None
+    for port in map(str.strip, str(given.get("port") or "").split(",")):
+        # The client's library looks at it only when it connects, and is then as silent as nobody there.
+        if port and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65535):
+            # Not told: without an @ what stands here is the password.
+            raise InvalidAddress("its port is no number from 1 to 65535")
+    return given
 
 
 def _options(login: object, role: str) -> str:
@@ -145,7 +158,7 @@ def describe(url: str) -> str:
     """Where an address points, without login and password: for messages."""
     try:
         given = parts_of(url)
-    except EngineUnavailable:
+    except InvalidAddress:
         return "an address that is none"
     host = given.get("host") or given.get("hostaddr") or "a local socket"
     port = f":{given['port']}" if given.get("port") and not str(host).startswith("/") else ""
@@ -159,7 +172,7 @@ def same_database(one: str, other: str) -> bool:
     """
     try:
         return _place(one) == _place(other)
-    except EngineUnavailable:
+    except InvalidAddress:
         return True
 
 

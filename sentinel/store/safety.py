@@ -6,6 +6,7 @@ between, or a login that may become another, makes the same address something el
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,14 +201,24 @@ def require_safe(connection: psycopg.Connection[Any], role: str, *, connections:
 def require_ready(url: str, role: str, *, connections: int = 0) -> None:
     """Raise unless the database is reachable, at head and safe, as a program's own role with `connections` at most.
 
-    `EngineUnavailable` when nobody answers, `SchemaNotReady` when it must be migrated first, `UnsafeDatabase` otherwise.
+    As `require_schema`, and `UnsafeDatabase`.
+    """
+    try:
+        require_schema(url, role, lambda connection: require_safe(connection, role, connections=connections))
+    except UndeclaredPooler as error:
+        raise UnsafeDatabase(error.detail) from error
+
+
+def require_schema(url: str, role: str, look: Callable[[psycopg.Connection[Any]], None] = lambda _: None) -> None:
+    """Raise unless the database is reachable as a program's own role and at head; then have `look` see it in the same transaction.
+
+    `InvalidAddress` where the URL is none, `EngineUnavailable` when nobody answers, `SchemaNotReady` when it must be migrated first,
+    `MissingGrant` where its login may not act as the role.
     """
     try:
         with open_connection(with_role(url, role)) as connection, connection.transaction():
             require_head(connection)
-            require_safe(connection, role, connections=connections)
-    except UndeclaredPooler as error:
-        raise UnsafeDatabase(error.detail) from error
+            look(connection)
     except psycopg.OperationalError as error:
         reason, where = first_line(error), f"cannot use the database at {describe(url)}"
         if f'permission denied to set role "{role}"' in reason:

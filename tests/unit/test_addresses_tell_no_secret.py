@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sentinel.core.errors import EngineUnavailable
-from sentinel.store.database import describe, with_role
+from sentinel.store.database import InvalidAddress, describe, with_role
 from sentinel.store.migrate import migrate
 
 SECRET = "hunter2-secret"
@@ -21,6 +20,7 @@ GOOD = {
 BAD = (
     f"postgre://me:{SECRET}@db.example/shop", f"mysql://me:{SECRET}@db.example/shop", f"me:{SECRET}@db.example",
     f"user=me password={SECRET} hoost=db", f"postgresql://me:{SECRET}@db/shop?pasword={SECRET}",
+    f"postgresql://me:{SECRET}/shop", f"postgresql://me:{SECRET}@db.example:port/shop", f"host=db port={SECRET}", "host=db port=5432,0",
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def test_an_address_is_described_by_its_place(address: str) -> None:
 )
 def test_a_malformed_address_is_refused_without_its_text(address: str, use: Callable[[str], object]) -> None:
     assert SECRET not in describe(address)
-    with pytest.raises(EngineUnavailable) as refused:
+    with pytest.raises(InvalidAddress) as refused:
         use(address)
     assert SECRET not in refused.value.detail
     assert "\n" not in refused.value.detail

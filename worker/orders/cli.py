@@ -10,23 +10,9 @@ from typing import Any
 
 import click
 
-from sentinel.core.errors import EngineUnavailable, SentinelError
-from sentinel.platform.command_line import Command, OneLineCommand, errors_on_one_line
-from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.platform.command_line import OneLineCommand, one_line_errors
 from worker.diagrams import order_lanes
 from worker.orders.replay_cli import replay_orders, sign_webhook, sources
-
-FAILED, MISUSED, NO_DATABASE = 1, 2, 3
-
-
-def _one_line_errors(command: Command) -> Command:
-    return errors_on_one_line(command, _status)
-
-
-def _status(error: SentinelError) -> int:
-    if isinstance(error, EngineUnavailable):
-        return NO_DATABASE
-    return MISUSED if isinstance(error, UnsafeConfiguration) else FAILED
 
 
 @click.group()
@@ -41,7 +27,7 @@ def order_review() -> None:
     "--graceful-seconds", type=click.IntRange(0, 300), default=20, show_default=True,
     help="How long SIGTERM waits for orders in hand.",
 )  # fmt: skip
-@_one_line_errors
+@one_line_errors
 def serve(graceful_seconds: int, **options: Any) -> None:
     """Run the intake until SIGTERM or Ctrl-C, on ORDERS_DATABASE_URL, SENTINEL_DATABASE_URL or the embedded PostgreSQL."""
     from sentinel.store.address import database_url

@@ -23,7 +23,7 @@ from sentinel.policy.errors import PolicyError
 from sentinel.policy.switches import FILE_NAME as SWITCHES
 from sentinel.policy.switches import SwitchFile, read_switches
 from sentinel.store.database import WORKER, Pool, with_role
-from sentinel.store.safety import UnsafeDatabase, database_status
+from sentinel.store.safety import UnsafeDatabase, database_status, require_schema
 from worker.critic.critic import critic_from
 from worker.critic.settings import branches
 from worker.failpoints import Failpoints
@@ -55,8 +55,13 @@ _KEY_CHECK_SECONDS = 1.5
 
 @contextmanager
 def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
-    """The ledger of the settings' database and tenant. Raises `LedgerUnavailable`, `UnsafeConfiguration`, `EmbeddedError`."""
+    """The ledger of the settings' database and tenant; a database that is away is for each statement to say.
+
+    Raises `LedgerUnavailable`, `UnsafeConfiguration`, `InvalidAddress`, `SchemaNotReady`, `MissingGrant` and `EmbeddedError`.
+    """
     with _database_url(settings) as url:
+        with suppress(EngineUnavailable):
+            require_schema(url, WORKER)
         pool = Pool(with_role(url, WORKER, application_name="worker"), size=settings.lanes + 3)
         try:
             tenant_id = settings.tenant_id or default_tenant(pool)

@@ -212,7 +212,7 @@ def test_as_processes_authority_console_worker_and_intake_work_behind_it(
         SENTINEL_SECRET_KEYS=SECRET,
         SENTINEL_PORT=str(free_port()),
     )
-    assert (refused.returncode, f"{POOLER}=transaction" in refused.stderr) == (1, True), refused.stderr
+    assert (refused.returncode, f"{POOLER}=transaction" in refused.stderr) == (2, True), refused.stderr
     authority, port, _, _ = start_serve(
         fixtures.url, tmp_path, **said, SENTINEL_DATABASE_URL=address(fixtures, pooler, AUTHORITY)
     )
