@@ -5,9 +5,10 @@ Exit status: 0 all well, 1 something was refused, 2 usage or settings, 3 no data
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,36 +29,49 @@ from worker.retail_refund_agent import FAILED, MISUSED, refusals
 _SHOWN, _STEP = 10, 1000
 
 
+_ROW_FILE = (
+    click.argument("file", type=click.File("rb")),
+    click.option(
+        "--format", "form", type=click.Choice(["auto", "json", "csv"]), default="auto", show_default=True,
+        help="auto: CSV where FILE ends in .csv or .tsv, or a mapping is given.",
+    ),
+    click.option(
+        "--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="CSV: the column of a field, e.g. amount=Total."
+    ),
+    click.option(
+        "--set", "constants", multiple=True, metavar="FIELD=VALUE", help="CSV: the same for every row, e.g. currency=EUR."
+    ),
+    click.option("--delimiter", help="CSV: one character, or tab; found in the header where not given."),
+    click.option("--decimal-comma", is_flag=True, help="CSV: amounts are written 12,50."),
+)  # fmt: skip
+
+
+def reads_rows(command: Callable[..., None]) -> Callable[..., None]:
+    """FILE of refund rows, and the options that say how it is written; `found` of the command is what stood in it, good or refused."""
+
+    @functools.wraps(command)
+    def reading(
+        file: BinaryIO, form: str, maps: tuple[str, ...], constants: tuple[str, ...], delimiter: str | None,
+        decimal_comma: bool, **options: Any,
+    ) -> None:  # fmt: skip
+        try:
+            mapping = CsvFormat(pairs(maps, "--map"), pairs(constants, "--set"), delimiter, decimal_comma)
+            found = list(rows_of(_objects(file, form, mapping)))
+        except WrongMapping as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(MISUSED)
+        command(found=found, **options)
+
+    for option in reversed(_ROW_FILE):
+        reading = option(reading)
+    return reading
+
+
 @click.command()
-@click.argument("file", type=click.File("rb"))
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["auto", "json", "csv"]),
-    default="auto",
-    show_default=True,
-    help="auto: CSV where FILE ends in .csv or .tsv, or a mapping is given.",
-)
-@click.option(
-    "--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="CSV: the column of a field, e.g. amount=Total."
-)
-@click.option(
-    "--set", "constants", multiple=True, metavar="FIELD=VALUE", help="CSV: the same for every row, e.g. currency=EUR."
-)
-@click.option("--delimiter", help="CSV: one character, or tab; found in the header where not given.")
-@click.option("--decimal-comma", is_flag=True, help="CSV: amounts are written 12,50.")
+@reads_rows
 @click.option("--dry-run", is_flag=True, help="Show what would be entered; no database is asked.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def enqueue(
-    file: BinaryIO,
-    form: str,
-    maps: tuple[str, ...],
-    constants: tuple[str, ...],
-    delimiter: str | None,
-    decimal_comma: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def enqueue(found: Sequence[Accepted | Refusal], dry_run: bool, as_json: bool) -> None:
     """Enter refund rows from FILE: JSON lines, one object, an array, or a CSV; - reads standard input.
 
     Good rows are entered, the others are named line by line: the field, the rule, and for a channel, scenario or mode that
@@ -70,13 +84,6 @@ def enqueue(
       worker enqueue - < row.json
       worker enqueue refunds.csv --map ledger_entry_id=Id --map refund_id=Id --map amount=Total --set currency=EUR --dry-run
     """
-    try:
-        mapping = CsvFormat(pairs(maps, "--map"), pairs(constants, "--set"), delimiter, decimal_comma)
-        objects = _objects(file, form, mapping)
-    except WrongMapping as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(MISUSED)
-    found = list(rows_of(objects))
     refused = [each for each in found if isinstance(each, Refusal)]
     good = [each for each in found if isinstance(each, Accepted)]
     if dry_run:
@@ -176,7 +183,12 @@ def _say_stored(
         ]
         click.echo(json.dumps({name: stored, **counts, "refused": lines}))
         return
+    say_refused(refused)
+    click.echo(f"{stored} {what}, {len(refused)} refused.")
+
+
+def say_refused(refused: Sequence[Refusal]) -> None:
+    """A line on standard error for each."""
     for refusal in refused:
         entry = f" ({refusal.ledger_entry_id})" if refusal.ledger_entry_id else ""
         click.echo(f"line {refusal.line}{entry}: {refusal.field}: {refusal.rule}", err=True)
-    click.echo(f"{stored} {what}, {len(refused)} refused.")

@@ -193,6 +193,26 @@ def test_the_documented_sample_row_is_entered_and_executed(
     assert ledger_fixtures.one("select amount_minor from refunds.executions") == 12600
 
 
+def test_what_is_simulated_is_read_as_what_is_entered(run: Any, authority: FakeAuthority, tmp_path: Path) -> None:
+    """A CSV was refused line by line as no JSON, though the command's help promised what `enqueue` reads."""
+    json_file, csv, semicolons = (tmp_path / name for name in ("rows.jsonl", "rows.csv", "export"))
+    json_file.write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD | {"ledger_entry_id": "lge_2", "amount": 1}))
+    csv.write_text("ledger_entry_id,refund_id,amount,currency\nlge_1,rf_1,126,USD\nlge_2,rf_1,much,USD\n")
+    semicolons.write_text("Id;Total\n1;126,00\n2;much\n")
+    mapped = ("--map", "ledger_entry_id=Id", "--map", "refund_id=Id", "--map", "amount=Total", "--set", "currency=USD",
+              "--decimal-comma")  # fmt: skip
+    for arguments, line in (((json_file,), 2), ((csv,), 3), ((semicolons, *mapped), 3)):
+        words = [str(word) for word in arguments]
+        done = run("workflow", "simulate", *words, "--json", url=authority.url)
+        (row,) = json.loads(done.stdout)["rows"]
+        assert (row["amount"], row["decision"]) == ({"value": 126, "currency": "USD"}, "DENY"), done.output
+        entered = run("enqueue", *words, "--dry-run")
+        assert done.stderr.startswith(f"line {line} (")
+        assert (done.exit_code, done.stderr) == (entered.exit_code, entered.stderr) == (1, done.stderr)
+    wrong = run("workflow", "simulate", str(json_file), "--map", "amount=Total", "--format", "json", url=authority.url)
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1) and "are for a CSV" in wrong.stderr
+
+
 def test_good_rows_are_kept_and_the_others_named_line_by_line(run: Any, ledger_fixtures: LedgerFixtures) -> None:
     bad = GOOD | {"ledger_entry_id": "lge_2", "amount": {"value": "1.005", "currency": "USD"}}
     lines = "\n".join(map(json.dumps, [GOOD, bad, GOOD | {"refund_id": "again"}, GOOD | {"ledger_entry_id": "lge_3"}]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 from rich.text import Text
@@ -14,8 +15,8 @@ from rich.tree import Tree
 from worker.diagrams import refund_workflow
 from worker.presentation import out, simulation_table
 from worker.refunds.build import open_client, open_ledger, open_simulator
-from worker.refunds.enqueue import read_text
-from worker.refunds.intake import Accepted, Refusal, read_rows
+from worker.refunds.enqueue import reads_rows, say_refused
+from worker.refunds.intake import Accepted, Refusal
 from worker.refunds.settings import read_settings
 from worker.retail_refund_agent import FAILED, refusals
 
@@ -58,19 +59,19 @@ def explain(row: str, as_json: bool) -> None:
 
 
 @workflow.command()
-@click.argument("file", type=click.File("rb"))
+@reads_rows
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every row's trail.")
-def simulate(file: BinaryIO, as_json: bool) -> None:
+def simulate(found: Sequence[Accepted | Refusal], as_json: bool) -> None:
     """Say where the rows of FILE would end now. Nothing is entered, asked for good, sent or paid.
 
-    FILE is as for `worker enqueue`, and lines are refused as there; a row that is in the ledger already is simulated as it
-    stands there.
+    FILE and its options are as for `worker enqueue`, a CSV too, and lines are refused as there; a row that is in the ledger
+    already is simulated as it stands there.
 
     \b
-    Example:
+    Examples:
       worker workflow simulate rows.jsonl
+      worker workflow simulate refunds.csv --map amount=Total --set currency=EUR
     """
-    found = list(read_rows(read_text(file)))
     refused = [each for each in found if isinstance(each, Refusal)]
     rows = [each.row for each in found if isinstance(each, Accepted)]
     settings = None
@@ -82,8 +83,7 @@ def simulate(file: BinaryIO, as_json: bool) -> None:
             open_simulator(settings, ledger, client) as simulator,
         ):
             seen = simulator.simulate_new(rows) if rows else []
-    for refusal in refused:
-        click.echo(f"line {refusal.line}: {refusal.field}: {refusal.rule}", err=True)
+    say_refused(refused)
     if as_json:
         click.echo(json.dumps({"rows": [each.as_json() for each in seen]}, default=str))
     else:
