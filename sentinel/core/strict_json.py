@@ -13,7 +13,7 @@ def strict_json(text: str | bytes) -> Any:
     Raises `ValueError` (also for a name twice in an object, NaN and Infinity) or `RecursionError`.
     """
     whole = text.decode("utf-8") if isinstance(text, bytes) else text
-    return json.loads(whole, object_pairs_hook=_unique, parse_float=_fraction, parse_constant=_no_constant)
+    return STRICT.decode(whole)
 
 
 _MOST_PLACES = 400
@@ -39,3 +39,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_fraction, parse_constant=_no_constant)
+"""The decoder of `strict_json`, for whoever reads a part of a text."""

@@ -11,12 +11,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from json import JSONDecodeError
 from typing import Any
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
-from sentinel.core.strict_json import strict_json
+from sentinel.core.strict_json import STRICT, strict_json
 from sentinel.platform.http.bodies import check_depth, check_unicode
 from sentinel.policy.errors import nearest
 from worker.refunds.risk_facts import MAX_COUNT, RISK_FACTS
@@ -30,13 +31,14 @@ FIELDS = frozenset(
 _HIDDEN = "customer data hidden"
 _MODE = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,2}", re.ASCII)
+_ROW = re.compile(r"[^\s,]")
 _CONTACT = re.compile(r"[!-~]{3,320}", re.ASCII)
 _MAX_ENTRY_ID, _MAX_REFUND_ID, _MAX_NAME, _MAX_REASON = 120, 128, 64, 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a row was not entered. `line` counts from 1: the line of a JSON-lines file, else the place in the array."""
+    """Why a row was not entered. `line` counts from 1: the line of a file that is read by lines or cannot be read, else the place in the array."""
 
     line: int
     field: str
@@ -121,6 +123,7 @@ def known_name(name: str, field: str, known: Collection[str]) -> str:
 def read_objects(text: str) -> Iterator[tuple[int, Any]]:
     """(line, value or Refusal). A file that is one JSON value is that value, or the elements of that array.
 
+    One value over several lines that is no JSON is one Refusal, where it breaks off; else each line is a value of its own.
     What holds half a surrogate pair, which JSON can write and nothing can store, is a Refusal that names the field.
     """
     for line, found in _read_values(text):
@@ -136,7 +139,11 @@ def read_objects(text: str) -> Iterator[tuple[int, Any]]:
 def _read_values(text: str) -> Iterator[tuple[int, Any]]:
     try:
         whole = _decode(text)
-    except ValueError:
+    except ValueError as fault:
+        if _is_one_value(text, fault):
+            refusal = _no_value(text, fault)
+            yield refusal.line, refusal
+            return
         whole = None
     if isinstance(whole, list):
         yield from enumerate(whole, 1)
@@ -148,6 +155,51 @@ def _read_values(text: str) -> Iterator[tuple[int, Any]]:
                 yield number, _line(number, line)
 
 
+def _is_one_value(text: str, fault: ValueError) -> bool:
+    """Whether what is no JSON was meant as one value, laid out over several lines, and not as a value on each line."""
+    lines = (line for line in lines_of(text) if line.strip())
+    first, second = next(lines, ""), next(lines, None)
+    alone = _fault(first)
+    if second is None or alone is None:
+        return False
+    if first.lstrip().startswith("["):
+        return True
+    # The first line begins a value that goes on in the next, and no line is a value by itself.
+    goes_on = (
+        "\n" in text[: fault.pos].strip() if isinstance(fault, JSONDecodeError) else isinstance(alone, JSONDecodeError)
+    )
+    return goes_on and all(_fault(line) is not None for line in (second, *lines))
+
+
+def _fault(line: str) -> ValueError | None:
+    try:
+        _decode(line)
+    except ValueError as error:
+        return error
+    return None
+
+
+def _no_value(text: str, fault: ValueError) -> Refusal:
+    """One refusal of all of it: where it stops being JSON, or where the row begins that has a name twice or a number that is none."""
+    at = fault.pos if isinstance(fault, JSONDecodeError) else _row_of_fault(text)
+    column = at - text.rfind("\n", 0, at)
+    return Refusal(text.count("\n", 0, at) + 1, "row", f"{_no_json(fault, column)}; none of this file was read")
+
+
+def _row_of_fault(text: str) -> int:
+    start = len(text) - len(text.lstrip())
+    if text[start] != "[":
+        return start
+    end = start + 1
+    while (begin := _ROW.search(text, end)) is not None:
+        try:
+            _, end = STRICT.raw_decode(text, begin.start())
+            check_depth(f"[{text[begin.start() : end]}]")
+        except (ValueError, InvalidInput):
+            return begin.start()
+    return end
+
+
 def lines_of(text: str) -> io.StringIO:
     """The lines of a file, with their ends: what other characters `str.splitlines` cuts at may stand within a text."""
     return io.StringIO(text, newline="")
@@ -156,8 +208,13 @@ def lines_of(text: str) -> io.StringIO:
 def _line(number: int, line: str) -> Any:
     try:
         return _decode(line)
-    except (ValueError, RecursionError) as error:
-        return Refusal(number, "row", f"is not JSON: {str(error).splitlines()[0][:100]}")
+    except ValueError as error:
+        return Refusal(number, "row", _no_json(error, error.colno if isinstance(error, JSONDecodeError) else None))
+
+
+def _no_json(fault: ValueError, column: int | None) -> str:
+    said = fault.msg if isinstance(fault, JSONDecodeError) else str(fault).splitlines()[0][:100]
+    return f"is not JSON: {said}" + (f": column {column}" if column is not None else "")
 
 
 def _decode(text: str) -> Any:

@@ -20,6 +20,7 @@ from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.logins import program_url
 from tests.support.old_databases import empty_database
 from worker.cli import main
+from worker.refunds.facts_file import read_facts
 from worker.refunds.intake import Refusal, read_rows
 from worker.refunds.online_retail import WrongColumns, read_orders
 
@@ -191,6 +192,47 @@ def test_the_documented_sample_row_is_entered_and_executed(
     assert result.exit_code == 0, result.output
     assert ledger_fixtures.states() == {"lge_sample_001": "EXECUTED"}
     assert ledger_fixtures.one("select amount_minor from refunds.executions") == 12600
+
+
+LAID_OUT = json.dumps([GOOD, GOOD | {"ledger_entry_id": "lge_2"}], indent=2)
+OBJECT = json.dumps(GOOD, indent=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "why"),
+    [
+        (LAID_OUT.replace('"lge_2",', '"lge_2"'), 12, 5, "Expecting ',' delimiter"),
+        (LAID_OUT.replace('"lge_2",', '"lge_2"').replace("\n", "\r\n"), 12, 5, "Expecting ',' delimiter"),
+        (LAID_OUT.replace("\n  },\n", "\n  }\n"), 10, 3, "Expecting ',' delimiter"),
+        (LAID_OUT[:-2] + ",\n]\n", 18, 1, "Expecting value"),
+        (LAID_OUT[:60], 4, 18, "Unterminated string"),
+        ("\n" + LAID_OUT.replace("126", "NaN"), 3, 3, "NaN is not JSON"),
+        ('"ledger_entry_id"'.join(LAID_OUT.rsplit('"refund_id"', 1)), 10, 3, "a name stands twice"),
+        ("[\n" + json.dumps(GOOD) + "\n" + json.dumps(GOOD) + "\n]", 3, 1, "Expecting ',' delimiter"),
+        (OBJECT.replace('"lge_1",', '"lge_1"'), 3, 3, "Expecting ',' delimiter"),
+        (OBJECT.replace("refund_id", "ledger_entry_id"), 1, 1, "a name stands twice"),
+    ],
+)  # fmt: skip
+def test_a_value_over_several_lines_that_is_no_json_is_one_refusal_with_its_place(
+    text: str, line: int, column: int, why: str
+) -> None:
+    for (found,) in (list(read_rows(text)), list(read_facts(text, Path()))):
+        assert isinstance(found, Refusal)
+        assert (found.line, found.field) == (line, "row"), found
+        assert why in found.rule and f": column {column}; none of this file was read" in found.rule
+
+
+@pytest.mark.parametrize(
+    "broken", ['{"ledger_entry_id": "lge_1",', "{", "[", json.dumps(GOOD)[:-1], "}", '{"a": 1, "a": 2}']
+)
+def test_a_line_that_is_no_json_costs_no_other_line(broken: str) -> None:
+    others = [json.dumps(GOOD | {"ledger_entry_id": f"lge_{n}"}) for n in (2, 3)]
+    for place in range(3):
+        if (place, broken) == (0, "["):
+            continue  # it begins an array, which the others are then in
+        found = list(read_rows("\n".join([*others[:place], broken, *others[place:]])))
+        assert [each.line for each in found if isinstance(each, Refusal)] == [place + 1]
+        assert len(found) == 3
 
 
 def test_what_is_simulated_is_read_as_what_is_entered(run: Any, authority: FakeAuthority, tmp_path: Path) -> None:
