@@ -147,6 +147,18 @@ def test_what_decisions_have_in_common_is_kept_once(fixtures: Fixtures) -> None:
     assert fixtures.one("select count(distinct terms_id) from sentinel.operation_states") == 3
 
 
+def test_the_terms_of_one_guard_take_no_more_than_the_texts_that_they_stand_for(fixtures: Fixtures) -> None:
+    """Else a caller who names a new agent in each request would make more grow than the evidence of its requests."""
+    bodies = [guard_body() | {"agent_id": f"agent-of-request-{number}"} for number in range(20)]
+    record_decisions(fixtures.authority.pool, rows_of(fixtures, bodies))
+    taken = fixtures.admin.execute(
+        "select pg_column_size(t.*), octet_length(e.body) + octet_length(o.request) + pg_column_size(v.limit_keys)"
+        " from sentinel.operation_states s join sentinel.decision_terms t using (terms_id) join sentinel.operations o on o.operation_id = s.operation_id"
+        " join sentinel.events e on e.event_id = s.decision_event_id join sentinel.reservations v on v.operation_id = s.operation_id").fetchall()  # fmt: skip
+    assert len(taken) == len(bodies) == fixtures.one("select count(*) from sentinel.decision_terms")
+    assert [(terms, texts) for terms, texts in taken if terms > texts] == []
+
+
 def test_terms_that_somebody_puts_in_at_the_moment_are_not_waited_for(fixtures: Fixtures) -> None:
     """Each puts in its own; from then on one of them is used."""
     first, second, third = (rows_of(fixtures, [guard_body(value=value) for value in (1, 200)]) for _ in range(3))
