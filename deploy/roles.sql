@@ -257,6 +257,7 @@ grant select (tenant_id, approval_id, operation_id, agent_id, action, amount_min
   created_at, expires_at) on sentinel.approvals to sentinel_exporter;
 grant select (tenant_id, operation_id, not_executed_at) on sentinel.operation_states to sentinel_exporter;
 grant select (policy_digest, policy_id) on sentinel.policies to sentinel_exporter;
+grant select (tenant_id, event_id, trace) on sentinel.event_rows to sentinel_exporter;
 grant update (position, global_position, epoch, lease_until, attempts, first_failed_at, next_attempt_at, last_error, delivered_at,
   disabled_at, disabled_reason) on sentinel.event_endpoints to sentinel_exporter;
 grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error),

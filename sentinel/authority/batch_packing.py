@@ -32,7 +32,7 @@ _ROW_HEAD, _row_ids = struct.Struct("!iiIiiIii"), struct.Struct("!" + "Ii16s" * 
 _LENGTH_BYTES = 4
 """A record begins with its length, which does not count itself."""
 _NO_TEXT, _NO_UUID, _NO_INT4, _NO_INT8, _NO_BOOL = (_field(oid, -1) for oid in (_TEXT, _UUID, _INT4, _INT8, _BOOL))
-_NO_TEXTS = _field(_TEXTS, -1)
+_NO_TEXTS, _NO_BYTES = _field(_TEXTS, -1), _field(_BYTEA, -1)
 _NONE_OF_TEXTS, _NONE_OF_INTS = (
     _field(oid, 12) + _no_elements(0, 0, element) for oid, element in ((_TEXTS, _TEXT), (_INTS, _INT4))
 )
@@ -68,8 +68,9 @@ def _row(seq: int, terms: int, row: GuardRow, tenant: bytes) -> bytes:
         _HASH_HEAD, row.facts_commitment, _HASH_HEAD, operation_commitment,
         _text(amount), _text(ledger_entry_id), _text(refund_id),
         _UUID_HEAD, tenant, _text_array([ask.limit_key for ask in limits]), _text_array({ask.subject: None for ask in limits}),
+        _NO_BYTES if row.trace is None else _field(_BYTEA, len(row.trace)) + row.trace,
     ))  # fmt: skip
-    return _ROW_HEAD.pack(_ROW_HEAD.size - _LENGTH_BYTES + len(body), 27, _INT4, 4, seq, _INT4, 4, terms) + body
+    return _ROW_HEAD.pack(_ROW_HEAD.size - _LENGTH_BYTES + len(body), 28, _INT4, 4, seq, _INT4, 4, terms) + body
 
 
 def _own_keys(row: GuardRow) -> tuple[str, ...] | None:

@@ -97,6 +97,7 @@ def decided_row(
     elapsed_ms: int,
     start_id: uuid.UUID | None = None,
     act_seconds: int | None = None,
+    trace: bytes | None = None,
 ) -> GuardRow:
     """An operation as the policy decides on it, with all that recording it needs: in memory, nothing asked of anybody."""
     decision, basis = provisional(authority, caller, operation)
@@ -108,7 +109,7 @@ def decided_row(
         facts_commitment(salt, operation_canonical=operation.canonical, basis=basis, tightened=()), decision.once_key,
         ids=ids, amount_minor=amount["amount_minor"] if amount else None, limits=[ask for ask in decision.limits if not ask.is_total],
         pack_values=pack_values(operation, salt=salt), params=params_text(operation), elapsed_ms=elapsed_ms,
-        start_id=start_id, act_seconds=leave_seconds(authority, act_seconds),
+        start_id=start_id, act_seconds=leave_seconds(authority, act_seconds), trace=trace,
     )  # fmt: skip
 
 

@@ -60,6 +60,8 @@ def entry_of(event: FeedEvent) -> dict[str, Any]:
         "result": {name: data[name] for name in _RESULT if name in data},
         "erased": list(ERASED),
     }
+    if event.trace is not None:
+        entry |= {"trace_id": event.trace[:16].hex(), "span_id": event.trace[16:].hex()}
     if "agent_id" in data:
         entry["requested_by"] = data["agent_id"]
     if policy:

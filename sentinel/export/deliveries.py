@@ -107,7 +107,9 @@ select f.tenant_id, f.position, e.event_id, e.kind, e.operation_id, case when e.
   a.approval_id, coalesce(a.agent_id, e.agent_id) as agent_id, a.action, a.amount_minor, a.currency, a.digest, a.reasons,
   a.required_role, a.required_people, a.expires_at,
   case when e.kind = 'decision' then (select k.policy_id from sentinel.policies k where k.policy_digest = e.body::jsonb ->> 'policy_digest') end
-    as policy_id
+    as policy_id,
+  case when e.kind = 'decision' then (select r.trace from sentinel.event_rows r where r.tenant_id = e.tenant_id and r.event_id = e.event_id) end
+    as trace
 from sentinel.feed f join sentinel.events e using (tenant_id, event_id)
 left join sentinel.operation_states s
   on e.kind = 'outcome' and s.tenant_id = e.tenant_id and s.operation_id = e.operation_id

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BASELINE = "0016"
 """The first released revision; what was before it is not upgraded."""
 
-HEAD = "0032"
+HEAD = "0033"
 """The revision this program is written for; a test holds it equal to the newest script."""
 
 SCHEMA = Path(__file__).parent / "schema"

@@ -31,6 +31,7 @@ from sentinel.authority.api.aap_wire import (
 from sentinel.authority.api.approval_stream import ApprovalFeed
 from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.api.context import Context
+from sentinel.authority.api.traced import trace_of
 from sentinel.authority.approvals import find_approval
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.engine import Caller
@@ -201,7 +202,11 @@ class AapRoutes:
         operation = stored_question(row)
         try:
             found = await self._calls.guard(
-                caller, operation, request_id=request_id_of(request.environ), start_id=start_id
+                caller,
+                operation,
+                request_id=request_id_of(request.environ),
+                start_id=start_id,
+                trace=trace_of(request.environ),
             )
         except (KeyReused, ResolvedNotExecuted) as error:
             return _Found(None, f"{error.code.replace('-', '_')}: {error.detail}")

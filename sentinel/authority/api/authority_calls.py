@@ -31,12 +31,18 @@ class AuthorityCalls:
 
     async def guard(
         self, caller: Caller, operation: Operation, *, request_id: str, has_start_step: bool = True,
-        start_id: uuid.UUID | None = None,
+        start_id: uuid.UUID | None = None, trace: bytes | None = None,
     ) -> Recorded:  # fmt: skip
         """The committed decision, or the one its key has had all along. Raises the guard's refusals."""
         began = time.perf_counter()
         row = decided_row(
-            self._authority, caller, operation, has_start_step=has_start_step, elapsed_ms=0, start_id=start_id
+            self._authority,
+            caller,
+            operation,
+            has_start_step=has_start_step,
+            elapsed_ms=0,
+            start_id=start_id,
+            trace=trace,
         )
         try:
             found = await self._authority.decisions.recorded(row)

@@ -26,6 +26,7 @@ from sentinel.authority.api.evaluation_questions import (
 )
 from sentinel.authority.api.guard import SECURITY, rfc3339
 from sentinel.authority.api.identity import KEY_HASH
+from sentinel.authority.api.traced import trace_of
 from sentinel.authority.decisions import Peeked, Recorded
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard_rows import GuardRow
@@ -146,7 +147,7 @@ class Evaluations:
         try:
             found = await self._calls.guard(
                 caller, question.operation, request_id=request_id_of(request.environ),
-                has_start_step=question.has_start_step, start_id=question.start_id,
+                has_start_step=question.has_start_step, start_id=question.start_id, trace=trace_of(request.environ),
             )  # fmt: skip
         except (KeyReused, ResolvedNotExecuted) as error:
             return _no(error.code.replace("-", "_"), error.detail)

@@ -16,7 +16,7 @@ from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
 from sentinel.authority.api.identity import KEY_HASH
 from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
-from sentinel.authority.api.traced import TracedHandler, traced_batch
+from sentinel.authority.api.traced import TracedHandler, trace_of, traced_batch
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.http.asgi import problem_answer
@@ -37,13 +37,13 @@ _batch = BatchRequestSchema()
 class Call:
     """One route's work in three parts, so that one request or many can share the middle one.
 
-    `reader` reads a request's body; `prepare` turns it into a row and what is needed to render it (raises refusals); `commit`
-    records rows; `render` turns a row's recorded answer into the response (raises refusals).
+    `reader` reads a request's body; `prepare` turns it, with when it came and the caller's trace, into a row and what is needed to render
+    it (raises refusals); `commit` records rows; `render` turns a row's recorded answer into the response (raises refusals).
     """
 
     scope: str
     reader: BodyReader[Any]
-    prepare: Callable[[Caller, Any, float], tuple[Any, Any]]
+    prepare: Callable[[Caller, Any, float, bytes | None], tuple[Any, Any]]
     commit: BatchCommitter[Any, Any]
     render: Callable[[Caller, Any, Any, str], Answer]
 
@@ -102,7 +102,9 @@ class _Single(QuickHandler):
             reply(problem_answer(error, request.environ))
 
     def _commit(self, caller: Caller, request: Request, reply: Callable[[Answer], None], began: float) -> None:
-        row, prepared = self._call.prepare(caller, self._call.reader.read(request.body()), began)
+        row, prepared = self._call.prepare(
+            caller, self._call.reader.read(request.body()), began, trace_of(request.environ)
+        )
 
         def committed(pending: PendingRow[Any, Any]) -> None:
             try:
@@ -126,13 +128,13 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
     caller = await context.identity.caller_async(call.scope, request.environ)
     bodies = call.reader.quick_batch(request.body()) or load(_batch, request.json())["requests"]
     context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
-    request_id = request_id_of(request.environ)
+    request_id, trace = request_id_of(request.environ), trace_of(request.environ)
     answers: list[Answer | None] = [None] * len(bodies)
     ready: list[tuple[int, Any, Any]] = []
     for place, body in enumerate(bodies):
         try:
             asked = call.reader.of_object(body) if isinstance(body, dict) else body
-            ready.append((place, *call.prepare(caller, asked, began)))
+            ready.append((place, *call.prepare(caller, asked, began, trace)))
         except SentinelError as error:
             answers[place] = Answer(*problem_of(error, request_id))
         await _let_others(place)

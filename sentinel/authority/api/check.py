@@ -36,7 +36,7 @@ def calls(context: Context) -> dict[str, Call]:
     """The check by path under a prefix."""
     authority = context.authority
 
-    def prepare(caller: Caller, body: CheckBody, began: float) -> tuple[GuardRow, Any]:
+    def prepare(caller: Caller, body: CheckBody, began: float, _: bytes | None) -> tuple[GuardRow, Any]:
         require_own(caller, body.tenant_id, body.agent_id)
         row = decided_row(authority, caller, to_operation(body, "check"), has_start_step=True, elapsed_ms=0)
         return row, (row.terms.policy_id, began)

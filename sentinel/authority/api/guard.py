@@ -241,12 +241,12 @@ def calls(context: Context) -> dict[str, Call]:
     authority = context.authority
     tally = DecisionTally()
 
-    def prepare_guard(caller: Caller, body: GuardBody, began: float) -> tuple[GuardRow, Any]:
+    def prepare_guard(caller: Caller, body: GuardBody, began: float, trace: bytes | None) -> tuple[GuardRow, Any]:
         operation = to_operation(body, body.idempotency_key)
         require_own(caller, body.tenant_id, body.agent_id)
         row = decided_row(
             authority, caller, operation, has_start_step=body.has_start_step, start_id=body.start_id,
-            elapsed_ms=int((time.perf_counter() - began) * 1000), act_seconds=body.act_within_seconds,
+            elapsed_ms=int((time.perf_counter() - began) * 1000), act_seconds=body.act_within_seconds, trace=trace,
         )  # fmt: skip
         return row, (operation, began, body.start_id is not None or not body.has_start_step)
 
@@ -257,7 +257,7 @@ def calls(context: Context) -> dict[str, Call]:
         is_replay = recorded.result in ("replayed", "not_executed")
         return Answer(to_answer(caller, recorded, authority.permits), headers=_REPLAYED if is_replay else NOT_STORED)
 
-    def prepare_start(caller: Caller, body: StartBody, began: float) -> tuple[dict[str, Any], Any]:
+    def prepare_start(caller: Caller, body: StartBody, *_: Any) -> tuple[dict[str, Any], Any]:
         require_own(caller, body.tenant_id, body.agent_id)
         row = start_row(
             authority, caller, idempotency_key=body.idempotency_key, action=body.action, agent_id=body.agent_id,
@@ -273,7 +273,7 @@ def calls(context: Context) -> dict[str, Call]:
         log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
         return Answer(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
 
-    def prepare_report(caller: Caller, body: ReportBody, began: float) -> tuple[dict[str, Any], Any]:
+    def prepare_report(caller: Caller, body: ReportBody, *_: Any) -> tuple[dict[str, Any], Any]:
         require_own(caller, body.tenant_id, body.agent_id)
         row = report_row(
             authority, caller, idempotency_key=body.idempotency_key, action=body.action, agent_id=body.agent_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -27,6 +27,15 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", 
 def is_traceparent(text: str) -> bool:
     """Whether it has the form of W3C Trace Context: anything else is kept in no log."""
     return _TRACEPARENT.fullmatch(text) is not None
+
+
+def trace_of(environ: Mapping[str, Any]) -> bytes | None:
+    """Trace and span of the caller's `traceparent`, 16 and 8 bytes; None where it sent none, or one that W3C Trace Context calls invalid."""
+    text: str | None = environ.get("HTTP_TRACEPARENT")
+    if text is None or not is_traceparent(text) or text.startswith("ff"):
+        return None
+    trace, span = bytes.fromhex(text[3:35]), bytes.fromhex(text[36:52])
+    return trace + span if any(trace) and any(span) else None
 
 
 class TracedHandler(QuickHandler):

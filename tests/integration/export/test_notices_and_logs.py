@@ -9,6 +9,7 @@ import re
 import smtplib
 import socketserver
 import threading
+import uuid
 from collections.abc import Iterator
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -23,7 +24,7 @@ from sentinel.export.settings import ExportSettings, load_export_settings
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.event_receiver import answers
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
-from tests.support.fixtures import Fixtures
+from tests.support.fixtures import Fixtures, guard_body
 from tests.support.scripted_server import ScriptedServer
 
 CONSOLE = "https://console.shop.example/"
@@ -169,6 +170,70 @@ def test_decisions_go_out_in_batches_as_opa_writes_its_log(export: Export, serve
     assert first["result"]["decision"] == "ALLOW"
     assert first["bundles"]["retail-refund"]["revision"].startswith("sha256:")
     assert "/input/params" in first["erased"] and first["metrics"]["timer_server_handler_ns"] >= 0
+
+
+TRACE, SPAN, OTHER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "0af7651916cd43dd8448eb211c80319c"
+
+
+def asked_within(fixtures: Fixtures, traceparent: str, path: str, body: Any) -> Any:
+    """The answer to a request with this header."""
+    answered = fixtures.post(path, body, headers={"traceparent": traceparent})
+    assert answered.status_code == 200, answered.text
+    return answered.get_json()
+
+
+def test_an_entry_names_the_trace_and_span_that_the_guard_came_from_however_it_was_recorded(
+    export: Export, server: ScriptedServer
+) -> None:
+    sender, fixtures = sender_with(export, decision_log_url=f"{server.url}/logs"), export.fixtures
+    within = f"00-{TRACE}-{SPAN}-01"
+    alone, started, asks = guard_body(), guard_body(start_id=str(uuid.uuid4())), guard_body(value=900)
+    duplicate = guard_body(params={"refund_id": alone["params"]["refund_id"]})
+    traced = [asked_within(fixtures, within, "action/guard", body) for body in (alone, started, asks, duplicate)]
+    assert [one["decision"] for one in traced] == ["ALLOW", "ALLOW", "APPROVAL_REQUIRED", "DENY"]
+    together = asked_within(
+        fixtures, within, "action/guard/batch", {"requests": [guard_body(), guard_body(), guard_body(value=900)]}
+    )
+    traced += [one["body"] for one in together["answers"]]
+    # Who is given a recorded decision is not who was decided on.
+    asked_within(fixtures, f"00-{OTHER}-{SPAN}-01", "action/guard", alone)
+    question = {"subject": {"type": "agent", "id": alone["agent_id"]}, "action": {"name": alone["action"]}, "resource": {"type": "refund", "id": "rf_zen"},
+                "context": {"idempotency_key": "zen"}}  # fmt: skip
+    answered = fixtures.client.post(
+        "/access/v1/evaluation", json=question, headers={"X-API-Key": fixtures.key, "traceparent": within}
+    )
+    assert answered.status_code == 200, answered.text
+    untraced = [fixtures.guard()["decision_event_id"]]
+    send(export, sender)
+    entries = [one for asked in server.asked for one in json.loads(gzip.decompress(asked.body))]
+    named = {one["decision_id"] for one in entries if (one.get("trace_id"), one.get("span_id")) == (TRACE, SPAN)}
+    silent = {one["decision_id"] for one in entries if "trace_id" not in one and "span_id" not in one}
+    assert {one["decision_event_id"] for one in traced} < named and len(named) == len(traced) + 1
+    assert silent == set(untraced)
+    assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "nonsense", f"00-{TRACE.upper()}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{SPAN}-01",
+     f"00-{TRACE}-{SPAN}-01,00-{OTHER}-{SPAN}-01", f"00-{TRACE}-{SPAN}"],
+)  # fmt: skip
+def test_a_header_that_names_no_trace_is_kept_nowhere_and_harms_no_guard(fixtures: Fixtures, header: str) -> None:
+    assert asked_within(fixtures, header, "action/guard", guard_body())["decision"] == "ALLOW"
+    assert fixtures.one("select count(*) from sentinel.event_rows where trace is not null") == 0
+
+
+def test_a_decision_without_a_trace_takes_no_byte_more(fixtures: Fixtures) -> None:
+    """A row says which of its columns are empty in one bit each, in whole bytes: this column's bit was there already."""
+    fixtures.guard()
+    width = (
+        "select array_agg(pg_column_size(r.*) order by r.event_id) from sentinel.event_rows r where kind = 'decision'"
+    )
+    (plain,) = fixtures.one(width)
+    columns = "select count(*) from pg_attribute where attrelid = 'sentinel.event_rows'::regclass and attnum > 0"
+    assert 16 < fixtures.one(columns) <= 24
+    asked_within(fixtures, f"00-{TRACE}-{SPAN}-01", "action/guard", guard_body())
+    assert 24 < fixtures.one(width)[1] - plain <= 32
 
 
 def test_a_batch_that_is_not_taken_is_sent_again_whole_and_given_up_event_by_event(

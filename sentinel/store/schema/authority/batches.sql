@@ -23,7 +23,8 @@ create type sentinel.guard_row as (
   permit_id uuid, approval_id uuid, amount_minor bigint, elapsed_ms integer, start_id uuid, act_seconds integer,
   resource text, digest bytea, salt bytea, basis text, params text, request text, facts_commitment bytea, operation_commitment bytea,
   amount_value text, ledger_entry_id text, refund_id text,                 -- for pack_text
-  tenant_id uuid, limit_keys text[], subjects text[]
+  tenant_id uuid, limit_keys text[], subjects text[],
+  trace bytea                                                              -- as event_rows.trace
 );
 
 -- A limit as policies declare it, without whose budget it is.
@@ -135,7 +136,7 @@ begin
       t.asks_person, r.start_id, r.act_seconds, r.basis, r.facts_commitment,
       (select jsonb_agg(b) from unnest(asks_of.rates) as b where t.shared = any(b.shared) and b.currency = coalesce(t.currency, '')),
       t.bound_agent, t.shared, t.terms_id, t.pack_template, r.operation_commitment, r.amount_value, r.ledger_entry_id, r.refund_id,
-      r.params)::sentinel.guard_input
+      r.params, r.trace)::sentinel.guard_input
     from unnest(batch) as r join unnest(asks_of.terms) as t on t.place = r.terms_place
     where not r.seq = any(without) order by t.tenant_id, r.idempotency_key, r.seq);
 end $$;

@@ -147,9 +147,9 @@ begin
      r.request, r.salt, t.scenario, r.once_key, t.currency, r.basis);
   insert into sentinel.event_rows
     (tenant_id, event_id, operation_id, occurred_at, terms_id, latency_ms, kind, hash, facts_commitment, operation_commitment, amount_value,
-     ledger_entry_id, refund_id)
+     ledger_entry_id, refund_id, trace)
   values (t.tenant_id, r.event_id, r.operation_id, moment, t.terms_id, latency, 'decision', body_hash, r.facts_commitment, r.operation_commitment,
-     r.amount_value, r.ledger_entry_id, r.refund_id);
+     r.amount_value, r.ledger_entry_id, r.refund_id, r.trace);
   if is_start then
     start_body := sentinel.start_text(r.second_event_id, r.operation_id, t.agent_id, t.action, r.permit_id, r.start_id, sentinel.utc_text(moment));
     start_hash := sentinel.sha256_text(start_body);

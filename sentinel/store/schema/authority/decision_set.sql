@@ -259,7 +259,7 @@ begin
       from (
         select r.seq, r.tenant_id, r.operation_id, r.event_id, r.idempotency_key, r.once_key, r.resource, r.digest, r.salt, r.params, r.request, r.basis,
                r.amount_minor, r.act_seconds, r.elapsed_ms + took_ms as latency_ms, r.facts_commitment, r.operation_commitment, r.amount_value,
-               r.ledger_entry_id, r.refund_id, t.terms_id, t.principal_id, t.agent_id, t.risk_class, t.scenario, t.policy_id,
+               r.ledger_entry_id, r.refund_id, r.trace, t.terms_id, t.principal_id, t.agent_id, t.risk_class, t.scenario, t.policy_id,
                t.policy_version, t.policy_label, t.currency, t.verdict, t.reason_code, t.allowed,
                case when t.verdict = 'APPROVAL_REQUIRED' then r.approval_id end as approval_id,
                case when t.verdict = 'APPROVAL_REQUIRED' then moment + make_interval(secs => t.approval_seconds) end as approval_end,
@@ -288,9 +288,9 @@ begin
     ), write_events as (
       insert into sentinel.event_rows
         (tenant_id, event_id, operation_id, occurred_at, terms_id, latency_ms, kind, hash, facts_commitment, operation_commitment, amount_value,
-         ledger_entry_id, refund_id)
+         ledger_entry_id, refund_id, trace)
       select tenant_id, event_id, operation_id, moment, terms_id, latency_ms, 'decision', hash, facts_commitment, operation_commitment,
-         amount_value, ledger_entry_id, refund_id
+         amount_value, ledger_entry_id, refund_id, trace
       from decided
     ), write_starts as (
       insert into sentinel.event_rows (tenant_id, event_id, operation_id, occurred_at, kind, agent_id, hash, body)

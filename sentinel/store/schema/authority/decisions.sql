@@ -135,7 +135,7 @@ begin
   e.facts_commitment := case when tightened = '{}' then ask.facts_commitment
                              else sentinel.facts_commitment(ask.salt, ask.request, ask.basis, tightened) end;
   e.operation_commitment := ask.operation_commitment; e.amount_value := ask.amount_value;
-  e.ledger_entry_id := ask.ledger_entry_id; e.refund_id := ask.refund_id;
+  e.ledger_entry_id := ask.ledger_entry_id; e.refund_id := ask.refund_id; e.trace := ask.trace;
   e.decision := nullif(verdict, ask.verdict); e.reason_code := nullif(code, ask.reason_code);
   pack := sentinel.pack_text(ask.pack_template, e.amount_value, sentinel.utc_text(moment), verdict, e.facts_commitment, latency, e.ledger_entry_id,
     e.operation_commitment, ask.event_id, code, e.refund_id);
@@ -193,9 +193,9 @@ begin
   from unnest(asks) as a;
   insert into sentinel.event_rows
     (tenant_id, event_id, operation_id, occurred_at, terms_id, latency_ms, kind, hash, facts_commitment, operation_commitment, amount_value,
-     ledger_entry_id, refund_id, decision, reason_code)
+     ledger_entry_id, refund_id, decision, reason_code, trace)
   select e.tenant_id, e.event_id, e.operation_id, e.occurred_at, e.terms_id, e.latency_ms, e.kind, e.hash, e.facts_commitment,
-     e.operation_commitment, e.amount_value, e.ledger_entry_id, e.refund_id, e.decision, e.reason_code
+     e.operation_commitment, e.amount_value, e.ledger_entry_id, e.refund_id, e.decision, e.reason_code, e.trace
   from unnest(events) as e;
   perform sentinel.write_events(starts);
   insert into sentinel.operation_states

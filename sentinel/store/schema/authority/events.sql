@@ -26,6 +26,7 @@ create table sentinel.event_rows (
   refund_id            text,
   decision             text,                                               -- where it is not that of the terms, as reason_code
   reason_code          text,
+  trace                bytea,                                              -- trace and span that a guard came from, 16 and 8 bytes; in no hash
   primary key (tenant_id, event_id),
   constraint body_is_told check (body is not null or terms_id is not null)
 );

@@ -157,7 +157,8 @@ create type sentinel.guard_input as (
   shared integer,                                                          -- place of what rows of a batch share; null: nothing
   -- the proof pack: its terms and constant text, and the values that it takes from the question
   terms_id bigint, pack_template text, operation_commitment bytea, amount_value text, ledger_entry_id text, refund_id text,
-  params text                                                              -- of the operation; null: the request is kept whole
+  params text,                                                             -- of the operation; null: the request is kept whole
+  trace bytea                                                              -- as event_rows.trace
 );
 
 -- result: decided | replayed | key_reused. decision and reason_code are what holds now; pack is what was recorded.
