@@ -19,8 +19,7 @@ def main(url: str, key: str) -> None:
             operation = current_operation()
             return f"issued {amount} {currency} to {customer} under {operation.operation_id}"
 
-        print(issue_gift_card(customer="c1", amount="10.00", currency="USD", order="plain-1"))
-        for amount, order in (("100.00", "plain-2"), ("1000.00", "plain-3")):
+        for amount, order in (("10.00", "plain-1"), ("100.00", "plain-2"), ("1000.00", "plain-3")):
             try:
                 try:
                     print(issue_gift_card(customer="c1", amount=amount, currency="USD", order=order))

@@ -29,9 +29,18 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "claude_agent"])
-def test_an_example_issues_the_small_card_waits_for_a_person_and_is_refused_the_huge_one(
+def test_an_example_issues_the_small_card_waits_for_a_person_is_refused_the_huge_one_and_issues_nothing_twice(
     place: Place, name: str
 ) -> None:
+    text = printed(name, place)
+    assert "issued 10.00 USD" in text and "issued 100.00 USD" in text and "issued 1000.00" not in text
+    assert "Not executed" in text and "over_limit" in text and text.count("waiting for") == 1
+    again = printed(name, place)
+    assert "issued" not in again and again.count("already_started") == 2 and "over_limit" in again
+
+
+def printed(name: str, place: Place) -> str:
+    """What the example prints; whom it waits for approves."""
     with started(name, place) as process:
         assert process.stdout is not None
         lines = []
@@ -40,9 +49,7 @@ def test_an_example_issues_the_small_card_waits_for_a_person_and_is_refused_the_
             if line.startswith("waiting for "):
                 place.vote(line.split()[-1])
         assert process.wait(60) == 0
-    text = "\n".join(lines)
-    assert "issued 10.00 USD" in text and "issued 100.00 USD" in text and "issued 1000.00" not in text
-    assert "Not executed" in text and "over_limit" in text and text.count("waiting for") == 1
+    return "\n".join(lines)
 
 
 def test_the_claude_example_issues_a_card_and_waits_for_a_person(place: Place, tmp_path: Path) -> None:
