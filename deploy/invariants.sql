@@ -582,16 +582,19 @@ select format('order %s of %s', s.order_id, s.source) from orders.simulated_shop
 
 -- order_budget_differs: an order's budget is the sum of its ledger entries, part by part, and no entry is without one
 with sums as (
-  select tenant_id, channel, source, order_ref, currency,
-    coalesce(sum(amount_minor) filter (where budget_part = 'reserved'), 0) as reserved,
-    coalesce(sum(amount_minor) filter (where budget_part = 'executed'), 0) as executed,
-    coalesce(sum(amount_minor) filter (where budget_part = 'handled'), 0) as handled,
-    coalesce(sum(amount_minor) filter (where budget_part = 'in_doubt'), 0) as in_doubt
-  from refunds.ledger_entries where order_ref is not null group by 1, 2, 3, 4, 5
+  select e.tenant_id, e.channel, e.source, e.order_ref,
+    coalesce(sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'reserved'), 0) as reserved,
+    coalesce(sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'executed'), 0) as executed,
+    coalesce(sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'handled'), 0) as handled,
+    coalesce(sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'in_doubt'), 0) as in_doubt,
+    count(*) filter (where e.currency <> c.currency and e.budget_part is not null) as uncounted
+  from refunds.ledger_entries e
+  join refunds.order_budgets c on (c.tenant_id, c.channel, c.source, c.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
+  group by 1, 2, 3, 4
 )
-select format('order %s of %s', b.order_ref, concat_ws('/', b.channel, nullif(b.source, ''))) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref, currency)
-        where (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor)
-           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0))
+select format('order %s of %s', b.order_ref, concat_ws('/', b.channel, nullif(b.source, ''))) from refunds.order_budgets b left join sums s using (tenant_id, channel, source, order_ref)
+        where (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor, b.uncounted_entries)
+           <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0), coalesce(s.uncounted, 0))
 union all
 select 'ledger entry ' || e.ledger_entry_id from refunds.ledger_entries e where e.order_ref is not null and not exists (
        select from refunds.order_budgets b where (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref));

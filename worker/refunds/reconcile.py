@@ -45,21 +45,26 @@ _ASKED_AT = """(
         select coalesce(max(u.event_id), 0) from refunds.ledger_events u
         where u.tenant_id = s.tenant_id and u.ledger_entry_id = s.ledger_entry_id and u.event in ('put_back', 'start_refused'))))"""
 
-# Orders whose budget is exceeded by what could not be refused (`beyond`), or is not what its entries come to.
+# Orders whose budget is exceeded by what could not be refused (`beyond`), or is not what its entries come to, or of which something
+# was given back in a currency that it was not paid in: no sum says then how much of it is left.
 FIND_BUDGETS = """
 select b.channel, b.source, b.order_ref, b.currency, b.paid_minor, b.reserved_minor, b.executed_minor, b.handled_minor,
-  b.in_doubt_minor, b.beyond_minor, case when b.beyond_minor > 0 then 'beyond_paid' else 'sums_differ' end as finding
+  b.in_doubt_minor, b.beyond_minor, b.uncounted_entries,
+  case when b.beyond_minor > 0 then 'beyond_paid' when s.differs then 'sums_differ' else 'other_currency' end as finding
 from refunds.order_budgets b
 left join (
-  select channel, source, order_ref, currency, sum(amount_minor) filter (where budget_part = 'reserved') as reserved,
-    sum(amount_minor) filter (where budget_part = 'executed') as executed,
-    sum(amount_minor) filter (where budget_part = 'handled') as handled,
-    sum(amount_minor) filter (where budget_part = 'in_doubt') as in_doubt
-  from refunds.ledger_entries where tenant_id = %(tenant_id)s and order_ref is not null and budget_part is not null
-  group by 1, 2, 3, 4) s using (channel, source, order_ref, currency)
-where b.tenant_id = %(tenant_id)s and (b.beyond_minor > 0
-  or (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor)
-     <> (coalesce(s.reserved, 0), coalesce(s.executed, 0), coalesce(s.handled, 0), coalesce(s.in_doubt, 0)))
+  select e.channel, e.source, e.order_ref, sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'reserved') as reserved,
+    sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'executed') as executed,
+    sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'handled') as handled,
+    sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'in_doubt') as in_doubt,
+    count(*) filter (where e.currency <> c.currency) as uncounted
+  from refunds.ledger_entries e
+  join refunds.order_budgets c on (c.tenant_id, c.channel, c.source, c.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
+  where e.tenant_id = %(tenant_id)s and e.budget_part is not null
+  group by 1, 2, 3) t using (channel, source, order_ref)
+cross join lateral (select (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor, b.uncounted_entries)
+  <> (coalesce(t.reserved, 0), coalesce(t.executed, 0), coalesce(t.handled, 0), coalesce(t.in_doubt, 0), coalesce(t.uncounted, 0)) as differs) s
+where b.tenant_id = %(tenant_id)s and (b.beyond_minor > 0 or b.uncounted_entries > 0 or s.differs)
 order by b.channel, b.source, b.order_ref limit 200
 """
 
@@ -185,6 +190,8 @@ class BudgetDiscrepancy:
     handled_minor: int
     in_doubt_minor: int
     beyond_minor: int
+    uncounted_entries: int
+    """Given back or in doubt in another currency: no amount here holds them."""
     finding: str
 
     def __str__(self) -> str:
@@ -193,7 +200,7 @@ class BudgetDiscrepancy:
         return (
             f"order {order}: {self.finding.replace('_', ' ')}: paid {paid}, reserved {self.reserved_minor}, executed "
             f"{self.executed_minor}, handled {self.handled_minor}, in doubt {self.in_doubt_minor}, beyond "
-            f"{self.beyond_minor}, in minor units of {self.currency}"
+            f"{self.beyond_minor}, in minor units of {self.currency}; refunds in another currency: {self.uncounted_entries}"
         )
 
 

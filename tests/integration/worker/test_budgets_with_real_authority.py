@@ -16,6 +16,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, digest_of
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.workflow_fixtures import Shop
+from worker.refunds.reconcile import FIND_BUDGETS
 from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.graph import Escalation
@@ -84,6 +85,24 @@ def test_what_a_person_handled_beyond_what_is_left_is_on_record_and_named(shop: 
     vote(shop, fixtures, "over", "handled", reference="CASE-8")
     assert parts(shop) == (0, 60_00, 60_00, 0, 20_00)
     assert fixtures.broken_invariants() == ["order_over_refunded"]
+
+
+def test_what_a_person_handled_in_another_currency_is_named_and_its_count_is_held_against_the_ledger(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    ordered(shop, 100_00)
+    asks(shop, "paid", 100_00)
+    shop.fixtures.add(new_row("euros", 10_00, currency="EUR", order_ref="o", risk=CLEAN))
+    shop.run()
+    assert shop.stands("euros")[2] == Escalation.ORDER_OTHER_CURRENCY
+    vote(shop, fixtures, "euros", "handled", reference="till-2")
+    fields = {"tenant_id": fixtures.tenant_id}
+    with shop.fixtures.pool.connection() as worker:
+        found = worker.execute(FIND_BUDGETS.encode(), fields).fetchall()
+    assert [(row[2], *row[-2:]) for row in found] == [("o", 1, "other_currency")]
+    assert fixtures.broken_invariants() == []
+    shop.fixtures.admin.execute("update refunds.order_budgets set uncounted_entries = 0")
+    assert fixtures.broken_invariants() == ["order_budget_differs"]
 
 
 def test_a_rejected_refund_gives_its_amount_back(shop: Shop, fixtures: Fixtures) -> None:

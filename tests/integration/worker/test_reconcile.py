@@ -266,25 +266,31 @@ def test_worker_reconcile_lists_the_orders_whose_budget_a_person_must_look_at(
                         "SENTINEL_REFUND_AGENT_API_KEY": desk.fixtures.key, "SENTINEL_TENANT_ID": str(desk.fixtures.tenant_id)}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     run = CliRunner().invoke
-    desk.execute_flawlessly("one")
-    desk.execute_flawlessly("two")
+    desk.execute_flawlessly("one", "two", "three", "four")
     assert json.loads(run(worker_command, ["reconcile", "--json"]).stdout)["orders"] == []
     desk.forge("update refunds.order_budgets set handled_minor = 9900, beyond_minor = 800 where order_ref = 'one'")
     desk.forge("update refunds.order_budgets set executed_minor = executed_minor - 1 where order_ref = 'two'")
+    desk.forge(
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, channel, scenario, order_ref, status,"
+        f" reason_code, budget_part) values ('{desk.fixtures.tenant_id}', 'dollars', 'dollars', 5, 'USD', 'private', 'fee', 'three', 'DENIED',"
+        " 'handled_by_person', 'handled')"
+    )
+    desk.forge("update refunds.order_budgets set uncounted_entries = 1 where order_ref in ('three', 'four')")
     ran = run(worker_command, ["reconcile", "--json"])
     assert ran.exit_code == 1
     found = json.loads(ran.stdout)["orders"]
     assert [(one["order_ref"], one["finding"], one["handled_minor"], one["beyond_minor"]) for one in found] == [
-        ("one", "beyond_paid", 9900, 800), ("two", "sums_differ", 0, 0),
+        ("four", "sums_differ", 0, 0), ("one", "beyond_paid", 9900, 800), ("three", "other_currency", 0, 0), ("two", "sums_differ", 0, 0),
     ]  # fmt: skip
     plain = run(worker_command, ["reconcile"])
-    assert plain.exit_code == 1 and "2 orders whose budget a person must look at." in plain.output
+    assert plain.exit_code == 1 and "4 orders whose budget a person must look at." in plain.output
+    found = found[1:2]
     executed = found[0]["executed_minor"]
     assert (
         f"wrong: order private one: beyond paid: paid {found[0]['paid_minor']}, reserved 0, executed {executed}, handled 9900,"
         in plain.output
     )
-    assert "in doubt 0, beyond 800, in minor units of EUR" in plain.output
+    assert "in doubt 0, beyond 800, in minor units of EUR; refunds in another currency: 0" in plain.output
 
 
 def test_no_program_can_take_a_finding_back(desk: Desk) -> None:
