@@ -58,7 +58,10 @@ def routes(pages: Blueprint, context: Context) -> None:
     @pages.get("/approvals/batch")
     def approvals_batch() -> Response:
         actor().must_be("approver")
-        ids = _ids(request.args.getlist("id"))
+        try:
+            ids = _ids(request.args.getlist("id"))
+        except InvalidInput as error:
+            return shell.not_possible(context, error, ADDRESS)
         return _list(context, ids) if ids else shell.back_to(ADDRESS)
 
     @pages.post("/approvals/batch")

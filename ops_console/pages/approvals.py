@@ -32,6 +32,7 @@ from ops_console.pages.approval_votes import (
 )
 from ops_console.pages.step_up import prove
 from ops_console.pages.text import each_in_words
+from ops_console.read_models.order_views import budget_of_approval
 from sentinel.authority import approval_queue
 from sentinel.authority.aap_requests import reasoning_of
 from sentinel.authority.actor import Actor, has_role
@@ -213,7 +214,8 @@ def _of_operation(
 ) -> dict[str, Any]:
     assert about.decision_event_id is not None
     return {
-        "change": None, "limits": context.inspector.limits_of(context.pool, person.tenant_id, about.request, about.moment),
+        "change": None, "budget": budget_of_approval(context.ledger, person.tenant_id, row.approval_id),
+        "limits": context.inspector.limits_of(context.pool, person.tenant_id, about.request, about.moment),
         "reasoning": reasoning_of(context.pool, person.tenant_id, row.operation_id),
         "rules": context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id), "proof_id": proof_id_of(about.decision_event_id),
     }  # fmt: skip
@@ -225,7 +227,7 @@ def _of_change(context: Context, person: Actor, row: ApprovalRow) -> dict[str, A
     return {
         "change": change, "asks": change_text(change.request), "outcome": change.outcome and outcome_text(change.outcome),
         "collects": change.collectable and change.asked_by == person.operator_id, "limits": (), "rules": (), "reasoning": (),
-        "proof_id": None,
+        "proof_id": None, "budget": None,
     }  # fmt: skip
 
 

@@ -23,13 +23,6 @@ _RESOLVE = ResolveInDoubtSchema()
 _DECISIONS = {"yes": True, "no": False}
 ADDRESS = "/ops/in-doubt"
 MOST_SHOWN = 200
-WHY = {
-    "no_report": "It was started, and then nobody reported an outcome in time.",
-    "error_reported": "An error was reported after the start: the money may have moved all the same.",
-    "contradiction": "A success was reported after a person had said that it was not executed: it may have been done twice. "
-    "This action of this agent is halted.",
-}
-"""Why an operation is in doubt, in words."""
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -40,7 +33,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         by_amount = choice("sort", ("age", "amount")) == "amount"
         rows = list_in_doubt(context.pool, actor().tenant_id, limit=MOST_SHOWN, by_amount=by_amount)
         return shell.page(
-            context, "in_doubt.html", title="In doubt", rows=rows, by_amount=by_amount, most=MOST_SHOWN, why=WHY,
+            context, "in_doubt.html", title="In doubt", rows=rows, by_amount=by_amount, most=MOST_SHOWN,
             totals=in_doubt_totals(context.pool, actor().tenant_id), reason_text=reason_text,
         )  # fmt: skip
 
@@ -66,7 +59,7 @@ def _one(context: Context, operation_id: uuid.UUID, refused: shell.Refused | Non
     events = events_of(context.pool, actor().tenant_id, operation_id)
     return shell.page(
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
-        refused=refused, given=request.form, row=found, events=events, why=WHY,
+        refused=refused, given=request.form, row=found, events=events,
         reason_text=reason_text, word=_resolution(events),
     )  # fmt: skip
 

@@ -142,7 +142,10 @@ def evidence(events: list[EventRow]) -> Iterator[Moment]:
     for one in events:
         body = json.loads(one.body)
         chip = next((str(body[name]) for name in _CHIPS if body.get(name)), None)
-        facts = tuple((label, _told(name, body[name])) for label, name in _TOLD if body.get(name) is not None)
+        # Who voted and who decided are often one: said once.
+        facts = tuple(
+            dict.fromkeys((label, _told(name, body[name])) for label, name in _TOLD if body.get(name) is not None)
+        )
         words = next(
             (str(body[name]) for name in ("reason", "evidence") if one.kind != "in_doubt" and body.get(name)), None
         )

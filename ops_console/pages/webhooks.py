@@ -13,16 +13,10 @@ from ops_console.pages import shell
 from ops_console.pages.step_up import prove
 from sentinel.authority.webhooks import disable_webhook, enable_webhook, list_dead_letters, list_endpoints, resend
 from sentinel.core.errors import InvalidInput
-from sentinel.platform.outbound.client import FailureKind
 
 ADDRESS = "/ops/webhooks"
 MOST_SHOWN = 200
 KINDS = {"webhook": "webhook", "decision_log": "decision log", "slack": "Slack notice", "mail": "mail notice"}
-FAILURES = {
-    FailureKind.NOT_SENT: "no connection", FailureKind.TIMEOUT: "no answer in time",
-    FailureKind.BROKEN: "the connection broke", FailureKind.TOO_LARGE: "an answer that is too long",
-}  # fmt: skip
-"""What a code of a failure says; an answer's own, http_500, says it itself."""
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -58,7 +52,7 @@ def _page(context: Context, refused: shell.Refused | None = None) -> Response:
     actor().must_be("admin")
     tenant_id = actor().tenant_id
     return shell.page(
-        context, "webhooks.html", title="Webhooks", refused=refused, kinds=KINDS, failures=FAILURES, most=MOST_SHOWN,
+        context, "webhooks.html", title="Webhooks", refused=refused, kinds=KINDS, most=MOST_SHOWN,
         endpoints=list_endpoints(context.pool, tenant_id), letters=list_dead_letters(context.pool, tenant_id, limit=MOST_SHOWN),
     )  # fmt: skip
 

@@ -260,6 +260,11 @@ select {columns} from refunds.ledger_entries e
 join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(ledger_entry_id)s
 """).fill(columns=_COLUMNS)
+OF_APPROVAL = SqlTemplate("""
+select {columns} from refunds.ledger_entries e
+join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
+where e.tenant_id = %(tenant_id)s and e.approval_id = %(approval_id)s
+""").fill(columns=_COLUMNS)
 OF_ORDER = SqlTemplate("""
 select {columns} from refunds.order_budgets b
 where b.tenant_id = %(tenant_id)s and b.channel = %(channel)s and b.source = %(source)s and b.order_ref = %(order_ref)s
@@ -269,6 +274,11 @@ where b.tenant_id = %(tenant_id)s and b.channel = %(channel)s and b.source = %(s
 def budget_of_entry(ledger: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> OrderBudget | None:
     """The budget of the order that a ledger entry names; None where it names none."""
     return one_row(ledger, OrderBudget, OF_ENTRY, {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id})
+
+
+def budget_of_approval(ledger: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> OrderBudget | None:
+    """The budget of the order whose refund waits for this approval; None where none does, or it names no order."""
+    return one_row(ledger, OrderBudget, OF_APPROVAL, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
 def budget_of_order(ledger: Pool, tenant_id: uuid.UUID, source: str, order_ref: str) -> OrderBudget | None:

@@ -1,4 +1,4 @@
-"""Every reason code with its sentence for people: the decision core's own, and the escalations that the shipped policies declare."""
+"""Every reason code with its sentence for people: the decision core's own, the escalations that the shipped policies declare, and how things stand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,19 @@ ESCALATIONS: dict[str, str] = {
     "unknown_escalation": "A person is asked for a reason that is not known.",
 }
 
-REASONS: dict[str, str] = {**DECISION_REASONS, **ESCALATIONS}
+STANDINGS: dict[str, str] = {
+    # Where an operation or its ledger row stands by no rule of a policy → sentence.
+    "awaiting_customer": "The customer was asked and has not answered yet.",
+    "no_report": "It was started, and then nobody reported an outcome in time.",
+    "error_reported": "An error was reported after the start: the money may have moved all the same.",
+    "contradiction": "A success was reported after a person had said that it was not executed: it may have been done twice. "
+    "This action of this agent is halted.",
+    "started_elsewhere": "It was started, and not by this row: it may have been paid.",
+    "settlement_refused": "The settlement system refused it for good.",
+    "not_executed": "A person said that it was not executed, before it was.",
+}
+
+REASONS: dict[str, str] = {**DECISION_REASONS, **ESCALATIONS, **STANDINGS}
 
 
 def reason_text(code: str) -> str:

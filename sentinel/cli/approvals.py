@@ -60,7 +60,15 @@ def _table_row(row: ApprovalRow) -> _TableRow:
     amount = "–" if row.amount_minor is None or row.currency is None else str(Money(row.amount_minor, row.currency))
     people = f"{row.approvals_given} of {row.required_people} ({row.required_role})"
     return _TableRow(
-        row.approval_id, row.status, row.action, row.resource, amount, row.reasons, people, row.offers, row.expires_at
+        row.approval_id,
+        "handled" if row.handled_reference else row.status,
+        row.action,
+        row.resource,
+        amount,
+        row.reasons,
+        people,
+        row.offers,
+        row.expires_at,
     )
 
 

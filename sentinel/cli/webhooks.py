@@ -42,7 +42,7 @@ from sentinel.export.deliveries import Claim
 from sentinel.export.settings import SECRET_FILE, ExportSettings, load_export_settings
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.command_line import OneLineErrors
-from sentinel.platform.outbound.public_addresses import FAULTS
+from sentinel.platform.outbound.public_addresses import FAULTS, failure_text
 from sentinel.platform.settings import data_dir_secret
 from sentinel.store.embedded import SUPERUSER
 from sentinel.store.ids import new_id
@@ -134,7 +134,7 @@ def test(webhook_id: str, tenant: str | None, as_json: bool) -> None:
     message = test_message(tenant_id, found.endpoint_id, new_id(), datetime.now(UTC))
     error = webhook_receiver(settings).post(claim, message)
     if error is not None:
-        raise Conflict(f"the receiver did not take it: {error}")
+        raise Conflict(f"the receiver did not take it: {failure_text(error)}")
     show({"endpoint_id": webhook_id, "taken": True}, as_json, "The receiver took it.")
 
 

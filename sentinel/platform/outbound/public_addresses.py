@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sentinel.platform.outbound.client import MAX_BYTES, NoResponse, Resolver, Response, Target, exchange, look_up
+from sentinel.platform.outbound.client import (
+    MAX_BYTES,
+    FailureKind,
+    NoResponse,
+    Resolver,
+    Response,
+    Target,
+    exchange,
+    look_up,
+)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 DEADLINE_SECONDS = 5.0
@@ -67,6 +76,18 @@ FAULTS: Mapping[str, str] = MappingProxyType({
     "inside_address": "is an address inside a network", "inside_name": "is a name inside a network",
 })  # fmt: skip
 """What is wrong with an address, by the code that `PublicHttpClient.fault` gives."""
+
+_FAILURES: Mapping[str, str] = MappingProxyType({
+    FailureKind.NOT_SENT: "no connection", FailureKind.TIMEOUT: "no answer in time",
+    FailureKind.BROKEN: "the connection broke", FailureKind.TOO_LARGE: "an answer that is too long",
+    **{f"not_allowed: {code}": f"not called: it {fault}" for code, fault in FAULTS.items()},
+})  # fmt: skip
+
+
+def failure_text(code: str) -> str:
+    """What the code of a request in vain says: `not_sent`, `http_500`, `not_allowed: inside_address`; another text is its own."""
+    answered = code.removeprefix("http_")
+    return f"answered {answered}" if answered.isdigit() and answered != code else _FAILURES.get(code, code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,9 @@ class Person:
     def reject(self, approval_id: Any) -> Any:
         return self._decide(approval_id, "reject", {"reason": "not this one"})
 
+    def handled(self, approval_id: Any) -> Any:
+        return self._decide(approval_id, "handled", {"reason": "paid at the till", "reference": "till-7"})
+
     def analyst(self, order_id: str, word: str, reason: str = "called the customer") -> Any:
         """An analyst's decision on an order of the source `demo`, after a look at it."""
         path = f"/ops/api/orders/demo/{quote(order_id)}"

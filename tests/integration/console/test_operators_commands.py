@@ -79,6 +79,14 @@ def test_an_approval_is_a_local_administrators_act_for_the_named_operator(fixtur
     )
 
 
+def test_what_a_person_handled_is_listed_as_handled_and_not_as_rejected(fixtures: Any) -> None:
+    fixtures.operator("ann")
+    asked = ("--as", "ann@demo.local", "--reason", "paid at the till", "--reference", "till-7")
+    assert run(fixtures, "approvals", "handled", str(fixtures.approval()), *asked).exit_code == 0
+    listed = run(fixtures, "approvals", "list").output
+    assert " handled " in listed and "rejected" not in listed
+
+
 def test_a_local_administrator_has_no_more_rights_than_the_named_operator(fixtures: Any) -> None:
     fixtures.operator("vic", "viewer")
     approval_id = str(fixtures.approval())

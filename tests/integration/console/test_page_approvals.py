@@ -32,7 +32,7 @@ def test_the_queue_is_by_risk_then_by_what_runs_out_and_pages_without_gap(
         page = ann.get(f"/ops/approvals{address}").get_data(as_text=True)
         found = re.findall(r'<a href="/ops/approvals/([0-9a-f-]{36})">', page)
         seen += found
-        older = re.search(r'href="/ops/approvals(\?[^"]+)">Older', page)
+        older = re.search(r'href="/ops/approvals(\?[^"]+)">More', page)
         if older is None:
             break
         assert len(found) == 2
@@ -107,6 +107,7 @@ def test_a_batch_is_bounded_for_approvers_and_reaches_no_other_tenant(fixtures: 
     many = "&".join(f"id={uuid.uuid4()}" for _ in range(21))
     answer = ann.get(f"/ops/approvals/batch?{many}")
     assert (answer.status_code, "at most 20" in answer.get_data(as_text=True)) == (400, True)
+    assert 'href="/ops/approvals">back to the page' in answer.get_data(as_text=True)
     assert ann.get("/ops/approvals/batch").status_code == 303
     assert vic.get(f"/ops/approvals/batch?{many}").status_code == 403
     assert vic.submit("/ops/approvals/batch", reason="x").status_code == 403

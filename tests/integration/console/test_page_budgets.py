@@ -59,6 +59,23 @@ def test_an_orders_page_and_its_refunds_show_the_row_and_its_parts(fixtures: Any
     assert shown(vic.get(row)) == wanted
 
 
+def test_an_approvals_card_shows_what_is_left_of_the_order_that_its_refund_is_of(fixtures: Any) -> None:
+    refunded(fixtures)
+    approval_id = fixtures.approval("200.00")
+    page, ann = f"/ops/approvals/{approval_id}", fixtures.browser("ann", "approver")
+    assert shown(ann.get(page)) == {}, "no row of the ledger waits for it"
+    fixtures.sql(
+        f"set session_replication_role = replica; update refunds.ledger_entries set approval_id = '{approval_id}'"
+    )
+    fixtures.sql(SET.format("executed_minor = 15000, handled_minor = 5000"), "o-1")
+    found = shown(ann.get(page))
+    assert (found["Paid for the order"], found["Handled by a person"], found["Left"]) == (
+        "200.00 USD",
+        "50.00 USD",
+        "0.00 USD",
+    )
+
+
 @pytest.mark.parametrize(
     ("standing", "wanted"),
     [

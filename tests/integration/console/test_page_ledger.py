@@ -7,16 +7,19 @@ import re
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import Environment, PackageLoader
 
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger as ledger_pages
 from ops_console.pages import ledger_timeline as ledger_life
 from ops_console.pages.ledger_timeline import last_way, steps_of, timeline
+from ops_console.pages.text import FILTERS
 from ops_console.process_one import process_one
 from ops_console.read_models import ledger_search
 from ops_console.read_models.ledger_history import Life, Trail
@@ -24,6 +27,7 @@ from ops_console.read_models.ledger_search import LedgerFilter, beginning, count
 from sentinel.platform.resources import drawing
 from sentinel.store import queries as rows
 from sentinel.store.ids import new_id
+from tests.integration.console.conftest import Person
 from tests.integration.console.test_console_refunds import add_entries, add_worker
 
 HOSTILE = "‮evil‬ <script>alert(1)</script>​ 'quoted'"
@@ -145,8 +149,8 @@ def test_a_pattern_takes_its_signs_literally() -> None:
     assert beginning("a_b%c\\d") == "a\\_b\\%c\\\\d%"
 
 
-def add_life(fixtures: Any) -> str:
-    """A row that a worker put to a person, who rejected it; the name of the row."""
+def add_life(fixtures: Any, decide: Callable[[Any, Any], Any] = Person.reject) -> str:
+    """A row that a worker put to a person, who rejected it or did as `decide` does; the name of the row."""
     recorded = fixtures.guard("200.00")
     entry = fixtures.sql("select idempotency_key from sentinel.operations where operation_id = %s", recorded.operation_id)[0][0].removeprefix("refund:")  # fmt: skip
     fixtures.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, account_ref, order_ref, reason)"
@@ -157,7 +161,7 @@ def add_life(fixtures: Any) -> str:
     fixtures.sql("update refunds.ledger_entries set status = 'APPROVAL_REQUIRED', last_event = 'approval_required', event_number = 2, waiting_for = 'operator',"
               " lease_until = null, decision = 'APPROVAL_REQUIRED', reason_code = 'amount_needs_approval', operation_id = %s, approval_id = %s",
               recorded.operation_id, recorded.approval_id)  # fmt: skip
-    fixtures.person("rex", "approver").reject(recorded.approval_id)
+    decide(fixtures.person("rex", "approver"), recorded.approval_id)
     return str(entry)
 
 
@@ -189,6 +193,25 @@ def test_a_rows_life_is_told_in_order_with_its_lit_way_and_without_the_customer(
     assert "style=" not in page.text
     assert "The last run passed kill_switch, check_params" in page.text
     assert 'href="/ops/approvals/' in page.text
+
+
+def test_what_a_person_handled_is_called_so_and_its_person_named_once(fixtures: Any) -> None:
+    entry = add_life(fixtures, Person.handled)
+    page = fixtures.browser("ann", "viewer").get(f"/ops/ledger/{entry}").text
+    decided = page.partition("<dt>Approval</dt>")[2].partition("</dd>")[0]
+    assert '<span class="chip handled">handled</span>' in decided and "rejected" not in decided
+    moment = page.partition("<strong>Handled by a person</strong>")[2].partition("</li>")[0]
+    assert moment.count("rex@demo.local") == 1 and "till-7" in moment
+
+
+def test_a_codes_chip_reads_as_words_and_a_ledgers_state_as_it_is_called() -> None:
+    chips = '{% import "pages/macros.html" as ui %}{{ ui.chip("in_doubt") }} {{ ui.chip("shut out") }} {{ ui.chip("APPROVAL_REQUIRED") }} {{ ui.chip(none) }}'
+    templates = Environment(loader=PackageLoader("ops_console"), autoescape=True)
+    templates.filters.update(FILTERS)
+    said = templates.from_string(chips).render()
+    assert re.findall(r'class="chip ([^"]+)">([^<]+)<', said) == [
+        ("in-doubt", "in doubt"), ("shut-out", "shut out"), ("approval-required", "APPROVAL_REQUIRED"), ("none", "–"),
+    ]  # fmt: skip
 
 
 def test_mutant_that_shows_all_that_a_step_noted_would_show_the_customer(

@@ -126,7 +126,7 @@ def test_undelivered_alerts_stand_on_the_page_until_they_are_delivered(fixtures:
     ann = fixtures.browser("ann", "viewer")
     page = ann.get("/ops/orders").text
     assert "Undelivered alerts: 1" in page
-    assert "timeout" in page
+    assert "no answer in time" in page
     assert "not delivered yet, 3 tries" in ann.get(f"/ops/orders/demo/{order_id}").text
     fixtures.sql("update orders.alerts set delivered_at = clock_timestamp(), delivered_by = 'log'")
     assert "Every alert reached its channel" in ann.get("/ops/orders").text

@@ -25,9 +25,11 @@ def test_dead_letters_are_seen_and_sent_again_by_administrators(fixtures: Any) -
     abe = fixtures.browser("abe", "admin", app, proved=True)
     assert fixtures.browser("ann", "approver", app).get("/ops/webhooks").status_code == 403
     page = words(abe.get("/ops/webhooks"))
-    assert URL in page and "http_500" in page and event in page and "1 given up" in page
+    assert URL in page and "answered 500" in page and event in page and "1 given up" in page
     fixtures.sql("update sentinel.dead_letters set last_error = 'not_sent'")
     assert "no connection" in words(abe.get("/ops/webhooks"))
+    fixtures.sql("update sentinel.dead_letters set last_error = 'not_allowed: inside_address'")
+    assert "not called: it is an address inside a network" in words(abe.get("/ops/webhooks"))
     again = f"/ops/webhooks/{endpoint}/resend/{event}"
     assert abe.submit(again).status_code == 303
     assert "asked for" in words(abe.get("/ops/webhooks"))

@@ -18,11 +18,17 @@ from sentinel.platform.outbound.public_addresses import (
     LOOPBACK_CLIENT,
     NotAllowed,
     PublicHttpClient,
+    failure_text,
     is_public,
     look_up,
 )
 from tests.support.busy import in_time
 from tests.support.scripted_server import ScriptedServer
+
+FAILURES = {
+    "http_503": "answered 503", "not_allowed: inside_address": "not called: it is an address inside a network",
+    "timeout": "no answer in time", "a web page": "a web page", "http_": "http_",
+}  # fmt: skip
 
 INSIDE = [
     # Loopback in every spelling that some reader takes.
@@ -102,6 +108,11 @@ def reached(call: Callable[[str], object], dialled: list[str]) -> list[str]:
         call(url)
         found += [url] if dialled else []
     return found
+
+
+def test_every_code_of_a_request_in_vain_reads_as_words_and_other_text_as_itself() -> None:
+    assert {code: failure_text(code) for code in FAILURES} == FAILURES
+    assert all(failure_text(kind) != kind.value for kind in FailureKind)
 
 
 def test_none_of_many_spellings_of_inside_is_connected_to(dialled: list[str]) -> None:

@@ -33,6 +33,7 @@ from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import declared_evidence, evaluate, extract_facts
+from worker.refunds import transitions
 from worker.refunds.workflow.graph import Escalation
 
 FACTS = """\
@@ -280,6 +281,8 @@ def test_both_refund_policies_know_every_escalation_and_every_reason_has_a_sente
         assert fact.one_of == frozenset(ESCALATIONS) == frozenset(Escalation)
         assert {rule.reason_code for rule in policy.policy.rules} <= set(REASONS)
     assert {"handled_by_person", "customer_declined", "confirmation_expired"} <= set(REASONS)
+    of_rows = {transitions.STARTED_ELSEWHERE, transitions.REFUSED, transitions.NOT_EXECUTED, "awaiting_customer"}
+    assert of_rows | {"no_report", "error_reported", "contradiction"} <= set(REASONS)
 
 
 @pytest.mark.parametrize("currency", ["USD", "EUR", "GBP"])
