@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from sentinel.core.errors import NotFound, RateLimited, SentinelError, Unauthenticated
+import structlog
+
+from sentinel.core.errors import InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import body_bytes, read_object
 from sentinel.platform.http.rate_limit import SharedRateLimit
@@ -23,6 +25,8 @@ from worker.orders.processor import OrderProcessor, OrderSets
 from worker.orders.sources import OrderSource, SourcesFile, Unverified
 from worker.orders.store import DeliveredOrder, body_digest
 from worker.orders.taking import OrderRun
+
+log = structlog.get_logger("worker.orders")
 
 REPLAY_HEADER = "X-Sentinel-Idempotent-Replay"
 _PREFIX, _SUFFIXES = "/webhooks/", ("/orders", "/orders/created")
@@ -79,7 +83,12 @@ class Intake(QuickHandler):
         body = body_bytes(environ)
         source = self._genuine(environ, name, body)
         self._take("source", source.name, source)
-        return DeliveredOrder(source.to_order(read_object(body)), body_digest(body))
+        try:
+            return DeliveredOrder(source.to_order(read_object(body)), body_digest(body))
+        except InvalidInput as error:
+            # Genuine, and no order for us: its sender may give up in silence, so the people here are told.
+            log.warning("order_unreadable", source=source.name, faults=_faults_said(source, error))
+            raise
 
     def _genuine(self, environ: Mapping[str, Any], name: str, body: bytes) -> OrderSource:
         """The source, if it has signed this very body; a source that is not there has signed nothing."""
@@ -101,6 +110,15 @@ class Intake(QuickHandler):
         except RateLimited as error:
             metrics.RATE_LIMITED.labels(kind).inc()
             raise RateLimited(error.retry_after_seconds, f"Too many deliveries from this {kind}.") from None
+
+
+def _faults_said(source: OrderSource, error: InvalidInput) -> dict[str, str]:
+    """What is wrong, by the places that the source's file declares: another name may be anything, and is in no log."""
+    declared = {".".join(path) for paths in source.fields.values() for path in paths}
+    return {
+        name if name == "body" or any(f"{name}.".startswith(f"{path}.") for path in declared) else "elsewhere": rule
+        for name, rule in error.errors.items()
+    }
 
 
 @lru_cache(maxsize=1024)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from sentinel.platform.http.rate_limit import SharedRateLimit
@@ -77,6 +78,26 @@ def test_what_is_no_order_is_a_400_that_names_the_place(clean: OrderFixtures) ->
     for body, field in NO_ORDERS:
         given = clean.deliver(body)
         assert (given.status_code, list(given.json["errors"])) == (400, [field]), (body, given.text)
+
+
+def test_who_runs_the_intake_is_told_of_genuine_deliveries_that_are_no_order(clean: OrderFixtures) -> None:
+    body = b'{"order": {"id": "o-1", "amount": {"value": "1.005", "currency": "USD"}}}'
+    twice = b'{"kim@customer.example": 1, "kim@customer.example": 2}'
+    with capture_logs() as strangers:
+        clean.deliver(body, headers={"Content-Type": "application/json"})
+        clean.deliver(GOOD.replace(b"o-1", b"o 1"), headers=signed(GOOD))
+    assert unreadable(strangers) == [], "who has not signed is counted and fills no log"
+    with capture_logs() as lines:
+        assert [clean.deliver(one).status_code for one in (body, twice)] == [400, 400]
+    assert unreadable(lines) == [
+        ("demo", {"order.amount.value": "has more than 2 decimal digits"}),
+        ("demo", {"elsewhere": "appears twice in one object"}),
+    ]
+
+
+def unreadable(lines: Iterable[Mapping[str, Any]]) -> list[tuple[str, dict[str, str]]]:
+    """Of the deliveries that the log says cannot be read: the source and what is wrong."""
+    return [(line["source"], line["faults"]) for line in lines if line["event"] == "order_unreadable"]
 
 
 def test_framing_is_refused_before_anything_is_read(clean: OrderFixtures) -> None:

@@ -12,7 +12,7 @@ from tests.support.effects_server import EffectsServer, InMemory, allowed_row, b
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, worker_process
 from tests.support.recording_server import problem
-from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Branch, Shop, take_refusals_for_silence
+from tests.support.workflow_fixtures import BRANCHES, FEE, PUBLIC_FEE, SECRETS, Branch, Shop, take_refusals_for_silence
 from worker.failpoints import step_place
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.transitions import after_settlement_refused
@@ -149,6 +149,15 @@ def test_a_refund_whose_second_effect_is_refused_ends_with_nothing_left_of_the_f
     assert shop.stands() == ENDED and authority.operations["refund:r"].outcome == "error"
     assert last_error(shop).startswith("ticket_then_platform refused: platform_backend: no. Nothing was executed;")
     assert [record.state for record in book.of_entry("r")] == ["compensated", "refused"] and broken(shop.fixtures) == []
+
+
+def test_silence_names_the_system_once(shop: Shop) -> None:
+    book, platform = Effects(shop.fixtures.pool, shop.fixtures.tenant_id), InMemory("platform_backend")
+    platform.loses_answers = 9
+    shop.parts["systems"] = Systems({**shop.spies, platform.name: Saga(platform.name, [Effect(platform)], book)}, {})
+    ready(shop, PUBLIC_FEE)
+    shop.run()
+    assert (shop.stands()[0], last_error(shop)) == ("ALLOWED", "platform_backend: lost")
 
 
 @pytest.fixture
