@@ -27,7 +27,7 @@ const FIRST_POLL_SECONDS = 0.2;
 const RETRYABLE = new Set(["connection_refused", "connection_broken", "server_error", "busy"]);
 const JSON_TYPES = new Set(["application/json", "application/problem+json"]);
 
-/** A JSON object. Numbers of JavaScript are binary floats: write money as text, e.g. `{ value: "40.00", currency: "USD" }`. */
+/** A JSON object; a BigInt counts as its number. Numbers of JavaScript are binary floats: write money as text, e.g. `{ value: "40.00", currency: "USD" }`. */
 export type JsonObject = Readonly<Record<string, unknown>>;
 
 /** A question without effect: nothing is recorded. */
@@ -185,12 +185,21 @@ function post<Answer>(path: string, body: object, read: Call<Answer>["read"]): C
   return { method: "POST", path, sent: JSON.stringify(body, exactly), read };
 }
 
-/** Refuses a number that JSON has not, or that lost digits when it was read: it would be asked about something else. */
+/**
+ * Refuses what JSON would change or leave out: the question would be about something else than the effect. A number that lost
+ * digits when it was read, a Map or a Set, which would be an empty object, and a function, which would not be there.
+ */
 function exactly(name: string, value: unknown): unknown {
-  if (typeof value === "number" && (!Number.isFinite(value) || (Number.isInteger(value) && !Number.isSafeInteger(value)))) {
+  const number = typeof value === "bigint" ? Number(value) : value;
+  if (typeof number === "number" && (!Number.isFinite(number) || (Number.isInteger(number) && !Number.isSafeInteger(number)))) {
     throw new TypeError(`${name} is not an exact number: give it as text`);
   }
-  return value;
+  const form = Object.prototype.toString.call(value);
+  const isForeign = typeof value === "object" && value !== null && form !== "[object Object]" && form !== "[object Array]";
+  if (isForeign || typeof value === "function" || typeof value === "symbol") {
+    throw new TypeError(`${name} cannot be sent as JSON: it is ${form}`);
+  }
+  return number;
 }
 
 function given<Name extends string, Value>(name: Name, value: Value | undefined): { [Key in Name]?: Value } {

@@ -37,6 +37,12 @@ const thrown = await tried("throws", asking, gift("10.00", "throws"), () => { th
 said.thrown = thrown.message;
 await tried("throws again", asking, gift("10.00", "throws"));
 await tried("not a number", asking, gift(NaN, "nan"));
+await tried("a big integer", asking, gift(10n, "big"));
+said["asked as its number"] = (await asking.guard({ action: "gift_card.issue", ...gift("10", "big") }).then((one) => one.status, (error) => error.name));
+for (const [what, value] of Object.entries({ huge: 2n ** 60n, map: new Map([[1, 2]]), set: new Set([1]), code: () => 1, tag: Symbol("x") })) {
+  const odd = await tried(`a ${what}`, asking, { ...gift("10.00", what), params: { ...gift("10.00").params, [what]: value } });
+  said[`a ${what}`] += odd.message.startsWith(`${what} `) ? ", named" : `: ${odd.message}`;
+}
 said.check = (await asking.check({ action: "gift_card.issue", params: gift("10.00").params })).decision;
 said.heartbeat = await asking.heartbeat();
 """
@@ -50,15 +56,16 @@ def test_an_effect_is_called_once_and_only_when_allowed_and_its_outcome_is_repor
     assert found["said"] == {
         "allowed": "allowed 36", "repeated": "AlreadyStarted", "another": "KeyConflict", "denied": "ActionDenied",
         "reason": "over_limit", "throws": "RangeError", "thrown": "secret", "throws again": "AlreadyStarted",
-        "not a number": "TypeError", "check": "ALLOW", "heartbeat": "OK",
+        "not a number": "TypeError", "a big integer": "done", "asked as its number": "completed",
+        **{f"a {what}": "TypeError, named" for what in ("huge", "map", "set", "code", "tag")}, "check": "ALLOW", "heartbeat": "OK",
     }  # fmt: skip
-    assert found["called"] == {"allowed": 1, "throws": 1}
+    assert found["called"] == {"allowed": 1, "throws": 1, "a big integer": 1}
     rows = fixtures.admin.execute(
         "select o.idempotency_key, s.status, s.outcome from sentinel.operations o"
         " join sentinel.operation_states s using (operation_id, tenant_id)"
     ).fetchall()
     assert {key: (status, outcome) for key, status, outcome in rows} == {
-        "small": ("completed", "success"), "huge": ("denied", None), "throws": ("in_doubt", "error"),
+        "small": ("completed", "success"), "huge": ("denied", None), "throws": ("in_doubt", "error"), "big": ("completed", "success"),
     }  # fmt: skip
 
 
