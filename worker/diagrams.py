@@ -223,8 +223,8 @@ def refund_workflow() -> Diagram:
 
 
 _S = ReviewStatus
-_LANE_X = {_S.RECEIVED: 80, _S.SCORED: 290, _S.DECIDED: 546, _S.QUEUED: 776, _S.STARTED: 1016, _S.FULFILLED: 1240,
-           _S.HELD: 1240, _S.REFUND_FILED: 1240, _S.SHOP_REFUSED: 1016, _S.REFUND_REFUSED: 1016}  # fmt: skip
+_LANE_X = {_S.RECEIVED: 80, _S.SCORED: 290, _S.DECIDED: 546, _S.QUEUED: 776, _S.STARTED: 1050, _S.FULFILLED: 1330,
+           _S.HELD: 1330, _S.REFUND_FILED: 1330, _S.SHOP_REFUSED: 1050, _S.REFUND_REFUSED: 1050}  # fmt: skip
 _LANE_Y = {Lane.LOW: 34, None: 302, Lane.MEDIUM: 302, Lane.HIGH: 570}
 _LANE_BELOW = {_S.HELD: 84, _S.REFUND_FILED: 196, _S.SHOP_REFUSED: 112, _S.REFUND_REFUSED: 196}
 _LANE_FILL = {None: "#ffffff", Lane.LOW: "#dcfce7", Lane.MEDIUM: "#fef3c7", Lane.HIGH: "#fee2e2"}
@@ -248,6 +248,11 @@ def order_lanes() -> Diagram:
         )  # fmt: skip
 
     def arrow(start: LaneState, end: LaneState, label: str) -> Arrow:
+        if (start.status, end.status) == (_S.QUEUED, _S.REFUND_FILED):
+            # Under what waits for a person in between.
+            x1, x2, low = box(start).x, box(end).x, box(end).y + half[1]
+            under = f"M{x1} {box(start).y + half[1]}L{x1} {low + 24}L{x2} {low + 24}L{x2} {low}"
+            return Arrow(name(start), name(end), label, under, (x1 + 60, low + 19))
         if start.status != end.status or {start.lane, end.lane} != {Lane.LOW, Lane.HIGH}:
             return Arrow(name(start), name(end), label)
         # Around the lane between them.
@@ -266,6 +271,6 @@ def order_lanes() -> Diagram:
             *(f"    {mermaid_name(a)} --> {mermaid_name(b)}: {event}" for (a, event), b in LANE_TRANSITIONS.items()),
             *(f"    {mermaid_name(each)} --> [*]" for each in places if each.status in FINAL),
         ),
-        (1320, 684), half, {name(at): box(at) for at in places},
+        (1410, 684), half, {name(at): box(at) for at in places},
         tuple(arrow(start, end, label) for (start, end), label in labels.items()),
     )  # fmt: skip

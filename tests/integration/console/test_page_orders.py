@@ -9,7 +9,7 @@ from typing import Any
 
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.read_models.order_search import ended_today, lane_states, queue, search_orders
-from tests.support.orders_console_fixtures import held, queued
+from tests.support.orders_console_fixtures import held, queued, refused_by_shop
 
 HOSTILE = '‮evil‬ <script>alert(1)</script>​ " onload=x'
 
@@ -130,7 +130,15 @@ def test_undelivered_alerts_stand_on_the_page_until_they_are_delivered(fixtures:
     assert "not delivered yet, 3 tries" in ann.get(f"/ops/orders/demo/{order_id}").text
     fixtures.sql("update orders.alerts set delivered_at = clock_timestamp(), delivered_by = 'log'")
     assert "Every alert reached its channel" in ann.get("/ops/orders").text
-    assert "delivered by log" in ann.get(f"/ops/orders/demo/{order_id}").text
+    assert "delivered</span> by log" in ann.get(f"/ops/orders/demo/{order_id}").text
+
+
+def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:
+    refused_by_shop(fixtures)
+    lanes = (
+        fixtures.browser("ann", "viewer").get("/ops/orders").text.partition('id="lanes"')[2].partition("</section>")[0]
+    )
+    assert "</strong> shop refused<br>" in lanes
 
 
 def test_what_is_no_order_or_another_tenants_is_not_there(fixtures: Any) -> None:

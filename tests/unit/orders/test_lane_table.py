@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.support.ledger_fixtures import ROOT
-from worker.diagrams import order_lanes
+from worker.diagrams import Diagram, ledger_states, order_lanes, refund_workflow
 from worker.orders.lanes import (
     DENIALS,
     FINAL,
@@ -106,3 +107,28 @@ def test_every_standing_and_way_of_the_drawing_has_the_name_by_which_the_console
             == drawn.count(f'<g class="at" id="at-{name(to)}">')
             == 1
         )
+
+
+LETTER, ABOVE, LINE = 7.0, 11.0, 14.0
+"""Of a label, in pixels: the width of a letter, how far it stands above its line, its height."""
+LABELS = re.compile(
+    r'<g class="way" id="([^"]+)">.*?<text x="([\d.-]+)" y="([\d.-]+)" text-anchor="(start|middle|end)"[^>]*>([^<]+)</text>'
+)
+RECTANGLES = re.compile(r'<rect x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"')
+
+
+def hidden_labels(drawing: Diagram) -> list[str]:
+    """The arrows whose label stands on a box: boxes are drawn over it."""
+    drawn, found = drawing.svg(), []
+    boxes = [tuple(map(float, each)) for each in RECTANGLES.findall(drawn)]
+    for way, x, y, anchor, text in LABELS.findall(drawn):
+        width, top = len(text) * LETTER, float(y) - ABOVE
+        left = float(x) - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+        if any(left < bx + bw and bx < left + width and top < by + bh and by < top + LINE for bx, by, bw, bh in boxes):
+            found.append(way)
+    return found
+
+
+@pytest.mark.parametrize("drawing", [ledger_states(), refund_workflow(), order_lanes()], ids=lambda each: each.name)
+def test_no_box_of_a_drawing_hides_the_word_of_an_arrow(drawing: Diagram) -> None:
+    assert hidden_labels(drawing) == []
