@@ -39,3 +39,11 @@ document.addEventListener("htmx:after:swap", (event) => {
   (refusal ?? document.getElementById("main"))?.focus({ preventScroll: true });
   refusal?.scrollIntoView({ block: "center" });
 });
+
+// A link that is called a button is pressed like one: with the space bar too.
+document.addEventListener("keydown", (event) => {
+  const link = event.key === " " ? event.target.closest?.('a[role="button"]') : null;
+  if (!link) return;
+  event.preventDefault();
+  link.click();
+});

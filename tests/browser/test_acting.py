@@ -52,6 +52,27 @@ def test_a_double_click_sets_one_halt_and_lifting_it_takes_a_proof(people: Peopl
     ]
 
 
+SHOWS_FOCUS = """() => {
+  const on = document.activeElement, style = getComputedStyle(on);
+  return on === document.body ? null : [on.innerText || on.name || on.tagName, style.outlineStyle !== "none" || style.boxShadow !== "none"];
+}"""
+
+
+def test_what_has_the_keyboard_shows_it_and_what_is_called_a_button_takes_the_space_bar(
+    people: People, place: Place
+) -> None:
+    page = people.operator(path=place.paths["order"])
+    decide = page.get_by_role("button", name="Decide")
+    stops: list[tuple[str, bool]] = []
+    while not decide.evaluate("it => it === document.activeElement"):
+        assert len(stops) < 40, stops
+        page.keyboard.press("Tab")
+        stops.append(tuple(page.evaluate(SHOWS_FOCUS)))
+    assert "Sign out" in dict(stops) and [name for name, is_seen in stops if not is_seen] == []
+    page.keyboard.press("Space")
+    expect(page.get_by_role("heading", name="Your decision")).to_be_visible()
+
+
 def test_an_act_whose_connection_breaks_says_so_and_may_be_done_again(
     people: People, place: Place, watch: Watch
 ) -> None:
