@@ -159,4 +159,12 @@ def resolve_in_doubt(pool: Pool, actor: Actor, operation_id: uuid.UUID, *, execu
         assert act_until is not None
         raise StillActing(act_until)
     if result == "not_in_doubt":
-        raise Conflict("the operation is not in doubt")
+        raise Conflict(_where_it_stands(find_operation(pool, actor.tenant_id, operation_id)))
+
+
+def _where_it_stands(found: OperationRow | None) -> str:
+    """Why there is no doubt to end; `found` may have moved since, and by now be in doubt."""
+    if found is None or found.status == "in_doubt":
+        return "the operation was not in doubt; ask again"
+    later = ": it falls in doubt where no outcome is reported in time" if found.status == "started" else ""
+    return f"the operation is not in doubt, it is {found.status.replace('_', ' ')}{later}"

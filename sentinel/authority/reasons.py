@@ -46,7 +46,7 @@ ESCALATIONS: dict[str, str] = {
     "critic_timeout": "The second look took too long.",
     "critic_error": "The second look failed.",
     "critic_malformed": "The second look gave no usable answer.",
-    "system_not_ready": "The system that would settle this is not ready.",
+    "system_not_ready": "There is no automatic way to settle this now.",
     "step_refused": "The workflow came to a step that is not declared.",
     "unknown_escalation": "A person is asked for a reason that is not known.",
 }

@@ -137,6 +137,17 @@ def test_a_global_halt_is_set_and_lifted_here(fixtures: Any) -> None:
 def test_a_doubt_is_resolved_in_an_administrators_name(fixtures: Any) -> None:
     fixtures.operator("ann")
     abe, recorded = fixtures.operator("abe", "admin"), fixtures.guard("10.00")
+    early = run(
+        fixtures, "in-doubt", "resolve", str(recorded.operation_id), "--executed", "--evidence", "x", "--as", abe.email
+    )
+    refused(early, 1, "not in doubt, it is allowed")
+    fixtures.sql(
+        "update sentinel.operation_states set status = 'started', started_at = clock_timestamp(), act_until = clock_timestamp()"
+    )
+    begun = run(
+        fixtures, "in-doubt", "resolve", str(recorded.operation_id), "--executed", "--evidence", "x", "--as", abe.email
+    )
+    refused(begun, 1, "it is started: it falls in doubt where no outcome is reported in time")
     fixtures.sql(
         "update sentinel.operation_states set status = 'in_doubt', started_at = clock_timestamp(),"
         " in_doubt_since = clock_timestamp(), in_doubt_reason = 'no_report'"
