@@ -160,6 +160,24 @@ def test_silence_names_the_system_once(shop: Shop) -> None:
     assert (shop.stands()[0], last_error(shop)) == ("ALLOWED", "platform_backend: lost")
 
 
+def test_what_may_be_done_outside_is_not_paid_another_way_and_its_row_says_why(shop: Shop) -> None:
+    book, platform = Effects(shop.fixtures.pool, shop.fixtures.tenant_id), InMemory("platform_backend")
+    platform.loses_answers = 2
+    outside = Systems({**shop.spies, platform.name: Saga(platform.name, [Effect(platform)], book)}, {})
+    shop.parts["systems"] = outside
+    ready(shop, PUBLIC_FEE)
+    shop.run()
+    shop.parts["systems"] = Systems(shop.spies, {})
+    shop.fixtures.make_due()
+    shop.run()
+    assert (shop.stands()[0], shop.fixtures.executions()) == ("ALLOWED", 0)
+    assert last_error(shop) == "the database refused the execution: an effect of this entry is not done"
+    shop.parts["systems"] = outside
+    shop.fixtures.make_due()
+    shop.run()
+    assert (shop.stands()[0], shop.fixtures.executions(), list(platform.done.values())) == ("EXECUTED", 1, [1])
+
+
 @pytest.fixture
 def server() -> Iterator[EffectsServer]:
     with EffectsServer().running() as running:

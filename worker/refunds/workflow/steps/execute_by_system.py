@@ -7,6 +7,7 @@ write *is* the effect. The report is sent right after the batch, and from the ou
 from __future__ import annotations
 
 import dataclasses
+from collections import ChainMap
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -216,9 +217,8 @@ class Confirm:
                 context.outcome = untouched(row, LedgerState.EXECUTED, None)
                 context.report = Report.just_written(row, execution.report_id, execution.report)
             elif row.ledger_entry_id in impossible:
-                context.event = transitions.after_unknown_outcome(
-                    row, "the database refused the execution", self._retry_policy
-                )
+                why = f"the database refused the execution: {impossible[row.ledger_entry_id]}"
+                context.event = transitions.after_unknown_outcome(row, why, self._retry_policy)
             else:
                 context.outcome = lease_lost(row, context.state)
 
@@ -226,19 +226,20 @@ class Confirm:
         """End the run."""
         return StepResult({})
 
-    def _written(self, executions: Sequence[Execution]) -> tuple[set[str], set[str]]:
-        """(executed, refused by a constraint). One impossible row must not keep the others from being paid."""
+    def _written(self, executions: Sequence[Execution]) -> tuple[set[str], dict[str, str]]:
+        """Those executed, and those that a constraint refused, with why. One impossible row must not keep the others from being paid."""
         ids = [execution.row.ledger_entry_id for execution in executions]
         try:
-            return self._ledger.record_executions(executions), set()
-        except pg.IntegrityError:
+            return self._ledger.record_executions(executions), {}
+        except pg.IntegrityError as error:
             if len(executions) == 1:
-                return set(), set(ids)
+                # Its first line alone: what follows may quote the row.
+                return set(), {ids[0]: error.diag.message_primary or type(error).__name__}
             parts = [self._written([execution]) for execution in executions]
-            return set().union(*(done for done, _ in parts)), set().union(*(not_done for _, not_done in parts))
+            return set().union(*(done for done, _ in parts)), dict(ChainMap(*(not_done for _, not_done in parts)))
         except LedgerUnavailable:
             # The commit may have happened: look before anything else is thought about these rows.
-            return self._ledger.executed(ids), set()
+            return self._ledger.executed(ids), {}
 
 
 def _execution(context: RunContext) -> Execution:
