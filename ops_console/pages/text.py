@@ -16,6 +16,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from sentinel.authority.reasons import trouble_text
 from sentinel.core.money import DIGITS, major_text
 from sentinel.platform.outbound.public_addresses import failure_text
 
@@ -119,7 +120,14 @@ def short(identifier: object) -> Markup:
     )
 
 
-FILTERS = {"visible": visible, "failure": failure_text, "when": when, "span": span, "short": short}
+FILTERS = {
+    "visible": visible,
+    "failure": failure_text,
+    "trouble": trouble_text,
+    "when": when,
+    "span": span,
+    "short": short,
+}
 FUNCTIONS = {
     "money": money, "wire_money": wire_money,
     # For scripts that write the wire's money as `wire_money` does: the currencies that have not two digits.

@@ -69,3 +69,14 @@ REASONS: dict[str, str] = {**DECISION_REASONS, **ESCALATIONS, **STANDINGS}
 def reason_text(code: str) -> str:
     """The sentence for a reason code; a policy's own code reads as its words."""
     return REASONS.get(code) or code.replace("_", " ").capitalize() + "."
+
+
+_REFUND_ENDS = {"refund_denied": "denied", "refund_failed": "failed"}
+
+
+def trouble_text(last_error: str) -> str:
+    """What stopped an order, in words: `refund_denied: stale_window` names a reason code; another text is its own."""
+    kind, _, why = last_error.partition(": ")
+    if kind not in _REFUND_ENDS:
+        return last_error
+    return f"{_REFUND_ENDS[kind]}: {reason_text(why).rstrip('.') if why in REASONS else why}"

@@ -11,6 +11,7 @@ import click
 from ops_console.read_models.order_search import queue
 from ops_console.read_models.order_views import OrderRow, find_order
 from ops_console.resolve_order import DECISIONS, RETRY, resolve_order
+from sentinel.authority.reasons import trouble_text
 from sentinel.cli.common import (
     acting_as,
     json_option,
@@ -42,7 +43,7 @@ class _TableRow:
 
 
 def _table_row(row: OrderRow) -> _TableRow:
-    why = row.last_error if row.status != "QUEUED" else row.reason_code
+    why = row.last_error and trouble_text(row.last_error) if row.status != "QUEUED" else row.reason_code
     amount = str(Money(row.amount_minor, row.currency))
     return _TableRow(row.review_id, row.source, row.order_id, row.status, row.lane, amount, why, row.due_at)
 

@@ -133,6 +133,19 @@ def test_undelivered_alerts_stand_on_the_page_until_they_are_delivered(fixtures:
     assert "delivered</span> by log" in ann.get(f"/ops/orders/demo/{order_id}").text
 
 
+def test_an_order_whose_refund_was_denied_says_why_in_words(fixtures: Any) -> None:
+    order_id = refused_by_shop(fixtures)
+    fixtures.sql(
+        "set session_replication_role = replica; update orders.reviews set status = 'REFUND_REFUSED',"
+        " last_error = 'refund_denied: approval_expired'"
+    )
+    ann = fixtures.browser("ann", "viewer")
+    page = ann.get(f"/ops/orders/demo/{order_id}").text
+    assert "The refund that was filed was not paid (denied: Nobody decided in time)." in page
+    assert "denied: Nobody decided in time<br>" in ann.get("/ops/orders").text
+    assert "refund_denied" not in page
+
+
 def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:
     refused_by_shop(fixtures)
     lanes = (
