@@ -99,6 +99,20 @@ def test_a_card_that_was_decided_meanwhile_closes_its_form_and_changes_nothing(
     assert (place.fixtures.approval_status(approval), votes(place, approval)) == ("rejected", ["reject"])
 
 
+def test_on_a_phone_a_card_is_decided_before_its_limits_and_on_a_desktop_beside_them(
+    people: People, place: Place
+) -> None:
+    address = f"/ops/approvals/{place.fixtures.approval('215.00')}"
+    names = ("Why a person", "Your decision", "Limits it would use")
+    told, word, limits = (
+        people.operator(path=address, viewport=PHONE).get_by_role("heading", name=name).bounding_box() for name in names
+    )
+    assert told["y"] < word["y"] < limits["y"]
+    page = people.operator(path=address)
+    told, word, limits = (page.get_by_role("heading", name=name).bounding_box() for name in names)
+    assert told["x"] == limits["x"] < word["x"] and word["y"] < limits["y"]
+
+
 def test_a_refusal_on_a_phone_comes_into_view_and_a_session_that_ends_takes_no_words(
     people: People, place: Place, watch: Watch
 ) -> None:

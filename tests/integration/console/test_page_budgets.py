@@ -69,6 +69,9 @@ def test_an_approvals_card_shows_what_is_left_of_the_order_that_its_refund_is_of
     )
     fixtures.sql(SET.format("executed_minor = 15000, handled_minor = 5000"), "o-1")
     found = shown(ann.get(page))
+    assert "Approving lifts" in ann.get(page).text
+    fixtures.sql("update sentinel.approvals set offers_approve = false")
+    assert "Approving lifts" not in ann.get(page).text, "what is not offered is not explained"
     assert (found["Paid for the order"], found["Handled by a person"], found["Left"]) == (
         "200.00 USD",
         "50.00 USD",
