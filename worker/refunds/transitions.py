@@ -211,24 +211,25 @@ def after_not_executed(row: LedgerRow) -> Change:
     return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=_NEVER_PAID, failures=1, reason_code=NOT_EXECUTED)
 
 
-def after_not_executed_but(row: LedgerRow, found: Settled | NoAnswer, *, system: str) -> Change:
-    """A person said "not executed", but the settlement system did it, or does not say: for a person, and nothing is freed.
+def after_not_executed_but(row: LedgerRow, found: Settled, *, system: str) -> Change:
+    """A person said "not executed", but the settlement system did it: for a person, and nothing is freed.
 
     That it was done is reported: the authority then has it in doubt again and halts this action of this agent.
     """
-    if isinstance(found, NoAnswer):
-        return give_up(
-            row,
-            f"resolved as not executed, but {system} may have done it: {found.detail}. Ask it before anything is paid",
-            reason=NOT_EXECUTED,
-            in_doubt=True,
-        )
     report = uuid.uuid4()
     why = f"resolved as not executed, but {system} did it: {found.reference}. The authority is told"
     return replace(
         give_up(row, why, reason=NOT_EXECUTED, in_doubt=True), report_id=report,
         report=report_body(row, report, "success", result={"system": system, "reference": found.reference}),
     )  # fmt: skip
+
+
+def after_not_executed_unseen(
+    row: LedgerRow, found: NoAnswer, retry_policy: RetryPolicy, *, system: str
+) -> ReleaseLease:
+    """A person said "not executed", and the settlement system does not say: nothing is freed, and it is looked at again until it does."""
+    why = f"resolved as not executed, but {system} may have done it: {found.detail.removeprefix(f'{system}: ')}"
+    return after_unknown_outcome(row, why, retry_policy)
 
 
 def after_unknown_outcome(row: LedgerRow, detail: str, retry_policy: RetryPolicy) -> ReleaseLease:

@@ -202,8 +202,9 @@ def test_what_its_system_did_all_the_same_is_told_and_halts(
     assert halt.target == "retail-refund-agent refund.create"
 
 
-def test_where_its_system_does_not_say_a_person_must(
-    fixtures: Fixtures, real: Shop, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("was_done", [False, True], ids=["it was not done", "it was done"])
+def test_where_its_system_does_not_say_it_is_asked_until_it_does_and_nothing_is_freed_before(
+    fixtures: Fixtures, real: Shop, monkeypatch: pytest.MonkeyPatch, was_done: bool
 ) -> None:
     system = InMemory("platform_backend")
     outside(real, system)
@@ -213,12 +214,21 @@ def test_where_its_system_does_not_say_a_person_must(
     monkeypatch.undo()
     time_passes(fixtures)
     assert say_not_executed(fixtures) == ""
+    if not was_done:
+        system.done.clear()
     monkeypatch.setattr(InMemory, "look_up", lambda *args: NoAnswer("silent"))
+    for _ in range(2):
+        real.fixtures.make_due()
+        real.run()
+        assert real.stands()[0] == "ALLOWED", "what is not known ends nothing and frees nothing"
+        assert "may have done it: " in fixtures.one("select last_error from refunds.ledger_entries")
+    monkeypatch.undo()
     real.fixtures.make_due()
     real.run()
-    assert real.stands()[::2] == ("ERROR", "not_executed")
-    assert "may have done it" in fixtures.one("select last_error from refunds.ledger_entries")
-    assert fixtures.one("select last_event from refunds.ledger_entries") == "gave_up", "what is not known frees nothing"
+    assert real.stands()[::2] == ("ERROR", "not_executed") and real.fixtures.executions() == 0
+    last = fixtures.one("select last_event from refunds.ledger_entries")
+    assert last == ("gave_up" if was_done else "not_executed")
+    assert len(list_halts(fixtures.console_pool, fixtures.tenant_id)) == was_done
 
 
 def test_no_call_begins_after_the_time_to_act(ledger_fixtures: LedgerFixtures) -> None:

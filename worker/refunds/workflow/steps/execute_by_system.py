@@ -149,7 +149,7 @@ class ExecuteBySystem:
         return self._settled(context, name)
 
     def _not_executed(self, context: RunContext, name: str) -> StepResult:
-        """A person said that it was not executed: the row ends. What its system did all the same is reported."""
+        """A person said that it was not executed: the row ends once its system says so too. What it did all the same is reported."""
         row, system = context.row, self._system(context)
         assert row.start_id is not None
         # What settles in the ledger settles by the execution, and an ALLOWED row has none.
@@ -157,6 +157,8 @@ class ExecuteBySystem:
         found = Refused("never tried") if in_ledger else system.look_up(row.start_id)
         if isinstance(found, Refused):
             context.event = transitions.after_not_executed(row)
+        elif isinstance(found, NoAnswer):
+            context.event = transitions.after_not_executed_unseen(row, found, self._retry_policy, system=name)
         else:
             self._ledger.apply([transitions.start_refused(row, "a person said that this was not executed")])
             context.event = transitions.after_not_executed_but(row, found, system=name)
