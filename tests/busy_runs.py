@@ -34,8 +34,12 @@ def busy_processors() -> Iterator[None]:
 
 def run_once(command: list[str], log: Path) -> tuple[bool, str]:
     """(whether everything passed, pytest's last line)."""
-    with log.open("w") as output:
-        passed = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode == 0
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as suite:
+        try:
+            passed = suite.wait() == 0
+        except BaseException:
+            suite.send_signal(signal.SIGINT)  # it ends what it started; leaving the block waits for that
+            raise
     told = re.findall(r"^=* *(.*(?:passed|failed|error).* in .*?) *=*$", log.read_text(errors="replace"), re.MULTILINE)
     return passed, told[-1] if told else "it did not come to an end"
 
