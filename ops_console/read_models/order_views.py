@@ -255,16 +255,13 @@ _COLUMNS = """b.currency, b.paid_minor, b.reserved_minor, b.executed_minor, b.ha
   b.uncounted_entries,
   case when b.paid_minor is not null then
     greatest(0, b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor) end as left_minor"""
-OF_ENTRY = SqlTemplate("""
+_OF_LEDGER = SqlTemplate("""
 select {columns} from refunds.ledger_entries e
 join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
-where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(ledger_entry_id)s
-""").fill(columns=_COLUMNS)
-OF_APPROVAL = SqlTemplate("""
-select {columns} from refunds.ledger_entries e
-join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
-where e.tenant_id = %(tenant_id)s and e.approval_id = %(approval_id)s
-""").fill(columns=_COLUMNS)
+where e.tenant_id = %(tenant_id)s and {which}
+""")
+OF_ENTRY = _OF_LEDGER.fill(columns=_COLUMNS, which="e.ledger_entry_id = %(ledger_entry_id)s")
+OF_APPROVAL = _OF_LEDGER.fill(columns=_COLUMNS, which="e.approval_id = %(approval_id)s")
 OF_ORDER = SqlTemplate("""
 select {columns} from refunds.order_budgets b
 where b.tenant_id = %(tenant_id)s and b.channel = %(channel)s and b.source = %(source)s and b.order_ref = %(order_ref)s

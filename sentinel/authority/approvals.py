@@ -57,6 +57,11 @@ class ApprovalRow:
     requested_by: str | None
     change: str | None
 
+    @property
+    def shown_status(self) -> str:
+        """The status as people read it: what was handled by a person was not rejected."""
+        return "handled" if self.handled_reference else self.status
+
 
 @dataclass(frozen=True, slots=True)
 class DecidedApproval:

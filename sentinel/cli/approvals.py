@@ -61,7 +61,7 @@ def _table_row(row: ApprovalRow) -> _TableRow:
     people = f"{row.approvals_given} of {row.required_people} ({row.required_role})"
     return _TableRow(
         row.approval_id,
-        "handled" if row.handled_reference else row.status,
+        row.shown_status,
         row.action,
         row.resource,
         amount,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 
 import psycopg
 
+from tests.bench.generator import children_cpu_seconds
 from tests.bench.place import WORKER_PROGRAM, Bench
 from tests.support.fixtures import SECRET
 
@@ -76,7 +76,7 @@ def refunds(bench: Bench, rows: int) -> None:
 
 def run_worker(bench: Bench) -> float:
     """One worker process over what is due: its CPU seconds, those of its start among them."""
-    before = _ended_children()
+    before = children_cpu_seconds()
     with tempfile.TemporaryDirectory() as outbox:
         subprocess.run(
             [sys.executable, "-m", "worker.retail_refund_agent", "--once", "--json"], check=True, stdout=subprocess.DEVNULL,
@@ -84,12 +84,7 @@ def run_worker(bench: Bench) -> float:
                  "SENTINEL_REFUND_AGENT_API_KEY": bench.key, "SENTINEL_TENANT_ID": str(bench.tenant_id),
                  "CONFIRM_SECRETS": SECRET, "WORKER_OUTBOX_DIR": outbox},
         )  # fmt: skip
-    return _ended_children() - before
-
-
-def _ended_children() -> float:
-    told = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return told.ru_utime + told.ru_stime
+    return children_cpu_seconds() - before
 
 
 def private_fees(bench: Bench, rows: int) -> None:

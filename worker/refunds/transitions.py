@@ -224,11 +224,16 @@ def after_not_executed_but(row: LedgerRow, found: Settled, *, system: str) -> Ch
     )  # fmt: skip
 
 
+def without_name(detail: str, system: str) -> str:
+    """What a settlement system answered, without its name: where a row has several effects each answer begins with it."""
+    return detail.removeprefix(f"{system}: ")
+
+
 def after_not_executed_unseen(
     row: LedgerRow, found: NoAnswer, retry_policy: RetryPolicy, *, system: str
 ) -> ReleaseLease:
     """A person said "not executed", and the settlement system does not say: nothing is freed, and it is looked at again until it does."""
-    why = f"resolved as not executed, but {system} may have done it: {found.detail.removeprefix(f'{system}: ')}"
+    why = f"resolved as not executed, but {system} may have done it: {without_name(found.detail, system)}"
     return after_unknown_outcome(row, why, retry_policy)
 
 
@@ -244,7 +249,7 @@ def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system
     """
     report = uuid.uuid4()
     why = (
-        f"{system} refused: {reason.removeprefix(f'{system}: ')[:300]}. Nothing was executed; an administrator "
+        f"{system} refused: {without_name(reason, system)[:300]}. Nothing was executed; an administrator "
         f"says so: `sentinel in-doubt resolve {operation_id} --not-executed`"
     )
     return Change(

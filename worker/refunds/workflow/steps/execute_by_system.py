@@ -174,9 +174,8 @@ class ExecuteBySystem:
                 row, operation_id, system=name, reason=settled.reason
             )
             return StepResult({"settlement": "refused", "report": str(event.report_id)}, tool_used=name)
-        # Of several effects the answer names its system; of one it is the row's own.
-        detail = settled.detail.removeprefix(f"{name}: ") if isinstance(settled, NoAnswer) else "no usable answer"
-        why = f"{name}: {detail}"
+        detail = settled.detail if isinstance(settled, NoAnswer) else "no usable answer"
+        why = f"{name}: {transitions.without_name(detail, name)}"
         context.event = transitions.after_unknown_outcome(row, why, self._retry_policy)
         return StepResult({"settlement": "no answer" if isinstance(settled, NoAnswer) else "failed"}, tool_used=name)
 
