@@ -71,6 +71,11 @@ def reason_text(code: str) -> str:
     return REASONS.get(code) or code.replace("_", " ").capitalize() + "."
 
 
+def started_before_text(outcome: str | None) -> str:
+    """The sentence for an operation that is not permitted again because it was started; `outcome` as reported, if it was."""
+    return "It was done before." if outcome == "success" else "It was started before and may have happened."
+
+
 _REFUND_ENDS = {"refund_denied": "denied", "refund_failed": "failed"}
 
 

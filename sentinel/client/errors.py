@@ -80,4 +80,12 @@ class ActionExpired(ClientError):
 
 
 class AlreadyStarted(ClientError):
-    """The operation was started before: it may have happened, so the block is not entered again."""
+    """The operation was started before, so the block is not entered again.
+
+    `outcome` is what was reported of it: "success" means that it was done, "error" and None that it may have happened.
+    `resolution` is "not_executed" once a person has found that it was not.
+    """
+
+    def __init__(self, idempotency_key: str, outcome: str | None = None, resolution: str | None = None) -> None:
+        super().__init__(f"{idempotency_key} was {'done' if outcome == 'success' else 'started'} before")
+        self.outcome, self.resolution = outcome, resolution

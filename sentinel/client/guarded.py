@@ -239,14 +239,14 @@ def raise_unless_permitted(answer: GuardAnswer) -> None:
     if answer.status == "expired":
         raise ActionExpired(answer.reason or "nobody decided in time")
     if answer.status in ("already_started", "completed"):
-        raise AlreadyStarted(f"{answer.idempotency_key} was started before")
+        raise AlreadyStarted(answer.idempotency_key, answer.outcome, answer.resolution)
     raise ActionDenied(answer.reason_code, answer.reason)
 
 
 def refused_start(answer: GuardAnswer, refused: Rejected) -> ClientError:
     """What a refused start means for the block."""
     if refused.code == "already-started":
-        return AlreadyStarted(f"{answer.idempotency_key} was started before")
+        return AlreadyStarted(answer.idempotency_key)
     if refused.code == "permit-expired":
         return ActionExpired("the permit ran out before the start")
     if refused.status in (403, 409):

@@ -41,12 +41,20 @@ def refusal_message(error: ClientError) -> str:
     return f"Not executed: {details['reason']} [{details['reason_code']}]{approval}. {advice}"
 
 
+def _started_before(error: AlreadyStarted) -> str:
+    if error.outcome == "success":
+        return "this was done before"
+    if error.resolution == "not_executed":
+        return "this was started before and not executed, as a person has found"
+    return "this was started before and may have happened"
+
+
 def _denied(error: ClientError) -> tuple[str, str, str]:
     """(reason code, sentence, retry)."""
     if isinstance(error, ActionDenied):
         return error.reason_code, error.reason.rstrip("."), "never"
     if isinstance(error, AlreadyStarted):
-        return "already_started", "this was started before and may have happened", "never"
+        return "already_started", _started_before(error), "never"
     if isinstance(error, ActionExpired):
         return "expired", "nobody decided in time, or the permission ran out", "never"
     if isinstance(error, KeyConflict):

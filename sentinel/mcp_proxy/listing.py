@@ -12,13 +12,24 @@ import mcp_types as types
 
 from sentinel.tools import ToolTable
 
-_REFUSAL = {
+_REFUSAL: dict[str, Any] = {
     "type": "object",
     "description": "In place of a result: the call was not made, or what came of it is not known.",
     "properties": {
         "decision": {"type": "string"},
         "reason_code": {"type": "string"},
+        "reason": {"type": "string"},
         "retry": {"enum": ["never", "later", "after_approval"]},
+        "operation_id": {"type": "string"},
+        "proof_id": {"type": "string"},
+        "policy_version": {"type": "string"},
+        "approval_id": {"type": "string"},
+        "approval_reason_code": {"type": "string"},
+        "expires_at": {"type": "string"},
+        "continuation": {"type": "string"},
+        "limits": {"type": "array"},
+        "outcome": {"enum": ["success", "error"]},
+        "resolution": {"enum": ["not_executed"]},
     },
     "required": ["decision", "reason_code", "retry"],
 }
@@ -58,5 +69,8 @@ def _or_refusal(schema: dict[str, Any]) -> dict[str, Any]:
     whole = {name: schema[name] for name in _OF_THE_WHOLE if name in schema}
     if schema.get("type") == "object":
         whole["type"] = "object"  # revisions before 2026-07-28 want it at the root
+    if isinstance(schema.get("properties"), dict):  # clients that make types of schemas look for them at the root
+        refusal = _REFUSAL["properties"]
+        whole["properties"] = {name: one for name, one in schema["properties"].items() if name not in refusal}
     own = {name: one for name, one in schema.items() if name not in _OF_THE_WHOLE}
     return {**whole, "anyOf": [own, _REFUSAL]}

@@ -225,7 +225,8 @@ async def with_fastmcp(command: dict[str, Any], mode: str) -> Any:
             return {"tools": {tool.name: tool.input_schema for tool in await client.list_tools()}}
         result = await client.call_tool(command["tool"], command["args"], raise_on_error=False)
         text = " ".join(one.text for one in result.content)
-        return {"error": result.is_error, "text": text, "data": result.structured_content}
+        found = {"error": result.is_error, "text": text, "data": result.structured_content}
+        return {**found, "typed": getattr(result.data, "done", None)} if command.get("typed") else found
 
 
 def main(kind: str) -> None:

@@ -99,7 +99,7 @@ def test_the_policy_backend_is_told_yes_no_and_why(ask: Ask, place: Place) -> No
 
     payment = fresh("pi")
     assert evaluate(5000, payment)["allowed"] is True
-    assert evaluate(5000, payment)["reason"] == "It was started before. [already_started]"
+    assert evaluate(5000, payment)["reason"] == "It was started before and may have happened. [already_started]"
     waiting = evaluate(40_000, payment + "b")
     assert waiting["allowed"] is False and "needs_approval" in waiting["reason"]
     place.vote(pending_approval(place, payment + "b"))

@@ -45,10 +45,17 @@ def test_an_unmodified_client_is_allowed_refused_and_waits(proxied: ProxyProcess
     assert not proxied.refund(NEEDS_PERSON, kind, "-large")["error"]
     again = proxied.refund(NEEDS_PERSON, kind, "-large")
     assert again["data"]["reason_code"] == "already_started" and again["data"]["outcome"] == "success"
+    assert "this was done before [already_started]" in again["text"]
 
     assert proxied.call("close_account", kind, account=proxied.payment)["data"]["reason_code"] == "unmapped_tool"
     assert proxied.call("look_up", kind, payment_intent=proxied.payment)["data"] == {"done": "done: look_up"}
     assert [one["tool"] for one in proxied.effects()] == ["create_refund", "create_refund", "look_up"]
+
+
+def test_a_client_that_makes_types_of_schemas_gets_the_type_of_the_server(proxied: ProxyProcesses) -> None:
+    client = proxied.client("fastmcp")
+    client.send(**proxied.target(), **proxied.refund_call(), typed=True)
+    assert client.answer()["typed"] == "done: create_refund"
 
 
 def test_a_client_that_waits_for_tasks_gets_the_result_of_its_call_once_a_person_approved(

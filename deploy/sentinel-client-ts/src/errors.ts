@@ -94,9 +94,19 @@ export class ActionExpired extends ClientError {
   override readonly name: string = "ActionExpired";
 }
 
-/** The operation was started before: it may have happened, so the effect is not called again. */
+/** The operation was started before, so the effect is not called again. */
 export class AlreadyStarted extends ClientError {
   override readonly name: string = "AlreadyStarted";
+  /** What was reported of it: "success" means that it was done, "error" and undefined that it may have happened. */
+  readonly outcome: string | undefined;
+  /** "not_executed" once a person has found that it was not. */
+  readonly resolution: string | undefined;
+
+  constructor(idempotencyKey: string, outcome?: string, resolution?: string) {
+    super(`${idempotencyKey} was ${outcome === "success" ? "done" : "started"} before`);
+    this.outcome = outcome;
+    this.resolution = resolution;
+  }
 }
 
 /** The last part of a problem's type. */

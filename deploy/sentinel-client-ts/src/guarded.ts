@@ -57,7 +57,7 @@ export function throwUnlessPermitted(answer: GuardAnswer): void {
       throw new ActionExpired(answer.reason || "nobody decided in time");
     case "already_started":
     case "completed":
-      throw new AlreadyStarted(`${answer.idempotencyKey} was started before`);
+      throw new AlreadyStarted(answer.idempotencyKey, answer.outcome, answer.resolution);
     default:
       throw new ActionDenied(answer.reasonCode, answer.reason);
   }
@@ -76,7 +76,7 @@ async function permitted(client: Client, question: GuardQuestion, options: Guard
 
 /** What a refused start means for the effect. */
 function refusedStart(answer: GuardAnswer, refused: Rejected): ClientError {
-  if (refused.code === "already-started") return new AlreadyStarted(`${answer.idempotencyKey} was started before`);
+  if (refused.code === "already-started") return new AlreadyStarted(answer.idempotencyKey);
   if (refused.code === "permit-expired") return new ActionExpired("the permit ran out before the start");
   return refused.status === 403 || refused.status === 409 ? new ActionDenied(refused.code, refused.detail) : refused;
 }

@@ -35,7 +35,7 @@ from sentinel.authority.api.traced import trace_of
 from sentinel.authority.approvals import find_approval
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.engine import Caller
-from sentinel.authority.reasons import reason_text
+from sentinel.authority.reasons import reason_text, started_before_text
 from sentinel.core.errors import (
     Forbidden,
     KeyReused,
@@ -238,7 +238,7 @@ class AapRoutes:
         if found.status == "expired":
             return RequestStatus("expired", max(row.created_at, found.approval_expires_at or row.created_at))
         code = found.status if found.status in ("already_started", "completed") else found.reason_code
-        sentence = "This effect was started before." if code == found.status else reason_text(code)
+        sentence = started_before_text(found.outcome) if code == found.status else reason_text(code)
         return RequestStatus("denied", await self._denied_at(row, found), note=f"{code}: {sentence}")
 
     async def _denied_at(self, row: AapRequest, found: Recorded) -> datetime:

@@ -30,7 +30,7 @@ from sentinel.authority.api.traced import trace_of
 from sentinel.authority.decisions import Peeked, Recorded
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard_rows import GuardRow
-from sentinel.authority.reasons import reason_text
+from sentinel.authority.reasons import reason_text, started_before_text
 from sentinel.core.errors import (
     EngineUnavailable,
     InvalidInput,
@@ -158,7 +158,7 @@ class Evaluations:
         may = may_act(question, found)
         is_over = found.status in ("already_started", "completed") and not may
         code = found.status if is_over else found.reason_code
-        answer = _decision(may, code, "It was started before." if is_over else reason_text(code))
+        answer = _decision(may, code, started_before_text(found.outcome) if is_over else reason_text(code))
         told = answer["context"]
         told |= {
             "status": found.status, "operation_id": found.operation_id, "idempotency_key": question.operation.idempotency_key,

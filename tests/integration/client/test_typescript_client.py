@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.timeout(INSTALL_SECONDS + 180), pytest.mark.xdist_grou
 EFFECTS = """
 const asking = client();
 await tried("allowed", asking, gift("10.00", "small"), (answer) => `${answer.status} ${answer.operationId.length}`);
-await tried("repeated", asking, gift("10.00", "small"));
+said["repeated was a"] = (await tried("repeated", asking, gift("10.00", "small"))).outcome;
 await tried("another", asking, gift("11.00", "small"));
 const denied = await tried("denied", asking, gift("1000.00", "huge"));
 said.reason = denied.reasonCode;
@@ -54,7 +54,7 @@ def test_an_effect_is_called_once_and_only_when_allowed_and_its_outcome_is_repor
     with listening(fixtures.app) as url:
         found = ran(package, EFFECTS, url, fixtures.key)
     assert found["said"] == {
-        "allowed": "allowed 36", "repeated": "AlreadyStarted", "another": "KeyConflict", "denied": "ActionDenied",
+        "allowed": "allowed 36", "repeated": "AlreadyStarted", "repeated was a": "success", "another": "KeyConflict", "denied": "ActionDenied",
         "reason": "over_limit", "throws": "RangeError", "thrown": "secret", "throws again": "AlreadyStarted",
         "not a number": "TypeError", "a big integer": "done", "asked as its number": "completed",
         **{f"a {what}": "TypeError, named" for what in ("huge", "map", "set", "code", "tag")}, "check": "ALLOW", "heartbeat": "OK",

@@ -233,10 +233,11 @@ def test_the_block_is_entered_only_with_a_started_permit_and_its_outcome_is_repo
             async with guarded(client, "refund.create", params=params(1), idempotency_key="b"):
                 raise ZeroDivisionError
         assert authority.operations["b"].outcome == "error"
-        for key in ("a", "b"):
-            with pytest.raises(AlreadyStarted):
+        for key, outcome in (("a", "success"), ("b", "error")):
+            with pytest.raises(AlreadyStarted) as again:
                 async with guarded(client, "refund.create", params=params(1), idempotency_key=key):
                     raise AssertionError("entered twice")
+            assert again.value.outcome == outcome
         with pytest.raises(ActionDenied) as denied:
             async with guarded(client, "refund.create", params=params(5000), idempotency_key="c"):
                 raise AssertionError("entered")
