@@ -67,12 +67,19 @@ _TIMES = sum(1 << 80 + 128 * place for place in range(1, 5))
 _VERSIONS = (
     sum(7 << 76 + 128 * place for place in range(1, 5)) | 4 << 76 | sum(2 << 62 + 128 * place for place in range(5))
 )
-_RANDOM = sum((0xFFF << 64 | _LOW) << 128 * place for place in range(5)) | ((1 << 48) - 1) << 80
+_FIRST_EVENT, _SECOND_EVENT = 1 << 75 + 128 * 3, 1 << 75 + 128 * 2
+"""The highest random bit of the second and third id."""
+_RANDOM = (sum((0xFFF << 64 | _LOW) << 128 * place for place in range(5)) | ((1 << 48) - 1) << 80) & ~_FIRST_EVENT
 
 
 def guard_ids(milliseconds: int, random: bytes) -> bytes:
-    """Four UUIDv7 of a time and then a UUIDv4, 16 bytes each, of 80 random bytes: those of a guard, made at once, which takes a fifth of one by one."""
-    return (int.from_bytes(random, "big") & _RANDOM | _VERSIONS | milliseconds * _TIMES).to_bytes(80, "big")
+    """Four UUIDv7 of a time and then a UUIDv4, 16 bytes each, of 80 random bytes: those of a guard, made at once, which takes a fifth of one by one.
+
+    The second is always less than the third: events of one transaction are in the order of their ids, and a decision comes before its start.
+    """
+    return (int.from_bytes(random, "big") & _RANDOM | _VERSIONS | _SECOND_EVENT | milliseconds * _TIMES).to_bytes(
+        80, "big"
+    )
 
 
 def _of_int(value: int) -> uuid.UUID:

@@ -52,6 +52,18 @@ def with_start(body: dict[str, Any], start_id: str | None = None) -> dict[str, A
     return {**body, "start_id": start_id or str(uuid.uuid4())}
 
 
+def test_a_decision_is_before_its_start_in_the_feed(fixtures: Fixtures) -> None:
+    for number in range(12):
+        fixtures.guard(with_start(guard_body(f"alone-{number}", value=1)))
+    at_once([lambda key=f"set-{n}": fixtures.guard(with_start(guard_body(key, value=1))) for n in range(24)])  # type: ignore[misc]
+    fixtures.run_housekeeping()
+    kinds = fixtures.admin.execute(
+        "select array_agg(e.kind order by f.position) from sentinel.event_rows e join sentinel.feed f using (tenant_id, event_id)"
+        " where e.operation_id is not null group by e.operation_id"
+    ).fetchall()
+    assert kinds == [(["decision", "start"],)] * 36
+
+
 def started(fixtures: Fixtures) -> list[tuple[Any, ...]]:
     """Every start there is: its event, and the state that names it."""
     return fixtures.admin.execute(
