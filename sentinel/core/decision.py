@@ -33,7 +33,7 @@ REASONS: dict[str, str] = {
     "engine_unavailable": "The decision could not be recorded; nothing is allowed.",
     "velocity_halted": "More in a few minutes than is declared: the velocity breaker halted it; a person lifts that.",
     "halted": "A halt covers this action.",
-    "no_matching_policy": "No policy covers this action.",
+    "no_matching_policy": "No policy covers this action, or none of its rules says that it may be done.",
     "duplicate_resource": "The same thing is already under way or done under another key.",
     "looks_like_duplicate": "It differs only in case or punctuation at the end from what is already under way or done.",
     "approval_rejected": "A person rejected this.",
