@@ -45,5 +45,7 @@ async def run(client: Client, prompt: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     with Client(sys.argv[1], sys.argv[2], agent_id="example-claude") as one:
         asyncio.run(run(one, sys.argv[3]))

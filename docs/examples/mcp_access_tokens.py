@@ -92,7 +92,7 @@ async def proxy(url, key, resource, issuer_url):
         process = subprocess.Popen([
             sys.executable, "-m", "sentinel.mcp_proxy.main", "--url", url, "--key-file", f"{folder}/proxy.key",
             "--access-tokens", f"{folder}/access.yaml", "--listen", address, "--server", "local",
-            "--tools", str(REPO / "policies" / "tools.yaml"), "--upstream-command", shlex.join([sys.executable, mcp_agent.__file__]),
+            "--tools", str(REPO / "policies" / "tools.yaml"), "--upstream-command", shlex.join([sys.executable, mcp_agent.__file__, "serve"]),
         ], env={"PYTHONPATH": str(REPO)})  # fmt: skip
         try:
             async with httpx2.AsyncClient() as http:
@@ -135,4 +135,6 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

@@ -44,14 +44,16 @@ async def main(url: str, key: str) -> None:
         key_file.flush()
         proxy = StdioServerParameters(command=sys.executable, args=[
             "-m", "sentinel.mcp_proxy.main", "--url", url, "--key-file", key_file.name, "--agent", "example-mcp",
-            "--tools", str(TABLE), "--server", "local", "--upstream-command", shlex.join([sys.executable, __file__]),
+            "--tools", str(TABLE), "--server", "local", "--upstream-command", shlex.join([sys.executable, __file__, "serve"]),
         ], env={"PYTHONPATH": str(Path(__file__).parents[2])})  # fmt: skip
         async with Client(proxy) as agent, AsyncClient(url, key, agent_id="example-mcp") as authority:
             await issue_cards(agent, authority, "mcp")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
+    if sys.argv[1:] == ["serve"]:
         server.run()
+    elif len(sys.argv) != 3:
+        sys.exit(__doc__)
     else:
         asyncio.run(main(*sys.argv[1:]))

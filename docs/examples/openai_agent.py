@@ -47,5 +47,7 @@ async def run(client: Client) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     with Client(sys.argv[1], sys.argv[2], agent_id="example-openai") as one:
         asyncio.run(run(one))

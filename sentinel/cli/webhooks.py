@@ -100,7 +100,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
     """List receivers with how far each is behind."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_endpoints(pool, tenant_of(pool, tenant))
-    show_rows(rows, COLUMNS, as_json=as_json, empty="Nobody is sent events.")
+    show_rows(rows, COLUMNS, as_json=as_json, empty="Nobody is sent events.", words={"last_error": failure_text})
 
 
 @group.command()
@@ -185,7 +185,7 @@ def dead_letters(tenant: str | None, as_json: bool) -> None:
     """List what receivers did not take in time."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_dead_letters(pool, tenant_of(pool, tenant))
-    show_rows(rows, LETTERS, as_json=as_json, empty="There is no dead letter.")
+    show_rows(rows, LETTERS, as_json=as_json, empty="There is no dead letter.", words={"last_error": failure_text})
 
 
 @group.command("resend")

@@ -39,6 +39,16 @@ def test_an_example_issues_the_small_card_waits_for_a_person_is_refused_the_huge
     assert "issued" not in again and again.count("already_started") == 2 and "over_limit" in again
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_without_arguments_says_what_it_wants(name: str) -> None:
+    command = [python_of(name), str(REPO / "docs" / "examples" / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment_variables())
+    assert done.returncode == 1 and f"python docs/examples/{name}.py http://127.0.0.1:7860 KEY" in done.stderr, (
+        done.stderr
+    )
+    assert "Traceback" not in done.stderr
+
+
 def printed(name: str, place: Place) -> str:
     """What the example prints; whom it waits for approves."""
     with started(name, place) as process:
@@ -102,12 +112,22 @@ def test_the_policy_of_ones_own_is_a_good_one(tmp_path: Path) -> None:
         assert policy_decision(call, library).verdict == wanted
 
 
-def started(name: str, place: Place, *arguments: str, **env: str) -> subprocess.Popen[str]:
-    """The example, running. Skips where its framework cannot be installed."""
+def python_of(name: str) -> str:
+    """The interpreter that the example runs under. Skips where its framework cannot be installed."""
     framework = EXAMPLES[name]
     try:
-        python = sys.executable if framework is None else str(interpreter_of(framework))
+        return sys.executable if framework is None else str(interpreter_of(framework))
     except NotInstalled as error:
         pytest.skip(str(error))
-    command = [python, str(REPO / "docs" / "examples" / f"{name}.py"), place.url, place.fixtures.key, *arguments]
+
+
+def started(name: str, place: Place, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    """The example, running."""
+    command = [
+        python_of(name),
+        str(REPO / "docs" / "examples" / f"{name}.py"),
+        place.url,
+        place.fixtures.key,
+        *arguments,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**environment_variables(), **env})

@@ -104,7 +104,9 @@ def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypa
     run("disable", made["endpoint_id"], exit_code=1)
     run("enable", made["endpoint_id"])
     endpoint, event = webhook_with_dead_letter(fixtures)
-    assert [one["event_id"] for one in run("dead-letters")] == [event]
+    (letter,) = run("dead-letters")
+    assert (letter["event_id"], letter["last_error"]) == (event, "http_500")
+    assert " answered 500 " in CliRunner().invoke(main, ["webhooks", "dead-letters"]).stdout
     assert run("resend", endpoint, event) == {"endpoint_id": endpoint, "asked": 1}
     run("resend", endpoint, exit_code=1)
     told = [
