@@ -53,6 +53,8 @@ def main() -> None:
     parser.add_argument("pytest", nargs="*", help="pytest's arguments, after --")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    # Begun in the background by a shell this is ignored, and the suite, which is ended by it, would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     LOGS.mkdir(parents=True, exist_ok=True)
     in_a_row, failed = 0, 0
     with busy_processors():

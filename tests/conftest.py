@@ -39,6 +39,7 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+LOGS = structlog.get_config()
 # How fast a machine is at a moment says nothing of the code: no generated case has a deadline, or a time to be made in.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -76,6 +77,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
             item.add_marker(pytest.mark.xdist_group(group))
     yield
     items.sort(key=_rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """A test that sets up this process's logs as a program's own changes what all tests after it print."""
+    yield
+    if structlog.get_config() != LOGS:
+        structlog.configure(**LOGS)
+        pytest.fail(f"{item.nodeid} left the logs of this process set up otherwise")
 
 
 def pytest_collection_finish() -> None:

@@ -44,7 +44,9 @@ class SchemaNotReady(SentinelError):
 
 def current_revision(connection: psycopg.Connection) -> str | None:
     """The revision the database is at, or None for an empty one."""
-    if connection.execute("select to_regclass('public.schema_version')").fetchone() == (None,):
+    # Not by to_regclass, which a session may answer from its cache: there was no table when it asked before another's migration.
+    there = "select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
+    if connection.execute(f"{there} where n.nspname = 'public' and c.relname = 'schema_version'").fetchone() is None:
         return None
     row = connection.execute("select version_num from public.schema_version").fetchone()
     return row[0] if row else None

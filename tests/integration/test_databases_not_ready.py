@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import click
 import psycopg
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 
 from sentinel.cli.main import main as sentinel
@@ -126,6 +128,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str],
     monkeypatch.chdir(tmp_path)
     # What a program in the foreground would set for itself is not set for the tests.
     monkeypatch.setattr(signal, "signal", lambda *_: signal.SIG_DFL)
+    monkeypatch.setattr(structlog, "configure", lambda **_: None)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     secret = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"
     env = {
         "SENTINEL_SECRET_KEYS": secret, "SENTINEL_EXPORT_SECRETS": secret, "SENTINEL_CONFIRM_SECRETS": secret,

@@ -47,6 +47,13 @@ def test_several_migrations_at_once_make_one_schema(empty_url: str) -> None:
         require_head(connection)
 
 
+def test_a_schema_that_another_made_meanwhile_is_seen_in_the_same_transaction(empty_url: str) -> None:
+    with psycopg.connect(empty_url) as connection, psycopg.connect(empty_url, autocommit=True) as other:
+        assert current_revision(connection) is None
+        other.execute("create table public.schema_version as select %s::text as version_num", [HEAD])
+        assert current_revision(connection) == HEAD
+
+
 def test_migrating_again_changes_nothing(database_url: str) -> None:
     fixtures = make_fixtures(database_url)
     try:
