@@ -231,6 +231,15 @@ def test_the_agents_reasoning_is_neither_a_fact_nor_part_of_what_is_decided(inst
     assert note.startswith("fact_missing: "), "what nobody vouches for tightens, whatever the words say"
 
 
+def test_a_request_is_decided_within_the_trace_that_it_came_from(instance: Instance) -> None:
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    body = call()
+    asked = instance.ask("POST", REQUESTS, body, Idempotency_Key="call-1", traceparent=f"00-{trace}-{span}-01")
+    assert asked.status_code == 201, asked.text
+    kept = instance.fixtures.one("select encode(trace, 'hex') from sentinel.event_rows where kind = 'decision'")
+    assert kept == trace + span
+
+
 def test_the_same_effect_under_another_call_is_started_once(instance: Instance) -> None:
     body = call(payment="pi_9")
     one, other = instance.made(body, "call-1"), instance.made(body, "call-2")
