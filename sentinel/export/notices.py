@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sentinel.authority.reasons import reason_text
+from sentinel.core.money import parse_money
 from sentinel.export.cloud_events import REQUESTED, EventMessage, FeedEvent, messages_of
 from sentinel.export.deliveries import Claim, Resend
 from sentinel.platform.outbound.mail import Mail, Mailer
@@ -17,15 +19,13 @@ from sentinel.platform.outbound.slack import SlackWebhook, slack_text
 
 
 def notice_lines(data: Mapping[str, Any], console_url: str) -> list[str]:
-    """What is asked, by whom, why a person has to look, until when, and where. Identifiers, codes and amounts alone."""
+    """What is asked, by whom, why a person has to look, until when, and where. Identifiers, amounts and our own sentences alone."""
     amount = data.get("amount")
-    what = f"{data.get('action')} by {data.get('agent_id')}" + (
-        f", {amount['value']} {amount['currency']}" if amount else ""
-    )
+    what = f"{data.get('action')} by {data.get('agent_id')}" + (f", {parse_money(**amount)}" if amount else "")
     people = data.get("required_people", 1)
     return [
         f"Approval wanted: {what}",
-        f"Why: {', '.join(data.get('reasons', ()))}",
+        f"Why: {' '.join(map(reason_text, data.get('reasons', ())))}",
         f"By: {people} {'person' if people == 1 else 'people'} with the role {data.get('required_role')}, until {_minute(data.get('expires_at'))}",
         f"{console_url.rstrip('/')}/ops/approvals/{data['approval_id']}",
     ]

@@ -98,7 +98,7 @@ def test_a_channel_is_told_of_an_approval_with_a_link_and_nothing_that_approves(
     assert server.asked[0].body == server.asked[1].body
     assert list(server.asked[0].json) == ["text"], "text alone: no button"
     text = server.asked[0].json["text"]
-    assert text.startswith("*Approval wanted: refund.create by retail-refund-agent, 900 USD*")
+    assert text.startswith("*Approval wanted: refund.create by retail-refund-agent, 900.00 USD*\nWhy: The amount ")
     assert re.search(r", until 20\d\d-\d\d-\d\d \d\d:\d\d UTC\n", text)
     assert text.endswith(f"{CONSOLE}ops/approvals/{answer['approval_id']}")
     (row,) = [
@@ -123,7 +123,7 @@ def test_a_mailbox_is_told_of_an_approval(export: Export, monkeypatch: pytest.Mo
     ((mail, to),) = handed_in
     assert (to, mail["Subject"]) == (
         "desk@shop.example",
-        "Approval wanted: refund.create by retail-refund-agent, 900 USD",
+        "Approval wanted: refund.create by retail-refund-agent, 900.00 USD",
     )
     assert f"{CONSOLE}ops/approvals/{answer['approval_id']}" in mail.get_content()
     assert mail["Message-ID"] == f"<{answer['decision_event_id']}.approval-requested@shop.example>", (
@@ -143,7 +143,7 @@ def test_a_mail_server_is_handed_one_mail_for_each_approval(export: Export) -> N
         send(export, sender)
         mailbox.shutdown()
     mails = [message_from_bytes(one, policy=policy.default) for one in mailbox.taken]
-    assert [mail["Subject"].split(", ")[1] for mail in mails] == ["900 USD", "800 USD"], "not of what is allowed"
+    assert [mail["Subject"].split(", ")[1] for mail in mails] == ["900.00 USD", "800.00 USD"], "not of what is allowed"
     for mail, answer in zip(mails, answers_given[1:], strict=True):
         assert isinstance(mail, EmailMessage)
         assert mail.get_content().splitlines()[-1] == f"{CONSOLE}ops/approvals/{answer['approval_id']}"
