@@ -44,9 +44,13 @@ class SumRow:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Words given in the last 24 hours: how many, and how long the middle and the slowest of twenty waited, in seconds."""
+    """Words given in the last 24 hours: how many, and how long the middle and the slowest of twenty waited, in seconds.
+
+    `expired` ran out before anybody gave one: what was asked about is denied. Both are at most a thousand.
+    """
 
     given: int
+    expired: int
     median_seconds: float | None
     slow_seconds: float | None
 
@@ -100,6 +104,8 @@ group by o.currency order by o.currency
 # The last thousand of a day: enough for a middle, whatever a day brings.
 ANSWERS = """
 select count(*)::integer as given,
+  (select count(*)::integer from (select from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.status = 'expired'
+     and a.decided_at > statement_timestamp() - interval '24 hours' limit 1000) ran_out) as expired,
   percentile_cont(0.5) within group (order by seconds) as median_seconds,
   percentile_cont(0.95) within group (order by seconds) as slow_seconds
 from (select extract(epoch from a.decided_at - a.created_at)::double precision as seconds from sentinel.approvals a

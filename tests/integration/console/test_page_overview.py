@@ -12,6 +12,7 @@ import pytest
 
 from ops_console.pages.decision_minutes import DecisionMinutes, Part, in_steps
 from ops_console.read_models.overview import MinuteRow
+from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.store.database import Pool
 
 
@@ -68,6 +69,10 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: 
     ):
         assert f'href="{address}"' in page, address
     assert "never seen" in page
+    assert "nothing expired in 24 h" in page
+    run_housekeeping(fixtures.authority.pool, 900)
+    after = " ".join(re.sub(r"<[^>]+>", " ", vic.get("/ops/overview/now").get_data(as_text=True)).split())
+    assert "Expired undecided 1 nobody decided in time in 24 h, so it was denied" in after
     assert 'hx-get="/ops/overview/now"' in vic.get("/ops").get_data(as_text=True)
 
     parts = vic.get("/ops/overview/decisions").get_data(as_text=True)
