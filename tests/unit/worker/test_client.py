@@ -28,6 +28,7 @@ from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import FAULTS, always
+from tests.support.ledger_fixtures import wait_until
 
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 
@@ -49,6 +50,13 @@ def authority(shared: FakeAuthority) -> FakeAuthority:
 @pytest.fixture
 def client(authority: FakeAuthority) -> Iterator[Client]:
     """A client of it."""
+    with Client(authority.url, "key", agent_id="agent", timeout_seconds=10, retries=1) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty(authority: FakeAuthority) -> Iterator[Client]:
+    """A client that soon gives up."""
     with Client(authority.url, "key", agent_id="agent", timeout_seconds=0.4, retries=1) as made:
         yield made
 
@@ -63,18 +71,18 @@ def ask(client: Client, value: int = 1, key: str = "k") -> GuardAnswer:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_faulty_answer_is_a_permission_and_none_takes_longer_than_the_deadline(
-    authority: FakeAuthority, client: Client, fault: str
+    authority: FakeAuthority, hasty: Client, fault: str
 ) -> None:
     authority.misbehave = always(FAULTS[fault])
     began = time.monotonic()
     with pytest.raises(Unreachable):
-        ask(client)
+        ask(hasty)
     assert in_time(time.monotonic() - began, 0.9)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_in_a_batch_a_faulty_answer_is_an_error_and_never_a_permission(
-    authority: FakeAuthority, client: Client, fault: str
+    authority: FakeAuthority, hasty: Client, fault: str
 ) -> None:
     authority.misbehave = always(FAULTS[fault])
     questions = [
@@ -86,7 +94,7 @@ def test_in_a_batch_a_faulty_answer_is_an_error_and_never_a_permission(
         }
         for n in range(3)
     ]
-    assert [type(answer) for answer in client.guard_many(questions)] == [Unreachable] * 3
+    assert [type(answer) for answer in hasty.guard_many(questions)] == [Unreachable] * 3
 
 
 @pytest.mark.parametrize(
@@ -212,9 +220,9 @@ def test_abort_ends_calls_under_way(authority: FakeAuthority) -> None:
     with Client(authority.url, "key", agent_id="a", timeout_seconds=30, retries=2) as client:
         thread = threading.Thread(target=call)
         thread.start()
-        time.sleep(0.2)
+        wait_until(lambda: authority.calls == ["heartbeat"])
         client.abort()
-        thread.join(1)
+        thread.join(20)
     assert len(ended) == 1
 
 
