@@ -338,14 +338,18 @@ def test_the_loop_works_answers_an_operator_and_ends_when_told(
 def test_a_heartbeat_keeps_a_row_that_takes_longer_than_its_lease(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
-    holder, taker = ledger_fixtures.ledger_of("holder", lease_seconds=0.3), ledger_fixtures.ledger_of("taker")
+    holder, taker = ledger_fixtures.ledger_of("holder", lease_seconds=60), ledger_fixtures.ledger_of("taker")
     ledger_fixtures.add(new_row("r"))
     row = holder.claim(1)[0]
+    nearly_over = "update refunds.ledger_entries set lease_until = clock_timestamp() + interval '20 seconds'"
     for _ in range(4):
-        time.sleep(0.15)
+        ledger_fixtures.admin.execute(nearly_over)
         holder.extend(["r"])
+        assert ledger_fixtures.one(
+            "select lease_until > clock_timestamp() + interval '20 seconds' from refunds.ledger_entries"
+        )
         assert taker.claim(1) == []
-    time.sleep(0.35)
+    ledger_fixtures.make_due()
     holder.extend(["r"])
     assert len(taker.claim(1)) == 1
     assert holder.apply([Change(row, LedgerState.GUARDING, LedgerEvent.DENIED)]) == {}
