@@ -26,7 +26,7 @@ from worker.cli import main as worker
 ID, WHO = str(uuid.uuid4()), "--as a@b.example --reason r"
 ASKS_A_DATABASE = f"""
 sentinel demo --data-dir var --port FREE --console-port FREE --orders-port FREE --board-port FREE
-sentinel serve
+sentinel serve --port FREE
 sentinel migrate
 sentinel tenants create x
 sentinel tenants list
@@ -76,7 +76,7 @@ sentinel doctor
 worker enqueue rows.jsonl
 worker facts facts.jsonl
 worker import-orders orders.csv
-worker order-review serve
+worker order-review serve --port FREE
 worker reconcile
 worker retry --all-errors --reason r
 worker run --once
