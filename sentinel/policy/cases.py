@@ -2,12 +2,13 @@
 
 A case goes through the library like a guard request, so it also tests which policy covers the action. `usage` says
 how much of a limit is already used; `null` in a case takes a field of the base request away. `asked_by: agent` asks with the key
-of an agent; without it a worker asks, whose word counts on the facts that it vouches for.
+of an agent; without it a worker asks, whose word counts on the facts that it vouches for. `at` is the moment of the decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,13 +22,13 @@ from sentinel.core.money import parse_money
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import WORKER_REQUESTER, FactSet, Requester, decide, extract_facts
 from sentinel.policy.library import PolicyLibrary
-from sentinel.policy.source import Node, Source, Table, plain, read_source
+from sentinel.policy.source import Node, Scalar, Source, Table, plain, read_source
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
-"""The instant at which all cases are decided."""
+"""The instant at which a case is decided that does not say `at`."""
 
 _FILE = ("policy", "base", "cases")
-_CASE = ("name", "policy", "request", "asked_by", "usage", "want")
+_CASE = ("name", "policy", "at", "request", "asked_by", "usage", "want")
 _WANT = ("decision", "reason", "reasons", "people", "approvable")
 
 
@@ -42,6 +43,7 @@ class PolicyCase:
     usage: Mapping[str, str]
     want: Mapping[str, Any]
     requester: Requester = WORKER_REQUESTER
+    at: datetime = NOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = Non
         if "policy" in fields:
             source.one_of(fields["policy"], "policy", limits)
         for node, case in zip(nodes, cases, strict=True):
-            _check_names(source.within(case.name), source.table(node, "a case"), case, limits)
+            _check_names(source.within(case.name, "case"), source.table(node, "a case"), case, limits)
     names = [case.name for case in cases]
     for case in cases:
         if names.count(case.name) > 1:
@@ -122,7 +124,7 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
     table = source.fields(node, "a case", known=_CASE, required=("name", "want"))
     entries = table.entries
     name = source.text(entries["name"], "name")
-    view = source.within(name)
+    view = source.within(name, "case")
     want = view.fields(entries["want"], "want", known=_WANT, required=("decision", "reason"))
     view.one_of(want.entries["decision"], "want: decision", [verdict.value for verdict in Verdict])
     if "policy" in entries:
@@ -137,9 +139,19 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
         raise view.error(table.place, f"request: {error.detail}") from error
     by = view.one_of(entries["asked_by"], "asked_by", ("agent", "worker")) if "asked_by" in entries else "worker"
     requester = Requester(is_worker=by == "worker")
+    at = _moment(view, entries["at"]) if "at" in entries else NOW
     return PolicyCase(
-        name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]), requester
+        name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]), requester, at
     )
+
+
+def _moment(source: Source, node: Node) -> datetime:
+    if isinstance(node, Scalar) and node.kind in ("str", "timestamp"):
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(node.text)
+            if moment.tzinfo is not None:
+                return moment.astimezone(UTC)
+    raise source.error(node.place, "at must be a time with its zone", 'e.g. "2026-11-25T22:30:00+01:00"')
 
 
 def _check_names(source: Source, case: Table, read: PolicyCase, limits: Mapping[str, Collection[str]]) -> None:
@@ -172,7 +184,7 @@ def _decide(library: PolicyLibrary, case: PolicyCase) -> Decision:
     if compiled is None:
         return no_matching_policy()
     facts = extract_facts(compiled, case.request, case.requester)
-    decision = decide(compiled, facts, NOW)
+    decision = decide(compiled, facts, case.at)
     # A DENY asked for no limits; what its findings say is already the whole answer.
     return _with_limits(case, facts, decision) if decision.limits else decision
 

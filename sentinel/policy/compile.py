@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.decision import Finding, Verdict
+from sentinel.policy.closed_values import ClosedValues, check_closed_values, closed_values
 from sentinel.policy.conditions import Condition, ConditionError, Conditions, ConditionSet, references
 from sentinel.policy.document import covered_currencies, rate_in_words
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
@@ -143,7 +144,10 @@ def _compile(source: Source, parsed: ParsedPolicy) -> CompiledPolicy | None:
     policy, known = parsed.policy, variables(parsed.policy)
     _check_names(source, parsed)
     conditions = Conditions(known)
-    compiled = {name: _condition(source.within(name), conditions, text) for name, text in parsed.conditions.items()}
+    closed = closed_values(policy)
+    compiled = {
+        name: _condition(source.within(name), conditions, text, closed) for name, text in parsed.conditions.items()
+    }
     if not source.errors:
         check_evidence(source, parsed, known)
         check_vouching(source, parsed, known)
@@ -183,10 +187,13 @@ def _evidence(policy: Policy) -> tuple[tuple[FactPath, Fact], ...]:
     return tuple(sorted(found, key=lambda one: len(one[0])))
 
 
-def _condition(source: Source, conditions: Conditions, parsed: Scalar) -> Condition | None:
+def _condition(
+    source: Source, conditions: Conditions, parsed: Scalar, closed: Mapping[str, ClosedValues]
+) -> Condition | None:
     try:
         compiled = conditions.compile(parsed.text)
         conditions.check_constants(parsed.text)
+        check_closed_values(parsed.text, compiled.tree, closed)
         return compiled
     except ConditionError as error:
         hint = error.hint or (nearest(error.unknown, conditions.variables) if error.unknown else None)

@@ -1,4 +1,4 @@
-"""The error of policy files: file, line, column, rule and hint, with a compiler-style explanation."""
+"""The error of policy files: file, line, column, part and hint, with a compiler-style explanation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class PolicyError(SentinelError):
     """A policy or cases file that is not accepted. One thing wrong, with its place.
 
     `file` is the path as the caller gave it; `line` and `column` are 0 where the fault has no place
-    (an unreadable file, a missing folder); `rule` is the id of the rule or limit, `source_line` its text.
+    (an unreadable file, a missing folder); `rule` is the id of the part of the file that is at fault and `part` what it is
+    ("rule", "limit", "breaker", "tool", "case", …), `source_line` the text of the line.
     """
 
     code = "policy-invalid"
@@ -34,10 +35,11 @@ class PolicyError(SentinelError):
         file: str,
         place: SourcePosition | None = None,
         rule: str | None = None,
+        part: str = "rule",
         hint: str | None = None,
         source_line: str = "",
     ) -> None:
-        self.message, self.file, self.rule, self.hint = message, file, rule, hint
+        self.message, self.file, self.rule, self.part, self.hint = message, file, rule, part, hint
         self.line, self.column = (place.line, place.column) if place else (0, 0)
         self.source_line = source_line
         super().__init__(self._one_line())
@@ -47,28 +49,30 @@ class PolicyError(SentinelError):
         """ "file:line:column", or the file alone."""
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
+    @property
+    def _named(self) -> str:
+        return f'{self.part} "{self.rule}": ' if self.rule else ""
+
     def _one_line(self) -> str:
-        rule = f'rule "{self.rule}": ' if self.rule else ""
-        return f"{self.where}: {rule}{self.message}" + (f" ({self.hint})" if self.hint else "")
+        return f"{self.where}: {self._named}{self.message}" + (f" ({self.hint})" if self.hint else "")
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`; `source_line` is the text that the fault stands on."""
         return {
-            "file": self.file, "line": self.line, "column": self.column, "rule": self.rule, "message": self.message,
-            "hint": self.hint, "source_line": self.source_line,
+            "file": self.file, "line": self.line, "column": self.column, "rule": self.rule, "part": self.part,
+            "message": self.message, "hint": self.hint, "source_line": self.source_line,
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> PolicyError:
         """The inverse of `as_json`."""
         place = SourcePosition(found["line"], found["column"]) if found["line"] else None
-        return cls(found["message"], file=found["file"], place=place, rule=found["rule"], hint=found["hint"],
-                   source_line=found["source_line"])  # fmt: skip
+        return cls(found["message"], file=found["file"], place=place, rule=found["rule"], part=found["part"],
+                   hint=found["hint"], source_line=found["source_line"])  # fmt: skip
 
     def explain(self) -> str:
         """Several lines: what is wrong, the line it stands on with a caret under it, and what may be meant."""
-        rule = f'rule "{self.rule}": ' if self.rule else ""
-        lines = [f"{self.where}: error: {rule}{self.message}"]
+        lines = [f"{self.where}: error: {self._named}{self.message}"]
         if self.line:
             margin = f"{self.line:>5} | "
             lines += [margin + self.source_line, " " * (len(margin) - 2) + "| " + " " * (self.column - 1) + "^"]

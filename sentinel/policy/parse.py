@@ -188,7 +188,7 @@ class _Items:
                 when = table.entries.get("when")
                 if isinstance(when, Scalar) and when.kind == "str":
                     self.conditions[name] = when
-                found.append(take(source.within(name), table, name))
+                found.append(take(source.within(name, what.removesuffix("s")), table, name))
         return tuple(found)
 
     def _id(self, source: Source, table: Table, what: str) -> str:
@@ -198,7 +198,7 @@ class _Items:
         name = source.text(node, "id", form=NAME_FORM, means="an id of small letters, digits and underscores")
         if name in self.taken:
             hint = f"first on line {self.taken[name].line}"
-            raise source.within(name).error(node.place, f'duplicate id "{name}"', hint)
+            raise source.within(name, what.removesuffix("s")).error(node.place, f'duplicate id "{name}"', hint)
         self.taken[name] = node.place
         return name
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
@@ -61,21 +62,29 @@ _WORDS = {Scalar: "a value", Listing: "a list", Table: "a mapping"}
 class Source:
     """An open policy file: its lines for messages, the errors met so far, and typed access to its nodes.
 
-    `rule` is the rule that errors name; `within` gives a view of the same file for another rule.
+    `rule` and `part` are what errors name, "small" and "limit"; `within` gives a view of the same file for another one.
     """
 
-    def __init__(self, name: str, lines: list[str], rule: str | None = None, errors: list[PolicyError] | None = None):
-        self.name, self.lines, self.rule = name, lines, rule
-        self.errors: list[PolicyError] = [] if errors is None else errors
+    def __init__(self, name: str, lines: list[str]) -> None:
+        self.name, self.lines = name, lines
+        self.rule: str | None = None
+        self.part = "rule"
+        self.errors: list[PolicyError] = []
+        self._parts: dict[str, str] = {}
 
-    def within(self, rule: str | None) -> Source:
-        """The same file and error list, with errors naming `rule`."""
-        return Source(self.name, self.lines, rule, self.errors)
+    def within(self, rule: str, part: str | None = None) -> Source:
+        """The same file and error list, with errors naming `rule`; without `part` it is what it was the last time."""
+        view = copy(self)
+        view.rule, view.part = rule, part or self._parts.get(rule, "rule")
+        self._parts[rule] = view.part
+        return view
 
     def error(self, place: SourcePosition | None, message: str, hint: str | None = None) -> PolicyError:
         """The error at this place, with the line it stands on."""
         line = self.lines[place.line - 1] if place and place.line <= len(self.lines) else ""
-        return PolicyError(message, file=self.name, place=place, rule=self.rule, hint=hint, source_line=line)
+        return PolicyError(
+            message, file=self.name, place=place, rule=self.rule, part=self.part, hint=hint, source_line=line
+        )
 
     @contextmanager
     def collecting(self) -> Iterator[None]:

@@ -92,7 +92,7 @@ def policy_decision(call: ToolCall, library: PolicyLibrary) -> Decision:
 def _case(source: Source, node: Node) -> ToolCase:
     table = source.fields(node, "a case", known=_CASE, required=("name", "server", "tool", "want"))
     name, server, tool = (source.text(table.entries[key], key) for key in ("name", "server", "tool"))
-    view = source.within(name)
+    view = source.within(name, "case")
     want = view.fields(table.entries["want"], "want", known=_WANT)
     if not want.entries:
         raise view.error(want.place, "want must say something")

@@ -37,7 +37,7 @@ def _against_policies(path: Path, table: ToolTable, library: PolicyLibrary) -> l
     nodes = source.listing(source.table(root, "the file").entries["tools"], "tools")
     for mapping, node in zip(table.mappings, nodes, strict=True):
         if mapping.action is not None:
-            view = source.within(mapping.name)
+            view = source.within(mapping.name, "tool")
             with source.collecting():
                 _check_action(view, mapping.action, view.table(node, "a tool"), library)
     return source.errors

@@ -73,7 +73,7 @@ def _table(source: Source, root: Node) -> ToolTable:
             mapping = _tool(source, node)
             if (mapping.server, mapping.tool) in found:
                 earlier = found[mapping.server, mapping.tool].line
-                raise source.within(mapping.name).error(node.place, "is mapped twice", f"first on line {earlier}")
+                raise source.within(mapping.name, "tool").error(node.place, "is mapped twice", f"first on line {earlier}")
             found[mapping.server, mapping.tool] = mapping
     return ToolTable(tuple(found.values()))
 
@@ -81,7 +81,7 @@ def _table(source: Source, root: Node) -> ToolTable:
 def _tool(source: Source, node: Node) -> ToolMapping:
     table = source.table(node, "a tool")
     server, tool = (_named(source, table, key) for key in ("server", "tool"))
-    view = source.within(f"{server}/{tool}")
+    view = source.within(f"{server}/{tool}", "tool")
     entries = view.fields(table, "a tool", known=_TOOL).entries
     unguarded, hidden = _unguarded(view, table)
     facts = _each(view, entries, "facts", _fact)

@@ -277,6 +277,6 @@ def test_tools_list_names_every_tool_and_the_folder_check_its_faults(policies: P
         file.read_text().replace("account_ref:                facts.account", "account_ref: args.payment_intent")
     )
     told = run_warm_command("policy", "check", str(policies))
-    assert told.returncode == 1 and "tools.yaml:" in told.stderr and 'rule "stripe/create_refund"' in told.stderr
+    assert told.returncode == 1 and "tools.yaml:" in told.stderr and 'tool "stripe/create_refund"' in told.stderr
     failed = run_warm_command("policy", "test", str(policies))
     assert failed.returncode == 1 and "params: wanted" in failed.stderr

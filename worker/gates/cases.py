@@ -122,7 +122,7 @@ def _add(source: Source, node: Node, case: Case, found: dict[str, Case], systems
 def _expanded(source: Source, node: Node, base: dict[str, Node]) -> Iterator[Case]:
     table = source.fields(node, "a case", known=_CASE, required=("id", "want"))
     name = source.text(table.entries["id"], "id", form=_ID, means="a name of a-z 0-9 . _ -")
-    view = source.within(name)
+    view = source.within(name, "case")
     want = _want(view, table.entries["want"])
     own = view.fields(table.entries["given"], "given", known=FIELDS).entries if "given" in table.entries else {}
     where = f"{source.name}:{table.place.line}:{table.place.column}"

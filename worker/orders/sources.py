@@ -312,7 +312,7 @@ class _File:
         self._seen: dict[bytes, str] = {}
 
     def one(self, name: str, node: Node, named: Table) -> OrderSource:
-        source = self._source.within(name)
+        source = self._source.within(name, "source")
         if not _NAME.fullmatch(name):
             raise source.error(named.keys[name], "a source's name is a-z, 0-9, _ and -, at most 32 characters")
         at = source.fields(node, "a source", known=_KEYS, required=("scheme", "secret", "fields")).entries

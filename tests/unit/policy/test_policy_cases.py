@@ -139,6 +139,34 @@ def test_a_malformed_case_is_refused(old: str, new: str, tmp_path: Path) -> None
         run_cases(_cases(tmp_path, SAMPLE_CASE.replace(old, new, 1)))
 
 
+BY_HOUR = POLICY.replace("when: risk.count >= 3", 'when: now.getHours("Europe/Berlin") >= 22')
+
+
+@pytest.mark.parametrize(
+    ("at", "wanted"),
+    [
+        ("", "ALLOW"),
+        ('at: "2026-11-21T21:59:59+01:00", ', "ALLOW"),
+        ('at: "2026-11-21T22:00:00+01:00", ', "APPROVAL_REQUIRED"),
+        ('at: "2026-11-21T21:00:00Z", ', "APPROVAL_REQUIRED"),
+        ("at: 2026-11-21T21:00:00Z, ", "APPROVAL_REQUIRED"),
+    ],
+)
+def test_a_case_says_at_what_time_it_is_decided(at: str, wanted: str, tmp_path: Path) -> None:
+    folder = _cases(tmp_path, SAMPLE_CASE)
+    (folder / "sample.yaml").write_text(BY_HOUR)
+    case = f"  - {{name: late, {at}want: {{decision: {wanted}, reason: {'small_amount' if wanted == 'ALLOW' else 'too_often'}}}}}\n"
+    (folder / "cases" / "sample.yaml").write_text(SAMPLE_CASE + case)
+    assert [result.problem for result in run_cases(folder).results] == ["", ""]
+
+
+@pytest.mark.parametrize("at", ["2026-11-21", '"22:00"', '"2026-11-21T22:00:00"', "late", "[now]", "7"])
+def test_a_case_at_no_time_is_refused(at: str, tmp_path: Path) -> None:
+    folder = _cases(tmp_path, SAMPLE_CASE.replace("    want:", f"    at: {at}\n    want:", 1))
+    with pytest.raises(PolicyError, match='case "small": at must be a time with its zone'):
+        run_cases(folder)
+
+
 def test_no_cases_are_no_success(tmp_path: Path) -> None:
     (tmp_path / "sample.yaml").write_text(POLICY)
     assert not run_cases(tmp_path).passed

@@ -62,7 +62,7 @@ def test_the_same_allow_on_the_workers_word_is_good(tmp_path: Path, when: str) -
 def test_a_limit_does_not_go_away_on_the_agents_word(tmp_path: Path) -> None:
     text = POLICY.replace(SAID, "").replace("    window:", "    when: account == 'acct_1'\n    window:")
     (told,) = problems(tmp_path, text)
-    assert 'rule "account_day": whether a limit applies may not rest on "account"' in told
+    assert 'limit "account_day": whether a limit applies may not rest on "account"' in told
 
 
 def test_rules_that_tighten_may_rest_on_the_agents_word(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""A comparison that can never hold is refused at load: an action, a currency or a declared value that is misspelt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from policy_samples import POLICY, compile_text
+
+from sentinel.platform.resources import policies_dir
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.library import PolicyLibrary
+
+CLOSED = (
+    POLICY.replace("[sample.pay]", "[sample.pay, gift.*]")
+    .replace("facts:\n", "facts:\n  act: {type: string, from: action, vouched_by: authority}\n")
+    .replace("  ordered_at:", "  tier: {type: string, from: params.tier, one_of: [gold, silver], vouched_by: worker}\n  ordered_at:")
+)  # fmt: skip
+
+
+def _with(condition: str) -> str:
+    return CLOSED.replace("when: risk.count >= 3", f"when: '{condition}'")
+
+
+@pytest.mark.parametrize(
+    ("condition", "column", "message"),
+    [
+        ('act == "sample.payout"', 19, '"sample.payout" is not an action of this policy (did you mean "sample.pay"?)'),
+        ('"sample.payout" != act', 12, '"sample.payout" is not an action of this policy'),
+        ('risk.count > 1 && (act in ["gift.card", "sampel.pay"])', 52, '"sampel.pay" is not an action of this policy'),
+        ('act == "refund.create"', 19, '"refund.create" is not an action of this policy (known: sample.pay, gift.*)'),
+        ('currency == "eur"', 24, '"eur" is not an ISO 4217 currency (did you mean "EUR"?)'),
+        ('tier == "golden"', 20, '"golden" is not a value of "tier" (did you mean "gold"?)'),
+        ('present.tier && !(tier == "Silver")', 38, '"Silver" is not a value of "tier" (did you mean "silver"?)'),
+    ],
+)
+def test_a_text_that_the_variable_can_never_be_is_refused(
+    condition: str, column: int, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        compile_text(tmp_path, _with(condition))
+    assert f'rule "often": when: {message}' in caught.value.detail
+    assert caught.value.column == column
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'act == "sample.pay" || act == "gift.card.issue" || "gift.x" == act',
+        'currency in ["EUR", "JPY"] && currency != "USD"',
+        'tier == "gold" || tier in ["silver"]',
+        'account == "anything"',
+        'act.startsWith("sampel.") || act + "x" == "y" || act == account',
+    ],
+)
+def test_what_may_hold_is_accepted(condition: str, tmp_path: Path) -> None:
+    assert compile_text(tmp_path, _with(condition))
+
+
+def test_the_condition_of_a_limit_is_looked_at_too(tmp_path: Path) -> None:
+    limited = CLOSED.replace("    window: calendar_day\n", "    window: calendar_day\n    when: act == 'sample.payd'\n")
+    with pytest.raises(PolicyError, match='limit "account_day": when: "sample.payd" is not an action of this policy'):
+        compile_text(tmp_path, limited)
+
+
+def test_the_shipped_policies_name_only_what_may_be() -> None:
+    assert PolicyLibrary.load(policies_dir()).policies
