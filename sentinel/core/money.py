@@ -35,6 +35,7 @@ DIGITS: dict[str, int] = {
 
 _MOST_PLACES = 30
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,15})(?:\.([0-9]{1,6}))?")
+_LONG = re.compile(r"[1-9][0-9]{15,60}(\.[0-9]{1,9})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ def _minor_units(value: Any, digits: int, field: str) -> int:
     # A Decimal comes from JSON number text; its own text form keeps every digit, so both go one way.
     text = value if isinstance(value, str) else format(value, "f")
     found = _DECIMAL.fullmatch(text)
+    if found is None and _LONG.fullmatch(text):
+        return MAX_MINOR + 1
     if found is None:
         raise InvalidInput.of(f"{field}.value", "must be a plain decimal number without sign, spaces or exponent")
     whole, fraction = found[1], found[2] or ""

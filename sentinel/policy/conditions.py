@@ -40,6 +40,8 @@ _TOKEN = re.compile(
 )
 _CEL_ERROR = re.compile(r"ERROR: <input>:(\d+):(\d+): (.+)")
 _UNDECLARED = re.compile(r"undeclared reference to '([^']*)'")
+_MARK_HINTS = {"=": "== compares", "&": "&& is and", "|": "|| is or"}
+_WORD_HINTS = {"and": "&& is and", "or": "|| is or", "not": "! is not"}
 _REFUSED_CALLS = {
     "has": 'ask present.<fact> instead: "has" on a declared fact always answers false',
     "double": "amounts are whole minor units; there are no fractions here",
@@ -247,7 +249,7 @@ def _scan(text: str) -> Iterator[Token]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise ConditionError(f'"{text[at]}" is not accepted here', at)
+            raise ConditionError(f'"{text[at]}" is not accepted here', at, hint=_MARK_HINTS.get(text[at]))
         if found.lastgroup == "fraction":
             raise ConditionError("a number with a fraction", at, hint="amounts are whole minor units; use numbers.…")
         if found.lastgroup != "space":
@@ -272,4 +274,16 @@ def _explained(text: str, engine_message: str) -> ConditionError:
         # The engine points at the last dot of a dotted name; people look for its start.
         start = text.rfind(unknown[1], 0, offset + len(unknown[1]))
         return ConditionError(message, start if start >= 0 else offset, unknown=unknown[1])
-    return ConditionError(message[:200], offset)
+    return ConditionError(message[:200], offset, hint=_hint(text, message))
+
+
+def _hint(text: str, message: str) -> str | None:
+    """What is likely meant where the engine's own words help nobody."""
+    if message.startswith("Syntax error"):
+        words = [token.text for token in tokens(text) if token.kind == "name" and token.text.lower() in _WORD_HINTS]
+        return _WORD_HINTS[words[0].lower()] if words else None
+    if "select operation" in message and "'google.protobuf.Timestamp'" in message:
+        return 'the hour of a time is now.getHours("Europe/Berlin")'
+    if "select operation" in message or "'_[_]' applied to '(int, string)'" in message:
+        return "numbers.<name> is the amount in the operation's currency already"
+    return None

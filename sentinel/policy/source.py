@@ -24,6 +24,7 @@ T = TypeVar("T")
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 12
 _KINDS = {f"tag:yaml.org,2002:{kind}": kind for kind in ("str", "int", "float", "bool", "null", "timestamp")}
+_TAG_HINT = 'YAML takes what begins with "!" for a tag: put the whole text in quotes'
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,15})", re.ASCII)
 
 
@@ -125,11 +126,15 @@ class Source:
         if not isinstance(node, Scalar):
             raise self.error(node.place, f"{what} must be text, not {_WORDS[type(node)]}")
         if node.kind != "str":
-            hint = f'write "{node.text}" in quotes' if node.text else None
+            hint = f'write "{node.text}" in quotes' if node.text else self._comment_hint(node.place)
             raise self.error(node.place, f"{what} must be text; YAML reads this as {node.kind}", hint)
         if not node.text or (form and not form.fullmatch(node.text)):
             raise self.error(node.place, f'{what}: "{node.text}" is not {means or "a text"}')
         return node.text
+
+    def _comment_hint(self, place: SourcePosition) -> str | None:
+        begins = self.lines[place.line - 1][place.column - 1 :].lstrip() if place.line <= len(self.lines) else ""
+        return 'what begins with "#" is a comment: put the text in quotes' if begins.startswith("#") else None
 
     def integer(self, node: Node, what: str, *, least: int, most: int) -> int:
         """A whole number between two bounds, in plain decimal digits."""
@@ -166,7 +171,10 @@ def read_source(path: Path, *, name: str | None = None) -> tuple[Source, Node]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise source.error(None, "is not UTF-8 text") from error
+        is_wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        line = data.count(b"\n", 0, error.start) + 1
+        hint = "it looks like UTF-16: save it as UTF-8" if is_wide else f"see line {line}"
+        raise source.error(None, "is not UTF-8 text", hint) from error
     return parse_source(text, name=source.name)
 
 
@@ -242,12 +250,32 @@ def _compose(source: Source, text: str) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = SourcePosition(mark.line + 1, mark.column + 1) if mark else None
-        raise source.error(place, f"not valid YAML: {error.problem or error.context}") from error
+        line = source.lines[place.line - 1] if place and place.line <= len(source.lines) else ""
+        hint = _yaml_hint(line, str(error.problem))
+        raise source.error(place, f"not valid YAML: {error.problem or error.context}", hint) from error
     except (yaml.YAMLError, RecursionError) as error:
         raise source.error(None, f"not valid YAML: {' '.join(str(error).split())[:200]}") from error
     if root is None:
         raise source.error(None, "is empty")
     return _convert(source, root)
+
+
+def _yaml_hint(line: str, problem: str) -> str | None:
+    """What is likely meant where the reader's own words help nobody; None where they do."""
+    value = line.partition(": ")[2].strip() or line.strip().removeprefix("- ")
+    if value.startswith("!"):
+        return _TAG_HINT
+    if value[:1] in ("@", "`", "%"):
+        return f'a text cannot begin with "{value[0]}": put it in quotes'
+    if value[:1] in ("'", '"') and value.count(value[0]) > 2:
+        return f"a text in quotes ends at the next {value[0]}: use the other kind of quotes around it"
+    if "tab character" in problem:
+        return "indent with spaces"
+    if "mapping values" in problem and ": " in value:
+        return 'put a text with ": " in it in quotes'
+    if "did not find expected" in problem or "mapping values" in problem:
+        return "look at the indentation of this line and of the one above"
+    return None
 
 
 def _convert(source: Source, node: yaml.Node) -> Node:
@@ -280,7 +308,8 @@ def _table(source: Source, node: yaml.MappingNode, place: SourcePosition) -> Tab
     for key_node, value_node in node.value:
         key = _convert(source, key_node)
         if not isinstance(key, Scalar) or key.kind != "str":
-            raise source.error(key.place, "a key must be plain text")
+            hint = f'YAML reads {key.text} as {key.kind}: write "{key.text}" in quotes' if isinstance(key, Scalar) else None
+            raise source.error(key.place, "a key must be plain text", hint)
         if key.text in entries:
             raise source.error(key.place, f'duplicate key "{key.text}"', f"first on line {keys[key.text].line}")
         entries[key.text], keys[key.text] = _convert(source, value_node), key.place
@@ -288,7 +317,9 @@ def _table(source: Source, node: yaml.MappingNode, place: SourcePosition) -> Tab
 
 
 def _refuse_tag(source: Source, node: yaml.Node, place: SourcePosition) -> NoReturn:
-    raise source.error(place, f'"{node.tag.rpartition(":")[2]}" is not allowed: plain mappings, lists and values only')
+    hint = _TAG_HINT if node.tag.startswith("!") else None
+    message = f'"{node.tag.rpartition(":")[2]}" is not allowed: plain mappings, lists and values only'
+    raise source.error(place, message, hint)
 
 
 class ReloadedFile(Generic[T]):

@@ -204,6 +204,47 @@ def test_an_error_calls_a_rule_a_rule_and_a_limit_a_limit(old: str, new: str, na
     assert PolicyError.from_json(caught.value.as_json()).explain() == caught.value.explain()
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        ("when: risk.known", "when: !risk.known && risk.count > 1", 'begins with "!" for a tag'),
+        ("when: risk.known", "when: !present.account", 'begins with "!" for a tag'),
+        ("says: The amount is small.", "says: Note: it is small.", 'with ": " in it in quotes'),
+        ("says: The amount is small.", "says: #1 of all.", 'begins with "#" is a comment'),
+        ("says: The amount is small.", "says: @small", 'cannot begin with "@"'),
+        ("when: risk.known", 'when: "account == "a""', "ends at the next"),
+        ("    then: DENY", "\tthen: DENY", "indent with spaces"),
+        ("    then: DENY", "      then: DENY", "indentation of this line"),
+        ("    says: The amount is small.", "   says: The amount is small.", "indentation of this line"),
+        ('USD: "10.00"', 'NO: "10.00"', 'write "NO" in quotes'),
+        ("when: risk.known", "when: risk.known and risk.count > 1", "&& is and"),
+        ("when: risk.known", "when: risk.known OR risk.count > 1", "|| is or"),
+        ("when: risk.known", "when: not risk.known", "! is not"),
+        ("when: risk.known", "when: risk.known = true", "== compares"),
+        ("when: risk.known", "when: risk.known & risk.known", "&& is and"),
+        ("numbers.allow_up_to", "numbers.allow_up_to.USD", "in the operation's currency already"),
+        ("numbers.allow_up_to", 'numbers.allow_up_to["USD"]', "in the operation's currency already"),
+        ("when: risk.known", "when: now.hour > 8", "now.getHours"),
+        ('USD: "10.00"', 'USD: "10000000000000000000.00"', None),
+    ],
+)
+def test_a_common_mistake_is_told_with_its_mend(old: str, new: str, hint: str | None, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError) as caught:
+        compile_text(tmp_path, POLICY.replace(old, new, 1))
+    if hint is None:
+        assert "at most 1000000000000 minor units" in caught.value.message
+    else:
+        assert hint in (caught.value.hint or "")
+
+
+def test_text_that_is_not_utf8_is_told_where(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"policy: a\nlabel: caf\xe9\n")
+    (tmp_path / "wide.yaml").write_bytes(POLICY.encode("utf-16"))
+    [latin], [wide] = (try_compile(tmp_path / name)[1] for name in ("latin.yaml", "wide.yaml"))
+    assert latin.hint == "see line 2"
+    assert "UTF-16" in (wide.hint or "")
+
+
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"policy: caf\xe9")
     (tmp_path / "large.yaml").write_bytes(b"#" * 300_000)
