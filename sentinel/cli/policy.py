@@ -10,11 +10,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from sentinel.cli.common import import_paths, json_option
 from sentinel.core.errors import NotFound
@@ -93,7 +93,7 @@ def _print_good(folder: Path) -> None:
 @DIRECTORY
 @json_option
 def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
-    """A policy in words: rules, limits and approval terms. All of them without POLICY_ID."""
+    """A policy in words: facts, numbers, rules, limits, breakers and approval terms. All of them without POLICY_ID."""
     library = PolicyLibrary.load(directory or policies_dir())
     chosen = [one for one in library.policies if policy_id in (None, one.policy.policy_id)]
     if not chosen:
@@ -107,30 +107,35 @@ def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
 
 
 def _print_policy(compiled: CompiledPolicy) -> None:
-    description, console = describe(compiled), Console()
-    console.print(f"[bold]{description['label']}[/]  {description['version']}  {compiled.digest}", highlight=False)
-    for name, columns in (
-        ("rules", ("id", "says", "when", "then", "reason", "note")),
-        ("limits", ("id", "says", "window", "per", "cap", "then")),
-        ("breakers", ("id", "per", "words")),
-    ):
-        table = Table(title=name, title_justify="left")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in description.get(name, []):
-            table.add_row(*(_cell(row.get(column, "")) for column in columns))
-        console.print(table)
-    if description.get("once_per"):
-        console.print(
-            f"once: each {description['once_per']['thing']}, by {description['once_per']['from']}", highlight=False
-        )
-    console.print(f"approval: {_cell(description.get('approval', ''))}\n", highlight=False)
+    """As lines: in the columns of a table an id, a condition or an amount would be broken."""
+    shown = describe(compiled)
+    click.secho(f"{shown['label']} ({shown['policy']})", bold=True)
+    click.echo(f"version   {shown['version']}  {compiled.digest}")
+    click.echo(f"actions   {', '.join(shown['actions'])}")
+    click.echo(f"zone      {shown['zone']}")
+    _print_part("facts", [(fact["name"], None, _fact_in_words(fact)) for fact in shown["facts"]])
+    _print_part("numbers", [(name, None, _amounts_in_words(values)) for name, values in shown["numbers"].items()])
+    for part in ("rules", "limits", "breakers"):
+        _print_part(part, [(one["id"], one.get("says"), one["words"]) for one in shown[part]])
+    if shown["once_per"]:
+        click.echo(f"once      each {shown['once_per']['thing']}, by {shown['once_per']['from']}")
+    click.echo(f"approval  {shown['approval']['words']}\n")
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {inner}" for key, inner in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def _print_part(title: str, entries: Sequence[tuple[str, str | None, str]]) -> None:
+    if entries:
+        click.secho(title, bold=True)
+    for name, says, words in entries:
+        click.echo(f"  {name}: {says or words}" + (f"\n    {words}" if says else ""))
+
+
+def _fact_in_words(fact: Mapping[str, Any]) -> str:
+    among = f", one of {', '.join(fact['one_of'])}" if "one_of" in fact else ""
+    return f"{fact['type']} from {' or '.join(fact['from'])}{among}; vouched by {fact['vouched_by']}"
+
+
+def _amounts_in_words(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{text} {currency}" for currency, text in values.items())
 
 
 @group.command()

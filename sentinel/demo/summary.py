@@ -48,7 +48,10 @@ def print_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> N
     from rich.console import Console
 
     out = Console(width=None if sys.stdout.isatty() else 120)
-    out.print(_addresses(ready))
+    out.print("[bold]sentinel is running[/]")
+    # No table: in a narrow terminal it would cut keys and addresses, which are there to be copied.
+    for name, value in _addresses(ready):
+        click.echo(f"{name:<16} {value}")
     out.print(_table("Metrics, for supervisors alone", (), list(metrics.items())))
     out.print(_people(ready))
     out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
@@ -57,14 +60,14 @@ def print_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> N
     out.print("Ctrl-C stops everything; starting again continues with the same data.")
 
 
-def _addresses(ready: Ready) -> Table:
+def _addresses(ready: Ready) -> Sequence[tuple[str, str]]:
     authority, console, board = ready.authority_url, ready.console_url, ready.board_url
-    return _table("sentinel is running", (), (
+    return (
         ("Authority", authority), ("  documentation", f"{authority}/docs"), ("Public board", f"{board}/live"),
         ("  feed", f"{board}/ops/api/live/feed"), ("Console", f"{console}/ops"),
         ("Order intake", ready.order_source.url), ("  source", ready.order_source.name), ("  secret", ready.order_source.secret),
         ("Tenant", ready.tenant_id), ("Agent key", ready.agent_api_key), ("Database", ready.database_url),
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def _people(ready: Ready) -> Table:

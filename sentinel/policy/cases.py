@@ -225,4 +225,7 @@ def _mismatch(case: PolicyCase, decision: Decision) -> str:
     unasked = set(case.usage) - {_limit_id(ask) for ask in decision.limits}
     problems = [f"{key}: wanted {want}, got {got[key]}" for key, want in wanted.items() if got[key] != want]
     problems += [f"usage: no limit {name} was asked" for name in sorted(unasked)]
+    if decision.verdict.value != case.want["decision"] and decision.findings:
+        said = (f"{one.rule_id} ({one.reason_code})" for one in decision.findings if one.verdict is decision.verdict)
+        problems.append(f"{decision.verdict.value} is said by {', '.join(said)}")
     return "; ".join(problems)

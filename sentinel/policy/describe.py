@@ -43,7 +43,7 @@ def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) ->
 
 
 def lint_policy(compiled: CompiledPolicy) -> list[str]:
-    """Lint warnings: unused facts and numbers, an ALLOW that depends on a fact's absence, no ALLOW at all."""
+    """Lint warnings: unused facts and numbers, an ALLOW that depends on a fact's absence, no ALLOW at all, missing currencies."""
     policy, found = compiled.policy, []
     named = {name for limit in policy.limits for name in limit.per} | {rule.reason_from for rule in policy.rules}
     for fact in policy.facts:
@@ -55,7 +55,28 @@ def lint_policy(compiled: CompiledPolicy) -> list[str]:
             found.append(f'rule "{rule.rule_id}" allows because a fact is absent: whoever leaves it out is allowed')
     if not any(rule.verdict is Verdict.ALLOW for rule in policy.rules):
         found.append("no rule allows anything: no operation passes without a person")
-    return found
+    if policy.approval.two_people_from and policy.approval.people > 1:
+        found.append(f"two_people_from changes nothing: {policy.approval.people} people approve in any case")
+    return found + _lint_currencies(policy)
+
+
+def _lint_currencies(policy: Policy) -> list[str]:
+    """Currencies that one place has and another lacks, with what follows for an operation in such a one."""
+    denied = "an operation in it is denied"
+    places = [
+        (f"numbers.{name}", values, "a rule that needs it cannot answer") for name, values in policy.numbers.items()
+    ]
+    places += [(f'the cap of "{limit.limit_id}"', limit.cap, denied) for limit in policy.limits]
+    places += [(f'the amount of "{one.breaker_id}"', one.amount, denied) for one in policy.breakers if one.amount]
+    two = policy.approval.two_people_from
+    places += [("two_people_from", two, "two people approve, whatever the amount")] if two else []
+    named = sorted({currency for _, values, _ in places for currency in values})
+    return [
+        f"{name} has no {currency}, which other amounts have: {follows}"
+        for name, values, follows in places
+        for currency in named
+        if currency not in values
+    ]
 
 
 def _fact(fact: Fact) -> dict[str, Any]:

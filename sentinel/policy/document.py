@@ -55,7 +55,8 @@ def rate_in_words(breaker: Breaker, *currencies: str) -> str:
     """A breaker's rate as text, in the given currencies: "100 operations or 5000.00 USD in 5 minutes"."""
     counted = [] if breaker.count is None else [f"{breaker.count} operations"]
     counted += [f"{major_text(breaker.amount[name], name)} {name}" for name in currencies if name in breaker.amount]
-    return f"{' or '.join(counted)} in {breaker.window_seconds // 60} minutes"
+    minutes = breaker.window_seconds // 60
+    return f"{' or '.join(counted)} in {minutes} minute{'' if minutes == 1 else 's'}"
 
 
 def _fact(name: str, given: Mapping[str, Any]) -> Fact:

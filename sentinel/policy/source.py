@@ -308,7 +308,11 @@ def _table(source: Source, node: yaml.MappingNode, place: SourcePosition) -> Tab
     for key_node, value_node in node.value:
         key = _convert(source, key_node)
         if not isinstance(key, Scalar) or key.kind != "str":
-            hint = f'YAML reads {key.text} as {key.kind}: write "{key.text}" in quotes' if isinstance(key, Scalar) else None
+            hint = (
+                f'YAML reads {key.text} as {key.kind}: write "{key.text}" in quotes'
+                if isinstance(key, Scalar)
+                else None
+            )
             raise source.error(key.place, "a key must be plain text", hint)
         if key.text in entries:
             raise source.error(key.place, f'duplicate key "{key.text}"', f"first on line {keys[key.text].line}")

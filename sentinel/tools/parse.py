@@ -73,7 +73,9 @@ def _table(source: Source, root: Node) -> ToolTable:
             mapping = _tool(source, node)
             if (mapping.server, mapping.tool) in found:
                 earlier = found[mapping.server, mapping.tool].line
-                raise source.within(mapping.name, "tool").error(node.place, "is mapped twice", f"first on line {earlier}")
+                raise source.within(mapping.name, "tool").error(
+                    node.place, "is mapped twice", f"first on line {earlier}"
+                )
             found[mapping.server, mapping.tool] = mapping
     return ToolTable(tuple(found.values()))
 

@@ -19,6 +19,8 @@ from worker.refunds.risk_facts import RISK_FACTS
 DELIMITERS = ",;\t|"
 _COLUMN_FIELDS = (*sorted(FIELDS - {"risk"}), "currency", *(f"risk.{fact.name}" for fact in RISK_FACTS))
 _REQUIRED = ("ledger_entry_id", "refund_id", "amount", "currency")
+_EXCEL_DELIMITER = re.compile(r"sep=([,;\t|])\r?")
+"""A line above the header that names the delimiter, as Excel reads it."""
 _PLAIN_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
 _COMMA_NUMBER = re.compile(r"-?[0-9]+(,[0-9]+)?", re.ASCII)
 _KINDS = {fact.name: fact.kind for fact in RISK_FACTS}
@@ -67,11 +69,15 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
 def read_csv(text: str, form: CsvFormat) -> CsvRows:
     """The rows of a CSV with a header line. Raises `WrongMapping` where the header does not fit the mapping."""
     first = text.partition("\n")[0]
-    delimiter = {"tab": "\t"}.get(form.delimiter or "", form.delimiter) or max(DELIMITERS, key=first.count)
+    said = _EXCEL_DELIMITER.fullmatch(first)
+    found = said[1] if said else max(DELIMITERS, key=first.count)
+    delimiter = {"tab": "\t"}.get(form.delimiter or "", form.delimiter) or found
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise WrongMapping('--delimiter: must be one character, or "tab"')
     reader = csv.reader(lines_of(text), delimiter=delimiter, strict=True)
     try:
+        if said:
+            next(reader)
         header = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise WrongMapping(f"line 1: is not CSV: {error}") from None

@@ -5,6 +5,7 @@ Exit status: 0 all well, 1 something was refused, 2 usage or settings, 3 no data
 
 from __future__ import annotations
 
+import codecs
 import functools
 import json
 import sys
@@ -132,10 +133,14 @@ def facts(file: BinaryIO, as_json: bool) -> None:
 
 def read_text(file: BinaryIO) -> str:
     """The file as text; what is not UTF-8 ends the command."""
+    data = file.read()
     try:
-        text: str = file.read().decode("utf-8-sig")
+        text: str = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        click.echo(f"error: the file is not UTF-8 at byte {error.start}", err=True)
+        line = data.count(b"\n", 0, error.start) + 1
+        is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        said = "is UTF-16" if is_wide else f"is not UTF-8 on line {line}, at byte {error.start}"
+        click.echo(f"error: the file {said}; save it as UTF-8", err=True)
         sys.exit(MISUSED)
     return text
 

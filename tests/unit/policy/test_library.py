@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from policy_samples import POLICY
 
+from sentinel.cli.policy import show
 from sentinel.platform.resources import policies_dir, roles_sql
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
@@ -147,3 +149,35 @@ def test_a_policy_can_be_told_in_words() -> None:
 def test_the_files_that_travel_along_are_found_in_a_checkout() -> None:
     assert (policies_dir() / "retail_refund.yaml").is_file()
     assert roles_sql().name == "roles.sql"
+
+
+def test_a_currency_that_one_place_lacks_is_remarked_on_with_what_follows(tmp_path: Path) -> None:
+    breaker = 'breakers: [{id: fast, per: agent, window: 5m, amount: {USD: "9.00"}, then: halt}]\n'
+    number, cap = 'allow_up_to: {USD: "10.00", JPY: "1000"}', 'cap: {USD: "20.00", JPY: "2000"}'
+    text = POLICY.replace(number, 'allow_up_to: {USD: "10.00", SEK: "9.00"}').replace(cap, 'cap: {USD: "20.00"}')
+    (tmp_path / "sample.yaml").write_text(text + breaker)
+    [compiled] = PolicyLibrary.load(tmp_path).policies
+    assert lint_policy(compiled)[-3:] == [
+        'the cap of "account_day" has no SEK, which other amounts have: an operation in it is denied',
+        'the amount of "fast" has no SEK, which other amounts have: an operation in it is denied',
+        "two_people_from has no SEK, which other amounts have: two people approve, whatever the amount",
+    ]
+
+
+def test_a_second_person_that_is_asked_for_in_any_case_is_remarked_on(tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text(POLICY.replace("people: 1", "people: 3"))
+    [compiled] = PolicyLibrary.load(tmp_path).policies
+    assert "two_people_from changes nothing: 3 people approve in any case" in lint_policy(compiled)
+
+
+def test_a_shown_policy_has_every_number_condition_and_fact_unbroken(tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text(
+        POLICY.replace("    window: calendar_day\n", "    window: calendar_day\n    when: risk.count > 1\n")
+    )
+    shown = CliRunner().invoke(show, ["sample", str(tmp_path)]).stdout
+    for whole in (
+        "sample.pay", "allow_up_to: 10.00 USD, 1000 JPY", "risk.known: bool from params.risk.known; vouched by worker",
+        "ALLOW (small_amount) when amount_minor <= numbers.allow_up_to", "when risk.count > 1; over it APPROVAL_REQUIRED (limit_exceeded)",
+        "two people from 9.00 USD",
+    ):  # fmt: skip
+        assert whole in shown

@@ -127,6 +127,27 @@ def test_a_header_that_does_not_fit_says_what_to_give(header: str, form: dict[st
     assert says in str(raised.value)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_line_of_excel_that_names_the_delimiter_is_no_header(end: str) -> None:
+    text = end.join(["sep=;", "ledger_entry_id;refund_id;amount;currency", "a;r1;1.00;EUR", "b;r2;x;EUR", ""])
+    first, last = rows(text)
+    assert isinstance(first, Accepted), first
+    assert refusal(last)[:2] == (4, "amount")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("ledger_entry_id,refund_id\na,1\n".encode("utf-16"), "the file is UTF-16; save it as UTF-8"),
+        (b"ledger_entry_id,reason\na,M\xfcller\n", "the file is not UTF-8 on line 2, at byte 26; save it as UTF-8"),
+    ],
+)
+def test_a_file_that_is_not_utf8_says_where_and_what_to_do(data: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(data)
+    result = CliRunner().invoke(main, ["enqueue", str(tmp_path / "rows.csv"), "--dry-run"])
+    assert (result.exit_code, result.stderr) == (2, f"error: {says}\n")
+
+
 def test_a_dry_run_needs_no_database_and_shows_what_nothing_reads(tmp_path: Path) -> None:
     result = dry_run(tmp_path, "Id,Total,Clerk\nR-1,7,x\nR-2,bad,y\n", *MAPPED)
     assert result.exit_code == 1
