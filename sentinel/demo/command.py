@@ -30,10 +30,11 @@ from sentinel.demo.processes import (
     wait_ready,
 )
 from sentinel.demo.small_refunds import SmallRefunds
-from sentinel.demo.summary import Ready, print_ready, print_stopped
+from sentinel.demo.summary import Ready, print_ready, print_stopped, reloaded_text
 from sentinel.export.settings import SECRET_FILE as EXPORT_SECRET
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
+from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import data_dir_secret
 
 
@@ -94,6 +95,9 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    # From the start: until there is a handler the signal would end this process and leave the others.
+    reload = threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: reload.set())
     _require_ports(ports)
 
     def say(text: str) -> None:
@@ -136,10 +140,13 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
             sys.exit(failed)
         # The launch gate takes some seconds; the demo is ready without it and its rows follow.
         threading.Thread(target=_begin_small_refunds, args=(small,), daemon=True, name="small-refunds").start()
-        signal.signal(signal.SIGHUP, lambda *_: processes.signal("authority", signal.SIGHUP))
         sender = DemoSender(processes, env["export"], urls["export"])
         while not stop.wait(0.5):
             sender.start_if_wanted()
+            if reload.is_set():
+                reload.clear()
+                processes.signal("authority", signal.SIGHUP)
+                say(reloaded_text(Path(os.environ.get("SENTINEL_POLICIES_DIR") or policies_dir())))
             for name in processes.restart_ended():
                 click.echo(f"{name} ended and was started again; see {data_dir / 'log' / f'{name}.log'}", err=True)
         say("Stopping.")

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,18 @@ class Ready:
     order_source: DemoOrderSource
     database_url: str
     database_urls: Mapping[str, str]
+
+
+def reloaded_text(directory: Path) -> str:
+    """What a reload of the policies in this folder comes to: the versions, or the fault for which the last good ones stay."""
+    from sentinel.policy.errors import PolicyError
+    from sentinel.policy.library import PolicyLibrary
+
+    try:
+        library = PolicyLibrary.load(directory)
+    except PolicyError as error:
+        return f"{error.explain()}\nThe policies are not reloaded; the last good ones stay in force."
+    return "Policies reloaded: " + ", ".join(one.policy.version for one in library.policies)
 
 
 def print_stopped() -> None:

@@ -245,9 +245,12 @@ def _money(mapping: ToolMapping, path: tuple[str, ...], source: Amount, found: t
         money = Money(value, currency) if source.unit == "minor" else parse_money(value, currency)
         out = money_out(money)
         parse_money(out["value"], currency)
-    except (InvalidInput, KeyError):
+    except (InvalidInput, KeyError) as error:
         what = "params." + ".".join(path)
-        raise ToolRefused("mapping_failed", f"{mapping.name}: {what} is not an amount of money") from None
+        why = (
+            "; ".join(error.errors.values()) if isinstance(error, InvalidInput) else f"no currency {currency} is known"
+        )
+        raise ToolRefused("mapping_failed", f"{mapping.name}: {what} is not an amount of money: {why}") from None
     return out
 
 

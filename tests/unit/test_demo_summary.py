@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from sentinel.demo.orders import DemoOrderSource
-from sentinel.demo.summary import Ready, print_ready
+from sentinel.demo.summary import Ready, print_ready, reloaded_text
+from sentinel.platform.resources import policies_dir
 
 SECRET, KEY, DATABASE = (
     "s" * 64,
@@ -29,3 +35,33 @@ def test_no_key_secret_or_address_is_cut(
     lines = capsys.readouterr().out.splitlines()
     for name, whole in (("Agent key", KEY), ("secret", SECRET), ("Database", DATABASE), ("Tenant", "t" * 36)):
         assert any(line.strip().startswith(name) and line.endswith(" " + whole) for line in lines), name
+
+
+def test_a_reload_says_what_it_came_to(tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    shutil.copytree(policies_dir(), folder)
+    assert "agent-actions-policy-v1" in reloaded_text(folder)
+    path = folder / "agent_actions.yaml"
+    path.write_text(path.read_text().replace("then: ALLOW", "then: ALOW", 1))
+    said = reloaded_text(folder)
+    assert "agent_actions.yaml:" in said
+    assert 'did you mean "ALLOW"?' in said
+    assert said.endswith("The policies are not reloaded; the last good ones stay in force.")
+
+
+HUNG_UP = """
+import os, signal, sys
+from sentinel.demo import command
+
+def hang_up(_ports):
+    os.kill(os.getpid(), signal.SIGHUP)
+    sys.exit(7)
+
+command._require_ports = hang_up
+command.command(["--data-dir", sys.argv[1], "--board-port", "65000"])
+"""
+
+
+def test_a_reload_while_the_demo_starts_does_not_end_it(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", HUNG_UP, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 7, ran.stderr

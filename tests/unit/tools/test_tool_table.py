@@ -295,3 +295,24 @@ def test_a_case_that_differs_is_named_with_what_was_got(tmp_path: Path) -> None:
     assert report.results[0].problem == "refused: wanted unmapped_tool, got None"
     (fault,) = check_tools(in_folder(tmp_path, TABLE, wrong.replace("refused", "refusd")), LIBRARY)
     assert 'did you mean "refused"?' in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency", "why"),
+    [
+        ("10.5", "jpy", "has more than 0 decimal digits"),
+        ("10,50", "EUR", "must be a plain decimal number"),
+        ("100000000000000000", "EUR", "at most 1000000000000 minor units"),
+        ("1", "XXQ", "ISO 4217"),
+    ],
+)
+def test_an_amount_that_is_no_money_is_refused_with_the_reason(amount: str, currency: str, why: str) -> None:
+    text = TABLE.replace("amount: {type: int, min: 1, max: 100000}", "amount: {type: decimal}")
+    text = text.replace(", one_of: [usd, EUR]", "").replace("minor: args.amount", "major: args.amount")
+    table = parse_tool_table(text.replace("string(args.amount)", "args.charge"))
+    with pytest.raises(ToolRefused) as refused:
+        question(table, amount=amount, currency=currency)
+    assert refused.value.reason_code == "mapping_failed"
+    said = str(refused.value)
+    assert "shop/refund: params.amount is not an amount of money: " in said
+    assert why in said
