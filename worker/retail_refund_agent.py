@@ -6,6 +6,7 @@ Runs as `python worker/retail_refund_agent.py` and as `retail-refund-agent`. Exi
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -14,13 +15,16 @@ if __name__ == "__main__":
     _here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _here]
     sys.path.insert(0, str(_here.parent))
+    _interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if _interrupts:
+        # Ctrl-C while it is still being imported ends it, without a traceback: nothing has begun.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import contextlib
 import gc
 import json
 import logging
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
@@ -216,4 +220,6 @@ def _ends_on_signal(agent: Agent) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    if _interrupts:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     main()
