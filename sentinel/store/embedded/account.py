@@ -49,7 +49,7 @@ def _ourselves(uid: int, data_owner: int | None) -> Account:
     if data_owner not in (None, uid):
         raise EmbeddedError(
             f"the data folder belongs to user {data_owner} and you are user {uid}: "
-            "run as that user or as root, or give another folder with --data-dir"
+            "run as that user or as root, or give another folder with SENTINEL_DATA_DIR"
         )
     return Account("", uid, os.getegid(), switch=False)
 

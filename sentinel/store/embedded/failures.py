@@ -90,5 +90,9 @@ def _from_os_error(error: OSError, where: Path) -> EmbeddedError:
         return disk_full(where)
     reason = error.strerror or str(error)
     place = error.filename or where
-    advice = "correct its permissions, or give another folder with --data-dir"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        reason, first = "is a file, not a folder", "move it away"
+    else:
+        first = "make it" if error.errno == errno.ENOENT else "correct its permissions"
+    advice = f"{first}, or give another folder with SENTINEL_DATA_DIR"
     return EmbeddedError(f"cannot use {place}: {reason}; {advice}")

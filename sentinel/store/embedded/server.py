@@ -215,7 +215,7 @@ class Embedded:
         if self._owner is None:
             raise EmbeddedError(
                 f"already running (process {_recorded_pid(path)}) on {self._layout.base}: "
-                "stop that one first, or give another folder with --data-dir"
+                "stop that one first, or give another folder with SENTINEL_DATA_DIR"
             )
         self._owner.note(str(os.getpid()))
 
