@@ -219,27 +219,34 @@ def decided_page(
 
 
 @cache
-def list_sql(*, of_status: bool, behind: bool) -> str:
-    """The SQL of a page of all approvals, of one status or all, the first one or one behind a cursor."""
+def list_sql(*, of_status: bool, behind: bool, handled: bool | None = None) -> str:
+    """The SQL of a page of all approvals, of one status or all, the first one or one behind a cursor.
+
+    `handled` narrows it to what a person handled, or to everything else.
+    """
     of_tenant = select(text(COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
     status, approval_id = literal_column("a.status", Text()), literal_column("a.approval_id", Uuid())
     page = select(text("*")).select_from(of_tenant.subquery("a"))
     if of_status:
         page = page.where(status == value("status", str))
+    if handled is not None:
+        reference = literal_column("a.handled_reference", Text())
+        page = page.where(reference.is_not(None) if handled else reference.is_(None))
     if behind:
         page = page.where(approval_id < value("before", uuid.UUID))
     return sql_text(page.order_by(approval_id.desc()).limit(LIMIT))
 
 
 def list_approvals(
-    pool: Pool, tenant_id: uuid.UUID, *, status: str | None = None, before: uuid.UUID | None = None, limit: int = 50
-) -> list[ApprovalRow]:
-    """Newest first, optionally of one status, from before the approval of that id.
+    pool: Pool, tenant_id: uuid.UUID, *, status: str | None = None, before: uuid.UUID | None = None, limit: int = 50,
+    handled: bool | None = None,
+) -> list[ApprovalRow]:  # fmt: skip
+    """Newest first, optionally of one status, from before the approval of that id; `handled` as of `list_sql`.
 
     Ids are UUIDv7: the primary key is the order of time and the last id seen is the cursor.
     """
     fields = {"tenant_id": tenant_id, "status": status, "before": before, "limit": limit}
-    statement = list_sql(of_status=status is not None, behind=before is not None)
+    statement = list_sql(of_status=status is not None, behind=before is not None, handled=handled)
     return all_rows(pool, ApprovalRow, statement, fields)
 
 

@@ -78,14 +78,19 @@ def group() -> None:
 
 
 @group.command("list")
-@click.option("--status", type=click.Choice(["pending", "approved", "rejected", "expired"]), help="Only these.")
+@click.option(
+    "--status", type=click.Choice(["pending", "approved", "rejected", "handled", "expired"]), help="Only these."
+)
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @tenant_option
 @json_option
 def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
     """List approvals, newest first. With --json amounts are in minor units."""
     with open_pool() as pool:
-        rows = list_approvals(pool, tenant_of(pool, tenant), status=status, limit=limit)
+        # What a person handled is kept as rejected, because its agent gets a DENY, and shown as handled.
+        handled = {"handled": True, "rejected": False}.get(status or "")
+        kept = "rejected" if handled else status
+        rows = list_approvals(pool, tenant_of(pool, tenant), status=kept, handled=handled, limit=limit)
     show_rows(
         rows if as_json else [_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show."
     )

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 import click
+from click.exceptions import NoSuchCommand
 
 from sentinel import __version__
 from sentinel.platform.command_line import OneLineErrors
@@ -49,6 +50,15 @@ class _Lazy(OneLineErrors):
         module, _, attribute = COMMANDS[name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as unknown:
+            # click looks for the nearest among those that are loaded, and none is.
+            raise NoSuchCommand(unknown.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

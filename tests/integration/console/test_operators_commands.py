@@ -85,6 +85,11 @@ def test_what_a_person_handled_is_listed_as_handled_and_not_as_rejected(fixtures
     assert run(fixtures, "approvals", "handled", str(fixtures.approval()), *asked).exit_code == 0
     listed = run(fixtures, "approvals", "list").output
     assert " handled " in listed and "rejected" not in listed
+    found = {
+        status: len(printed_json(fixtures, "approvals", "list", "--status", status))
+        for status in ("handled", "rejected")
+    }
+    assert found == {"handled": 1, "rejected": 0}
 
 
 def test_a_local_administrator_has_no_more_rights_than_the_named_operator(fixtures: Any) -> None:

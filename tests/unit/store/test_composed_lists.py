@@ -36,6 +36,11 @@ def test_only_what_is_asked_for_is_in_the_text() -> None:
         *(approval_queue.decided_sql("rejected", of_kind=kind, behind=behind) for kind in both for behind in both),
         *(approval_queue.list_sql(of_status=status, behind=behind) for status in both for behind in both),
         *(
+            approval_queue.list_sql(of_status=True, behind=behind, handled=handled)
+            for handled in both
+            for behind in both
+        ),
+        *(
             ledger_search.page_sql(asked, behind=behind)
             for asked in ((), ("prefix",), ("status", "since"))
             for behind in both
