@@ -64,6 +64,11 @@ def _settings() -> ExportSettings:
     return load_export_settings()
 
 
+def _why(code: str) -> str:
+    """Why a receiver did not take an event, and by which setting it is not called."""
+    return failure_text(code) + (" (SENTINEL_EXPORT_ADDRESSES)" if code.startswith("not_allowed") else "")
+
+
 def _secret(settings: ExportSettings, endpoint_id: str, number: int) -> str:
     return SigningSecrets(settings.secrets).shown(as_uuid(endpoint_id, "WEBHOOK_ID"), number)
 
@@ -100,7 +105,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
     """List receivers with how far each is behind."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_endpoints(pool, tenant_of(pool, tenant))
-    show_rows(rows, COLUMNS, as_json=as_json, empty="Nobody is sent events.", words={"last_error": failure_text})
+    show_rows(rows, COLUMNS, as_json=as_json, empty="Nobody is sent events.", words={"last_error": _why})
 
 
 @group.command()
@@ -134,7 +139,7 @@ def test(webhook_id: str, tenant: str | None, as_json: bool) -> None:
     message = test_message(tenant_id, found.endpoint_id, new_id(), datetime.now(UTC))
     error = webhook_receiver(settings).post(claim, message)
     if error is not None:
-        raise Conflict(f"the receiver did not take it: {failure_text(error)}")
+        raise Conflict(f"the receiver did not take it: {_why(error)}")
     show({"endpoint_id": webhook_id, "taken": True}, as_json, "The receiver took it.")
 
 
@@ -185,7 +190,7 @@ def dead_letters(tenant: str | None, as_json: bool) -> None:
     """List what receivers did not take in time."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_dead_letters(pool, tenant_of(pool, tenant))
-    show_rows(rows, LETTERS, as_json=as_json, empty="There is no dead letter.", words={"last_error": failure_text})
+    show_rows(rows, LETTERS, as_json=as_json, empty="There is no dead letter.", words={"last_error": _why})
 
 
 @group.command("resend")

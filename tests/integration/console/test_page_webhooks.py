@@ -107,6 +107,9 @@ def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypa
     (letter,) = run("dead-letters")
     assert (letter["event_id"], letter["last_error"]) == (event, "http_500")
     assert " answered 500 " in CliRunner().invoke(main, ["webhooks", "dead-letters"]).stdout
+    fixtures.sql("update sentinel.dead_letters set last_error = 'not_allowed: scheme'")
+    told = " ".join(CliRunner().invoke(main, ["webhooks", "dead-letters"]).stdout.split())
+    assert "not called" in told and "(SENTINEL_EXPORT_ADDRESSES)" in told.replace(" ", ""), told
     assert run("resend", endpoint, event) == {"endpoint_id": endpoint, "asked": 1}
     run("resend", endpoint, exit_code=1)
     told = [
