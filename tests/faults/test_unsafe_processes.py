@@ -164,7 +164,8 @@ class StreamSlots:
         place = Place(url, folder, port, self.stack)
         place.env = {
             **login_of(program, url), "SENTINEL_SECRET_KEYS": SECRET, "SENTINEL_PROCESSES": "1",
-            "SENTINEL_PORT": str(port), "SENTINEL_CONSOLE_PORT": str(port), "SENTINEL_DATA_DIR": str(folder / "var"),
+            "SENTINEL_PORT": str(port), "SENTINEL_CONSOLE_PORT": str(port), "SENTINEL_BOARD_PORT": str(free_port()),
+            "SENTINEL_ORDERS_PORT": str(port), "SENTINEL_DATA_DIR": str(folder / "var"),
             "SENTINEL_REFUND_AGENT_API_KEY": key, "SENTINEL_URL": f"http://127.0.0.1:{free_port()}",
         }  # fmt: skip
         return place
