@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg import errors as pg
 
@@ -17,6 +19,7 @@ from sentinel.policy.switches import SwitchFile
 from tests.mutants import cut
 from tests.support.fixtures import Fixtures
 from tests.support.harness import at_once, refused, scaled
+from tests.support.ledger_fixtures import wait_until
 from tests.support.switch_fixtures import BOOK, FEE, MASTER, STANDARD, flips, in_force, off, on, record, seen
 
 
@@ -135,6 +138,22 @@ def test_two_who_turn_it_on_at_once_cannot_make_the_first_step_wide(fixtures: Fi
     assert all(
         share == first for before, share in zip([None, *shares], shares, strict=False) if before is None and share
     )
+
+
+@pytest.mark.parametrize("turn", [lambda fixtures: on(fixtures, percent=50), off], ids=["on", "off"])
+def test_a_flip_that_waited_for_another_is_told_after_it(fixtures: Fixtures, turn: Any) -> None:
+    record(fixtures)
+    on(fixtures)
+    with psycopg.connect(fixtures.url) as another, ThreadPoolExecutor(1) as thread:
+        another.execute("update sentinel.switches set reason = reason")
+        waits = thread.submit(turn, fixtures)
+        wait_until(lambda: fixtures.one("select exists (select from pg_locks where not granted)"))
+        over = another.execute("select clock_timestamp()").fetchone()
+        another.commit()
+        waits.result()
+    newest = "select max(occurred_at) from sentinel.events where kind in ('switch_on', 'switch_off')"
+    assert over is not None and fixtures.one(newest) > over[0]
+    assert fixtures.one("select changed_at from sentinel.switches") == fixtures.one(newest)
 
 
 def test_agents_are_told_which_systems_a_gate_saw_as_simulations_only(fixtures: Fixtures) -> None:

@@ -20,6 +20,7 @@ from sentinel.store.migrate import migrate
 from tests.acceptance.places import run
 from tests.support.embedded_servers import Holder, ask, needs_linux, needs_root, refusal
 from tests.support.logins import as_login
+from tests.support.ports import free_port
 
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
 TRUSTING = "# as an older version left it\nlocal all all trust\nhost all all 127.0.0.1/32 reject\nlocal replication all trust\n"
@@ -203,6 +204,6 @@ def test_the_verifier_is_the_server_s_own(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("command", ["doctor", "tenants list", "serve"])
 def test_commands_on_a_folder_that_was_never_migrated_say_what_to_run(base: Path, command: str) -> None:
-    ran = run(*command.split(), SENTINEL_DATA_DIR=str(base))
+    ran = run(*command.split(), SENTINEL_DATA_DIR=str(base), SENTINEL_PORT=str(free_port()))
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
     assert "sentinel migrate" in ran.stderr

@@ -69,17 +69,18 @@ create or replace function sentinel.turn_switch_on(
   tenant uuid, switch_name text, gate text, policy text, percent integer, first_percent integer, who text, why text, event uuid
 ) returns text language plpgsql as $$
 declare
-  moment timestamptz := clock_timestamp();
+  moment timestamptz;                                                      -- once whoever else turns it is through
 begin
   insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
-    select tenant, switch_name, true, percent, moment, who, why
+    select tenant, switch_name, true, percent, clock_timestamp(), who, why
     where (gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')
       and (percent <= first_percent or exists (
         select from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name and s.is_on))
   on conflict (tenant_id, name) do update set
-    is_on = true, canary_percent = excluded.canary_percent, changed_at = excluded.changed_at,
+    is_on = true, canary_percent = excluded.canary_percent, changed_at = clock_timestamp(),
     changed_by = excluded.changed_by, reason = excluded.reason
-  where case when s.is_on then s.canary_percent <> excluded.canary_percent else excluded.canary_percent <= first_percent end;
+  where case when s.is_on then s.canary_percent <> excluded.canary_percent else excluded.canary_percent <= first_percent end
+  returning s.changed_at into moment;
   if not found then
     return coalesce(case when gate is not null then nullif(sentinel.gate_refusal(tenant, switch_name, gate, policy), '') end,
                     (select 'unchanged' from sentinel.switches s
@@ -97,18 +98,19 @@ end $$;
 create or replace function sentinel.turn_switch_off(tenant uuid, switch_name text, who text, why text, event uuid, went_wrong boolean default false)
 returns boolean language plpgsql as $$
 declare
-  moment timestamptz := clock_timestamp();
+  moment timestamptz;                                                      -- once whoever else turns it is through
   turned boolean;
 begin
   insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
-    values (tenant, switch_name, false, 0, moment, who, why)
+    values (tenant, switch_name, false, 0, clock_timestamp(), who, why)
   on conflict (tenant_id, name) do update set
-    is_on = false, canary_percent = 0, changed_at = excluded.changed_at, changed_by = excluded.changed_by,
+    is_on = false, canary_percent = 0, changed_at = clock_timestamp(), changed_by = excluded.changed_by,
     reason = excluded.reason
-  where s.is_on;
+  where s.is_on
+  returning s.changed_at into moment;
   turned := found;
   if went_wrong then
-    update sentinel.switches set proven_after = moment where tenant_id = tenant and name = switch_name;
+    update sentinel.switches set proven_after = coalesce(moment, clock_timestamp()) where tenant_id = tenant and name = switch_name;
   end if;
   if not turned then return false; end if;
   perform sentinel.append_event(tenant, event, 'switch_off', null, null, moment,
