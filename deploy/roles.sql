@@ -279,8 +279,13 @@ begin
   revoke create on schema public from public;
   for fn in select oid from pg_proc where pronamespace = 'pg_catalog'::regnamespace
       and proname ~ '^(pg_(try_)?advisory_|lo_|loread$|lowrite$)' loop
-    execute format('revoke execute on function %s from public', fn);
-    if fn::text ~ 'advisory' then execute format('grant execute on function %s to sentinel_owner, sentinel_authority', fn); end if;
+    -- Not where nobody has it: whoever is no superuser is refused there, and elsewhere takes nothing away, as the doctor says.
+    if has_function_privilege('public', fn, 'execute') then
+      execute format('revoke execute on function %s from public', fn);
+    end if;
+    if fn::text ~ 'advisory' and not (has_function_privilege('sentinel_owner', fn, 'execute') and has_function_privilege('sentinel_authority', fn, 'execute')) then
+      execute format('grant execute on function %s to sentinel_owner, sentinel_authority', fn);
+    end if;
   end loop;
 end $$;
 

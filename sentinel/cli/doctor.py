@@ -26,7 +26,7 @@ from sentinel.store.address import database_url
 from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
 from sentinel.store.invariants import LONG_STATEMENT_TIMEOUT, SHOWN, run_invariants
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
-from sentinel.store.safety import safety_faults
+from sentinel.store.safety import MissingGrant, safety_faults
 from sentinel.tools.check import check_tools
 
 
@@ -134,8 +134,13 @@ def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
         try:
             return open_connection(with_role(url, role))
         except psycopg.OperationalError as error:
-            if number == len(roles) or f'permission denied to set role "{role}"' not in str(error):
+            if f'permission denied to set role "{role}"' not in str(error):
                 raise
+            if number == len(roles):
+                raise MissingGrant(
+                    f"cannot use the database at {describe(url)}: its login may act as none of {', '.join(roles)}: use a"
+                    f" program's login, or `grant {CONSOLE} to <login>` as an administrator"
+                ) from None
     raise AssertionError("no role was asked for")
 
 

@@ -29,6 +29,9 @@ BASELINE = "0016"
 HEAD = "0033"
 """The revision this program is written for; a test holds it equal to the newest script."""
 
+# Since PostgreSQL 16 who makes a role is a member who may give it away and neither use nor become it.
+_BECOME = "case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end"
+
 SCHEMA = Path(__file__).parent / "schema"
 
 _LOCK = 7305013942711300
@@ -58,6 +61,11 @@ def require_head(connection: psycopg.Connection) -> None:
     _refuse_unreleased(found)
     if found != HEAD:
         state = "empty" if found is None else f"at revision {found}"
+        if found is not None and found > HEAD:
+            raise SchemaNotReady(
+                f"the database is {state}, newer than this program, which needs {HEAD}: install the version that migrated it,"
+                " or restore a backup of before"
+            )
         raise SchemaNotReady(f"the database is {state}, this program needs {HEAD}: run `sentinel migrate` first")
 
 
@@ -180,6 +188,6 @@ def _ensure_owner(raw: psycopg.Connection) -> None:
     raw.execute(
         f"do $$ begin execute format('grant create on database %I to {OWNER}', current_database());"
         f" grant create, usage on schema public to {OWNER};"
-        f" if not pg_has_role(current_user, '{OWNER}', 'member') then execute format('grant {OWNER} to %I', current_user);"
-        " end if; end $$"
+        f" if not (pg_has_role(current_user, '{OWNER}', 'usage') and pg_has_role(current_user, '{OWNER}', {_BECOME})) then"
+        f" execute format('grant {OWNER} to %I', current_user); end if; end $$"
     )

@@ -1,0 +1,72 @@
+"""A database server whose administrator is no superuser, as managed ones are: `sentinel migrate` and the first commands work there too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from psycopg.conninfo import conninfo_to_dict
+
+from sentinel.cli.main import main as sentinel
+from sentinel.store.database import AUTHORITY, CONSOLE
+from sentinel.store.embedded import SUPERUSER, RunningServer, running
+from sentinel.store.embedded.logins import LOGINS
+from sentinel.store.migrate import HEAD, migrate
+from sentinel.store.safety import require_ready
+from tests.conftest import at
+from tests.support.embedded_servers import reachable_folder, wipe
+from tests.support.logins import as_login, make_login
+
+ADMINISTRATOR, DATABASE = "managed_administrator", "managed"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A PostgreSQL without our roles, and a database of an administrator who may make roles and nothing more."""
+    folder = reachable_folder()
+    try:
+        with running(folder / "var", own=True) as found:
+            with psycopg.connect(found.admin_url, autocommit=True) as connection:
+                for login in LOGINS:
+                    if login != SUPERUSER:
+                        connection.execute(f"drop role {login}".encode())
+            make_login(found.admin_url, ADMINISTRATOR, "createrole")
+            with psycopg.connect(found.admin_url, autocommit=True) as connection:
+                connection.execute(f"create database {DATABASE} owner {ADMINISTRATOR}".encode())
+            yield found
+    finally:
+        wipe(folder)
+
+
+def password(server: RunningServer) -> str:
+    return str(conninfo_to_dict(server.admin_url)["password"])
+
+
+def doctor(url: str) -> str:
+    return CliRunner().invoke(sentinel, ["doctor"], env={"SENTINEL_DATABASE_URL": url}).output
+
+
+def test_it_is_migrated_by_less_than_a_superuser_and_again_by_either(server: RunningServer) -> None:
+    whole = at(server.admin_url, DATABASE)
+    less = as_login(whole, ADMINISTRATOR, password(server))
+    assert migrate(less) == (None, HEAD)
+    assert migrate(less) == (HEAD, HEAD)
+    with psycopg.connect(less, autocommit=True) as connection:
+        for role in (AUTHORITY, CONSOLE):
+            connection.execute(f"alter role {role} login password '{password(server)}'".encode())
+    for role in (AUTHORITY, CONSOLE):
+        require_ready(as_login(whole, role, password(server)), role)
+
+    told = doctor(less)
+    assert "may act as none of" in told and f"grant {CONSOLE} to <login>" in told, told
+    with psycopg.connect(less, autocommit=True) as connection:
+        connection.execute(f"grant {CONSOLE} to current_user".encode())
+    assert "run `sentinel migrate` as a superuser" in doctor(less)
+    assert CliRunner().invoke(sentinel, ["tenants", "create", "x"], env={"SENTINEL_DATABASE_URL": less}).exit_code == 0
+
+    assert migrate(whole) == (HEAD, HEAD)
+    assert "only the authority takes them" in doctor(less)
+    assert migrate(less) == (HEAD, HEAD)
+    require_ready(as_login(whole, AUTHORITY, password(server)), AUTHORITY)
