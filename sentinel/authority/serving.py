@@ -25,6 +25,7 @@ from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.logs import buffer_log_lines, configure_logs
 from sentinel.platform.serving.server import Listener, Server, metrics_folder
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY
@@ -44,10 +45,18 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
         "SENTINEL_HEALTH_PORT", "SENTINEL_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),
     )  # fmt: skip
     listener.require()
-    policies = ReloadablePolicies(settings.policies_dir)
+    policies = _first_policies(settings.policies_dir)
     require_ready(settings.database_url, AUTHORITY, connections=settings.processes * max(2, settings.pool_size))
     with metrics_folder():
         _run(settings, listener, policies, graceful_seconds)
+
+
+def _first_policies(folder: Path) -> ReloadablePolicies:
+    """The policies to begin with. Raises `UnsafeConfiguration` where they cannot be: that is mended by a person, not by another start."""
+    try:
+        return ReloadablePolicies(folder)
+    except PolicyError as error:
+        raise UnsafeConfiguration(error.detail) from error
 
 
 def _run(settings: Settings, listener: Listener, policies: ReloadablePolicies, graceful_seconds: int) -> None:

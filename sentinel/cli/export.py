@@ -26,6 +26,7 @@ def command(**options: Any) -> None:
     from sentinel.export.settings import SECRET_FILE, load_export_settings
     from sentinel.platform.logs import configure_logs
     from sentinel.platform.settings import data_dir_secret
+    from sentinel.store.address import require_embedded_allowed
     from sentinel.store.database import EXPORTER
     from sentinel.store.embedded import running
 
@@ -35,6 +36,7 @@ def command(**options: Any) -> None:
     with contextlib.ExitStack() as stack:
         url = os.environ.get("SENTINEL_EXPORT_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL") or ""
         if not url:
+            require_embedded_allowed("SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_DATABASE_URL")
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
             url = stack.enter_context(running(data_dir)).url(user=EXPORTER)
             data_dir_secret(data_dir, SECRET_FILE)

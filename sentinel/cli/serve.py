@@ -37,7 +37,9 @@ def command(graceful_seconds: int, **options: Any) -> None:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
             from sentinel.authority.settings import CHECKPOINTS
             from sentinel.platform.settings import data_dir_secret
+            from sentinel.store.address import require_embedded_allowed
 
+            require_embedded_allowed("SENTINEL_DATABASE_URL")
             data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
             options["database_url"] = _database(stack, data_dir, stopping)
             os.environ.setdefault("SENTINEL_SECRET_KEYS", data_dir_secret(data_dir))

@@ -16,6 +16,7 @@ import structlog
 from click.testing import CliRunner, Result
 
 from sentinel.cli.main import main as sentinel
+from sentinel.store.address import EMBEDDED
 from sentinel.store.embedded import SUPERUSER, RunningServer, running
 from sentinel.store.embedded.logins import LOGINS
 from tests.support.embedded_servers import reachable_folder, wipe
@@ -97,6 +98,7 @@ MAKES_THE_SCHEMA = {"sentinel demo", "sentinel migrate"}
 WITH_A_SERVER_OF_ITS_OWN = {"sentinel gates run"}
 """It tries its cases on a scratch database beside the empty one first, which takes its time; what then is, is the verb that records."""
 
+STARTS_ONE_ON_PURPOSE = {"sentinel demo", "sentinel gates run"}
 MALFORMED = (
     "nonsense", "http://127.0.0.1/sentinel", "postgresql://[", "postgresql://a:secret-word@127.0.0.1:port/sentinel",
     "postgresql://a:secret-word@127.0.0.1:99999/sentinel", "host=127.0.0.1 port=0 dbname=sentinel",
@@ -134,7 +136,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str],
     env = {
         "SENTINEL_SECRET_KEYS": secret, "SENTINEL_EXPORT_SECRETS": secret, "SENTINEL_CONFIRM_SECRETS": secret,
         "SENTINEL_TENANT_ID": str(uuid.uuid4()), "SENTINEL_ORDERS_API_KEY": "key", "SENTINEL_REFUND_AGENT_API_KEY": "key",
-        "SENTINEL_URL": "http://127.0.0.1:9",
+        "SENTINEL_URL": "http://127.0.0.1:9", "SENTINEL_PORT": str(free_port()), "SENTINEL_ORDERS_PORT": str(free_port()),
     }  # fmt: skip
 
     def run(line: str, url: str) -> Result:
@@ -203,6 +205,20 @@ def test_an_address_that_is_none_is_wrong_use_and_told_without_its_secret(
     run: Callable[[str, str], Result], address: str
 ) -> None:
     assert not_as_wanted(run, ASKS_A_DATABASE, address, "not a PostgreSQL address") == {}
+
+
+def test_an_address_that_is_missing_starts_no_database_where_that_is_switched_off(
+    run: Callable[[str, str], Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    for where in ("sentinel.store.embedded.running", "sentinel.store.embedded.supervised"):
+        monkeypatch.setattr(where, lambda *given, **_: started.append(given))
+    monkeypatch.setenv(EMBEDDED, "off")
+    lines = [line for line in ASKS_A_DATABASE if name_of(line) not in STARTS_ONE_ON_PURPOSE]
+    assert not_as_wanted(run, lines, "", f"SENTINEL_DATABASE_URL: required, as {EMBEDDED}=off says") == {}
+    monkeypatch.setenv(EMBEDDED, "no")
+    assert not_as_wanted(run, lines, "", f"{EMBEDDED}: must be on or off") == {}
+    assert started == []
 
 
 def test_nobody_at_an_address_is_no_database() -> None:

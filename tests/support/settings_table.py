@@ -50,7 +50,8 @@ if none is given.
 _EMBEDDED = f"""
 ## Embedded PostgreSQL
 
-{_COLUMNS}| `SENTINEL_PG_BIN` | – | Folder with `postgres` and `initdb` to use instead of the ones found. |
+{_COLUMNS}| `SENTINEL_EMBEDDED_DATABASE` | `on` | `off` with a database of your own: a program or command whose address is missing then does not start one here, and says which variable it misses. |
+| `SENTINEL_PG_BIN` | – | Folder with `postgres` and `initdb` to use instead of the ones found. |
 | `TMPDIR` | `/tmp` | Where the folder of the server's socket is made; a path too long for a socket is passed over for `/tmp`. |
 
 Each program logs in as its own role with a secret of its own, kept with mode 0600 in `postgres/passwords` of the data

@@ -229,8 +229,10 @@ def _database_url(settings: WorkerSettings) -> Iterator[str]:
     if settings.database_url:
         yield settings.database_url
         return
+    from sentinel.store.address import require_embedded_allowed
     from sentinel.store.embedded import running
 
+    require_embedded_allowed("WORKER_DATABASE_URL", "SENTINEL_DATABASE_URL")
     with running(settings.data_dir) as server:
         yield server.url(user=WORKER)
 
