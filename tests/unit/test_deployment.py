@@ -1,0 +1,396 @@
+"""What an installation is made from (deploy/) names only commands, settings, ports and paths that the programs have, and gives what each requires."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from ops_console.settings import ConsoleSettings, load_console_settings
+from sentinel.authority.settings import Settings, load_settings
+from sentinel.export.settings import ExportSettings, load_export_settings
+from sentinel.platform.command_line import WRONG_USE
+from sentinel.platform.http.asgi import HEALTH
+from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.store.address import EMBEDDED
+from tests.support.settings_table import render
+from worker.orders.settings import OrderReviewSettings, load_order_settings
+from worker.refunds.metrics import _OPEN
+from worker.refunds.settings import WorkerSettings, read_settings
+
+REPO = Path(__file__).resolve().parents[2]
+DEPLOY = REPO / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+EXAMPLES = sorted((DEPLOY / "systemd").glob("*.env.example"))
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+OURS = {name: service for name, service in COMPOSE.items() if "build" in service}
+
+SENDERS = set(re.findall(r"^\| `(\w+)` \|", render().split("## Senders of orders")[1].split("\n## ")[0], re.MULTILINE))
+PROGRAMS: dict[str, tuple[type[Any], Callable[[], Any]]] = {
+    "authority": (Settings, load_settings),
+    "worker": (WorkerSettings, read_settings),
+    "orders": (OrderReviewSettings, load_order_settings),
+    "console": (ConsoleSettings, load_console_settings),
+    "export": (ExportSettings, load_export_settings),
+}
+HEALTH_PORTS = {
+    "SENTINEL_HEALTH_PORT": 9860, "SENTINEL_CONSOLE_HEALTH_PORT": 9861, "SENTINEL_ORDERS_HEALTH_PORT": 9862,
+    "SENTINEL_BOARD_HEALTH_PORT": 9863, "WORKER_HEALTH_PORT": 9864, "SENTINEL_EXPORT_HEALTH_PORT": 9865,
+}  # fmt: skip
+"""The same in every form of an installation, so that one set of alerts and scrapes fits all."""
+SECRET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"
+
+
+def settings_of(program: str) -> set[str]:
+    """The names of a program's settings; an administrator's commands read the authority's and the sender's."""
+    if program == "migrate":
+        return {"SENTINEL_DATABASE_URL", EMBEDDED}
+    if program == "admin":
+        return settings_of("authority") | settings_of("export")
+    kind, _ = PROGRAMS[program]
+    own = {field.metadata["env"] for field in kind.__dataclass_fields__.values()}
+    return own | {EMBEDDED} | (SENDERS if program == "orders" else set())
+
+
+def unit_values(text: str, key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", text, re.MULTILINE)
+
+
+def program_of(unit: Path) -> str:
+    return unit.stem.removeprefix("sentinel-")
+
+
+def example(program: str) -> dict[str, str]:
+    """The example environment of a program, as systemd reads it."""
+    lines = (DEPLOY / "systemd" / f"{program}.env.example").read_text().splitlines()
+    pairs = (line.split("=", 1) for line in lines if line and line[0] != "#")
+    return {name: value.strip("'") for name, value in pairs}
+
+
+def filled(name: str, value: str) -> str:
+    """A value with what its reader is to fill in."""
+    made = (
+        value.replace("PASSWORD", "secret").replace("DATABASE_HOST", "db.example").replace("_HOST", ".example").lower()
+    )
+    return made or SECRET
+
+
+def scripts() -> dict[str, str]:
+    setup = configparser.ConfigParser()
+    setup.read(REPO / "setup.cfg")
+    lines = setup["options.entry_points"]["console_scripts"].split("\n")
+    return dict((part.strip() for part in line.split("=", 1)) for line in lines if line.strip())  # type: ignore[misc]
+
+
+def find_command(words: list[str]) -> click.Command:
+    """The command that a line of words runs. Raises `LookupError` for one that is not there, or an option that it does not take."""
+    program, *rest = Path(words[0]).name, *words[1:]
+    if program == "python" and rest[0] == "-m":
+        found: click.Command = importlib.import_module(f"{rest[1]}.__main__").command
+        rest = rest[2:]
+    elif program in scripts():
+        module, _, name = scripts()[program].partition(":")
+        found = getattr(importlib.import_module(module), name)
+    else:
+        raise LookupError(program)
+    while isinstance(found, click.Group) and rest:
+        inner = found.get_command(click.Context(found), rest[0])
+        if inner is None:
+            raise LookupError(" ".join(words))
+        found, rest = inner, rest[1:]
+    known = {option for parameter in found.params for option in parameter.opts}
+    if unknown := [word for word in rest if word.startswith("-") and word not in known]:
+        raise LookupError(f"{' '.join(words)}: {unknown}")
+    return found
+
+
+def graceful_seconds(command: click.Command) -> int:
+    """How long it drains after SIGTERM, as shipped; the worker and the sender end by themselves within their calls."""
+    return next((int(one.default) for one in command.params if one.name == "graceful_seconds"), 0)  # type: ignore[call-overload]
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without any setting of ours."""
+    every = set().union(*(settings_of(program) for program in PROGRAMS)) | {"SENTINEL_DATABASE_URL"}
+    for name in every:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def unreadable(program: str, env: dict[str, str], bare: pytest.MonkeyPatch) -> str:
+    """What the program says of that environment; "" where it starts."""
+    for name, value in env.items():
+        bare.setenv(name, value)
+    try:
+        PROGRAMS[program][1]()
+    except UnsafeConfiguration as error:
+        return error.detail
+    return ""
+
+
+# systemd ---------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_unit_and_an_example_for_every_program() -> None:
+    assert {program_of(unit) for unit in UNITS} == set(PROGRAMS)
+    assert {path.name.removesuffix(".env.example") for path in EXAMPLES} == {*PROGRAMS, "admin"}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=program_of)
+def test_a_unit_runs_a_command_that_is_there_and_waits_for_it_to_drain(unit: Path) -> None:
+    text = unit.read_text()
+    (line,) = unit_values(text, "ExecStart")
+    command = find_command(shlex.split(line))
+    assert int(unit_values(text, "TimeoutStopSec")[0]) >= graceful_seconds(command) + 5
+    assert unit_values(text, "RestartPreventExitStatus") == [str(WRONG_USE)], (
+        "what a person must mend is not tried again"
+    )
+    assert unit_values(text, "EnvironmentFile") == [f"/etc/sentinel/{program_of(unit)}.env"]
+    assert unit_values(text, "Environment") == [f"{EMBEDDED}=off"]
+
+
+def test_units_differ_only_in_what_a_program_is_and_keeps() -> None:
+    def shut_in(unit: Path) -> str:
+        return unit.read_text().partition("DynamicUser=")[2]
+
+    assert {shut_in(unit) for unit in UNITS} == {shut_in(UNITS[0])}
+    assert {"NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet="} <= set(
+        shut_in(UNITS[0]).split("\n")
+    )
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, "admin"])
+def test_an_example_names_only_settings_that_its_program_has(program: str) -> None:
+    assert example(program).keys() <= settings_of(program)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_example_once_filled_in_is_all_that_its_program_requires(program: str, bare: pytest.MonkeyPatch) -> None:
+    assert unreadable(program, {name: filled(name, value) for name, value in example(program).items()}, bare) == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [("authority", "SENTINEL_SECRET_KEYS"), ("worker", "SENTINEL_REFUND_AGENT_API_KEY"), ("orders", "SENTINEL_ORDERS_API_KEY"),
+     ("export", "SENTINEL_EXPORT_SECRETS")],
+)  # fmt: skip
+def test_mutant_an_example_without_a_required_setting_is_refused(
+    program: str, name: str, bare: pytest.MonkeyPatch
+) -> None:
+    env = {one: filled(one, value) for one, value in example(program).items() if one != name}
+    assert name in unreadable(program, env, bare)
+
+
+def test_mutants_a_command_or_an_option_that_is_not_there_is_found() -> None:
+    for line in ("sentinel server", "sentinell serve", "sentinel serve --workers 2", "retail-refund-agent --forever"):
+        with pytest.raises(LookupError):
+            find_command(line.split())
+
+
+# containers ------------------------------------------------------------------------------------------------------------
+
+COMPOSE_PROGRAMS = {**{name: name for name in PROGRAMS}, "migrate": "migrate", "admin": "admin"}
+
+
+def test_compose_runs_every_program_and_names_commands_and_settings_that_are_there() -> None:
+    assert OURS.keys() == COMPOSE_PROGRAMS.keys()
+    for name, service in OURS.items():
+        command = find_command([*service.get("entrypoint", []), *service["command"]])
+        assert service["environment"].keys() <= settings_of(name), name
+        if "stop_grace_period" in service:
+            assert int(service["stop_grace_period"].removesuffix("s")) >= graceful_seconds(command) + 5, name
+        assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_compose_gives_each_program_all_that_it_requires(program: str, bare: pytest.MonkeyPatch) -> None:
+    env = {
+        name: re.sub(r"\$\{(\w+)(?::[^}]*)?\}", SECRET, value) for name, value in OURS[program]["environment"].items()
+    }
+    assert unreadable(program, env, bare) == ""
+
+
+def test_a_secret_of_compose_is_made_by_the_script_and_reaches_only_who_needs_it() -> None:
+    whose: dict[str, set[str]] = {}
+    for name, service in COMPOSE.items():
+        for value in service["environment"].values():
+            for secret in re.findall(r"\$\{(\w+)", value):
+                whose.setdefault(secret, set()).add(name)
+    script = (DEPLOY / "make_env.sh").read_text()
+    looped = re.findall(r"for name in ([A-Z_ ]+); do\n\s+echo \"\$?\{?name\}?(\w*)=", script)
+    made = {f"{name}{suffix}" for names, suffix in looped for name in names.split()}
+    keys = {"SENTINEL_REFUND_AGENT_API_KEY", "SENTINEL_ORDERS_API_KEY"}
+    assert whose.keys() == made | keys, "keys are the authority's to make"
+    administrators = {"POSTGRES_PASSWORD": {"database", "migrate", "logins", "admin"}}
+    shared = {"CONFIRM_SECRETS": {"worker", "console"}, "SENTINEL_EXPORT_SECRETS": {"export", "admin"}}
+    for secret, names in whose.items():
+        expected = (administrators | shared).get(secret)
+        assert names == expected if expected else len(names - {"logins"}) == 1, secret
+
+
+def test_compose_publishes_only_on_this_machine_the_ports_of_the_programs() -> None:
+    published = {port for service in COMPOSE.values() for port in service.get("ports", [])}
+    ports = (Settings().port, ConsoleSettings().port, ConsoleSettings().board_port)
+    assert published == {f"127.0.0.1:{port}:{port}" for port in ports}
+
+
+def test_compose_asks_each_program_whether_it_is_ready_where_it_says_so() -> None:
+    for name in PROGRAMS:
+        asked = OURS[name]["healthcheck"]["test"][-1]
+        told = {value for variable, value in OURS[name]["environment"].items() if variable in HEALTH_PORTS}
+        assert told == set(re.findall(r"\b9\d{3}\b", asked)) != set(), name
+        assert re.search(r"/\w+z", asked).group() in HEALTH  # type: ignore[union-attr]
+
+
+def test_the_database_of_compose_takes_as_many_connections_as_the_roles_may_open() -> None:
+    limits = re.findall(r"\('(?:sentinel_\w+|board_reader)', (\d+)\)", (DEPLOY / "roles.sql").read_text())
+    assert len(limits) == 6
+    (most,) = re.findall(r"max_connections=(\d+)", " ".join(COMPOSE["database"]["command"]))
+    assert int(most) >= sum(map(int, limits)) + 10, "some are left for administrators"
+
+
+def test_the_image_has_no_pip_no_root_and_no_database_and_its_base_a_version() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    assert re.search(r"^ARG BASE=\S+:\d+\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
+    assert text.count("pip uninstall --yes pip") == len(re.findall(r"^FROM ", text, re.MULTILINE)) == 2
+    assert re.search(r"^USER [1-9]\d+$", text, re.MULTILINE) and f"{EMBEDDED}=off" in text
+    assert "--require-hashes" in text
+    find_command(yaml.safe_load(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[-1]))
+    sections = re.findall(r"/\^# == (\w+) ==/", text)
+    assert sections == ["runtime", "test"] and all(
+        f"# == {one} ==" in (REPO / "requirements.txt").read_text() for one in sections
+    )
+
+
+# Kubernetes ------------------------------------------------------------------------------------------------------------
+
+
+def manifests() -> Iterator[dict[str, Any]]:
+    for path in MANIFESTS:
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    for one in manifests():
+        if one["kind"] in ("Deployment", "Job"):
+            yield one["metadata"]["name"], one["spec"]["template"]["spec"]
+
+
+def containers() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(program, container, pod) of what runs our image."""
+    return [
+        (one["name"], one, pod)
+        for _, pod in pods()
+        for one in (*pod.get("initContainers", []), *pod["containers"])
+        if "/sentinel:" in one["image"]
+    ]
+
+
+def test_kubernetes_has_the_authority_alone_and_beside_an_agent_the_worker_and_the_migration() -> None:
+    assert sorted(name for name, _, _ in containers()) == ["authority", "authority", "migrate", "worker"]
+    kinds = [one["kind"] for one in manifests()]
+    assert {kind: kinds.count(kind) for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")} == {
+        "Service": 1, "PodDisruptionBudget": 2, "NetworkPolicy": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "container", "pod"), containers())
+def test_a_container_runs_a_command_that_is_there_with_settings_that_are(
+    program: str, container: dict[str, Any], pod: dict[str, Any], bare: pytest.MonkeyPatch
+) -> None:
+    command = find_command(container["command"])
+    env = {one["name"]: one for one in container["env"]}
+    assert env.keys() <= settings_of(program)
+    assert all(one["valueFrom"]["secretKeyRef"]["key"] == name for name, one in env.items() if "valueFrom" in one)
+    waits = 5 if "lifecycle" in container else 0
+    assert pod.get("terminationGracePeriodSeconds", 30) >= graceful_seconds(command) + waits + 5
+    if program in PROGRAMS:
+        secrets = {"DATABASE_URL": "postgresql://a:b@db.example/sentinel"}
+        given = {name: one.get("value") or secrets.get(name.partition("_")[2], SECRET) for name, one in env.items()}
+        assert unreadable(program, given, bare) == ""
+
+
+@pytest.mark.parametrize(("program", "container", "pod"), [one for one in containers() if one[0] in PROGRAMS])
+def test_probes_ask_where_the_program_answers(program: str, container: dict[str, Any], pod: dict[str, Any]) -> None:
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    (variable,) = HEALTH_PORTS.keys() & env.keys()
+    assert env[variable] == str(HEALTH_PORTS[variable]) == str(ports["health"])
+    assert env[variable.removesuffix("_PORT") + "_HOST"] == "0.0.0.0", "the kubelet asks from outside the pod"
+    probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+    assert all(one["port"] == "health" and one["path"] in HEALTH for one in probes.values())
+    assert (probes["liveness"]["path"], probes["readiness"]["path"]) == ("/healthz", "/readyz"), (
+        "a database that is away restarts nobody"
+    )
+
+
+def test_ports_between_pods_are_the_ones_that_are_listened_on() -> None:
+    listened = {port["containerPort"] for _, container, _ in containers() for port in container.get("ports", [])}
+    outside = {53, 5432, 587}
+    for one in manifests():
+        rules = (
+            [*one["spec"].get("ingress", []), *one["spec"].get("egress", [])] if one["kind"] == "NetworkPolicy" else []
+        )
+        named = {port["port"] for rule in rules for port in rule["ports"]}
+        assert named <= listened | outside, one["metadata"]
+    (service,) = (one for one in manifests() if one["kind"] == "Service")
+    assert [port["port"] for port in service["spec"]["ports"]] == [Settings().port]
+
+
+def test_no_pod_runs_as_root_or_with_more_than_it_needs() -> None:
+    for name, pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"], name
+        for container in (*pod.get("initContainers", []), *pod["containers"]):
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"], name
+            assert context["capabilities"] == {"drop": ["ALL"]} and container["resources"]["limits"]["memory"], name
+
+
+def test_health_ports_are_the_same_in_every_form() -> None:
+    told = [pair for program in PROGRAMS for pair in example(program).items()]
+    told += [pair for service in OURS.values() for pair in service["environment"].items()]
+    found = {(name, int(value)) for name, value in told if name in HEALTH_PORTS}
+    assert found == set(HEALTH_PORTS.items())
+
+
+# the guide -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_names_only_settings_and_commands_that_are_there() -> None:
+    text = (REPO / "docs" / "deployment.md").read_text()
+    named = set(re.findall(r"\b(?:SENTINEL|WORKER|ORDERS|CONFIRM|SMTP|SLACK|SHOP)_[A-Z_]*[A-Z]\b", text))
+    roles = set(re.findall(r"\\getenv \w+ (\w+)", (DEPLOY / "logins.sql").read_text()))
+    assert named - roles <= set(re.findall(r"`([A-Z_]+)`", render()))
+    lines = re.findall(
+        r"^(?:/opt/sentinel/bin/)?((?:sentinel|worker|retail-refund-agent) [a-z].*?)(?: *[#|>].*)?$", text, re.MULTILINE
+    )
+    lines += re.findall(r"`((?:sentinel|worker|retail-refund-agent) [a-z][^`]*)`", text)
+    assert len(lines) > 10
+    for line in lines:
+        find_command([word for word in shlex.split(line) if word != "…"])
+    assert {str(port) for port in HEALTH_PORTS.values()} <= set(re.findall(r"\b9\d{3}\b", text))
+
+
+def test_alerts_ask_for_figures_that_the_programs_give() -> None:
+    rules = [
+        rule for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
+    ]
+    given = {
+        name for package in ("sentinel", "worker") for path in (REPO / package).rglob("*.py")
+        for name in re.findall(r"\"((?:sentinel|worker|orders)_[a-z_]+)\"", path.read_text())
+    }  # fmt: skip
+    given |= {f"worker_{name}" for name in _OPEN}
+    assert len(rules) > 5
+    for rule in rules:
+        asked = re.findall(r"\b(?:sentinel|worker|orders)_[a-z_]+", rule["expr"])
+        assert asked and {name.removesuffix("_total") for name in asked} <= given, rule["alert"]
