@@ -136,7 +136,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str],
     env = {
         "SENTINEL_SECRET_KEYS": secret, "SENTINEL_EXPORT_SECRETS": secret, "SENTINEL_CONFIRM_SECRETS": secret,
         "SENTINEL_TENANT_ID": str(uuid.uuid4()), "SENTINEL_ORDERS_API_KEY": "key", "SENTINEL_REFUND_AGENT_API_KEY": "key",
-        "SENTINEL_URL": "http://127.0.0.1:9", "SENTINEL_PORT": str(free_port()), "SENTINEL_ORDERS_PORT": str(free_port()),
+        "SENTINEL_URL": "http://127.0.0.1:9",
     }  # fmt: skip
 
     def run(line: str, url: str) -> Result:
