@@ -298,8 +298,9 @@ def test_known_names_without_a_route_are_entered_for_a_person_to_look_at() -> No
 
 def test_bytes_that_are_no_text_are_refused(run: Any, ledger_fixtures: LedgerFixtures) -> None:
     for command in (("enqueue",), ("facts",), ("import-orders",), ("workflow", "simulate")):
-        result = run(*command, "-", text=b"\xff\xfe")
-        assert (result.exit_code, result.stderr) == (2, "error: the file is not UTF-8 at byte 0\n"), command
+        for text, said in ((b"a\n\xff", "is not UTF-8 on line 2, at byte 2"), (b"\xff\xfea\0", "is UTF-16")):
+            result = run(*command, "-", text=text)
+            assert (result.exit_code, result.stderr) == (2, f"error: the file {said}; save it as UTF-8\n"), command
     assert ledger_fixtures.states() == {}
 
 

@@ -17,8 +17,8 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
         return None
 
-if sys.argv[1] == "ignored":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+# Whatever this process was begun with: a shell begins what runs in the background with the signal ignored.
+signal.signal(signal.SIGINT, signal.SIG_IGN if sys.argv[1] == "ignored" else signal.default_int_handler)
 sys.meta_path.insert(0, Interrupt())
 sys.argv[1:] = ["--help"]
 runpy.run_module("worker.retail_refund_agent", run_name="__main__")
