@@ -6,31 +6,28 @@
 -- A program that you do not run needs no login: leave its variable out. Letters and digits go into an address as they are (`openssl rand -hex 24`).
 
 \set ON_ERROR_STOP on
+-- \getenv leaves a variable as it is where the environment has none.
+\set authority ''
 \getenv authority AUTHORITY_PASSWORD
+\set worker ''
 \getenv worker WORKER_PASSWORD
+\set orders ''
 \getenv orders ORDERS_PASSWORD
+\set console ''
 \getenv console CONSOLE_PASSWORD
+\set export ''
 \getenv export EXPORT_PASSWORD
+\set board ''
 \getenv board BOARD_PASSWORD
 
 begin;
 set local password_encryption = 'scram-sha-256';
-\if :{?authority}
-alter role sentinel_authority login password :'authority';
-\endif
-\if :{?worker}
-alter role sentinel_worker login password :'worker';
-\endif
-\if :{?orders}
-alter role sentinel_orders login password :'orders';
-\endif
-\if :{?console}
-alter role sentinel_console login password :'console';
-\endif
-\if :{?export}
-alter role sentinel_exporter login password :'export';
-\endif
-\if :{?board}
-alter role board_reader login password :'board';
-\endif
+select format('alter role %I login password %L', role, secret) from (values
+  ('sentinel_authority', :'authority'),
+  ('sentinel_worker', :'worker'),
+  ('sentinel_orders', :'orders'),
+  ('sentinel_console', :'console'),
+  ('sentinel_exporter', :'export'),
+  ('board_reader', :'board')) as logins (role, secret)
+where secret <> '' \gexec
 commit;

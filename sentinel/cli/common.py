@@ -9,8 +9,7 @@ import contextlib
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -132,20 +131,17 @@ def print_json(value: Any) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_UTC_Z).decode())
 
 
-def show_rows(
-    rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str,
-    words: Mapping[str, Callable[[Any], str]] = MappingProxyType({}),
-) -> None:  # fmt: skip
-    """Rows (dataclasses): all fields as JSON, or the named columns as a table, where `words` says the codes of a column."""
+def show_rows(rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str) -> None:
+    """Rows (dataclasses): all fields as JSON, or the named columns as a table."""
     if as_json:
         print_json(list(rows))
     elif not rows:
         click.echo(empty)
     else:
-        _table(rows, columns, words)
+        _table(rows, columns)
 
 
-def _table(rows: Sequence[Any], columns: Sequence[str], words: Mapping[str, Callable[[Any], str]]) -> None:
+def _table(rows: Sequence[Any], columns: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -156,15 +152,15 @@ def _table(rows: Sequence[Any], columns: Sequence[str], words: Mapping[str, Call
         table.add_column(name.replace("_", " "), overflow="fold", no_wrap=name.endswith("_id"))
     for row in rows:
         # Text, not markup: what agents and operators wrote is shown and never interpreted.
-        table.add_row(*(Text(_cell(getattr(row, name), words.get(name, str))) for name in columns))
+        table.add_row(*(Text(_cell(getattr(row, name))) for name in columns))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def _cell(value: Any, words: Callable[[Any], str] = str) -> str:
+def _cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return f"{value:%Y-%m-%d %H:%M:%S}Z" if hasattr(value, "strftime") else words(value)
+    return f"{value:%Y-%m-%d %H:%M:%S}Z" if hasattr(value, "strftime") else str(value)

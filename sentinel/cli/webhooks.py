@@ -7,8 +7,11 @@ is readable (`SENTINEL_EXPORT_SECRETS`, or the file beside the embedded database
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -69,6 +72,15 @@ def _why(code: str) -> str:
     return failure_text(code) + (" (SENTINEL_EXPORT_ADDRESSES)" if code.startswith("not_allowed") else "")
 
 
+def _table_rows(rows: Sequence[Any], as_json: bool) -> Sequence[Any]:
+    """Rows with a `last_error`: as they are for scripts, for people with its words."""
+    return (
+        rows
+        if as_json
+        else [row if row.last_error is None else replace(row, last_error=_why(row.last_error)) for row in rows]
+    )
+
+
 def _secret(settings: ExportSettings, endpoint_id: str, number: int) -> str:
     return SigningSecrets(settings.secrets).shown(as_uuid(endpoint_id, "WEBHOOK_ID"), number)
 
@@ -105,7 +117,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
     """List receivers with how far each is behind."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_endpoints(pool, tenant_of(pool, tenant))
-    show_rows(rows, COLUMNS, as_json=as_json, empty="Nobody is sent events.", words={"last_error": _why})
+    show_rows(_table_rows(rows, as_json), COLUMNS, as_json=as_json, empty="Nobody is sent events.")
 
 
 @group.command()
@@ -190,7 +202,7 @@ def dead_letters(tenant: str | None, as_json: bool) -> None:
     """List what receivers did not take in time."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_dead_letters(pool, tenant_of(pool, tenant))
-    show_rows(rows, LETTERS, as_json=as_json, empty="There is no dead letter.", words={"last_error": _why})
+    show_rows(_table_rows(rows, as_json), LETTERS, as_json=as_json, empty="There is no dead letter.")
 
 
 @group.command("resend")

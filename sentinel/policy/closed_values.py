@@ -1,4 +1,4 @@
-"""Refuses a condition that compares a text with a value which it can never have: an action of no rule's, `currency == "eur"`.
+"""Refuses a condition that compares a text with a value which it can never have: an action that the policy does not cover, `currency == "eur"`.
 
 Such a rule is misspelt as much as one with an unknown name, and a DENY that never holds would loosen the policy silently.
 """

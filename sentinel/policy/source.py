@@ -17,6 +17,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import yaml
 
+from sentinel.core.utf8 import faulty_line
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
 
 T = TypeVar("T")
@@ -171,9 +172,8 @@ def read_source(path: Path, *, name: str | None = None) -> tuple[Source, Node]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        is_wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-        line = data.count(b"\n", 0, error.start) + 1
-        hint = "it looks like UTF-16: save it as UTF-8" if is_wide else f"see line {line}"
+        line = faulty_line(data, error)
+        hint = "it looks like UTF-16: save it as UTF-8" if line is None else f"see line {line}"
         raise source.error(None, "is not UTF-8 text", hint) from error
     return parse_source(text, name=source.name)
 

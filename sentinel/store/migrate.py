@@ -35,6 +35,10 @@ _BECOME = "case when current_setting('server_version_num')::int >= 160000 then '
 SCHEMA = Path(__file__).parent / "schema"
 
 _LOCK = 7305013942711300
+_VERSION_TABLE = """
+select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'public' and c.relname = 'schema_version'
+"""
 _INCLUDED = re.compile(r"^\\ir (\S+)$", re.MULTILINE)
 FUNCTION = re.compile(r"^create or replace function .*?\$\$;$", re.MULTILINE | re.DOTALL)
 
@@ -48,8 +52,7 @@ class SchemaNotReady(SentinelError):
 def current_revision(connection: psycopg.Connection) -> str | None:
     """The revision the database is at, or None for an empty one."""
     # Not by to_regclass, which a session may answer from its cache: there was no table when it asked before another's migration.
-    there = "select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
-    if connection.execute(f"{there} where n.nspname = 'public' and c.relname = 'schema_version'").fetchone() is None:
+    if connection.execute(_VERSION_TABLE).fetchone() is None:
         return None
     row = connection.execute("select version_num from public.schema_version").fetchone()
     return row[0] if row else None

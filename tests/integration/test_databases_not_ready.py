@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-import psycopg
 import pytest
 import structlog
 from click.testing import CliRunner, Result
 
 from sentinel.cli.main import main as sentinel
 from sentinel.store.address import EMBEDDED
-from sentinel.store.embedded import SUPERUSER, RunningServer, running
-from sentinel.store.embedded.logins import LOGINS
-from tests.support.embedded_servers import reachable_folder, wipe
+from sentinel.store.embedded import RunningServer
+from tests.support.embedded_servers import running_without_roles
 from tests.support.old_databases import empty_database
 from tests.support.ports import free_port
 from worker.cli import main as worker
@@ -149,16 +147,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str],
 @pytest.fixture(scope="module")
 def server_without_roles() -> Iterator[RunningServer]:
     """A PostgreSQL in which no program has a role yet."""
-    folder = reachable_folder()
-    try:
-        with running(folder / "var", own=True) as server:
-            with psycopg.connect(server.admin_url, autocommit=True) as connection:
-                for login in LOGINS:
-                    if login != SUPERUSER:
-                        connection.execute(f"drop role {login}".encode())
-            yield server
-    finally:
-        wipe(folder)
+    with running_without_roles() as server:
+        yield server
 
 
 def not_as_wanted(run: Callable[[str, str], Result], lines: list[str], url: str, word: str) -> dict[str, str]:

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -17,11 +17,14 @@ import pytest
 
 import sentinel
 from sentinel.store.embedded import (
+    SUPERUSER,
     EmbeddedError,
+    RunningServer,
     process,
     remove,
     running,
 )
+from sentinel.store.embedded.logins import LOGINS
 
 IS_ROOT = os.geteuid() == 0
 
@@ -146,3 +149,18 @@ def refusal(base: Path) -> str:
     assert "\n" not in caught.value.detail
     assert caught.value.code == "embedded-postgres"
     return caught.value.detail
+
+
+@contextmanager
+def running_without_roles() -> Iterator[RunningServer]:
+    """A PostgreSQL in which no program has a role yet."""
+    folder = reachable_folder()
+    try:
+        with running(folder / "var", own=True) as server:
+            with psycopg.connect(server.admin_url, autocommit=True) as connection:
+                for login in LOGINS:
+                    if login != SUPERUSER:
+                        connection.execute(f"drop role {login}".encode())
+            yield server
+    finally:
+        wipe(folder)

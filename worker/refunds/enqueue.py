@@ -5,7 +5,6 @@ Exit status: 0 all well, 1 something was refused, 2 usage or settings, 3 no data
 
 from __future__ import annotations
 
-import codecs
 import functools
 import json
 import sys
@@ -17,6 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from sentinel.core.utf8 import faulty_line
 from worker.presentation import new_rows_table, out, shared_budget_line
 from worker.refunds.build import open_ledger
 from worker.refunds.csv_rows import CsvFormat, WrongMapping, pairs, read_csv
@@ -137,9 +137,8 @@ def read_text(file: BinaryIO) -> str:
     try:
         text: str = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        said = "is UTF-16" if is_wide else f"is not UTF-8 on line {line}, at byte {error.start}"
+        line = faulty_line(data, error)
+        said = "is UTF-16" if line is None else f"is not UTF-8 on line {line}, at byte {error.start}"
         click.echo(f"error: the file {said}; save it as UTF-8", err=True)
         sys.exit(MISUSED)
     return text

@@ -11,12 +11,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from sentinel.cli.main import main as sentinel
 from sentinel.store.database import AUTHORITY, CONSOLE
-from sentinel.store.embedded import SUPERUSER, RunningServer, running
-from sentinel.store.embedded.logins import LOGINS
+from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import HEAD, migrate
 from sentinel.store.safety import require_ready
 from tests.conftest import at
-from tests.support.embedded_servers import reachable_folder, wipe
+from tests.support.embedded_servers import running_without_roles
 from tests.support.logins import as_login, make_login
 
 ADMINISTRATOR, DATABASE = "managed_administrator", "managed"
@@ -25,19 +24,11 @@ ADMINISTRATOR, DATABASE = "managed_administrator", "managed"
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """A PostgreSQL without our roles, and a database of an administrator who may make roles and nothing more."""
-    folder = reachable_folder()
-    try:
-        with running(folder / "var", own=True) as found:
-            with psycopg.connect(found.admin_url, autocommit=True) as connection:
-                for login in LOGINS:
-                    if login != SUPERUSER:
-                        connection.execute(f"drop role {login}".encode())
-            make_login(found.admin_url, ADMINISTRATOR, "createrole")
-            with psycopg.connect(found.admin_url, autocommit=True) as connection:
-                connection.execute(f"create database {DATABASE} owner {ADMINISTRATOR}".encode())
-            yield found
-    finally:
-        wipe(folder)
+    with running_without_roles() as found:
+        make_login(found.admin_url, ADMINISTRATOR, "createrole")
+        with psycopg.connect(found.admin_url, autocommit=True) as connection:
+            connection.execute(f"create database {DATABASE} owner {ADMINISTRATOR}".encode())
+        yield found
 
 
 def password(server: RunningServer) -> str:
