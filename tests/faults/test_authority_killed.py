@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from pathlib import Path
 from typing import Any
 
 import urllib3
 
-from tests.acceptance.places import end, eventually, request, start_serve
+from tests.acceptance.places import end, request, start_serve
 from tests.faults.database_proxy import proxied
 from tests.support.fixtures import Fixtures, guard_body, unique
 from tests.support.harness import scaled
+from tests.support.killed import kill_with_children
 
 
 def post(port: int, body: dict[str, Any], key: str) -> Any:
@@ -53,10 +52,7 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
             client = threading.Thread(target=ask)
             client.start()
             assert reached.wait(10), "the decision was never committed"
-            workers = eventually(lambda: children_of(process.pid), within=2)
-            for pid in [process.pid, *workers]:
-                os.kill(pid, signal.SIGKILL)
-            process.wait(10)
+            kill_with_children(process)
             killed.set()
             client.join(15)
             proxy.on_reply = None
@@ -80,19 +76,6 @@ def test_a_decision_whose_answer_died_with_the_authority_is_found_and_made_once(
                 "select count(*) from sentinel.events e join sentinel.operations o using (tenant_id, operation_id)"
                 " where o.idempotency_key = %s and kind = 'decision'", key) == 1  # fmt: skip
     assert fixtures.broken_invariants() == []
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that this one forked."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == pid:
-            found.append(int(folder.name))
-    return found
 
 
 def test_mutant_that_forgets_keys_decides_twice_when_asked_again(fixtures: Fixtures) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -22,12 +20,13 @@ from sentinel.core.errors import SentinelError
 from sentinel.store.database import WORKER
 from sentinel.store.embedded import Embedded
 from tests.acceptance.ledgers import QUICK
-from tests.acceptance.places import clean_env, end, start_serve
-from tests.faults.test_authority_killed import children_of
+from tests.acceptance.places import clean_env, end, eventually, start_serve
 from tests.support.effects_server import EffectsServer
 from tests.support.fixtures import SECRET, Fixtures
+from tests.support.killed import kill_with_children
 from tests.support.logins import program_url
 from tests.support.order_fixtures import IntakeProcess, intake_process
+from tests.support.ports import listens
 from tests.support.recording_server import problem
 from tests.support.roomy import roomy_policies
 from tests.support.scripted_server import Asked
@@ -173,10 +172,9 @@ class Place:
 
     def _kill_authority(self) -> None:
         assert self.authority is not None
-        for pid in [self.authority.pid, *children_of(self.authority.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.authority.wait(10)
+        kill_with_children(self.authority)
+        # A killed child has its listening socket until the kernel has taken it apart, which on a busy machine takes a while.
+        assert eventually(lambda: not listens(self.port), within=30)
 
     def close(self) -> None:
         """End everything that was started, however far the start came."""

