@@ -22,6 +22,7 @@ if __name__ == "__main__":
 
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import os
@@ -52,6 +53,8 @@ from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.metrics import WorkerMetrics
 from worker.refunds.settings import WorkerSettings, read_settings
 from worker.refunds.workflow.runner import RowResult, RunResult
+
+_log = logging.getLogger("worker.loop")
 
 FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9
@@ -84,6 +87,7 @@ def main(mode: str | None, limit: int | None, as_json: bool, api_key_file: Path 
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    _log.setLevel(logging.INFO)
     with refusals():
         settings = read_settings(api_key_file=api_key_file)
         failpoints = Failpoints.parse(settings.failpoint, allowed=settings.failpoints_allowed)
@@ -145,7 +149,10 @@ def _loop(
 ) -> int:  # fmt: skip
     """Run until stopped, with a health listener where one is set."""
 
+    done = itertools.count()
+
     def done_with(row: RowResult) -> None:
+        next(done)
         metrics.count(row)
         show(row)
 
@@ -159,7 +166,12 @@ def _loop(
             app = create_app("worker.refunds", readiness_of(ledger, key), metrics.exposition)
             stack.enter_context(serving(app, settings.health_host, settings.health_port, "WORKER_HEALTH_PORT"))
         stack.enter_context(_ends_on_signal(agent))
+        _log.info(
+            "working as %s for tenant %s, asking %s; up to %d batches of %d rows at once",
+            settings.agent_id, ledger.tenant_id, settings.authority_url, settings.lanes, settings.batch,
+        )  # fmt: skip
         agent.run_loop(limit)
+    _log.info("stopped; rows done: %d", next(done))
     return 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,14 @@ log = structlog.get_logger("sentinel.checkpoint")
 
 
 class Checkpointer:
-    """Appends a checkpoint each minute and logs it. A failing file is logged once."""
+    """Appends a checkpoint each minute and logs it. A failing one is counted each minute by `count_failure`, and logged once."""
 
-    def __init__(self, path: Path, *, every_seconds: float = EVERY_SECONDS) -> None:
+    def __init__(
+        self, path: Path, *, every_seconds: float = EVERY_SECONDS, count_failure: Callable[[], None] = lambda: None
+    ) -> None:
         self._file = CheckpointFile(path)
         self._every = every_seconds
+        self._count_failure = count_failure
         self._due = 0.0
         self._failing = ""
 
@@ -59,6 +62,7 @@ class Checkpointer:
             self._log_fault(f"the checkpoint file cannot be written: {error.strerror}")
 
     def _log_fault(self, fault: str) -> None:
+        self._count_failure()
         if fault != self._failing:
             log.error("checkpoint_failed", cause=fault)
         self._failing = fault

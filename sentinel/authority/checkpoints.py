@@ -137,14 +137,21 @@ class CheckpointFile:
         self._newest: dict[uuid.UUID, Checkpoint] = {}
         self._read_to = 0
 
+    def require_writable(self) -> None:
+        """Make the file if it is not there. Raises OSError where it cannot be written."""
+        os.close(self._open())
+
+    def _open(self) -> int:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+
     def append(self, pool: Pool) -> list[Checkpoint]:
         """Append a checkpoint of each tenant's new events and sync it; returns those written, none while another process writes.
 
         Raises `CheckpointBroken` when the newest checkpointed event is no longer in its place. Raises
         `EngineUnavailable`, and OSError for the file.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "r+b") as file:
+        with os.fdopen(self._open(), "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

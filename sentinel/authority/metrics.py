@@ -46,6 +46,10 @@ for _result in ("loaded", "kept_last_good"):
     # There from the start, at zero: a rate over a series that begins with its first event does not see that event.
     POLICY_RELOADS.labels(_result)
 HOUSEKEEPING = Counter("sentinel_housekeeping", "What time did by itself.", ["what"])
+CHECKPOINT_FAILURES = Counter(
+    "sentinel_checkpoint_failures",
+    "Minutes without a checkpoint: its file cannot be written, or the evidence is not what it was.",
+)
 POOL_IN_USE = Gauge("sentinel_pool_in_use", "Database connections handed out.", multiprocess_mode="livesum")
 POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multiprocess_mode="livesum")
 STREAMS = Gauge("sentinel_approval_streams", "Approvals streams held open.", multiprocess_mode="livesum")

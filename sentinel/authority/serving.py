@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from sentinel.authority.checkpointer import Checkpointer
+from sentinel.authority.checkpoints import CheckpointFile
 from sentinel.authority.engine import Authority
 from sentinel.authority.housekeeping import ExpiredCounts, Housekeeper
 from sentinel.authority.policies import declare_policies
@@ -46,6 +47,7 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     )  # fmt: skip
     listener.require()
     policies = _first_policies(settings.policies_dir)
+    _require_checkpoint_file(settings.checkpoint_file)
     require_ready(settings.database_url, AUTHORITY, connections=settings.processes * max(2, settings.pool_size))
     with metrics_folder():
         _run(settings, listener, policies, graceful_seconds)
@@ -57,6 +59,15 @@ def _first_policies(folder: Path) -> ReloadablePolicies:
         return ReloadablePolicies(folder)
     except PolicyError as error:
         raise UnsafeConfiguration(error.detail) from error
+
+
+def _require_checkpoint_file(name: str) -> None:
+    """Raise `UnsafeConfiguration` where checkpoints are wanted and their file cannot be written."""
+    try:
+        if name:
+            CheckpointFile(Path(name)).require_writable()
+    except OSError as error:
+        raise UnsafeConfiguration(f"SENTINEL_CHECKPOINT_FILE: {name} cannot be written: {error.strerror}") from error
 
 
 def _run(settings: Settings, listener: Listener, policies: ReloadablePolicies, graceful_seconds: int) -> None:
@@ -84,6 +95,7 @@ def _begin(
 ) -> tuple[Edge, Housekeeper]:
     """One process after the fork: its app, and the thread that keeps house for it."""
     # What counts is imported only once the folder of the shared counters is there.
+    from sentinel.authority import metrics
     from sentinel.authority.app import build_authority, create_app
 
     buffer_log_lines(lambda write: worker.loop.call_soon_threadsafe(worker.loop.call_later, LOG_SECONDS, write))
@@ -91,7 +103,11 @@ def _begin(
     with contextlib.suppress(SentinelError):
         authority.clock.refresh()  # before the loop runs; without a database the first decision waits for it
     declaring = _PolicyDeclarations(authority)
-    checkpointer = Checkpointer(Path(settings.checkpoint_file)) if settings.checkpoint_file else None
+    checkpointer = (
+        Checkpointer(Path(settings.checkpoint_file), count_failure=metrics.CHECKPOINT_FAILURES.inc)
+        if settings.checkpoint_file
+        else None
+    )
 
     def each_round() -> None:
         declaring.round()

@@ -22,7 +22,7 @@ from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.folder import check_folder
 from sentinel.policy.library import PolicyLibrary
-from sentinel.store.address import database_url
+from sentinel.store.address import data_dir, database_url
 from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
 from sentinel.store.invariants import LONG_STATEMENT_TIMEOUT, SHOWN, run_invariants
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
@@ -69,7 +69,7 @@ def command(as_json: bool, checkpoints: Path | None) -> None:
     Read-only. What is damaged is named by its id. Any program's login will do, and what it may not read is told as not
     checked; the console's may read all of it. Exit 1 when something is wrong.
     """
-    kept = Path(os.environ.get("SENTINEL_DATA_DIR", "var")) / CHECKPOINTS
+    kept = data_dir() / CHECKPOINTS
     if checkpoints is None and not os.environ.get("SENTINEL_DATABASE_URL") and kept.exists():
         checkpoints = kept
     with database_url() as url:

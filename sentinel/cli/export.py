@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,9 +25,8 @@ def command(**options: Any) -> None:
     from sentinel.export.settings import SECRET_FILE, load_export_settings
     from sentinel.platform.logs import configure_logs
     from sentinel.platform.settings import data_dir_secret
-    from sentinel.store.address import require_embedded_allowed
+    from sentinel.store.address import data_dir, embedded_server
     from sentinel.store.database import EXPORTER
-    from sentinel.store.embedded import running
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -36,10 +34,9 @@ def command(**options: Any) -> None:
     with contextlib.ExitStack() as stack:
         url = os.environ.get("SENTINEL_EXPORT_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL") or ""
         if not url:
-            require_embedded_allowed("SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_DATABASE_URL")
-            data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-            url = stack.enter_context(running(data_dir)).url(user=EXPORTER)
-            data_dir_secret(data_dir, SECRET_FILE)
+            variables = ("SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_DATABASE_URL")
+            url = stack.enter_context(embedded_server(data_dir(), *variables)).url(user=EXPORTER)
+            data_dir_secret(data_dir(), SECRET_FILE)
         settings = load_export_settings(database_url=url, **{name: value for name, value in options.items() if value})
         configure_logs(settings.log_level, program="export")
         run(settings, stop)

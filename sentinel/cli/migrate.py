@@ -7,7 +7,7 @@ import json
 import click
 
 from sentinel.cli.common import json_option
-from sentinel.store.address import database_url
+from sentinel.store.address import administrator_url
 
 
 @click.command()
@@ -16,12 +16,11 @@ def command(as_json: bool) -> None:
     """Bring the database to this program's schema and grants; safe to run as often as you like, and at once.
 
     The login of SENTINEL_DATABASE_URL must be able to create roles and schemas. Without that variable the embedded
-    database is migrated.
+    database of SENTINEL_DATA_DIR is made, if it is not there, and migrated.
     """
-    from sentinel.store.embedded import SUPERUSER
     from sentinel.store.migrate import migrate
 
-    with database_url(SUPERUSER) as url:
+    with administrator_url() as url:
         before, after = migrate(url)
     if as_json:
         click.echo(json.dumps({"before": before, "after": after}))

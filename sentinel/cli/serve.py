@@ -37,13 +37,13 @@ def command(graceful_seconds: int, **options: Any) -> None:
         if not os.environ.get("SENTINEL_DATABASE_URL"):
             from sentinel.authority.settings import CHECKPOINTS
             from sentinel.platform.settings import data_dir_secret
-            from sentinel.store.address import require_embedded_allowed
+            from sentinel.store.address import data_dir, require_embedded_database
 
-            require_embedded_allowed("SENTINEL_DATABASE_URL")
-            data_dir = Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
-            options["database_url"] = _database(stack, data_dir, stopping)
-            os.environ.setdefault("SENTINEL_SECRET_KEYS", data_dir_secret(data_dir))
-            os.environ.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
+            folder = data_dir()
+            require_embedded_database(folder, "SENTINEL_DATABASE_URL")
+            options["database_url"] = _database(stack, folder, stopping)
+            os.environ.setdefault("SENTINEL_SECRET_KEYS", data_dir_secret(folder))
+            os.environ.setdefault("SENTINEL_CHECKPOINT_FILE", str(folder / CHECKPOINTS))
         _serve(graceful_seconds, stopping, options)
 
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -47,6 +46,7 @@ from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.command_line import OneLineErrors
 from sentinel.platform.outbound.public_addresses import FAULTS, failure_text
 from sentinel.platform.settings import data_dir_secret
+from sentinel.store.address import data_dir, require_embedded_database
 from sentinel.store.embedded import SUPERUSER
 from sentinel.store.ids import new_id
 
@@ -63,7 +63,8 @@ def group() -> None:
 def _settings() -> ExportSettings:
     """The sender's settings; its secret is made where this is the embedded database's machine and there is none yet."""
     if not (os.environ.get("SENTINEL_EXPORT_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL")):
-        data_dir_secret(Path(os.environ.get("SENTINEL_DATA_DIR", "var")), SECRET_FILE)
+        require_embedded_database(data_dir(), "SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_DATABASE_URL")
+        data_dir_secret(data_dir(), SECRET_FILE)
     return load_export_settings()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
@@ -61,6 +62,14 @@ def one_line_errors(command: Command) -> Command:
     return cast(Command, wrapped)
 
 
+@one_line_errors
+def _read_secret_files() -> None:
+    if any(name.endswith("_FILE") for name in os.environ):
+        from sentinel.platform.secret_files import read_secret_files
+
+        read_secret_files()
+
+
 class _InvalidUsage(click.ClickException):
     """Shown by click as one line that begins with "Error: "."""
 
@@ -78,7 +87,9 @@ class OneLineCommand(click.Command):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command, with what the environment's secret files hold."""
+        if ctx.parent is None:
+            _read_secret_files()
         with _on_one_line():
             return super().invoke(ctx)
 

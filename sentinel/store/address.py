@@ -6,8 +6,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sentinel.store.database import CONSOLE
+
+if TYPE_CHECKING:
+    from sentinel.store.embedded import RunningServer
 
 EMBEDDED = "SENTINEL_EMBEDDED_DATABASE"
 """`off` where a database of one's own is meant: a forgotten address then starts no other one."""
@@ -25,6 +29,37 @@ def require_embedded_allowed(*variables: str) -> None:
     raise UnsafeConfiguration(f"{' or '.join(variables)}: required, as {EMBEDDED}=off says")
 
 
+def require_embedded_database(data_dir: Path, *variables: str) -> None:
+    """Raise `UnsafeConfiguration` where the folder holds no database, or the embedded server is switched off.
+
+    A folder that was mistyped does not become a second, empty database. `variables` could have given an address.
+    """
+    require_embedded_allowed(*variables)
+    from sentinel.platform.settings import UnsafeConfiguration
+    from sentinel.store.embedded import has_database
+
+    if not has_database(data_dir):
+        raise UnsafeConfiguration(
+            f"there is no database in {data_dir.absolute()}: `sentinel migrate` makes one there, and `sentinel demo` one with"
+            f" something in it; SENTINEL_DATA_DIR names another folder, {' or '.join(variables)} a PostgreSQL of your own"
+        )
+
+
+@contextlib.contextmanager
+def embedded_server(data_dir: Path, *variables: str) -> Iterator[RunningServer]:
+    """The embedded server of a folder, started if need be. Raises as `require_embedded_database`."""
+    require_embedded_database(data_dir, *variables)
+    from sentinel.store.embedded import running
+
+    with running(data_dir) as server:
+        yield server
+
+
+def data_dir() -> Path:
+    """The folder of the embedded database."""
+    return Path(os.environ.get("SENTINEL_DATA_DIR") or "var")
+
+
 @contextlib.contextmanager
 def database_url(login: str = CONSOLE, *, own_variable: str = "SENTINEL_DATABASE_URL") -> Iterator[str]:
     """`own_variable`, else `SENTINEL_DATABASE_URL`, else `login`'s address of the embedded server of `SENTINEL_DATA_DIR`, started if need be."""
@@ -32,8 +67,18 @@ def database_url(login: str = CONSOLE, *, own_variable: str = "SENTINEL_DATABASE
     if given:
         yield given
         return
-    require_embedded_allowed(*dict.fromkeys((own_variable, "SENTINEL_DATABASE_URL")))
-    from sentinel.store.embedded import running  # only where it is needed
-
-    with running(Path(os.environ.get("SENTINEL_DATA_DIR") or "var")) as server:
+    with embedded_server(data_dir(), *dict.fromkeys((own_variable, "SENTINEL_DATABASE_URL"))) as server:
         yield server.url(user=login)
+
+
+@contextlib.contextmanager
+def administrator_url() -> Iterator[str]:
+    """`SENTINEL_DATABASE_URL`, else the superuser's address of the embedded server, whose database is made if it is not there."""
+    if given := os.environ.get("SENTINEL_DATABASE_URL"):
+        yield given
+        return
+    require_embedded_allowed("SENTINEL_DATABASE_URL")
+    from sentinel.store.embedded import SUPERUSER, running
+
+    with running(data_dir()) as server:
+        yield server.url(user=SUPERUSER)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.store.embedded import running
 from sentinel.store.embedded.layout import Layout
 from tests.acceptance.demos import demo_folder, port_options
 from tests.acceptance.places import clean_env, eventually, module, processes_naming
@@ -71,19 +72,20 @@ def test_a_signal_while_it_starts_begins_nothing_more_and_leaves_nothing(
 
 
 def test_serve_told_to_stop_while_its_database_starts_leaves_nothing() -> None:
-    for moment in ("initdb", "server"):
-        with demo_folder("served") as folder:
-            process = subprocess.Popen(
-                module("sentinel.cli.main", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, env=clean_env(SENTINEL_DATA_DIR=str(folder), SENTINEL_PORT=str(free_port())),
-            )  # fmt: skip
-            try:
-                assert eventually(lambda: has_come(folder, moment), within=40 * overload(), every=0.005)
-                process.terminate()
-                assert process.wait(30 * overload()) == 0
-            finally:
-                process.kill()
-                process.wait()
-            assert eventually(lambda: not processes_naming(str(folder)), within=3)
-            assert not any(one.exists() for one in Layout.of(folder).socket_dirs())
-            assert not any((folder / "postgres").glob("*.new-*"))
+    with demo_folder("served") as folder:
+        with running(folder):
+            pass
+        process = subprocess.Popen(
+            module("sentinel.cli.main", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env=clean_env(SENTINEL_DATA_DIR=str(folder), SENTINEL_PORT=str(free_port())),
+        )  # fmt: skip
+        try:
+            assert eventually(lambda: has_come(folder, "server"), within=40 * overload(), every=0.005)
+            process.terminate()
+            assert process.wait(30 * overload()) == 0
+        finally:
+            process.kill()
+            process.wait()
+        assert eventually(lambda: not processes_naming(str(folder)), within=3)
+        assert not any(one.exists() for one in Layout.of(folder).socket_dirs())
+        assert not any((folder / "postgres").glob("*.new-*"))

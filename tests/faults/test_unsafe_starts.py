@@ -119,6 +119,15 @@ BAD: dict[str, tuple[Callable[[Place], dict[str, str] | None], str]] = {
     "a long secret of one letter": (lambda p: {"SENTINEL_SECRET_KEYS": "a" * 64}, "SENTINEL_SECRET_KEYS"),
     "a good secret and a weak one": (lambda p: {"SENTINEL_SECRET_KEYS": SECRET + ",short"}, "SENTINEL_SECRET_KEYS"),
     "no secret": (lambda p: {"SENTINEL_SECRET_KEYS": ""}, "SENTINEL_SECRET_KEYS"),
+    "a secret's file that is not there": (
+        lambda p: {"SENTINEL_SECRET_KEYS": "", "SENTINEL_SECRET_KEYS_FILE": f"{p.folder}/none"},
+        "SENTINEL_SECRET_KEYS_FILE",
+    ),
+    "a secret and its file": (lambda p: {"SENTINEL_SECRET_KEYS_FILE": f"{p.folder}/none"}, "both given"),
+    "checkpoints that cannot be written": (
+        lambda p: {"SENTINEL_CHECKPOINT_FILE": str(p.folder)},
+        "SENTINEL_CHECKPOINT_FILE",
+    ),
     "a port that is none": (lambda p: {"SENTINEL_PORT": "seventy"}, "SENTINEL_PORT"),
     "a port out of range": (lambda p: {"SENTINEL_PORT": "70000"}, "SENTINEL_PORT"),
     "an unknown log level": (lambda p: {"SENTINEL_LOG_LEVEL": "loud"}, "SENTINEL_LOG_LEVEL"),

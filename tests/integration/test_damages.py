@@ -271,7 +271,9 @@ def test_nothing_is_built_on_evidence_that_differs_from_its_checkpoint(honest: H
     fixtures.run_housekeeping()
     with pytest.raises(CheckpointBroken, match=str(honest.names["newest"])):
         CheckpointFile(honest.file).append(fixtures.authority.pool)
-    Checkpointer(honest.file).round(fixtures.authority.pool)  # says so in the log, and keeps house on
+    failures: list[int] = []
+    Checkpointer(honest.file, count_failure=lambda: failures.append(1)).round(fixtures.authority.pool)
+    assert failures == [1], "the log says so, it is counted, and the house is kept on"
     assert honest.file.stat().st_size == size
     assert compare_checkpoints(fixtures.admin, honest.file).differences == (
         f"event {honest.names['newest']} is gone, position {read_checkpoints(honest.file)[-1].head.size} of tenant {fixtures.tenant_id}",

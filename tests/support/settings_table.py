@@ -16,6 +16,7 @@ from ops_console.settings import ConsoleSettings
 from sentinel.authority.settings import Settings
 from sentinel.export.settings import ExportSettings
 from sentinel.platform.resources import policies_dir
+from sentinel.platform.secret_files import SECRETS
 from worker.orders.settings import OrderReviewSettings
 from worker.refunds.settings import WorkerSettings
 
@@ -45,6 +46,15 @@ these are the ones of the shipped file. A sender whose secret is not set is clos
 at least 16 bytes, one for Standard Webhooks 24. `sentinel demo` makes the one of `demo` and keeps it in its data folder,
 if none is given.
 
+"""
+
+_FILES = """
+## Secrets in files
+
+Docker and Kubernetes hand secrets over as files. Where a variable holds a secret, the same name with `_FILE` names a file that
+holds it: `SENTINEL_DATABASE_URL_FILE=/run/secrets/database_url`. The file is one line of text, read once as the program starts; a
+file that cannot be read, an empty one, and both variables at once are refused. So it is for {secrets}, and for the variables that
+`order_sources.yaml` names.
 """
 
 _EMBEDDED = f"""
@@ -128,6 +138,7 @@ def render() -> str:
         + "".join(f"\n## {title}\n\n{_table(kind)}" for title, kind in programs())
         + _SOURCES
         + _senders()
+        + _FILES.replace("{secrets}", ", ".join(f"`{name}`" for name in sorted(SECRETS)))
         + _EMBEDDED
         + _LOGINS
         + _ROTATION

@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.platform.outbound.standard_webhooks import ID, SIGNATURES, TIME, signature, signed_headers
+from sentinel.platform.secret_files import secret_from_file
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.errors import PolicyError as PolicyError
 from sentinel.policy.source import Listing, Node, Source, Table, read_source
 from worker.orders.enrich import Lookup, lookup_url_fault
@@ -354,7 +356,7 @@ class _File:
 
     def _secret(self, source: Source, name: str, node: Node, scheme: Scheme) -> bytes | None:
         variable = source.text(node, "secret", form=_VARIABLE, means="the name of an environment variable")
-        text = self._env.get(variable, "").strip()
+        text = self._text(source, node, variable)
         if not text:
             return None
         key = standard_key(text) if scheme is Scheme.STANDARD else text.encode()
@@ -368,6 +370,13 @@ class _File:
         if owner != name:
             raise source.error(node.place, f'{variable} holds the secret of source "{owner}" too')
         return key
+
+    def _text(self, source: Source, node: Node, variable: str) -> str:
+        """What the variable holds, or the file that `variable`_FILE names; "" for neither."""
+        try:
+            return secret_from_file(variable, self._env) or self._env.get(variable, "").strip()
+        except UnsafeConfiguration as error:
+            raise source.error(node.place, error.detail) from None
 
     def _field_map(self, source: Source, node: Node) -> FieldMap:
         table = source.fields(node, "fields", known=FIELDS, required=REQUIRED)
@@ -389,7 +398,7 @@ class _File:
 
     def _bearer(self, source: Source, node: Node) -> str:
         variable = source.text(node, "key", form=_VARIABLE, means="the name of an environment variable")
-        key = self._env.get(variable, "").strip()
+        key = self._text(source, node, variable)
         if not (key.isascii() and (key.isprintable() or not key) and " " not in key):
             raise source.error(node.place, f"{variable} must be printable ASCII without spaces")
         return key

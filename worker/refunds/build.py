@@ -229,11 +229,9 @@ def _database_url(settings: WorkerSettings) -> Iterator[str]:
     if settings.database_url:
         yield settings.database_url
         return
-    from sentinel.store.address import require_embedded_allowed
-    from sentinel.store.embedded import running
+    from sentinel.store.address import embedded_server
 
-    require_embedded_allowed("WORKER_DATABASE_URL", "SENTINEL_DATABASE_URL")
-    with running(settings.data_dir) as server:
+    with embedded_server(settings.data_dir, "WORKER_DATABASE_URL", "SENTINEL_DATABASE_URL") as server:
         yield server.url(user=WORKER)
 
 

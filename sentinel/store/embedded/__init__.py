@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from sentinel.store.embedded.binaries import Binaries, find_binaries
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp
+from sentinel.store.embedded.layout import has_database
 from sentinel.store.embedded.logins import SUPERUSER
 from sentinel.store.embedded.removal import remove
 from sentinel.store.embedded.server import Embedded, RunningServer, running, supervised
@@ -26,6 +27,7 @@ __all__ = [
     "RunningServer",
     "StartGivenUp",
     "find_binaries",
+    "has_database",
     "remove",
     "running",
     "supervised",

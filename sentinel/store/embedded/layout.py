@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.store.embedded.account import Account, chown_to_account, may_enter
-from sentinel.store.embedded.failures import EmbeddedError
+from sentinel.store.embedded.failures import EmbeddedError, postgres_errors_in_one_line
 
 RELOCATION_PARENTS = (Path("/var/lib/sentinel-embedded"), Path("/var/tmp/sentinel-embedded"))
 # sun_path holds 107 bytes and a NUL; PostgreSQL appends this name and, briefly, ".lock".
@@ -111,6 +111,13 @@ def data_folders(home: Path) -> dict[int, Path]:
         return {}
     named = (path for path in home.iterdir() if path.name.isdigit())
     return {int(path.name): path for path in named if os.path.lexists(path / "PG_VERSION")}
+
+
+def has_database(base_dir: Path) -> bool:
+    """Whether a base folder has a database already. Raises `EmbeddedError` where its folder cannot be looked into."""
+    layout = Layout.of(base_dir)
+    with postgres_errors_in_one_line(layout.run_dir):
+        return bool(data_folders(layout.home()))
 
 
 def choose_home(layout: Layout, account: Account) -> Path:

@@ -203,7 +203,14 @@ def test_the_verifier_is_the_server_s_own(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("command", ["doctor", "tenants list", "serve"])
-def test_commands_on_a_folder_that_was_never_migrated_say_what_to_run(base: Path, command: str) -> None:
+def test_commands_on_a_folder_without_a_database_say_what_to_run_and_make_none(base: Path, command: str) -> None:
     ran = run(*command.split(), SENTINEL_DATA_DIR=str(base), SENTINEL_PORT=str(free_port()))
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
-    assert "sentinel migrate" in ran.stderr
+    assert f"there is no database in {base}: `sentinel migrate` makes one there" in ran.stderr
+    assert not base.exists()
+
+
+def test_commands_on_a_database_that_was_never_migrated_say_what_to_run(server: RunningServer, base: Path) -> None:
+    ran = run("doctor", SENTINEL_DATA_DIR=str(base), SENTINEL_PORT=str(free_port()))
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert "run `sentinel migrate` first" in ran.stderr

@@ -1,0 +1,63 @@
+"""Secrets from files: beside a secret's variable NAME stands NAME_FILE, which names a file, as Docker and Kubernetes mount them.
+
+The file is read once, as the program starts, and its text takes the variable's place for the program and what it starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+from sentinel.platform.settings import UnsafeConfiguration
+
+SECRETS = (
+    "SENTINEL_DATABASE_URL", "SENTINEL_BOARD_DATABASE_URL", "SENTINEL_EXPORT_DATABASE_URL", "WORKER_DATABASE_URL",
+    "ORDERS_DATABASE_URL", "SENTINEL_SECRET_KEYS", "SENTINEL_SECOND_FACTOR_SECRETS", "SENTINEL_PUBLIC_ID_SECRETS",
+    "SENTINEL_EXPORT_SECRETS", "SENTINEL_EXPORT_SLACK_WEBHOOK_URL", "SENTINEL_EXPORT_DECISION_LOG_TOKEN",
+    "SENTINEL_REFUND_AGENT_API_KEY", "HALTSTATE_REFUND_AGENT_API_KEY", "SENTINEL_ORDERS_API_KEY",
+    "SENTINEL_STRIPE_WEBHOOK_SECRETS", "SENTINEL_SHOP_KEY", "SENTINEL_ORDERS_MODEL_API_KEY", "SENTINEL_CRITIC_API_KEY",
+    "CONFIRM_SECRETS", "SLACK_WEBHOOK_URL", "SMTP_PASSWORD", "WORKER_RECOGNISER_API_KEY",
+    "WORKER_PRICE_DIFFERENCE_KEY", "WORKER_PLATFORM_KEY", "WORKER_TICKET_KEY", "WORKER_STRIPE_KEY",
+)  # fmt: skip
+"""Every variable with a secret in it; those of order sources are named in their own file, and may be in files too."""
+
+_SUFFIX = "_FILE"
+
+
+def read_secret_files(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Put the text of each NAME_FILE into NAME. Raises `UnsafeConfiguration` that names every fault, and then changes nothing."""
+    found, faults = {}, []
+    for name in SECRETS:
+        try:
+            text = secret_from_file(name, environ)
+        except UnsafeConfiguration as error:
+            faults.append(error.detail)
+        else:
+            if text is not None:
+                found[name] = text
+    if faults:
+        raise UnsafeConfiguration("\n".join(faults))
+    for name, text in found.items():
+        environ[name] = text
+        del environ[name + _SUFFIX]  # a program that this one starts has the variable already
+
+
+def secret_from_file(name: str, environ: Mapping[str, str]) -> str | None:
+    """The text of the file that NAME_FILE names, without the space around it; None where it names none.
+
+    Raises `UnsafeConfiguration` where NAME is given too, and where the file cannot be read or is not one line of text.
+    """
+    path = environ.get(name + _SUFFIX)
+    if not path:
+        return None
+    if environ.get(name):
+        raise UnsafeConfiguration(f"{name} and {name}{_SUFFIX} are both given; keep one")
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not text"
+        raise UnsafeConfiguration(f"{name}{_SUFFIX}: {path} cannot be read ({why})") from None
+    if not text.isprintable() or not text:
+        raise UnsafeConfiguration(f"{name}{_SUFFIX}: {path} must hold one line of text, the secret")
+    return text
