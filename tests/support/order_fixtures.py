@@ -149,7 +149,14 @@ def make_intake(
     review = build_order_review(settings, sources, failpoints=failpoints or Failpoints(), **(parts or {}))
     limit = limit or SharedRateLimit(per_second=100_000, burst=100_000)
     # The limit of a source is its own; tests that are not about it have a source without one.
-    intake = Intake(review.processor, sources, _Generous(limit), ThreadPoolExecutor(48), settings.trusted_proxies)
+    intake = Intake(
+        review.processor,
+        sources,
+        _Generous(limit),
+        ThreadPoolExecutor(48),
+        settings.trusted_proxies,
+        settings.max_body_bytes,
+    )
     app = InProcessApp(create_app(intake, review.store, review.key, settings))
     return OrderFixtures(fixtures, authority_url, key, settings, review, app)
 

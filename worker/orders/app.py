@@ -78,6 +78,7 @@ def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: Order
         posts=partial(intake.handler_of, posts),
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
+        max_body_bytes=settings.max_body_bytes,
     )
 
 

@@ -17,7 +17,7 @@ import structlog
 
 from sentinel.core.errors import InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
 from sentinel.platform.http.asgi import problem_answer
-from sentinel.platform.http.bodies import body_bytes, read_object
+from sentinel.platform.http.bodies import MAX_BYTES, body_bytes, read_object
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request
 from worker.orders import metrics
@@ -38,13 +38,13 @@ class Intake(QuickHandler):
 
     def __init__(
         self, processor: OrderProcessor, sources: SourcesFile, limit: SharedRateLimit, threads: ThreadPoolExecutor,
-        trusted_proxies: int = 0, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        trusted_proxies: int = 0, max_body_bytes: int = MAX_BYTES, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         self.threads = threads
         self._processor, self._sources, self._limit = processor, sources, limit
-        self._trusted_proxies, self._now = trusted_proxies, now
+        self._trusted_proxies, self._max_body_bytes, self._now = trusted_proxies, max_body_bytes, now
         self._sets = OrderSets(processor, threads)
-        self._answers = metrics.AnswerCounts()
+        self._answers = metrics.AnswerCounts(source.name for source in sources.current().all)
 
     def handler_of(self, other: Callable[[str], Handler | None], path: str) -> Handler | None:
         """This intake for the path of a delivery, else whom `other` finds."""
@@ -80,11 +80,11 @@ class Intake(QuickHandler):
         if name is None:
             raise NotFound("there is nothing here")
         self._take("address", address_of(environ, self._trusted_proxies))
-        body = body_bytes(environ)
+        body = body_bytes(environ, self._max_body_bytes)
         source = self._genuine(environ, name, body)
         self._take("source", source.name, source)
         try:
-            return DeliveredOrder(source.to_order(read_object(body)), body_digest(body))
+            return DeliveredOrder(source.to_order(read_object(body, self._max_body_bytes)), body_digest(body))
         except InvalidInput as error:
             # Genuine, and no order for us: its sender may give up in silence, so the people here are told.
             log.warning("order_unreadable", source=source.name, faults=_faults_said(source, error))

@@ -13,7 +13,7 @@ from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import BodyTooLarge, SentinelError
 from worker.orders.order import Score
 from worker.orders.store import OrderFigures, OrderStore
 
@@ -60,7 +60,10 @@ def count_decisions(decided: Iterable[tuple[str | None, str]]) -> None:
 class AnswerCounts:
     """Counts what deliveries are answered, those of one turn of an event loop together. For the loop's own thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: Iterable[str] = ()) -> None:
+        for source in sources:
+            # There from the start, at zero, for the alert: a rate does not see the event that a series begins with.
+            ANSWERS.labels(source, BodyTooLarge.code)
         self._results: TallyCounter[tuple[str, str]] = TallyCounter()
         self._seconds: list[float] = []
 

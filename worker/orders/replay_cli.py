@@ -27,6 +27,7 @@ from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
 from worker.orders.online_retail import payload_of, read_retail_orders
 from worker.orders.replay import ReplayedDelivery, ReplaySummary, Sender, replay
+from worker.orders.settings import MOST_BODY_BYTES
 from worker.orders.sources import FILE_NAME, OrderSource, Sources
 from worker.orders.try_payload import show_trial, try_payload
 from worker.presentation import out
@@ -172,7 +173,7 @@ def sources(payload: Path | None, name: str | None, policies: Path, as_json: boo
         raise click.UsageError(f"there is no source {name}; there are {', '.join(one.name for one in found.all)}")
     if payload is not None:
         with _told():
-            content = read_object(payload.read_bytes())
+            content = read_object(payload.read_bytes(), MOST_BODY_BYTES)
             tried = [try_payload(policies, one, content) for one in found.all if name in (None, one.name)]
         show_trial(tried, as_json=as_json)
         return

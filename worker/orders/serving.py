@@ -51,7 +51,9 @@ def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: in
         parts.background.start()
         backgrounds.append(parts.background)
         threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="deliver")
-        intake = Intake(parts.processor, parts.sources, limit, threads, settings.trusted_proxies)
+        intake = Intake(
+            parts.processor, parts.sources, limit, threads, settings.trusted_proxies, settings.max_body_bytes
+        )
         return create_app(intake, parts.store, parts.key, settings)
 
     def stop() -> None:

@@ -13,11 +13,15 @@ from typing import Any
 from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
+from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.outbound.client import is_http_url
 from sentinel.platform.outbound.public_addresses import public_client
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
+
+MOST_BODY_BYTES = 4 << 20
+"""What a delivery may be allowed at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,11 @@ class OrderReviewSettings:
         100,
     )
     address_burst: int = setting("SENTINEL_ORDERS_ADDRESS_BURST", "Deliveries an address may make at once.", 600)
+    max_body_bytes: int = setting(
+        "SENTINEL_ORDERS_MAX_BODY_BYTES",
+        "Longest delivery, refused as 413 beyond it; an order of Shopify takes one to three kilobytes a line. At most 4194304.",
+        MAX_BYTES,
+    )
     budget_seconds: float = setting(
         "SENTINEL_ORDERS_BUDGET_SECONDS", "What one order may take in all; out of time, a person looks.", 30.0
     )
@@ -145,6 +154,9 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
         for name in _SECONDS
     }
     values |= {
+        "max_body_bytes": env.int(
+            _ENV["max_body_bytes"], default.max_body_bytes, validate=Range(min=1024, max=MOST_BODY_BYTES)
+        ),
         "tenant_id": env.uuid(_ENV["tenant_id"], None) if os.environ.get(_ENV["tenant_id"]) else None,
         "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),

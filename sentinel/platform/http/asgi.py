@@ -65,7 +65,8 @@ class Edge:
 
     `posts` finds the handler of a POST route by its path, `streams` the one of a stream, `others` one by method and path;
     everything else is the Flask app's, in `threads` threads. `health_port` is that of the address for supervisors, 0 where there is none. `headers` are those of what the
-    event loop or the server itself answers; streams and the Flask app set their own.
+    event loop or the server itself answers; streams and the Flask app set their own. Handlers are given bodies of up to
+    `max_body_bytes`; those beyond it are not waited for.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Edge:
         health_port: int = 0,
         https_only: HttpsOnly,
         headers: Mapping[str, str] = MappingProxyType({}),
+        max_body_bytes: int = MAX_BYTES,
     ) -> None:
         self.flask = flask
         self.streams = streams
@@ -88,7 +90,7 @@ class Edge:
         self._health_port = health_port
         self._https_only = https_only
         self._app = ByListener(
-            HotRoutes(Documents(flask, threads), posts, streams, headers, others), health_port, headers
+            HotRoutes(Documents(flask, threads), posts, streams, headers, others, max_body_bytes), health_port, headers
         )
 
     def hot_routes(self, port: int) -> Callable[[bytes], QuickHandler | None]:
@@ -156,8 +158,10 @@ class HotRoutes:
         find_stream: Callable[[str], StreamHandler | None] = lambda path: None,
         headers: Mapping[str, str] = MappingProxyType({}),
         find_other: Callable[[str, str], Handler | None] = lambda method, path: None,
+        max_body_bytes: int = MAX_BYTES,
     ) -> None:
         self._headers = headers
+        self._max_body_bytes = max_body_bytes
         self._rest = rest
         self._find = find
         self._find_stream = find_stream
@@ -168,7 +172,7 @@ class HotRoutes:
         path, method = scope["path"], scope["method"]
         handler = self._find(path) if method == "POST" else None
         if (handler := handler or self._find_other(method, path)) is not None:
-            await _answer(handler, scope, receive, partial(_send, self._headers, send))
+            await _answer(handler, scope, receive, partial(_send, self._headers, send), self._max_body_bytes)
         elif method == "GET" and (stream := self._find_stream(path)) is not None:
             await _stream(stream, scope, receive, send, partial(_send, self._headers, send))
         else:
@@ -207,7 +211,7 @@ class Documents:
         """ASGI."""
         # What says that it is too long is refused by its header, and not waited for.
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-        body = b"" if declared.isdigit() and int(declared[:20]) > MAX_BYTES else await _whole_body(receive)
+        body = b"" if declared.isdigit() and int(declared[:20]) > MAX_BYTES else await _whole_body(receive, MAX_BYTES)
         if body is None:
             return
         environ = {**_environ(scope), **_WSGI, "wsgi.url_scheme": scope["scheme"], "wsgi.input": io.BytesIO(body)}
@@ -219,18 +223,18 @@ class Documents:
         await send({"type": "http.response.body", "body": answer})
 
 
-async def _whole_body(receive: Receive) -> bytes | None:
-    """The request's body as far as `MAX_BYTES` and one byte more, by which it is refused; None when its client is gone."""
+async def _whole_body(receive: Receive, max_bytes: int) -> bytes | None:
+    """The request's body as far as `max_bytes` and one byte more, by which it is refused; None when its client is gone."""
     parts, length = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        if length <= MAX_BYTES:
+        if length <= max_bytes:
             parts.append(message.get("body", b""))
             length += len(parts[-1])
-        if not message.get("more_body") or length > MAX_BYTES:
-            return b"".join(parts)[: MAX_BYTES + 1]
+        if not message.get("more_body") or length > max_bytes:
+            return b"".join(parts)[: max_bytes + 1]
 
 
 def _whole_answer(app: WsgiApp, environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
@@ -240,10 +244,10 @@ def _whole_answer(app: WsgiApp, environ: dict[str, Any]) -> tuple[int, list[tupl
     return found.status_code, headers, found.get_data()
 
 
-async def _answer(handler: Handler, scope: Scope, receive: Receive, answer: SendAnswer) -> None:
+async def _answer(handler: Handler, scope: Scope, receive: Receive, answer: SendAnswer, max_bytes: int) -> None:
     """A handler's answer, or the problem document of its refusal."""
     environ = _environ(scope)
-    body = b"" if _is_refused_unread(environ) else await _whole_body(receive)
+    body = b"" if _is_refused_unread(environ, max_bytes) else await _whole_body(receive, max_bytes)
     if body is None:
         return
     environ["wsgi.input"] = io.BytesIO(body)
@@ -302,11 +306,11 @@ def _environ(scope: Scope) -> dict[str, Any]:
     return environ | environ_of(scope["headers"])
 
 
-def _is_refused_unread(environ: dict[str, Any]) -> bool:
+def _is_refused_unread(environ: dict[str, Any], max_bytes: int) -> bool:
     """Whether a body is refused by its headers, so that it is not waited for; `bodies.body_bytes` says why."""
     declared = environ.get("CONTENT_LENGTH", "")
     is_number = declared.isascii() and declared.isdigit()
-    return "HTTP_TRANSFER_ENCODING" in environ or not is_number or int(declared[:20]) > MAX_BYTES
+    return "HTTP_TRANSFER_ENCODING" in environ or not is_number or int(declared[:20]) > max_bytes
 
 
 async def _send(more: Mapping[str, str], send: Send, given: Answer, environ: dict[str, Any]) -> None:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # the worker and the commands take the schemas from here and 
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+MAX_BYTES = 64 * 1024
+"""The longest body; deliveries of orders alone may be allowed more."""
+
 
 def json_body() -> dict[str, Any]:
     """The JSON object of the request that Flask is handling. Raises the refusals of `body_bytes` and `read_object`."""
@@ -45,8 +48,8 @@ def json_response(body: bytes) -> Response:
     return Response(body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def body_bytes(environ: Mapping[str, Any]) -> bytes:
-    """A request's raw body. Refuses chunked bodies (411), too many bytes (413), other types (415), cut bodies (400)."""
+def body_bytes(environ: Mapping[str, Any], max_bytes: int = MAX_BYTES) -> bytes:
+    """A request's raw body. Refuses chunked bodies (411), more than `max_bytes` (413), other types (415), cut bodies (400)."""
     # A chunked body beyond a limit is silently cut by the server below us; a declared length cannot be.
     if "HTTP_TRANSFER_ENCODING" in environ:
         raise LengthRequired("send Content-Length; chunked bodies are not accepted")
@@ -54,8 +57,8 @@ def body_bytes(environ: Mapping[str, Any]) -> bytes:
     if not (declared.isascii() and declared.isdigit()):
         raise LengthRequired("send Content-Length")
     length = int(declared[:20])
-    if length > MAX_BYTES:
-        raise BodyTooLarge(f"the body has more than {MAX_BYTES} bytes")
+    if length > max_bytes:
+        raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
     if not _is_json_type(environ.get("CONTENT_TYPE", "")):
         raise UnsupportedMediaType("Content-Type must be application/json, its charset utf-8 where it names one")
     if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() != "identity":
@@ -192,7 +195,6 @@ class JsonObject(fields.Dict):
         return value
 
 
-MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
 _MAX_DIGITS = 17
 
@@ -201,10 +203,10 @@ _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKET = re.compile(r"[\[\]{}]")
 
 
-def read_object(body: bytes) -> dict[str, Any]:
-    """Bytes → a JSON object. Raises `InvalidInput` with the rule broken, `BodyTooLarge` above 64 KiB."""
-    if len(body) > MAX_BYTES:
-        raise BodyTooLarge(f"the body has more than {MAX_BYTES} bytes")
+def read_object(body: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """Bytes → a JSON object. Raises `InvalidInput` with the rule broken, `BodyTooLarge` above `max_bytes`."""
+    if len(body) > max_bytes:
+        raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:

@@ -32,6 +32,22 @@ def test_what_several_processes_count_is_one_sum(orders: OrderFixtures) -> None:
         assert name in counted
 
 
+def test_a_shop_of_large_orders_is_allowed_longer_deliveries(orders: OrderFixtures) -> None:
+    health = free_port()
+    env = {"SENTINEL_ORDERS_MAX_BODY_BYTES": "300000", "SENTINEL_ORDERS_HEALTH_PORT": str(health)}
+    note = 300_000 - len(order_body("o-large", note=""))
+    with intake_process(orders.fixtures, orders.authority_url, orders.key, from_nothing=True, **env) as process:
+        assert process.post(order_body("o-large", note="x" * note)) in (200, 202)
+        assert process.post(order_body("o-large", note="x" * (note + 1))) == 413
+        with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=10) as answer:
+            counted = answer.read().decode()
+    assert 'orders_deliveries_total{result="body-too-large",source="demo"} 1.0' in counted
+    assert 'orders_deliveries_total{result="body-too-large",source="shop"} 0.0' in counted
+    assert [status for (status,) in orders.all("select status from orders.reviews where order_id = 'o-large'")] == [
+        "FULFILLED"
+    ]
+
+
 @pytest.mark.parametrize("module", ["worker.orders.serving", "sentinel.authority.serving", "ops_console.__main__"])
 def test_counters_are_imported_only_once_their_folder_is_there(module: str) -> None:
     """Where they are imported earlier, each process counts for itself and tells nobody."""
