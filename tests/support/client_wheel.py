@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import shutil
 import subprocess
@@ -20,6 +21,17 @@ def build_client_wheel(folder: Path) -> Path:
     _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(made), str(copy / "deploy/sentinel-client"))
     (wheel,) = made.glob("*.whl")
     return wheel
+
+
+def packaged_modules() -> dict[str, Path]:
+    """The modules that the distribution names, and their packages, each with its file within the checkout."""
+    said = configparser.ConfigParser()
+    said.read(REPO / "deploy/sentinel-client/setup.cfg")
+    files = [Path(*name.split(".")).with_suffix(".py") for name in said["options"]["py_modules"].split()]
+    files += [path.parent / "__init__.py" for path in files]
+    for name in said["options"]["packages"].split():
+        files += [path.relative_to(REPO) for path in (REPO / Path(*name.split("."))).glob("*.py")]
+    return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
 def environment_with(folder: Path, wheel: Path, python: str = sys.executable) -> Path:
