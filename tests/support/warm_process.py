@@ -10,6 +10,7 @@ Of another interpreter's module, `imported`, the process that is forked from has
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -146,7 +147,10 @@ def _serve(line: socket.socket, imported: list[str]) -> None:
 
 
 def _keep(request: dict[str, Any], fds: list[int]) -> NoReturn:
-    """In a process of its own: fork the wanted one, tell its id, and how it ended. Does not come back."""
+    """In a process of its own: fork the wanted one, tell its id, and how it ended. Does not come back.
+
+    It is killed when nobody is there any more to be told: a suite that is interrupted leaves no program behind.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     told, *pipes = fds
     pid = os.fork()
@@ -156,8 +160,12 @@ def _keep(request: dict[str, Any], fds: list[int]) -> NoReturn:
     for fd in pipes:
         os.close(fd)
     os.write(told, f"{pid}\n".encode())
+    ended = os.pidfd_open(pid)
+    if ended not in select.select([ended, told], [], [])[0]:
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    with contextlib.suppress(BrokenPipeError):
+        os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
     os._exit(0)
 
 
