@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
+from sentinel.core.wording import counted
 from sentinel.platform.command_line import OneLineCommand, OneLineGroup
 from sentinel.platform.resources import policies_dir
 from worker.check_policies import check_folder
@@ -92,7 +93,7 @@ def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, a
     else:
         for entry, refusal in stays.items():
             click.echo(f"refused: {entry}: {refusal}: {REFUSALS.get(refusal, 'see its trail')}", err=True)
-        click.echo(f"{len(back)} rows are NEW again, {len(stays)} stay as they are.")
+        click.echo(f"Back to NEW: {counted(len(back), 'row')}; as they were: {len(stays)}.")
     sys.exit(FAILED if stays and not all_errors else 0)
 
 
@@ -176,11 +177,11 @@ def reconcile(as_json: bool) -> None:
             click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
         for line in (*budgets, *elsewhere):
             click.echo(f"wrong: {line}", err=True)
-        click.echo(f"{len(found)} wrong executions." if found else "Every execution is as it should be.")
+        click.echo(f"{counted(len(found), 'wrong execution')}." if found else "Every execution is as it should be.")
         if budgets:
-            click.echo(f"{len(budgets)} orders whose budget a person must look at.")
+            click.echo(f"{counted(len(budgets), 'order')} whose budget a person must look at.")
         if elsewhere:
-            click.echo(f"{len(elsewhere)} refunds at a settlement system that a person must look at.")
+            click.echo(f"{counted(len(elsewhere), 'refund')} at a settlement system that a person must look at.")
     sys.exit(FAILED if found or budgets or elsewhere else 0)
 
 
@@ -255,11 +256,13 @@ def _say_imported(imported: Imported, orders: int, refunds: int, as_json: bool) 
     for refusal in imported.refused:
         click.echo(f"line {refusal.line} ({refusal.invoice}): {refusal.rule}", err=True)
     if not orders and not refunds:
-        click.echo(f"Nothing changed: {len(imported.orders)} orders and {len(imported.refunds)} refund rows are known.")
+        click.echo(
+            f"Nothing changed, all known: {counted(len(imported.orders), 'order')}, {counted(len(imported.refunds), 'refund row')}."
+        )
         return
     click.echo(
-        f"{orders} of {len(imported.orders)} orders new or corrected, {refunds} of {len(imported.refunds)} refund rows"
-        f" entered, {len(imported.refused)} invoices refused."
+        f"{orders} of {counted(len(imported.orders), 'order')} new or corrected, {refunds} of"
+        f" {counted(len(imported.refunds), 'refund row')} entered, {counted(len(imported.refused), 'invoice')} refused."
     )
 
 

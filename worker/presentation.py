@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.core.money import Money, major_text
+from sentinel.core.wording import counted
 from worker.refunds.rows import NewRow, OpenCounts, SummaryLine, WithoutAccount
 from worker.refunds.workflow.runner import RowResult, RunResult
 from worker.refunds.workflow.simulation import Simulation
@@ -67,8 +68,8 @@ def new_rows_table(rows: Sequence[NewRow]) -> Table:
 def run_lines(outcome: RunResult) -> list[str]:
     """The last lines of a run, in words."""
     states = Counter(str(row.state) for row in outcome.rows)
-    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "nothing was due"
-    lines = [f"{len(outcome.rows)} rows: {counted}. Reports received: {outcome.reported}."]
+    by_state = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "nothing was due"
+    lines = [f"{counted(len(outcome.rows), 'row')}: {by_state}. Reports received: {outcome.reported}."]
     if outcome.open is not None:
         lines += _open_lines(outcome.open)
     return lines
@@ -101,7 +102,7 @@ def shared_budget_line(found: Sequence[WithoutAccount]) -> str | None:
     asked = ", ".join(str(Money(one.amount_minor, one.currency)) for one in found)
     count = sum(one.entries for one in found)
     return (
-        f"warning: {count} {'row' if count == 1 else 'rows'} without account_ref ({asked} in all) share the budget of one"
+        f"warning: {counted(count, 'row')} without account_ref ({asked} in all) share the budget of one"
         " account; what goes beyond it waits for a person as account_unknown"
     )
 

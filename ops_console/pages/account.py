@@ -27,6 +27,7 @@ from ops_console.pages import shell
 from ops_console.pages.sign_in import own_address
 from ops_console.pages.step_up import needs_proof, prove
 from sentinel.core.errors import InvalidInput, SentinelError
+from sentinel.core.wording import counted
 from sentinel.platform.http.bodies import StrictSchema, Text, load
 from sentinel.store.ids import new_id
 
@@ -215,7 +216,7 @@ def _end(context: Context, session_id: str) -> str:
 
 def _end_others(context: Context) -> str:
     count = end_others(context.pool, g.signed_in)
-    return f"{count} other session{' was' if count == 1 else 's were'} ended."
+    return f"{counted(count, 'other session was', 'other sessions were')} ended."
 
 
 def _make_token(context: Context) -> Response:

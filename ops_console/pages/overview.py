@@ -27,6 +27,7 @@ from ops_console.read_models.refund_views import last_worker, outbox_lag
 from sentinel.authority.approval_queue import KINDS
 from sentinel.authority.halts import HaltRow, list_halts
 from sentinel.authority.switches import flipped_switches
+from sentinel.core.wording import counted
 
 _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "change": "People and keys",
           "other": "Other actions"}  # fmt: skip
@@ -111,7 +112,7 @@ def _gauges(
               f"{waiting:,} pending", _at_most(ages, span), ages),
         Gauge("In doubt", "/ops/in-doubt", f"{doubt.entries:,}", "started, outcome unknown", _at_most(doubts, _whole), doubts),
         Gauge("Worker lag", "/ops/ledger?status=NEW", span(load.overdue_seconds) if load.due else "none",
-              f"{_counted(load.due, 'entry', 'entries')} due and not begun", _at_most(lags, span), lags),
+              f"{counted(load.due, 'entry', 'entries')} due and not begun", _at_most(lags, span), lags),
         Gauge("Halts in force", "/ops/halts", f"{len(halts):,}", "", _at_most(stops, _whole), stops),
     ]  # fmt: skip
 
@@ -122,10 +123,6 @@ def _at_most(drawing: Drawing, written: Callable[[float], str]) -> str:
 
 def _whole(number: float) -> str:
     return f"{number:,.0f}"
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
 
 
 def _by_machine(is_on: bool, changed_by: str) -> bool:

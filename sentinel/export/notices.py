@@ -12,6 +12,7 @@ from typing import Any
 
 from sentinel.authority.reasons import reason_text
 from sentinel.core.money import parse_money
+from sentinel.core.wording import counted
 from sentinel.export.cloud_events import REQUESTED, EventMessage, FeedEvent, messages_of
 from sentinel.export.deliveries import Claim, Resend
 from sentinel.platform.outbound.mail import Mail, Mailer
@@ -26,7 +27,7 @@ def notice_lines(data: Mapping[str, Any], console_url: str) -> list[str]:
     return [
         f"Approval wanted: {what}",
         f"Why: {' '.join(map(reason_text, data.get('reasons', ())))}",
-        f"By: {people} {'person' if people == 1 else 'people'} with the role {data.get('required_role')}, until {_minute(data.get('expires_at'))}",
+        f"By: {counted(people, 'person', 'people')} with the role {data.get('required_role')}, until {_minute(data.get('expires_at'))}",
         f"{console_url.rstrip('/')}/ops/approvals/{data['approval_id']}",
     ]
 

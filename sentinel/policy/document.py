@@ -10,6 +10,7 @@ from typing import Any
 
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import DIGITS, major_text
+from sentinel.core.wording import counted
 from sentinel.policy.model import (
     Breaker,
     DeclaredApprovalTerms,
@@ -53,10 +54,10 @@ def covered_currencies(policy: Policy) -> frozenset[str]:
 
 def rate_in_words(breaker: Breaker, *currencies: str) -> str:
     """A breaker's rate as text, in the given currencies: "100 operations or 5000.00 USD in 5 minutes"."""
-    counted = [] if breaker.count is None else [f"{breaker.count} operations"]
-    counted += [f"{major_text(breaker.amount[name], name)} {name}" for name in currencies if name in breaker.amount]
+    rates = [] if breaker.count is None else [counted(breaker.count, "operation")]
+    rates += [f"{major_text(breaker.amount[name], name)} {name}" for name in currencies if name in breaker.amount]
     minutes = breaker.window_seconds // 60
-    return f"{' or '.join(counted)} in {minutes} minute{'' if minutes == 1 else 's'}"
+    return f"{' or '.join(rates)} in {counted(minutes, 'minute')}"
 
 
 def _fact(name: str, given: Mapping[str, Any]) -> Fact:

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.core.errors import SentinelError
+from sentinel.core.wording import counted
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
 from worker.orders.online_retail import payload_of, read_retail_orders
@@ -124,7 +125,9 @@ def _print_summary(tally: ReplaySummary) -> None:
     for lane, count in found["lanes"].items():
         table.add_row(Text(lane), str(count))
     out().print(table)
-    click.echo(f"{found['deliveries']} deliveries of {found['orders']} orders in {found['seconds']:.1f} s.")
+    click.echo(
+        f"{counted(found['deliveries'], 'delivery', 'deliveries')} of {counted(found['orders'], 'order')} in {found['seconds']:.1f} s."
+    )
     for title, key in (("first", "latency_ms"), ("replayed", "replay_latency_ms")):
         if found[key]:
             click.echo(f"{title}: " + ", ".join(f"{name} {value:g} ms" for name, value in found[key].items()))

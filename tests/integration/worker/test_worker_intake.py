@@ -399,7 +399,7 @@ def test_a_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
     assert (first["orders"], first["refunds_entered"], first["refused"]) == (case.orders, refunds, [])
     second = run("import-orders", str(file))
     assert (second.exit_code, second.stdout) == (
-        0, f"Nothing changed: {case.orders} orders and {refunds} refund rows are known.\n")  # fmt: skip
+        0, f"Nothing changed, all known: {case.orders:,} orders, {refunds} refund rows.\n")  # fmt: skip
     result = run("run", "--once", "--json", url=authority.url)
     assert result.exit_code == 0, result.output
     assert Counter(ledger_fixtures.states().values()) == {"EXECUTED": case.executed, "APPROVAL_REQUIRED": case.waiting}

@@ -19,6 +19,7 @@ import msgspec
 
 from sentinel.client import CheckAnswer, GuardAnswer, Rejected, StartReceipt, Switches, Unreachable
 from sentinel.core.money import Money, money_out
+from sentinel.core.wording import counted
 from worker.critic.case import Opinion
 from worker.failpoints import Failpoints, step_place
 from worker.refunds.confirmations import Confirmation, Confirmations
@@ -111,7 +112,7 @@ class RunResult:
         if self.trouble is None and not waiting:
             return None
         why = self.trouble or f"no answer: {waiting[0].detail}"
-        return f"{why}; {len(waiting)} rows wait, no attempt was counted" if waiting else why
+        return f"{why}; {counted(len(waiting), 'row waits', 'rows wait')}, no attempt was counted" if waiting else why
 
 
 def result_of_change(change: Change, *, harmless: bool = False) -> RowResult:
