@@ -167,8 +167,8 @@ def _loop(
             stack.enter_context(serving(app, settings.health_host, settings.health_port, "WORKER_HEALTH_PORT"))
         stack.enter_context(_ends_on_signal(agent))
         _log.info(
-            "working as %s for tenant %s, asking %s; up to %d batches of %d rows at once",
-            settings.agent_id, ledger.tenant_id, settings.authority_url, settings.lanes, settings.batch,
+            "working as %s, asking %s; up to %d batches of %d rows at once",
+            settings.agent_id, settings.authority_url, settings.lanes, settings.batch,
         )  # fmt: skip
         agent.run_loop(limit)
     _log.info("stopped; rows done: %d", next(done))

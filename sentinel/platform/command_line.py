@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
@@ -16,6 +15,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
+from sentinel.platform.secret_files import read_secret_files
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -62,14 +62,6 @@ def one_line_errors(command: Command) -> Command:
     return cast(Command, wrapped)
 
 
-@one_line_errors
-def _read_secret_files() -> None:
-    if any(name.endswith("_FILE") for name in os.environ):
-        from sentinel.platform.secret_files import read_secret_files
-
-        read_secret_files()
-
-
 class _InvalidUsage(click.ClickException):
     """Shown by click as one line that begins with "Error: "."""
 
@@ -89,7 +81,7 @@ class OneLineCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, with what the environment's secret files hold."""
         if ctx.parent is None:
-            _read_secret_files()
+            one_line_errors(read_secret_files)()
         with _on_one_line():
             return super().invoke(ctx)
 

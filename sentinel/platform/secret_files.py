@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-from sentinel.platform.settings import UnsafeConfiguration
+from sentinel.core.errors import SentinelError
 
 SECRETS = (
     "SENTINEL_DATABASE_URL", "SENTINEL_BOARD_DATABASE_URL", "SENTINEL_EXPORT_DATABASE_URL", "WORKER_DATABASE_URL",
@@ -31,13 +31,13 @@ def read_secret_files(environ: MutableMapping[str, str] = os.environ) -> None:
     for name in SECRETS:
         try:
             text = secret_from_file(name, environ)
-        except UnsafeConfiguration as error:
+        except SentinelError as error:
             faults.append(error.detail)
         else:
             if text is not None:
                 found[name] = text
     if faults:
-        raise UnsafeConfiguration("\n".join(faults))
+        raise _refusal("\n".join(faults))
     for name, text in found.items():
         environ[name] = text
         del environ[name + _SUFFIX]  # a program that this one starts has the variable already
@@ -52,12 +52,19 @@ def secret_from_file(name: str, environ: Mapping[str, str]) -> str | None:
     if not path:
         return None
     if environ.get(name):
-        raise UnsafeConfiguration(f"{name} and {name}{_SUFFIX} are both given; keep one")
+        raise _refusal(f"{name} and {name}{_SUFFIX} are both given; keep one")
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
-        raise UnsafeConfiguration(f"{name}{_SUFFIX}: {path} cannot be read ({why})") from None
+        raise _refusal(f"{name}{_SUFFIX}: {path} cannot be read ({why})") from None
     if not text.isprintable() or not text:
-        raise UnsafeConfiguration(f"{name}{_SUFFIX}: {path} must hold one line of text, the secret")
+        raise _refusal(f"{name}{_SUFFIX}: {path} must hold one line of text, the secret")
     return text
+
+
+def _refusal(text: str) -> SentinelError:
+    # Imported once something is wrong: settings take a tenth of a second, which a hook of an agent would pay at every call.
+    from sentinel.platform.settings import UnsafeConfiguration
+
+    return UnsafeConfiguration(text)
