@@ -36,8 +36,9 @@ class Asked:
         self.link.sendall(data)
 
     def answer(self, status: int, body: bytes, kind: str = "application/json", **headers: str) -> None:
-        """A well-formed answer."""
+        """A well-formed answer, the only one on its connection: a client that is not told so sends the next one into its end."""
         lines = {
+            "Connection": "close",
             "Content-Type": kind,
             "Content-Length": str(len(body)),
             **{k.replace("_", "-"): v for k, v in headers.items()},
