@@ -36,6 +36,7 @@ from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import data_dir_secret
+from sentinel.store import address
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
     embedded database where it is set. A signal while it starts ends it as soon: what comes next is not begun.
     """
     configure_logs("info", program="demo")
-    data_dir = data_dir or Path(os.environ.get("SENTINEL_DATA_DIR", "var"))
+    data_dir = data_dir or address.data_dir()
     reserved = contextlib.ExitStack()
     board_port = board_port or _reserved_port(7863, reserved)
     ports = Ports(given["port"], given["console_port"], given["orders_port"], board_port)

@@ -5,6 +5,7 @@ The file is read once, as the program starts, and its text takes the variable's 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -54,13 +55,20 @@ def secret_from_file(name: str, environ: Mapping[str, str]) -> str | None:
     if environ.get(name):
         raise _refusal(f"{name} and {name}{_SUFFIX} are both given; keep one")
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not text"
-        raise _refusal(f"{name}{_SUFFIX}: {path} cannot be read ({why})") from None
+        text = read_secret(Path(path))
+    except OSError as error:
+        raise _refusal(f"{name}{_SUFFIX}: {path} cannot be read ({error.strerror})") from None
     if not text.isprintable() or not text:
         raise _refusal(f"{name}{_SUFFIX}: {path} must hold one line of text, the secret")
     return text
+
+
+def read_secret(path: Path) -> str:
+    """The text of a file without the space around it. Raises `OSError`, whose `strerror` says why it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "not text", str(path)) from None
 
 
 def _refusal(text: str) -> SentinelError:

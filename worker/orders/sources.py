@@ -356,7 +356,7 @@ class _File:
 
     def _secret(self, source: Source, name: str, node: Node, scheme: Scheme) -> bytes | None:
         variable = source.text(node, "secret", form=_VARIABLE, means="the name of an environment variable")
-        text = self._text(source, node, variable)
+        text = self._secret_text(source, node, variable)
         if not text:
             return None
         key = standard_key(text) if scheme is Scheme.STANDARD else text.encode()
@@ -371,7 +371,7 @@ class _File:
             raise source.error(node.place, f'{variable} holds the secret of source "{owner}" too')
         return key
 
-    def _text(self, source: Source, node: Node, variable: str) -> str:
+    def _secret_text(self, source: Source, node: Node, variable: str) -> str:
         """What the variable holds, or the file that `variable`_FILE names; "" for neither."""
         try:
             return secret_from_file(variable, self._env) or self._env.get(variable, "").strip()
@@ -398,7 +398,7 @@ class _File:
 
     def _bearer(self, source: Source, node: Node) -> str:
         variable = source.text(node, "key", form=_VARIABLE, means="the name of an environment variable")
-        key = self._text(source, node, variable)
+        key = self._secret_text(source, node, variable)
         if not (key.isascii() and (key.isprintable() or not key) and " " not in key):
             raise source.error(node.place, f"{variable} must be printable ASCII without spaces")
         return key

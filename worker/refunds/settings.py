@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from environs import Env, EnvError
 
 from sentinel.platform.resources import policies_dir
+from sentinel.platform.secret_files import read_secret
 from sentinel.platform.settings import UnsafeConfiguration, confirm_secrets, is_weak, without_faults_about
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 from worker.critic.settings import faults as critic_faults
@@ -242,9 +243,9 @@ def _values(bad: dict[str, str]) -> dict[str, Any]:
 def _api_key(file: Path | None, problems: list[str]) -> str:
     if file is not None:
         try:
-            key = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(f"--api-key-file cannot be read ({getattr(error, 'strerror', None) or 'not text'})")
+            key = read_secret(file)
+        except OSError as error:
+            problems.append(f"--api-key-file cannot be read ({error.strerror})")
             return ""
     else:
         key = next((os.environ[name].strip() for name in _KEY_NAMES if os.environ.get(name)), "")
