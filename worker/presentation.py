@@ -102,7 +102,7 @@ def shared_budget_line(found: Sequence[WithoutAccount]) -> str | None:
     asked = ", ".join(str(Money(one.amount_minor, one.currency)) for one in found)
     count = sum(one.entries for one in found)
     return (
-        f"warning: {counted(count, 'row')} without account_ref ({asked} in all) share the budget of one"
+        f"warning: {counted(count, 'row')} without account_ref ({asked} in all) {'shares' if count == 1 else 'share'} the budget of one"
         " account; what goes beyond it waits for a person as account_unknown"
     )
 

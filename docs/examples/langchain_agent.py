@@ -47,11 +47,12 @@ def main(url: str, key: str) -> None:
         )
         state = agent.invoke({"messages": [("user", "Thank our customers.")]}, thread)
         while waiting := state.get("__interrupt__"):
-            approval_id = waiting[0].value["sentinel"]["approval_id"]
-            print(f"waiting for {approval_id}", flush=True)
-            client.wait_for_approval(approval_id, timeout_seconds=600)
+            for interrupt in waiting:  # one for each call that waits
+                approval_id = interrupt.value["sentinel"]["approval_id"]
+                print(f"waiting for {approval_id}", flush=True)
+                client.wait_for_approval(approval_id, timeout_seconds=600)
             # Whatever the run is resumed with: the authority is asked again.
-            state = agent.invoke(Command(resume="go on"), thread)
+            state = agent.invoke(Command(resume={interrupt.id: "go on" for interrupt in waiting}), thread)
         for message in state["messages"]:
             if isinstance(message, ToolMessage):
                 print(message.content)

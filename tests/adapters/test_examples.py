@@ -39,9 +39,24 @@ def test_an_example_issues_the_small_card_waits_for_a_person_is_refused_the_huge
     assert "issued" not in again and again.count("already_started") == 2 and "over_limit" in again
 
 
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "claude_agent"])
+def test_an_example_whose_calls_wait_for_two_people_at_once_issues_both(
+    place: Place, tmp_path: Path, name: str
+) -> None:
+    examples = tmp_path / "docs" / "examples"
+    examples.mkdir(parents=True)
+    for each in EXAMPLES:  # one imports another
+        changed = script_of(each).read_text().replace('"10.00"', '"90.00"').replace('"c1"', '"c2"')
+        (examples / f"{each}.py").write_text(changed)
+    (tmp_path / "policies").symlink_to(REPO / "policies")
+    text = printed(name, place, examples / f"{name}.py")
+    assert text.count("waiting for") == 2
+    assert all(text.count(f"issued {amount} USD") == 1 for amount in ("90.00", "100.00")), text
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_without_arguments_says_what_it_wants(name: str) -> None:
-    command = [python_of(name), str(REPO / "docs" / "examples" / f"{name}.py")]
+    command = [python_of(name), str(script_of(name))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment_variables())
     assert done.returncode == 1 and f"python docs/examples/{name}.py http://127.0.0.1:7860 KEY" in done.stderr, (
         done.stderr
@@ -49,9 +64,9 @@ def test_an_example_without_arguments_says_what_it_wants(name: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def printed(name: str, place: Place) -> str:
-    """What the example prints; whom it waits for approves."""
-    with started(name, place) as process:
+def printed(name: str, place: Place, script: Path | None = None) -> str:
+    """What the example prints, or a changed one in `script`; whom it waits for approves."""
+    with started(name, place, script=script) as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:
@@ -121,13 +136,14 @@ def python_of(name: str) -> str:
         pytest.skip(str(error))
 
 
-def started(name: str, place: Place, *arguments: str, **env: str) -> subprocess.Popen[str]:
+def script_of(name: str) -> Path:
+    """The example's file."""
+    return REPO / "docs" / "examples" / f"{name}.py"
+
+
+def started(
+    name: str, place: Place, *arguments: str, script: Path | None = None, **env: str
+) -> subprocess.Popen[str]:
     """The example, running."""
-    command = [
-        python_of(name),
-        str(REPO / "docs" / "examples" / f"{name}.py"),
-        place.url,
-        place.fixtures.key,
-        *arguments,
-    ]
+    command = [python_of(name), str(script or script_of(name)), place.url, place.fixtures.key, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**environment_variables(), **env})

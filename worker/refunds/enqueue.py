@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sentinel.core.utf8 import faulty_line
+from sentinel.core.wording import counted
 from worker.presentation import new_rows_table, out, shared_budget_line
 from worker.refunds.build import open_ledger
 from worker.refunds.csv_rows import CsvFormat, WrongMapping, pairs, read_csv
@@ -33,8 +34,8 @@ _SHOWN, _STEP = 10, 1000
 _ROW_FILE = (
     click.argument("file", type=click.File("rb")),
     click.option(
-        "--format", "form", type=click.Choice(["auto", "json", "csv"]), default="auto", show_default=True,
-        help="auto: CSV where FILE ends in .csv or .tsv, or a mapping is given.",
+        "--format", "form", type=click.Choice(["auto", "json", "jsonl", "csv"]), default="auto", show_default=True,
+        help="auto: CSV where FILE ends in .csv or .tsv, or a mapping is given; json and jsonl are one.",
     ),
     click.option(
         "--map", "maps", multiple=True, metavar="FIELD=COLUMN", help="CSV: the column of a field, e.g. amount=Total."
@@ -101,7 +102,7 @@ def enqueue(found: Sequence[Accepted | Refusal], dry_run: bool, as_json: bool) -
     if (warning := shared_budget_line(nameless)) is not None:
         click.echo(warning, err=True)
     _say_stored(
-        len(added), sorted(refused, key=lambda refusal: refusal.line), as_json, what="rows entered",
+        len(added), sorted(refused, key=lambda refusal: refusal.line), as_json, what="row", done="entered",
         without_account=sum(one.entries for one in nameless),
     )  # fmt: skip
     sys.exit(FAILED if refused else 0)
@@ -127,7 +128,7 @@ def facts(file: BinaryIO, as_json: bool) -> None:
     refused = [each for each in found if isinstance(each, Refusal)]
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
         told = store_facts(ledger, [each for each in found if not isinstance(each, Refusal)])
-    _say_stored(told, refused, as_json, what="facts stored")
+    _say_stored(told, refused, as_json, what="fact", done="stored")
     sys.exit(FAILED if refused else 0)
 
 
@@ -147,7 +148,7 @@ def read_text(file: BinaryIO) -> str:
 def _objects(file: BinaryIO, form: str, mapping: CsvFormat) -> Iterable[tuple[int, Any]]:
     """What the file holds, by line. Raises `WrongMapping`."""
     is_named_csv = str(getattr(file, "name", "")).lower().endswith((".csv", ".tsv"))
-    if form == "json" or (form == "auto" and not is_named_csv and mapping == CsvFormat()):
+    if form in ("json", "jsonl") or (form == "auto" and not is_named_csv and mapping == CsvFormat()):
         if mapping != CsvFormat():
             raise WrongMapping("--map, --set, --delimiter and --decimal-comma are for a CSV")
         return read_objects(read_text(file))
@@ -175,11 +176,11 @@ def _say_dry_run(good: Sequence[Accepted], refused: Sequence[Refusal], as_json: 
         out().print(new_rows_table([each.row for each in good[:_SHOWN]]))
         if len(good) > _SHOWN:
             click.echo(f"… and {len(good) - _SHOWN} more.")
-    _say_stored(len(good), refused, as_json, what="rows would be entered", name="would_enter")
+    _say_stored(len(good), refused, as_json, what="row", done="would be entered", name="would_enter")
 
 
 def _say_stored(
-    stored: int, refused: Sequence[Refusal], as_json: bool, *, what: str, name: str = "entered", **counts: int
+    stored: int, refused: Sequence[Refusal], as_json: bool, *, what: str, done: str, name: str = "entered", **counts: int
 ) -> None:  # fmt: skip
     if as_json:
         lines = [
@@ -188,7 +189,7 @@ def _say_stored(
         click.echo(json.dumps({name: stored, **counts, "refused": lines}))
         return
     say_refused(refused)
-    click.echo(f"{stored} {what}, {len(refused)} refused.")
+    click.echo(f"{counted(stored, what)} {done}, {len(refused)} refused.")
 
 
 def say_refused(refused: Sequence[Refusal]) -> None:

@@ -163,7 +163,14 @@ def test_a_dry_run_of_json_lines_shows_a_table(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["enqueue", str(file), "--dry-run"])
     assert result.exit_code == 0
     assert "12.50 EUR" in result.stdout
-    assert "1 rows would be entered, 0 refused." in result.stdout
+    assert "1 row would be entered, 0 refused." in result.stdout
+
+
+def test_json_lines_go_by_both_names_of_their_format(tmp_path: Path) -> None:
+    file = tmp_path / "export.txt"
+    file.write_text('{"ledger_entry_id":"lge","refund_id":"rf","amount":{"value":"12.50","currency":"EUR"}}\n')
+    for form in ("json", "jsonl"):
+        assert CliRunner().invoke(main, ["enqueue", str(file), "--format", form, "--dry-run"]).exit_code == 0
 
 
 @pytest.mark.parametrize(
