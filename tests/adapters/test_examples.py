@@ -141,9 +141,7 @@ def script_of(name: str) -> Path:
     return REPO / "docs" / "examples" / f"{name}.py"
 
 
-def started(
-    name: str, place: Place, *arguments: str, script: Path | None = None, **env: str
-) -> subprocess.Popen[str]:
+def started(name: str, place: Place, *arguments: str, script: Path | None = None, **env: str) -> subprocess.Popen[str]:
     """The example, running."""
     command = [python_of(name), str(script or script_of(name)), place.url, place.fixtures.key, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**environment_variables(), **env})

@@ -88,6 +88,7 @@ def _installed(folder: Path, digest: str, lock: Path, files: Sequence[Path] = ()
                 shutil.copy(path, folder)
             done = run_node("npm", "ci", "--ignore-scripts", folder=folder, seconds=INSTALL_SECONDS)
             if done.returncode:
-                raise NotInstalled(f"npm cannot install the packages: {(done.stderr.splitlines() or [''])[-1]}")
+                told = [line for line in done.stderr.splitlines() if "rror" in line] or ["no reason given"]
+                raise NotInstalled(f"npm cannot install the packages: {told[0].strip()}")
             stamp.write_text(digest)
     return modules
