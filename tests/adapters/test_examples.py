@@ -39,17 +39,16 @@ def test_an_example_issues_the_small_card_waits_for_a_person_is_refused_the_huge
     assert "issued" not in again and again.count("already_started") == 2 and "over_limit" in again
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "claude_agent"])
+@pytest.mark.parametrize("name", ["langchain_agent", "openai_agent", "pydantic_ai_agent"])
 def test_an_example_whose_calls_wait_for_two_people_at_once_issues_both(
     place: Place, tmp_path: Path, name: str
 ) -> None:
     examples = tmp_path / "docs" / "examples"
     examples.mkdir(parents=True)
-    for each in EXAMPLES:  # one imports another
-        changed = script_of(each).read_text().replace('"10.00"', '"90.00"').replace('"c1"', '"c2"')
-        (examples / f"{each}.py").write_text(changed)
+    script = examples / f"{name}.py"
+    script.write_text(script_of(name).read_text().replace('"10.00"', '"90.00"').replace('"c1"', '"c2"'))
     (tmp_path / "policies").symlink_to(REPO / "policies")
-    text = printed(name, place, examples / f"{name}.py")
+    text = printed(name, place, script)
     assert text.count("waiting for") == 2
     assert all(text.count(f"issued {amount} USD") == 1 for amount in ("90.00", "100.00")), text
 

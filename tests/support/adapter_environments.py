@@ -69,9 +69,14 @@ def _make(folder: Path, requirements: Path, failed: Path, digest: str) -> None:
         if not done.returncode:
             failed.unlink(missing_ok=True)
             return
-    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-    failed.write_text(f"{digest}\n{folder.name} cannot be installed: {lines[0]}")
+    failed.write_text(f"{digest}\n{folder.name} cannot be installed: {first_error(done.stderr)}")
     raise NotInstalled(failed.read_text().partition("\n")[2])
+
+
+def first_error(stderr: str) -> str:
+    """The line in which pip, npm or Node says what went wrong: what comes after it are its consequences."""
+    told = (line.strip() for line in stderr.splitlines() if "error" in line.lower())
+    return next(told, "no reason given")
 
 
 def environment_variables() -> dict[str, str]:

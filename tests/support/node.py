@@ -21,6 +21,7 @@ from tests.support.adapter_environments import (
     REPO,
     REQUIREMENTS,
     NotInstalled,
+    first_error,
     interpreter_of,
 )
 
@@ -88,7 +89,6 @@ def _installed(folder: Path, digest: str, lock: Path, files: Sequence[Path] = ()
                 shutil.copy(path, folder)
             done = run_node("npm", "ci", "--ignore-scripts", folder=folder, seconds=INSTALL_SECONDS)
             if done.returncode:
-                told = [line for line in done.stderr.splitlines() if "rror" in line] or ["no reason given"]
-                raise NotInstalled(f"npm cannot install the packages: {told[0].strip()}")
+                raise NotInstalled(f"npm cannot install the packages: {first_error(done.stderr)}")
             stamp.write_text(digest)
     return modules

@@ -148,7 +148,8 @@ def read_text(file: BinaryIO) -> str:
 def _objects(file: BinaryIO, form: str, mapping: CsvFormat) -> Iterable[tuple[int, Any]]:
     """What the file holds, by line. Raises `WrongMapping`."""
     is_named_csv = str(getattr(file, "name", "")).lower().endswith((".csv", ".tsv"))
-    if form in ("json", "jsonl") or (form == "auto" and not is_named_csv and mapping == CsvFormat()):
+    is_csv = form == "csv" or (form == "auto" and (is_named_csv or mapping != CsvFormat()))
+    if not is_csv:
         if mapping != CsvFormat():
             raise WrongMapping("--map, --set, --delimiter and --decimal-comma are for a CSV")
         return read_objects(read_text(file))
