@@ -6,10 +6,15 @@ themselves are compiled by `sentinel policy check`, which runs this too. A missi
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
+import click
+
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError, first_fault
 from sentinel.policy.switches import FILE_NAME as SWITCHES
 from sentinel.policy.switches import load_declared_switches, read_switches
@@ -21,6 +26,7 @@ from worker.orders.rule_settings import RuleSettings
 from worker.orders.sources import FILE_NAME as SOURCES
 from worker.orders.sources import Sources
 from worker.refunds.workflow.routes import SCENARIOS, Routes
+from worker.retail_refund_agent import FAILED
 from worker.settlement.registry import system_names
 
 _READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
@@ -52,3 +58,30 @@ def _read_gate(path: Path) -> object:
     if path.suffix not in (".yaml", ".jsonl"):
         raise PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml or .jsonl")
     return read_cases(path)
+
+
+@click.command()
+@click.argument(
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=False,
+    envvar="SENTINEL_POLICIES_DIR",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the faults as a JSON list.")
+def check(directory: Path | None, as_json: bool) -> None:
+    """Check the files of DIRECTORY that the worker and the order intake read. Exit 1 when there is a fault.
+
+    Routes, order sources, order signals, gates, and the scenarios of the switches. DIRECTORY defaults to
+    SENTINEL_POLICIES_DIR, else to the shipped policies. `sentinel policy check` does this and compiles the policies too.
+    """
+    found = list(check_folder(directory or policies_dir()))
+    faults = [fault for _, wrong in found for fault in wrong]
+    if as_json:
+        click.echo(json.dumps([fault.as_json() for fault in faults]))
+    else:
+        for name, wrong in found:
+            for fault in wrong:
+                click.echo(fault.explain() + "\n", err=True)
+            if not wrong:
+                click.echo(f"ok  {name}")
+    sys.exit(FAILED if faults else 0)

@@ -1,272 +1,54 @@
-"""The `worker` command: enter rows and orders, show the ledger, draw its states, run the agent.
+"""The `worker` command: enter rows and orders, show the ledger, draw its states, run the agent. Subcommands are loaded when they are used.
 
 Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings, 3 no database or no authority.
 """
 
 from __future__ import annotations
 
-import getpass
-import json
-import sys
-from dataclasses import asdict
-from pathlib import Path
-from typing import BinaryIO
-
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from sentinel.core.errors import InvalidInput
-from sentinel.core.operation import check_identifier
-from sentinel.core.wording import counted
-from sentinel.platform.command_line import OneLineCommand, OneLineGroup
-from sentinel.platform.resources import policies_dir
-from worker.check_policies import check_folder
-from worker.diagrams import ledger_states
-from worker.orders.cli import order_review
-from worker.presentation import out, summary_json, summary_table
-from worker.refunds.build import make_reconciler, open_client, open_ledger
-from worker.refunds.enqueue import enqueue, facts, read_text
-from worker.refunds.intake import lines_of
-from worker.refunds.ledger import Ledger
-from worker.refunds.online_retail import Imported, WrongColumns, read_orders
-from worker.refunds.settings import read_settings
-from worker.refunds.workflow.cli import workflow
-from worker.retail_refund_agent import FAILED, MISUSED, refusals
-from worker.retail_refund_agent import main as run
-from worker.settlement.stripe_events import SettlementFindings
+from sentinel.platform.command_line import LazyGroup
 
-_STEP = 500
-_HELP = {"help_option_names": ["-h", "--help"]}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": (
+        "worker.retail_refund_agent:main",
+        "Process refund rows of the ledger, each only as the authority decides.",
+    ),
+    "enqueue": ("worker.refunds.enqueue:enqueue", "Enter refund rows from a file: JSON lines, an array, or a CSV."),
+    "facts": (
+        "worker.refunds.enqueue:facts",
+        "Store facts of a file in the ledger: orders, complaints, delays and others.",
+    ),
+    "import-orders": (
+        "worker.refunds.ledger_commands:import_orders",
+        "Import the Online Retail CSV: orders, and refund rows.",
+    ),
+    "summary": (
+        "worker.refunds.ledger_commands:summary",
+        "Counts and sums of the ledger by state, decision and reason.",
+    ),
+    "retry": (
+        "worker.refunds.ledger_commands:retry",
+        "Have rows in ERROR tried again, with attempts counted from zero.",
+    ),
+    "reconcile": (
+        "worker.refunds.ledger_commands:reconcile",
+        "Compare every execution with what should have been paid.",
+    ),
+    "workflow": ("worker.refunds.workflow.cli:workflow", "The refund workflow: its graph, a row's way, a simulation."),
+    "order-review": (
+        "worker.orders.cli:order_review",
+        "Order review in three lanes: webhooks in; fulfilled, asked or held.",
+    ),
+    "check": ("worker.check_policies:check", "Check the files of a policies folder that worker and order intake read."),
+    "states": ("worker.diagrams:states", "The table of a row's states."),
+}
 
 
-@click.group(cls=OneLineGroup, context_settings=_HELP)
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """The refund worker: rows in, executions out, each only as the authority decides."""
 
-
-main.add_command(run, name="run")
-main.add_command(workflow)
-main.add_command(enqueue)
-main.add_command(facts)
-
-
-REFUSALS = {
-    "no_such_row": "there is no such row",
-    "not_in_error": "it is not in ERROR",
-    "executed": "it was executed",
-    "started_elsewhere": "its operation was started by somebody else and may have been paid",
-    "settlement_refused": "its start was redeemed; say what happened: `sentinel in-doubt list`",
-    "start_in_doubt": "its start may have been redeemed and it may have been paid: `sentinel in-doubt list`",
-    "effects_open": "something it began in an outside system is not taken back yet",
-}
-"""Why a row stays in ERROR, by the code of `refunds.retry_entries`."""
-
-
-@main.command(cls=OneLineCommand)
-@click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all-errors", is_flag=True, help="Every row in ERROR that can be tried again.")
-@click.option("--reason", required=True, help="What was mended; kept with the row.")
-@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, as_json: bool) -> None:
-    """Have rows in ERROR tried again, with attempts counted from zero. Exit 1 where a named row was refused.
-
-    A row that may have been paid (executed, started, in doubt, effects open) is refused by the database, and named with
-    the rule that keeps it.
-
-    \b
-    Examples:
-      worker retry lge-17 lge-18 --reason "the order's amount was corrected"
-      worker retry --all-errors --reason "the shop's interface is back"
-    """
-    if bool(ids) == all_errors:
-        raise click.UsageError("name rows, or say --all-errors")
-    if not reason.strip():
-        raise click.UsageError("--reason must say something")
-    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        found = ledger.retry(None if all_errors else ids, who=by or getpass.getuser(), why=reason.strip()[:500])
-    back = [entry for entry, refusal in found.items() if refusal is None]
-    stays = {entry: refusal for entry, refusal in found.items() if refusal is not None}
-    if as_json:
-        click.echo(json.dumps({"retried": back, "refused": stays}))
-    else:
-        for entry, refusal in stays.items():
-            click.echo(f"refused: {entry}: {refusal}: {REFUSALS.get(refusal, 'see its trail')}", err=True)
-        click.echo(f"Back to NEW: {counted(len(back), 'row')}; as they were: {len(stays)}.")
-    sys.exit(FAILED if stays and not all_errors else 0)
-
-
-@main.command("import-orders")
-@click.argument("file", type=click.File("rb"))
-@click.option("--source", default="", help="The shop whose orders these are, where there are several.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
-    """Import the Online Retail CSV: invoices become order facts, cancellations become refund rows in GBP.
-
-    Ids come from the invoice numbers, so a second import changes nothing. An order that is not in the file is unknown to
-    the ledger; for it the shop's own booking counts, so the risk flags are handed in as false.
-
-    \b
-    Example:
-      worker import-orders online_retail.csv
-    """
-    try:
-        checked = check_identifier(source, "--source", 64) if source else ""
-        imported = read_orders(lines_of(read_text(file)), checked)
-    except (WrongColumns, InvalidInput) as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(MISUSED)
-    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        orders, refunds = _store(ledger, imported)
-    _say_imported(imported, orders, refunds, as_json)
-    sys.exit(FAILED if imported.refused else 0)
-
-
-@main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def summary(as_json: bool) -> None:
-    """Counts and sums of the ledger by state, decision and reason."""
-    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        lines = ledger.summary()
-    if as_json:
-        click.echo(json.dumps(summary_json(lines)))
-    elif lines:
-        out().print(summary_table(lines))
-    else:
-        click.echo("The ledger is empty.")
-
-
-@main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def reconcile(as_json: bool) -> None:
-    """Compare every execution with what should have been paid. A wrong one switches its scenario off. Exit 1 if any is.
-
-    Also names the orders that were given back more than was paid, by a person's hand, or something in a currency that they were
-    not paid in, with the parts of their budget.
-
-    And what a settlement system told afterwards: refunds that a bank sent back, and those made elsewhere.
-
-    A running worker does this for what is new, every few seconds.
-    """
-    settings = None
-    with refusals():
-        settings = read_settings()
-        with open_ledger(settings) as ledger, open_client(settings, ledger.tenant_id) as client:
-            reconciler = make_reconciler(settings, ledger, client)
-            told = {(one.execution_id, one.finding) for one in reconciler.look()}
-            found, budgets = reconciler.find(since_last=False), reconciler.budgets()
-            elsewhere = SettlementFindings(ledger.pool, ledger.tenant_id).all()
-    if as_json:
-        lines = [
-            {"ledger_entry_id": one.ledger_entry_id, "execution_id": str(one.execution_id), "finding": one.finding,
-             "switch": one.switch, "new": (one.execution_id, one.finding) in told}
-            for one in found
-        ]  # fmt: skip
-        click.echo(
-            json.dumps(
-                {
-                    "wrong": lines,
-                    "orders": [asdict(one) for one in budgets],
-                    "settlement": [asdict(one) for one in elsewhere],
-                }
-            )
-        )
-    else:
-        for one in found:
-            click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
-        for line in (*budgets, *elsewhere):
-            click.echo(f"wrong: {line}", err=True)
-        click.echo(f"{counted(len(found), 'wrong execution')}." if found else "Every execution is as it should be.")
-        if budgets:
-            click.echo(f"{counted(len(budgets), 'order')} whose budget a person must look at.")
-        if elsewhere:
-            click.echo(f"{counted(len(elsewhere), 'refund')} at a settlement system that a person must look at.")
-    sys.exit(FAILED if found or budgets or elsewhere else 0)
-
-
-@main.command()
-@click.argument(
-    "directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    required=False,
-    envvar="SENTINEL_POLICIES_DIR",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the faults as a JSON list.")
-def check(directory: Path | None, as_json: bool) -> None:
-    """Check the files of DIRECTORY that the worker and the order intake read. Exit 1 when there is a fault.
-
-    Routes, order sources, order signals, gates, and the scenarios of the switches. DIRECTORY defaults to
-    SENTINEL_POLICIES_DIR, else to the shipped policies. `sentinel policy check` does this and compiles the policies too.
-    """
-    found = list(check_folder(directory or policies_dir()))
-    faults = [fault for _, wrong in found for fault in wrong]
-    if as_json:
-        click.echo(json.dumps([fault.as_json() for fault in faults]))
-    else:
-        for name, wrong in found:
-            for fault in wrong:
-                click.echo(fault.explain() + "\n", err=True)
-            if not wrong:
-                click.echo(f"ok  {name}")
-    sys.exit(FAILED if faults else 0)
-
-
-@main.group()
-def states() -> None:
-    """The table of a row's states."""
-
-
-@states.command()
-@click.option(
-    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("deploy"), show_default=True
-)
-def draw(folder: Path) -> None:
-    """Write the drawing of the states (Mermaid and SVG) into a folder."""
-    for file in ledger_states().write(folder):
-        click.echo(str(file))
-
-
-def _store(ledger: Ledger, imported: Imported) -> tuple[int, int]:
-    """(orders that changed anything, rows that are new); orders first, because rows take facts from them."""
-    progress = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=Console(stderr=True), transient=True
-    )  # fmt: skip
-    orders = refunds = 0
-    with progress:
-        task = progress.add_task("orders", total=len(imported.orders))
-        for start in range(0, len(imported.orders), _STEP):
-            part = imported.orders[start : start + _STEP]
-            orders += len(ledger.add_orders(part))
-            progress.advance(task, len(part))
-        task = progress.add_task("refund rows", total=len(imported.refunds))
-        for start in range(0, len(imported.refunds), _STEP):
-            rows = imported.refunds[start : start + _STEP]
-            refunds += len(ledger.add_rows(rows))
-            progress.advance(task, len(rows))
-    return orders, refunds
-
-
-def _say_imported(imported: Imported, orders: int, refunds: int, as_json: bool) -> None:
-    if as_json:
-        lines = [{"line": r.line, "invoice": r.invoice, "rule": r.rule} for r in imported.refused]
-        counts = {"orders": len(imported.orders), "orders_changed": orders, "refunds": len(imported.refunds)}
-        click.echo(json.dumps({**counts, "refunds_entered": refunds, "refused": lines}))
-        return
-    for refusal in imported.refused:
-        click.echo(f"line {refusal.line} ({refusal.invoice}): {refusal.rule}", err=True)
-    if not orders and not refunds:
-        click.echo(
-            f"Nothing changed, all known: {counted(len(imported.orders), 'order')}, {counted(len(imported.refunds), 'refund row')}."
-        )
-        return
-    click.echo(
-        f"{orders} of {counted(len(imported.orders), 'order')} new or corrected, {refunds} of"
-        f" {counted(len(imported.refunds), 'refund row')} entered, {counted(len(imported.refused), 'invoice')} refused."
-    )
-
-
-main.add_command(order_review, name="order-review")
 
 if __name__ == "__main__":
     main()

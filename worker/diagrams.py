@@ -12,6 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import TypeVar
 
+import click
+
 from worker.orders.lanes import FINAL, LaneState
 from worker.orders.lanes import TRANSITIONS as LANE_TRANSITIONS
 from worker.orders.lanes import WAITING as LANE_WAITING
@@ -274,3 +276,18 @@ def order_lanes() -> Diagram:
         (1410, 684), half, {name(at): box(at) for at in places},
         tuple(arrow(start, end, label) for (start, end), label in labels.items()),
     )  # fmt: skip
+
+
+@click.group()
+def states() -> None:
+    """The table of a row's states."""
+
+
+@states.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("deploy"), show_default=True
+)
+def draw(folder: Path) -> None:
+    """Write the drawing of the states (Mermaid and SVG) into a folder."""
+    for file in ledger_states().write(folder):
+        click.echo(str(file))

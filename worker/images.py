@@ -17,7 +17,8 @@ from typing import Any, Literal, Protocol, get_args
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, parse_money
-from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response, is_http_url
+from sentinel.platform.outbound.client import JsonClient, NoResponse, Response, is_http_url
+from sentinel.platform.outbound.failures import FailureKind
 
 MAX_IMAGE_BYTES = 5 << 20
 

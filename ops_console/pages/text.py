@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from sentinel.authority.reasons import trouble_text
 from sentinel.core.money import DIGITS, major_text
-from sentinel.platform.outbound.public_addresses import failure_text
+from sentinel.platform.outbound.failures import failure_text
 
 _MOST_SHOWN = 2000
 _ODD = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})

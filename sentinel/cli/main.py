@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
-from click.exceptions import NoSuchCommand
 
 from sentinel import __version__
-from sentinel.platform.command_line import OneLineErrors
+from sentinel.platform.command_line import LazyGroup, OneLineErrors
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("sentinel.demo.command:command", "Start everything on this machine, with a demo ledger."),
@@ -38,34 +36,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class _Lazy(OneLineErrors):
-    """Loads a command's module when it is called for, so that `--help` stays quick."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[name][0].partition(":")
-        found: click.Command = getattr(importlib.import_module(module), attribute)
-        return found
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except NoSuchCommand as unknown:
-            # click looks for the nearest among those that are loaded, and none is.
-            raise NoSuchCommand(unknown.command_name, possibilities=COMMANDS, ctx=ctx) from None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+class _Commands(LazyGroup, OneLineErrors):
+    """Loaded when they are used; each ends with one line where it is refused."""
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sentinel")
 def main(**_: Any) -> None:
     """The authority a money-moving agent asks before it acts.

@@ -44,7 +44,7 @@ from sentinel.export.deliveries import Claim
 from sentinel.export.settings import SECRET_FILE, ExportSettings, load_export_settings
 from sentinel.export.signing_secrets import SigningSecrets
 from sentinel.platform.command_line import OneLineErrors
-from sentinel.platform.outbound.public_addresses import FAULTS, failure_text
+from sentinel.platform.outbound.failures import FAULTS, failure_text
 from sentinel.platform.settings import data_dir_secret
 from sentinel.store.address import data_dir, require_embedded_database
 from sentinel.store.embedded import SUPERUSER

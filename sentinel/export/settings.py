@@ -16,8 +16,9 @@ from environs import Env
 from marshmallow.validate import OneOf, Range
 
 from sentinel.export.cloud_events import DECISION, REQUESTED
+from sentinel.platform.outbound.failures import FAULTS
 from sentinel.platform.outbound.mail import is_mail_address
-from sentinel.platform.outbound.public_addresses import FAULTS, LOOPBACK_CLIENT, Address, PublicHttpClient
+from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, Address, PublicHttpClient
 from sentinel.platform.settings import HEALTH_HELP, is_weak, kept_secret, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import click
+from click.exceptions import NoSuchCommand
 
 from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
 from sentinel.platform.secret_files import read_secret_files
@@ -97,6 +99,44 @@ class OneLineErrors(OneLineGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         return super().invoke(ctx)
+
+
+class LazyGroup(OneLineGroup):
+    """A group that loads a command's module when it is called for, so that `--help` and the other commands stay quick.
+
+    `lazy` has for each command's name where it is ("module:attribute") and the line that `--help` says of it.
+    """
+
+    def __init__(self, *arguments: Any, lazy: Mapping[str, tuple[str, str]], **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in their order."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command, loaded; None where there is none of that name."""
+        if name not in self.lazy:
+            return None
+        module, _, attribute = self.lazy[name][0].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as unknown:
+            # click looks for the nearest among those that are loaded, and none is.
+            raise NoSuchCommand(unknown.command_name, possibilities=self.lazy, ctx=ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command's line."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
 
 
 @contextlib.contextmanager

@@ -30,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
     "worker.retail_refund_agent",
     "worker.cli",
+    "worker.refunds.ledger_commands",
+    "worker.refunds.workflow.cli",
+    "worker.orders.cli",
     "sentinel.cli.main",
     "sentinel.cli.serve",
     "sentinel.authority.app",

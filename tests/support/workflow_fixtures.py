@@ -19,8 +19,8 @@ import pytest
 
 from sentinel.client import Client
 from sentinel.core.money import Money
-from sentinel.platform.outbound.client import FailureKind
 from sentinel.platform.outbound.client import NoResponse as NoReading
+from sentinel.platform.outbound.failures import FailureKind
 from tests.support.ledger_fixtures import LedgerFixtures, new_row, worker_settings
 from worker.critic.case import CriticCase, CriticCode, Opinion
 from worker.critic.critic import Critic

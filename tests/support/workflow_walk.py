@@ -14,7 +14,8 @@ from sentinel.client import GuardAnswer, HaltInForce, Rejected, StartReceipt, Sw
 from sentinel.client.answers import CheckAnswer
 from sentinel.client.errors import NoAnswerKind
 from sentinel.core.money import Money
-from sentinel.platform.outbound.client import FailureKind, NoResponse
+from sentinel.platform.outbound.client import NoResponse
+from sentinel.platform.outbound.failures import FailureKind
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.switches import SwitchFile
 from tests.support.workflow_fixtures import Spy

@@ -17,6 +17,8 @@ LOGGING = ("structlog", "rich", "zxcvbn")
         ("sentinel.cli.keys", (*SERVING, *LOGGING)),
         ("sentinel.cli.halts", (*SERVING, *LOGGING)),
         ("worker.retail_refund_agent", SERVING),
+        ("worker.cli", (*SERVING, *LOGGING, "psycopg")),
+        ("ops_console.app", ("requests", "zxcvbn")),
     ],
 )
 def test_what_serves_no_http_does_not_load_what_serving_needs(program: str, unwanted: tuple[str, ...]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.core.money import Money, money_out
-from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response
+from sentinel.platform.outbound.client import JsonClient, NoResponse, Response
+from sentinel.platform.outbound.failures import FailureKind
 from worker.critic.case import MAX_REASON, CriticCase, CriticCode, Opinion
 from worker.outbound.chat_completions import PATH, BadCompletion, chat_request, content_of, strict_load
 from worker.outbound.effects import one_line

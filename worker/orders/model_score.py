@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.core.money import money_out
-from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response
+from sentinel.platform.outbound.client import JsonClient, NoResponse, Response
+from sentinel.platform.outbound.failures import FailureKind
 from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Order, Score, Signal
 from worker.outbound.chat_completions import PATH, BadCompletion, chat_request, content_of, strict_load
 from worker.outbound.effects import one_line

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,20 +24,12 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from sentinel.platform.outbound.failures import FailureKind
+
 MAX_BYTES = 64 << 10
 """The largest body that is read where nothing else is said."""
 MAX_HEAD_BYTES = 64 << 10
 """Status line, headers and chunk marks together: what may come besides the body."""
-
-
-class FailureKind(StrEnum):
-    """Why there is no answer."""
-
-    NOT_SENT = "not_sent"
-    """No connection, or nothing that can be sent: surely the server has not been asked."""
-    TIMEOUT = "timeout"
-    BROKEN = "broken"
-    TOO_LARGE = "too_large"
 
 
 @dataclass(frozen=True, slots=True)

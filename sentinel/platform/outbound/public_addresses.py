@@ -11,11 +11,9 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from sentinel.platform.outbound.client import (
     MAX_BYTES,
-    FailureKind,
     NoResponse,
     Resolver,
     Response,
@@ -68,26 +66,6 @@ def is_public(address: Address) -> bool:
     if address.scope_id is not None or address not in _OPEN_6 or any(address in block for block in _CLOSED_6):
         return False
     return address.is_global and (int(address) >> 32) & 0xFFFFFFFF not in _ISATAP
-
-
-FAULTS: Mapping[str, str] = MappingProxyType({
-    "form": "is not an address such as https://host/path", "scheme": "begins with another scheme than may be called",
-    "port": "names another port than may be called", "host": "names no host that the internet knows, such as host.example",
-    "inside_address": "is an address inside a network", "inside_name": "is a name inside a network",
-})  # fmt: skip
-"""What is wrong with an address, by the code that `PublicHttpClient.fault` gives."""
-
-_FAILURES: Mapping[str, str] = MappingProxyType({
-    FailureKind.NOT_SENT: "no connection", FailureKind.TIMEOUT: "no answer in time",
-    FailureKind.BROKEN: "the connection broke", FailureKind.TOO_LARGE: "an answer that is too long",
-    **{f"not_allowed: {code}": f"not called: it {fault}" for code, fault in FAULTS.items()},
-})  # fmt: skip
-
-
-def failure_text(code: str) -> str:
-    """What the code of a request in vain says: `not_sent`, `http_500`, `not_allowed: inside_address`; another text is its own."""
-    answered = code.removeprefix("http_")
-    return f"answered {answered}" if answered.isdigit() and answered != code else _FAILURES.get(code, code)
 
 
 @dataclass(frozen=True, slots=True)

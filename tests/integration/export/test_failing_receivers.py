@@ -16,7 +16,7 @@ from sentinel.core.errors import NotFound
 from sentinel.export.build import make_sender
 from sentinel.export.deliveries import Deliveries, pause_seconds
 from sentinel.export.settings import PRIVATE_CLIENT
-from sentinel.platform.outbound.public_addresses import FAULTS as WORDS
+from sentinel.platform.outbound.failures import FAULTS as WORDS
 from tests.support.event_receiver import EventReceiver, answers
 from tests.support.export_fixtures import Export, exporting
 from tests.support.fixtures import Fixtures

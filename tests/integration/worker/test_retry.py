@@ -14,8 +14,9 @@ from sentinel.store.database import WORKER, with_role
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
-from worker.cli import REFUSALS, main
+from worker.cli import main
 from worker.refunds import transitions
+from worker.refunds.ledger_commands import REFUSALS
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState
 
 GAVE_UP = {"event": LedgerEvent.GAVE_UP, "last_error": "x"}

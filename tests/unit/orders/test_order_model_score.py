@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from sentinel.core.money import Money
-from sentinel.platform.outbound.client import FailureKind, JsonClient, NoResponse, Response
+from sentinel.platform.outbound.client import JsonClient, NoResponse, Response
+from sentinel.platform.outbound.failures import FailureKind
 from tests.support.canned_answers import PLACE, CannedServer, answering
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, deadline_for, faults, took
 from worker.orders import model_score

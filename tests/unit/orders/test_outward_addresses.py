@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from sentinel.platform.outbound import client
-from sentinel.platform.outbound.client import FailureKind, NoResponse, Resolver, Response, Target, exchange
+from sentinel.platform.outbound.client import NoResponse, Resolver, Response, Target, exchange
+from sentinel.platform.outbound.failures import FailureKind, failure_text
 from sentinel.platform.outbound.public_addresses import (
     LOOPBACK_CLIENT,
     NotAllowed,
     PublicHttpClient,
-    failure_text,
     is_public,
     look_up,
 )

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
-from sentinel.platform.outbound.client import FailureKind, NoResponse
+from sentinel.platform.outbound.client import NoResponse
+from sentinel.platform.outbound.failures import FailureKind
 from tests.support.canned_answers import PLACE, CannedServer, answering
 from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, faults, took
 from worker.images import (

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import orjson
 
 from sentinel.core.money import Money
-from sentinel.platform.outbound.client import FailureKind, NoResponse
+from sentinel.platform.outbound.client import NoResponse
+from sentinel.platform.outbound.failures import FailureKind
 from worker.images import ProofImage, Recognised, Recogniser, Unrecognised
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
