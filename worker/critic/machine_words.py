@@ -7,6 +7,7 @@ rarely flag a customer. All patterns are over `readings.normalized` text, and no
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 
@@ -127,8 +128,9 @@ _WORD = re.compile(r"[\w-]+[@:]?")
 _KEY = 3
 
 
-def _table() -> dict[str, tuple[re.Pattern[str], ...]]:
-    """The patterns by the first three letters of the words that can begin them."""
+@functools.cache
+def _patterns_by_start() -> dict[str, tuple[re.Pattern[str], ...]]:
+    """The patterns by the first three letters of the words that can begin them; compiled once a text is read, not at every start."""
     found: dict[str, list[re.Pattern[str]]] = defaultdict(list)
     for starts, rest in _PATTERNS:
         words = starts.split()
@@ -138,13 +140,11 @@ def _table() -> dict[str, tuple[re.Pattern[str], ...]]:
     return {key: tuple(patterns) for key, patterns in found.items()}
 
 
-_BY_FIRST_LETTERS = _table()
-
-
 def speaks_to_a_machine(plain_text: str) -> bool:
     """Whether the text, as `readings.normalized` gives it, has words or marks aimed at a machine."""
+    by_start = _patterns_by_start()
     for word in _WORD.finditer(plain_text):
-        patterns = _BY_FIRST_LETTERS.get(word[0][:_KEY])
+        patterns = by_start.get(word[0][:_KEY])
         if patterns and any(pattern.match(plain_text, word.start()) for pattern in patterns):
             return True
     return _MARKS.search(plain_text) is not None
