@@ -25,7 +25,7 @@ PYTHON ?= $(shell sh deploy/find_python.sh)
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv || { rm -rf .venv; echo "Error: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv"; exit 2; }
 	@echo "Installing sentinel into .venv …"
 	@$(call install_locked,test)
-	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(PIP) --no-deps --no-build-isolation --editable . --config-settings editable_mode=compat
 	@touch $@
 
 .venv/.test: .venv/.runtime

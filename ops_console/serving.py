@@ -53,6 +53,9 @@ def serve(
             require_ready(settings.ledger_url, CONSOLE, connections=pools * settings.pool_size)
     require_board(settings.board_database_url or settings.database_url, connections=pools * settings.board_pool_size)
     with metrics_folder():
+        # What counts is imported only once the folder of the shared counters is there; here, so that the servers share it.
+        import ops_console.app  # noqa: F401
+
         run_side_by_side([partial(_serve, settings, share, graceful_seconds) for share in shares])
 
 
@@ -87,7 +90,6 @@ _SHARES = {Audience.OPERATORS: _operators, Audience.PUBLIC: _public}
 
 
 def _serve(settings: ConsoleSettings, share: _Share, graceful_seconds: int) -> None:
-    # What counts is imported only once the folder of the shared counters is there.
     from ops_console.app import create_app
 
     def make_app(worker: Any) -> Edge:
@@ -99,16 +101,20 @@ def _serve(settings: ConsoleSettings, share: _Share, graceful_seconds: int) -> N
             console = app.flask.extensions["console"]
             start_sampler(console.pool, console.ledger, stopping=stopping)
             start_indexer(console, stopping=stopping)
-        threading.Thread(target=_warm, args=(app.flask,), name="warm", daemon=True).start()
+        threading.Thread(target=_warm, args=(app.flask, share.audience), name="warm", daemon=True).start()
         return app
 
     log.info("serving", audience=share.audience.value, address=share.listener.url, process=os.getpid())
     Server(make_app, share.listener, processes=share.processes, graceful_seconds=graceful_seconds).run()
 
 
-def _warm(app: Flask) -> None:
+_FOLDERS = {Audience.OPERATORS: ("pages/", "shared/"), Audience.PUBLIC: ("board/", "confirm/", "shared/")}
+"""Of templates, by who sees them."""
+
+
+def _warm(app: Flask, audience: Audience) -> None:
     """Compile the pages, read the policies and count the board's day before somebody waits for them."""
-    for name in app.jinja_env.list_templates(extensions=["html"]):
+    for name in app.jinja_env.list_templates(lambda name: name.endswith(".html") and name.startswith(_FOLDERS[audience])):
         app.jinja_env.get_template(name)
     console = app.extensions["console"]
     console.inspector.read()

@@ -113,9 +113,7 @@ def _status(error: Exception) -> int:
 def _run(
     settings: WorkerSettings, mode: str, limit: int | None, as_json: bool, failpoints: Failpoints
 ) -> int:  # fmt: skip
-    # What is loaded by now stays: the collector need not walk through it after every few rows.
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.freeze()  # what is loaded by now stays: the collector need not walk through it
     with (
         open_ledger(settings) as ledger,
         open_client(settings, ledger.tenant_id) as client,

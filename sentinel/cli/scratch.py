@@ -1,11 +1,12 @@
 """A scratch environment for gate runs: a temporary database with a tenant, an agent key and an authority on loopback.
 
-The database is made beside the given one where the login may; else on an embedded server of its own.
+The database is made on the given server where the login may; else on an embedded server of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 import tempfile
@@ -23,8 +24,9 @@ from psycopg.conninfo import make_conninfo
 from sentinel.authority.keys import WORKER_SCOPES, issue_key
 from sentinel.authority.settings import Settings
 from sentinel.authority.tenants import create_tenant
-from sentinel.cli.scratch_cleanup import PREFIX
+from sentinel.cli.scratch_databases import PREFIX, SERVER
 from sentinel.core.errors import EngineUnavailable
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, describe, first_line, parts_of, with_role
 from sentinel.store.embedded import remove, running
@@ -43,7 +45,11 @@ class ScratchEnvironment:
 
 @contextlib.contextmanager
 def scratch_environment(url: str | None, policies: ReloadablePolicies) -> Iterator[ScratchEnvironment]:
-    """A scratch environment that is removed after the block, whatever happens in it. Raises `EngineUnavailable`, `EmbeddedError`."""
+    """A scratch environment that is removed after the block, whatever happens in it.
+
+    SERVER goes before `url`, and its login must be able to make a database. Raises `EngineUnavailable`, `EmbeddedError`,
+    `UnsafeConfiguration`.
+    """
     with _database(url) as database:
         pool = Pool(with_role(database, CONSOLE, application_name="sentinel-scratch"), size=1)
         try:
@@ -58,7 +64,10 @@ def scratch_environment(url: str | None, policies: ReloadablePolicies) -> Iterat
 @contextlib.contextmanager
 def _database(url: str | None) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
-        beside = None if url is None else _beside(url, stack)
+        named = os.environ.get(SERVER)
+        beside = _beside(named or url, stack) if named or url else None
+        if beside is None and named:
+            raise UnsafeConfiguration(f"{SERVER}: its login must be able to make databases and roles")
         if beside is None:
             beside = _beside(_own_server(stack), stack)
         assert beside is not None

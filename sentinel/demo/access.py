@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 
-from sentinel.cli.scratch_cleanup import drop_leftover_databases
+from sentinel.cli.scratch_databases import drop_leftover_databases
 from sentinel.demo.processes import raise_if_stopped
 
 TENANT = "public-demo"

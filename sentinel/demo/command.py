@@ -15,6 +15,7 @@ import click
 import psycopg
 
 from sentinel.authority.settings import CHECKPOINTS
+from sentinel.cli.scratch_databases import SERVER as SCRATCH_SERVER
 from sentinel.core.errors import SentinelError
 from sentinel.demo.access import DemoAccess, prepare
 from sentinel.demo.database import demo_database
@@ -121,7 +122,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
         source = order_source(ports.url("orders"), env["orders"]["ORDERS_DEMO_SECRET"])
         posting = threading.Thread(target=_post_orders, args=(source, access, data_dir, stop, say), daemon=True)
         posting.start()
-        small = SmallRefunds(processes, env, access, data_dir, say)
+        small = SmallRefunds(processes, env["worker"], env["console"] | database.scratch, access, data_dir, say)
         if once:
             small.begin()
         failed = processes.run(
@@ -208,7 +209,7 @@ def _require_ports(ports: Ports) -> None:
 _NOT_PASSED_ON = (
     "SENTINEL_DATABASE_URL", "SENTINEL_BOARD_DATABASE_URL", "WORKER_DATABASE_URL", "ORDERS_DATABASE_URL", "PGPASSWORD",
     "SENTINEL_SECRET_KEYS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "ORDERS_DEMO_SECRET",
-    "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY", "SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_EXPORT_SECRETS",
+    "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY", "SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_EXPORT_SECRETS", SCRATCH_SERVER,
 )  # fmt: skip
 """Every program gets only its own database URL and secrets; the demo's orders are never sent to a real shop."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from sentinel.cli.scratch_databases import SERVER
 from sentinel.demo.processes import DemoFailed
 from sentinel.platform.settings import data_dir_secret
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, WORKER, first_line
@@ -32,10 +33,14 @@ PROGRAMS = {
 
 @dataclass(frozen=True, slots=True)
 class DemoDatabase:
-    """`admin_url` migrates. `program_urls` gives each program's address by its name, once the roles are there."""
+    """`admin_url` migrates. `program_urls` gives each program's address by its name, once the roles are there.
+
+    `scratch` is the variable that tells a launch gate where to make its scratch database; none where that finds a place by itself.
+    """
 
     admin_url: str
     program_urls: Callable[[], Mapping[str, str]]
+    scratch: Mapping[str, str]
 
 
 @contextlib.contextmanager
@@ -43,14 +48,16 @@ def demo_database(data_dir: Path, say: Callable[[str], None], stop: threading.Ev
     """`SENTINEL_DATABASE_URL`, else the embedded server, which runs as long as the block."""
     given = os.environ.get("SENTINEL_DATABASE_URL")
     if given:
-        yield DemoDatabase(given, lambda: _made_logins(given, data_dir))
+        named = os.environ.get(SERVER)
+        yield DemoDatabase(given, lambda: _made_logins(given, data_dir), {SERVER: named} if named else {})
         return
     from sentinel.store.embedded import supervised
 
     say("Starting PostgreSQL …")
     with supervised(data_dir, should_stop=stop.is_set) as server:
         yield DemoDatabase(
-            server.admin_url, lambda: {name: server.url(user=role) for name, role in PROGRAMS.items()}
+            server.admin_url, lambda: {name: server.url(user=role) for name, role in PROGRAMS.items()},
+            {SERVER: server.admin_url},
         )  # fmt: skip
 
 

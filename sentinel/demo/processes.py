@@ -99,6 +99,11 @@ class Processes:
         _end(process, self._terminate_all())
         raise DemoStopped
 
+    def raise_if_stopped(self) -> None:
+        """For what this process does itself between two children."""
+        if self._should_stop():
+            raise DemoStopped
+
     def _should_stop(self) -> bool:
         return self._told.is_set() or self._deadline is not None
 
@@ -106,8 +111,7 @@ class Processes:
         self, name: str, command: Sequence[str], env: Mapping[str, str], *, stdin: bytes = b"", show: bool = False
     ) -> subprocess.Popen[bytes]:
         # Asked under the lock: what is started is either known to `stop` or never started.
-        if self._should_stop():
-            raise DemoStopped
+        self.raise_if_stopped()
         # Its standard input is a file, so that no thread has to feed it.
         with open_private(self._logs / f"{name}.log", append=True) as log, tempfile.TemporaryFile() as given:
             given.write(stdin)

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sentinel.core.errors import SentinelError
 from sentinel.demo.access import DemoAccess
 from sentinel.demo.ledger import ledger_row
 from sentinel.demo.processes import Processes
 from sentinel.platform.private_files import write_private
+from sentinel.platform.resources import policies_dir
+from sentinel.policy.switches import load_declared_switches
+from sentinel.store.database import CONSOLE, Pool, with_role
 
 MASTER, SWITCH, SCENARIO = "small_refund.enabled", "small_refund.refund_fee", "fee"
 
@@ -24,12 +29,11 @@ class SmallRefunds:
     """Set up once per data folder; a failing step names its log and the demo goes on without it."""
 
     def __init__(
-        self, processes: Processes, env: Mapping[str, Mapping[str, str]], access: DemoAccess, data_dir: Path,
-        say: Callable[[str], None],
+        self, processes: Processes, worker_env: Mapping[str, str], people_env: Mapping[str, str], access: DemoAccess,
+        data_dir: Path, say: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._processes, self._access, self._data_dir, self._say = processes, access, data_dir, say
-        self._worker_env = env["worker"]
-        self._people_env = env["console"]
+        self._processes, self._worker_env, self._people_env = processes, worker_env, people_env
+        self._access, self._data_dir, self._say = access, data_dir, say
 
     def begin(self) -> None:
         """Gate, switches, facts, rows. Raises `DemoStopped` between and in them when the processes are to end."""
@@ -37,24 +41,44 @@ class SmallRefunds:
         if done.exists() and done.read_text() == self._access.tenant_id:
             return
         self._say(f"Running the launch gate for {SCENARIO} …")
-        admin, approver = self._email("admin"), self._email("approver")
-        tenant = ("--tenant", self._access.tenant_id)
-        why = ("--reason", "the demo", "--as", admin, *tenant)
-        steps = (
-            ("gates", ("sentinel.cli.main", "gates", "run", SCENARIO, "--record", "--as", approver, *tenant), b"", self._people_env),
-            ("switches", ("sentinel.cli.main", "switches", "on", MASTER, *why), b"", self._people_env),
-            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "5", *why), b"", self._people_env),
-            ("switches", ("sentinel.cli.main", "switches", "on", SWITCH, "--canary", "100", *why), b"", self._people_env),
-            ("enqueue", ("worker.cli", "facts", "-"), small_refund_facts(), self._worker_env),
-            ("enqueue", ("worker.cli", "enqueue", "-"), small_refund_rows(), self._worker_env),
+        approver = ("--as", self._email("approver"), "--tenant", self._access.tenant_id)
+        begun = (
+            self._ran("gates", "sentinel.cli.main", "gates", "run", SCENARIO, "--record", *approver, env=self._people_env)
+            and self._turned_on()
+            and self._ran("facts", "worker.cli", "facts", "-", env=self._worker_env, stdin=small_refund_facts())
+            and self._ran("enqueue", "worker.cli", "enqueue", "-", env=self._worker_env, stdin=small_refund_rows())
         )  # fmt: skip
-        for name, (module, *arguments), stdin, env in steps:
-            if self._processes.run(name, [sys.executable, "-m", module, *arguments], env, stdin=stdin) != 0:
-                self._say(f"The small refunds stay off: see {self._data_dir / 'log' / f'{name}.log'}")
-                return
+        if not begun:
+            return
         write_private(done, self._access.tenant_id.encode())
         outbox = self._data_dir / "outbox" / "confirmations.jsonl"
         self._say(f"The launch gate passed, {SWITCH} is on. A customer's confirm link is in {outbox}")
+
+    def _ran(self, name: str, module: str, *arguments: str, env: Mapping[str, str], stdin: bytes = b"") -> bool:
+        """Whether a command did its work; its output is in the log of this name."""
+        done = self._processes.run(name, [sys.executable, "-m", module, *arguments], env, stdin=stdin) == 0
+        if not done:
+            self._say(f"The small refunds stay off: see {self._data_dir / 'log' / f'{name}.log'}")
+        return done
+
+    def _turned_on(self) -> bool:
+        """Whether both switches are on, the scenario's first for a few accounts, then for all, as an administrator does it."""
+        from sentinel.authority.switches import turn_switch_on
+        from sentinel.cli.common import acting_as
+
+        self._processes.raise_if_stopped()
+        declared = load_declared_switches(Path(self._people_env.get("SENTINEL_POLICIES_DIR") or policies_dir()))
+        pool = Pool(with_role(self._people_env["SENTINEL_DATABASE_URL"], CONSOLE), size=1)
+        try:
+            admin = acting_as(pool, uuid.UUID(self._access.tenant_id), self._email("admin"))
+            for name, percent in ((MASTER, 100), (SWITCH, 5), (SWITCH, 100)):
+                turn_switch_on(pool, admin, declared, name, canary_percent=percent, reason="the demo")
+        except SentinelError as error:
+            self._say(f"The small refunds stay off: {error.detail}")
+            return False
+        finally:
+            pool.close()
+        return True
 
     def _email(self, role: str) -> str:
         return next(person["email"] for person in self._access.operators if person["role"] == role)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,8 @@ from sentinel.platform.secret_files import read_secret_files
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# What a program loads as it starts is not garbage: looking for some after every 700 objects took a seventh of the time.
+gc.set_threshold(20_000, 20, 50)
 
 REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
 

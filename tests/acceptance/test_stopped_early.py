@@ -39,7 +39,7 @@ EARLY = [
     ("server", [signal.SIGINT, signal.SIGINT], {"authority", "console", "orders", "enqueue"}),
     ("authority", [signal.SIGTERM], {"refund-agent", "worker", "gates"}),
     ("refund-agent", [signal.SIGINT, signal.SIGINT], {"worker", "gates"}),
-    ("gates", [signal.SIGTERM], {"switches"}),
+    ("gates", [signal.SIGTERM], {"facts"}),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Drops scratch databases that a killed run left behind."""
+"""Where scratch databases are made, and the end of those that a killed run left behind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import psycopg
 from psycopg import sql
 
 PREFIX = "sentinel_scratch_"
+SERVER = "SENTINEL_SCRATCH_DATABASE_URL"
+"""Names their server, for where the programs' own logins may not make one."""
 
 
 def drop_leftover_databases(connection: psycopg.Connection[Any]) -> None:
