@@ -48,7 +48,7 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
     for seq, row in enumerate(rows):
         mine, places = sums.add(row)
         place = terms.setdefault(_terms(row.terms, mine.group, places, mine.common, _own_keys(row)), len(terms))
-        packed.append(_row(seq, place, row, mine.tenant))
+        packed.append(_row(seq, place, row.packed or pack_row(row)))
     budget_sums = [_budget_sum(one) for one in sums.budget_sums()]
     return [
         _numbered(terms, 33), _elements(packed), _numbered({_limit(*limit): place for limit, place in sums.limits.items()}, 8),
@@ -56,10 +56,15 @@ def pack_batch(rows: Sequence[GuardRow], milliseconds: int) -> list[bytes | None
     ]  # fmt: skip
 
 
-def _row(seq: int, terms: int, row: GuardRow, tenant: bytes) -> bytes:
+def _row(seq: int, terms: int, packed: bytes) -> bytes:
+    return _ROW_HEAD.pack(_ROW_HEAD.size - _LENGTH_BYTES + len(packed), 28, _INT4, 4, seq, _INT4, 4, terms) + packed
+
+
+def pack_row(row: GuardRow) -> bytes:
+    """All of a `sentinel.guard_row` but its place in the batch and that of its terms, which stand first."""
     ids, limits = row.ids, row.limits
     operation_commitment, amount, ledger_entry_id, refund_id = row.pack_values
-    body = b"".join((
+    return b"".join((
         _text(row.idempotency_key), _text(row.once_key),
         _row_ids(_UUID, 16, ids[:16], _UUID, 16, ids[16:32], _UUID, 16, ids[32:48], _UUID, 16, ids[64:], _UUID, 16, ids[48:64]),
         _bigint(row.amount_minor), _int(row.elapsed_ms), _uuid(row.start_id), _int(row.act_seconds),
@@ -67,10 +72,9 @@ def _row(seq: int, terms: int, row: GuardRow, tenant: bytes) -> bytes:
         _text(row.params), _text(row.request if row.params is None else None),
         _HASH_HEAD, row.facts_commitment, _HASH_HEAD, operation_commitment,
         _text(amount), _text(ledger_entry_id), _text(refund_id),
-        _UUID_HEAD, tenant, _text_array([ask.limit_key for ask in limits]), _text_array({ask.subject: None for ask in limits}),
+        _UUID_HEAD, row.terms.tenant_id.bytes, _text_array([ask.limit_key for ask in limits]), _text_array({ask.subject: None for ask in limits}),
         _NO_BYTES if row.trace is None else _field(_BYTEA, len(row.trace)) + row.trace,
     ))  # fmt: skip
-    return _ROW_HEAD.pack(_ROW_HEAD.size - _LENGTH_BYTES + len(body), 28, _INT4, 4, seq, _INT4, 4, terms) + body
 
 
 def _own_keys(row: GuardRow) -> tuple[str, ...] | None:

@@ -74,10 +74,9 @@ class RateSum:
 class TermsSum:
     """What the rows of one kind come to: their totals and breakers are summed up once for all of them."""
 
-    __slots__ = ("asked_minor", "common", "group", "operations", "taken_minor", "tenant", "total_places")
+    __slots__ = ("asked_minor", "common", "group", "operations", "taken_minor", "total_places")
 
-    def __init__(self, tenant_id: uuid.UUID, group: int | None, common: Common, total_places: tuple[int, ...]) -> None:
-        self.tenant = tenant_id.bytes
+    def __init__(self, group: int | None, common: Common, total_places: tuple[int, ...]) -> None:
         self.group, self.common, self.total_places = group, common, total_places
         self.asked_minor = self.taken_minor = self.operations = 0
 
@@ -138,11 +137,11 @@ class BatchSums:
 
     def _first_of(self, terms: GuardTerms) -> TermsSum:
         if terms.shared is None:
-            mine = TermsSum(terms.tenant_id, None, _NOTHING, ())
+            mine = TermsSum(None, _NOTHING, ())
         else:
             common = _common(terms.shared)
             group = self._groups.setdefault((terms.tenant_id, terms.shared), len(self._groups))
-            mine = TermsSum(terms.tenant_id, group, common, tuple(self._place(limit) for limit, _, _ in common.totals))
+            mine = TermsSum(group, common, tuple(self._place(limit) for limit, _, _ in common.totals))
         self._terms[terms] = mine
         return mine
 

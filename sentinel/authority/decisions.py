@@ -24,12 +24,12 @@ from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.loop_connections import (
     BatchStatement,
+    LateRows,
     LoopConnections,
     commit_rows,
     jsonb,
     pack_int4,
     run_statement,
-    shaped_rows,
 )
 from sentinel.store.queries import LOCK_WAIT_SECONDS, call_with_retry
 
@@ -124,8 +124,8 @@ def _parameters(batch: Callable[[Sequence[Row]], Any]) -> Callable[[Sequence[Row
     return lambda rows, milliseconds: [jsonb(orjson.dumps(batch(rows))), pack_int4(milliseconds)]
 
 
-def _in_order(shape: type[Answer]) -> Callable[[pq.abc.PGresult], list[Answer]]:
-    return lambda result: sorted(shaped_rows(result, shape), key=lambda answer: answer.seq)
+def _in_order(shape: type[Answer]) -> Callable[[pq.abc.PGresult], Sequence[Answer]]:
+    return lambda result: LateRows(result, shape)
 
 
 # Each is the whole work of a batch in one round trip.
@@ -151,7 +151,9 @@ def _json(value: Any) -> Jsonb:
     return Jsonb(value, dumps=orjson.dumps)
 
 
-def record_decisions(pool: Pool, rows: Sequence[GuardRow], wait_seconds: float = LOCK_WAIT_SECONDS) -> list[Recorded]:
+def record_decisions(
+    pool: Pool, rows: Sequence[GuardRow], wait_seconds: float = LOCK_WAIT_SECONDS
+) -> Sequence[Recorded]:
     """Commit decided operations together; answers in the order of `rows`.
 
     Others' locks are waited for `wait_seconds` in all, here and in what follows; then `StillDeciding` is raised.

@@ -65,7 +65,8 @@ class GuardRow(msgspec.Struct, eq=False):
     """One guard, decided by the policy and ready to be recorded. `limits` are those that are not totals of who asks.
 
     `ids` are those of IDS in that order, 16 bytes each. `params` are the request's, where its template makes the rest of it. `trace` is
-    the caller's trace and span, 16 and 8 bytes, where it named them.
+    the caller's trace and span, 16 and 8 bytes, where it named them. `packed` is what `batch_packing.pack_row` makes of all
+    of it, where that was done beforehand: nothing of the row may change after it.
     """
 
     terms: GuardTerms
@@ -86,6 +87,7 @@ class GuardRow(msgspec.Struct, eq=False):
     start_id: uuid.UUID | None
     act_seconds: int
     trace: bytes | None = None
+    packed: bytes | None = None
 
     def as_input(self) -> dict[str, Any]:
         """The row of `sentinel.guard_input`, JSON-ready, without its proof pack."""
@@ -94,7 +96,7 @@ class GuardRow(msgspec.Struct, eq=False):
         return {**self.terms.as_input(), **row, **ids, "limits": [limit_fields(ask) for ask in self.limits]}
 
 
-_NOT_PLAIN = ("terms", "ids", "limits", "salt", "facts_commitment", "pack_values", "trace")
+_NOT_PLAIN = ("terms", "ids", "limits", "salt", "facts_commitment", "pack_values", "trace", "packed")
 
 
 def shared_json(totals: Sequence[ReservationRequest], breakers: Sequence[BreakerCheck]) -> bytes | None:

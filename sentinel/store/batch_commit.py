@@ -34,22 +34,32 @@ _SWEEPS = 15
 class PendingRow(Generic[Row, Result]):
     """A row, and what became of it: an answer or an error."""
 
-    __slots__ = ("answer", "arrived", "done", "error", "row")
+    __slots__ = ("_answers", "_place", "arrived", "done", "error", "row")
 
     def __init__(self, row: Row, done: Callable[[PendingRow[Row, Result]], None] | None = None) -> None:
         self.row = row
         self.arrived = time.monotonic()
         self.done = done
         """Called once, when the outcome is there."""
-        self.answer: Result | None = None
+        self._answers: Sequence[Result] | None = None
+        self._place = 0
         self.error: Exception | None = None
+
+    def keep(self, answers: Sequence[Result], place: int) -> None:
+        """It was committed; its answer stands at `place` of all answers of the commit, which are read when they are asked for."""
+        self._answers, self._place, self.error = answers, place, None
+
+    @property
+    def answer(self) -> Result | None:
+        """The answer, where there is one."""
+        return None if self._answers is None else self._answers[self._place]
 
     def result(self) -> Result:
         """The answer. Raises what was raised for this row."""
         if self.error is not None:
             raise self.error
-        assert self.answer is not None
-        return self.answer
+        assert self._answers is not None
+        return self._answers[self._place]
 
     def notify(self) -> None:
         """Call `done`, if nobody has yet."""
@@ -116,11 +126,15 @@ def seconds_left(batch: Sequence[Pending]) -> float:
 
 def keep_answers(rows: Sequence[Pending], answers: Sequence[Any]) -> None:
     """Each row's answer, in the order of the rows."""
-    for row, answer in zip(rows, answers, strict=True):
-        row.answer, row.error = answer, None
+    if len(answers) != len(rows):
+        raise ValueError(f"{len(answers)} answers to {len(rows)} rows")
+    for place, row in enumerate(rows):
+        row.keep(answers, place)
 
 
-def commit_all(commit: Callable[[Sequence[Row], float], list[Result]], rows: Sequence[Row]) -> list[Result | Exception]:
+def commit_all(
+    commit: Callable[[Sequence[Row], float], Sequence[Result]], rows: Sequence[Row]
+) -> list[Result | Exception]:
     """A caller's own batch, without an event loop: per row the answer, or what it alone raised.
 
     `commit` takes rows and the seconds that locks may be waited for, and answers in their order, all in one transaction.
@@ -140,7 +154,7 @@ def commit_all(commit: Callable[[Sequence[Row], float], list[Result]], rows: Seq
         return [one.answer if one.error is None else one.error for one in batch]  # type: ignore[misc]
 
 
-Commit = Callable[[Sequence[Row], float], Awaitable[list[Result]]]
+Commit = Callable[[Sequence[Row], float], Awaitable[Sequence[Result]]]
 """Rows and seconds that locks may be waited for → answers in their order, all in one transaction."""
 
 

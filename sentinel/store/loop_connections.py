@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import operator
 import os
 import struct
 import threading
@@ -52,14 +54,15 @@ class BatchStatement(Generic[Row, Result]):
 
     `name` is the prepared statement's, `sql` has $1, $2, …; `types` names the parameters' types ("jsonb", "int4", "sentinel.guard_row[]"),
     which each connection resolves. `encode` takes rows and the milliseconds that locks may be waited for, and gives binary
-    parameters, arrays with 0 for their element's type; `decode` takes the answer in binary and gives results in the order of the rows.
+    parameters, arrays with 0 for their element's type; `decode` takes the answer in binary and gives results in the order of the rows,
+    which it may read later.
     """
 
     name: str
     sql: bytes
     types: tuple[str, ...]
     encode: Callable[[Sequence[Row], int], list[bytes | None]]
-    decode: Callable[[pq.abc.PGresult], list[Result]]
+    decode: Callable[[pq.abc.PGresult], Sequence[Result]]
 
 
 def milliseconds_of(wait_seconds: float) -> int:
@@ -108,12 +111,32 @@ def shaped_rows(result: pq.abc.PGresult, shape: type[Shape]) -> list[Shape]:
     return transformer.load_rows(0, result.ntuples, lambda values: shape(*values))
 
 
+class LateRows(Sequence[Shape]):
+    """Rows of an answer as `shape` by their `seq`, read when the first is asked for: by then the next statement is under way."""
+
+    def __init__(self, result: pq.abc.PGresult, shape: type[Shape]) -> None:
+        self._result, self._shape = result, shape
+
+    def __len__(self) -> int:
+        return self._result.ntuples
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._rows[place]
+
+    @functools.cached_property
+    def _rows(self) -> list[Any]:
+        return sorted(shaped_rows(self._result, self._shape), key=_seq)
+
+
+_seq = operator.attrgetter("seq")
+
+
 def commit_rows(
     pool: Pool, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
-) -> list[Result]:
+) -> Sequence[Result]:
     """Commit `rows` together, for callers without an event loop. Raises as `call_with_retry_within`."""
 
-    def call(connection: Any, left_seconds: float) -> list[Result]:
+    def call(connection: Any, left_seconds: float) -> Sequence[Result]:
         return run_statement(connection, statement, rows, milliseconds_of(left_seconds))
 
     return call_with_retry_within(pool, call, wait_seconds)
@@ -121,7 +144,7 @@ def commit_rows(
 
 def run_statement(
     connection: Any, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
-) -> list[Result]:
+) -> Sequence[Result]:
     """One execution on a connection, within its transaction. Raises `psycopg.Error`."""
     ask = connection.pgconn.exec_params
     types = [
@@ -164,7 +187,7 @@ class LoopConnections:
 
     async def commit(
         self, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
-    ) -> list[Result]:
+    ) -> Sequence[Result]:
         """Commit `rows` together. Retries and raises as `queries.call_with_retry_within`, and waits for locks as long."""
         mine, attempts = self._mine(), RetriedTransaction(wait_seconds)
         while True:
@@ -283,7 +306,9 @@ class LoopConnection:
         self._pg.nonblocking = 1
         self._loop.add_reader(self._socket, self._readable)
 
-    async def run(self, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int) -> list[Result]:
+    async def run(
+        self, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
+    ) -> Sequence[Result]:
         """The results of one execution. Raises `psycopg.Error`."""
         types = self._types.get(statement.name)
         if types is None:

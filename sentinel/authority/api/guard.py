@@ -35,6 +35,7 @@ from sentinel.authority.api.schemas import (
     StartReceiptSchema,
     StartRequestSchema,
 )
+from sentinel.authority.batch_packing import pack_row
 from sentinel.authority.decisions import Receipt, Recorded
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard import (
@@ -248,6 +249,8 @@ def calls(context: Context) -> dict[str, Call]:
             authority, caller, operation, has_start_step=body.has_start_step, start_id=body.start_id,
             elapsed_ms=int((time.perf_counter() - began) * 1000), act_seconds=body.act_within_seconds, trace=trace,
         )  # fmt: skip
+        # Now, while a commit is in flight: the database waits for the packing of the next one.
+        row.packed = pack_row(row)
         return row, (operation, began, body.start_id is not None or not body.has_start_step)
 
     def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
