@@ -1,7 +1,7 @@
 -- Lets each program's role log in, with a secret of its own from the environment of psql (15 or newer). After `sentinel migrate`, as the same
 -- administrator, and again with another secret to replace one:
 --
---   AUTHORITY_PASSWORD=… WORKER_PASSWORD=… ORDERS_PASSWORD=… CONSOLE_PASSWORD=… EXPORT_PASSWORD=… BOARD_PASSWORD=… psql -f deploy/logins.sql ADDRESS
+--   AUTHORITY_PASSWORD=… WORKER_PASSWORD=… ORDERS_PASSWORD=… CONSOLE_PASSWORD=… PUBLIC_PASSWORD=… EXPORT_PASSWORD=… BOARD_PASSWORD=… psql -f deploy/logins.sql ADDRESS
 --
 -- A program that you do not run needs no login: leave its variable out. Letters and digits go into an address as they are (`openssl rand -hex 24`).
 
@@ -15,6 +15,8 @@
 \getenv orders ORDERS_PASSWORD
 \set console ''
 \getenv console CONSOLE_PASSWORD
+\set public ''
+\getenv public PUBLIC_PASSWORD
 \set export ''
 \getenv export EXPORT_PASSWORD
 \set board ''
@@ -27,6 +29,7 @@ select format('alter role %I login password %L', role, secret) from (values
   ('sentinel_worker', :'worker'),
   ('sentinel_orders', :'orders'),
   ('sentinel_console', :'console'),
+  ('sentinel_public', :'public'),
   ('sentinel_exporter', :'export'),
   ('board_reader', :'board')) as logins (role, secret)
 where secret <> '' \gexec

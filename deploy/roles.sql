@@ -6,6 +6,7 @@
 --   sentinel_orders     order review: reviews, deliveries, effects in the shop; nothing of the authority's
 --   sentinel_console    operators: approvals, halts, keys; reads what it shows; executes nothing
 --   sentinel_exporter   the sender of events: reads them, keeps how far each receiver is
+--   sentinel_public     the public's listener: confirm cards and their customers' answers; nothing of operators
 --   board_reader        the public board: four views, nothing else
 --
 -- Run after each migration, as often as you like. `sentinel migrate` does it. A login of yours becomes a program by
@@ -15,7 +16,7 @@ do $$
 declare
   wanted text;
 begin
-  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'sentinel_exporter', 'board_reader'] loop
+  foreach wanted in array array['sentinel_owner', 'sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'sentinel_exporter', 'sentinel_public', 'board_reader'] loop
     if not exists (select from pg_roles where rolname = wanted) then
       begin
         execute format('create role %I nologin', wanted);
@@ -27,12 +28,12 @@ end $$;
 
 revoke all on schema sentinel, refunds, orders from public;
 revoke all on all tables in schema sentinel, refunds, orders from public, sentinel_authority, sentinel_worker, sentinel_orders,
-  sentinel_console, sentinel_exporter, board_reader;
+  sentinel_console, sentinel_exporter, sentinel_public, board_reader;
 revoke execute on all functions in schema sentinel, refunds, orders from public;
 
 -- every program checks that the schema is the one it was written for
 grant select on public.schema_version to sentinel_authority, sentinel_worker, sentinel_orders, sentinel_console, sentinel_exporter,
-  board_reader;
+  sentinel_public, board_reader;
 
 -- authority ---------------------------------------------------------------------------------------------------------
 grant usage on schema sentinel to sentinel_authority;
@@ -147,6 +148,14 @@ grant update (delivered_at, delivery_attempts, next_delivery_at, last_delivery_e
 grant select (tenant_id, confirmation_id, ledger_entry_id, digest, order_ref, channel, scenario, amount_minor, currency, language,
   status, created_at, expires_at, answered_at) on refunds.confirmations to sentinel_console;
 grant execute on function refunds.answer_confirmation, refunds.entry_is_open to sentinel_console;
+-- The public's listener does it with a login of its own, which can do nothing else: whoever takes that program over decides nothing.
+grant usage on schema refunds, sentinel to sentinel_public;
+grant select (tenant_id, confirmation_id, ledger_entry_id, digest, order_ref, channel, scenario, amount_minor, currency, language,
+  status, created_at, expires_at, answered_at) on refunds.confirmations to sentinel_public;
+grant execute on function refunds.answer_confirmation, refunds.entry_is_open to sentinel_public;
+-- For the board: the names of what it shows, and which actions a policy names.
+grant select on sentinel.public_id_secret to sentinel_public;
+grant select (policy_digest, canonical) on sentinel.policies to sentinel_public;
 
 -- questions to a person ------------------------------------------------------------------------------------------------
 -- Where somebody handled it by hand. What a question offers (offers_approve) nobody can change.
@@ -289,14 +298,14 @@ begin
   end loop;
 end $$;
 
--- A program's own pools and something for commands beside it, in all less than the embedded server's 208: whichever role was
+-- A program's own pools and something for commands beside it, in all less than the embedded server's 216: whichever role was
 -- taken over leaves the others theirs, on a server with 100 too. Set once: `alter role ... connection limit` of yours stays. A login of yours needs its own.
 do $$
 declare
   wanted record;
 begin
   for wanted in select * from (values ('sentinel_authority', 96), ('sentinel_console', 24), ('sentinel_worker', 24),
-                                      ('sentinel_orders', 40), ('board_reader', 12), ('sentinel_exporter', 8)) as w (role, connections)
+                                      ('sentinel_orders', 40), ('board_reader', 12), ('sentinel_exporter', 8), ('sentinel_public', 8)) as w (role, connections)
                 where exists (select from pg_roles where rolname = w.role and rolconnlimit = -1) loop
     begin
       execute format('alter role %I connection limit %s', wanted.role, wanted.connections);
@@ -312,7 +321,7 @@ declare
   program text;
   wanted record;
 begin
-  foreach program in array array['sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'sentinel_exporter', 'board_reader'] loop
+  foreach program in array array['sentinel_authority', 'sentinel_worker', 'sentinel_orders', 'sentinel_console', 'sentinel_exporter', 'sentinel_public', 'board_reader'] loop
     for wanted in
       select * from (values ('statement_timeout', '5s'), ('lock_timeout', '2s'), ('idle_in_transaction_session_timeout', '10s'),
                             ('default_transaction_isolation', 'read committed'), ('timezone', 'UTC')) as w (name, meant)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from sentinel.platform.command_line import OneLineCommand, one_line_errors
 from sentinel.store.address import database_url
-from sentinel.store.database import BOARD
+from sentinel.store.database import BOARD, PUBLIC
 
 
 @click.command(name="ops_console", cls=OneLineCommand)
@@ -40,10 +42,30 @@ def command(graceful_seconds: int, only: str | None, **options: Any) -> None:
     from ops_console.settings import load_console_settings
 
     audiences = [Audience(only)] if only else [Audience.OPERATORS, Audience.PUBLIC]
-    with database_url() as url, database_url(BOARD) as board_url:
-        options["board_database_url"] = os.environ.get("SENTINEL_BOARD_DATABASE_URL") or board_url
-        settings = load_console_settings(database_url=url, **options)
+    with _addresses(only) as addresses:
+        settings = load_console_settings(**addresses, **options)
         serve(settings, audiences=audiences, graceful_seconds=graceful_seconds)
+
+
+_PUBLIC = "SENTINEL_PUBLIC_DATABASE_URL"
+
+
+@contextlib.contextmanager
+def _addresses(only: str | None) -> Iterator[dict[str, str]]:
+    """The addresses of the database, by the setting: the given ones, else those of the embedded server's logins."""
+    public, board = os.environ.get(_PUBLIC), os.environ.get("SENTINEL_BOARD_DATABASE_URL")
+    if only == "public" and public:
+        yield {"database_url": "", "public_database_url": public, "board_database_url": board or public}
+    elif os.environ.get("SENTINEL_DATABASE_URL"):
+        yield {}
+    else:
+        own = _PUBLIC if only == "public" else "SENTINEL_DATABASE_URL"
+        with (
+            database_url(own_variable=own) as url, database_url(PUBLIC) as public_url, database_url(BOARD) as board_url
+        ):  # fmt: skip
+            yield {
+                "database_url": url, "public_database_url": public or public_url, "board_database_url": board or board_url,
+            }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
-    context = build_context(settings, stopping=stopping)
+    context = build_context(settings, audience, stopping=stopping)
     app.extensions["console"] = context
     if audience.is_operators:
         identity.install(app, context)

@@ -9,24 +9,26 @@ from functools import cache
 from ops_console.accounts.known_devices import Devices
 from ops_console.accounts.sign_in import Authenticator, SessionTerms
 from ops_console.accounts.totp import Vault
+from ops_console.audience import Audience
 from ops_console.board.hub import Hub
 from ops_console.board.reader import Board
-from ops_console.settings import ConsoleSettings
+from ops_console.settings import ConsoleSettings, Login
 from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.authority.public_ids import load_public_id_generators
 from sentinel.authority.switches import SwitchFile
 from sentinel.core.public_ids import PublicIdGenerator
-from sentinel.store.database import BOARD, CONSOLE, Pool, with_role
+from sentinel.store.database import BOARD, Pool, with_role
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Handed to every route of the console. `pool` and `ledger` have the console's role, the board's pool the public one.
+    """Handed to every route of the console. `pool` and `ledger` have the role of `login`, the board's pool the board's.
 
     `public_ids()` mints the identifiers of public pages.
     """
 
     settings: ConsoleSettings
+    login: Login
     pool: Pool
     ledger: Pool
     board: Board
@@ -37,15 +39,16 @@ class Context:
     public_ids: Callable[[], PublicIdGenerator]
 
 
-def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) -> Context:
+def build_context(settings: ConsoleSettings, audience: Audience, *, stopping: Callable[[], bool]) -> Context:
     """The parts of one process. Nothing connects before the first request."""
-    pool = Pool(with_role(settings.database_url, CONSOLE, application_name="console"), size=settings.pool_size)
+    login = settings.login_of(audience)
+    pool = Pool(with_role(login.url, login.role, application_name="console"), size=login.connections)
     ledger = pool
-    if settings.ledger_url not in ("", settings.database_url):
-        ledger = Pool(with_role(settings.ledger_url, CONSOLE, application_name="console"), size=settings.pool_size)
+    if settings.ledger_url not in ("", login.url):
+        ledger = Pool(with_role(settings.ledger_url, login.role, application_name="console"), size=login.connections)
     inspector = PolicyInspector(settings.policies_dir)
     ids = cache(lambda: load_public_id_generators(pool, settings.public_id_secrets)[0])
-    board_url = with_role(settings.board_database_url or settings.database_url, BOARD, application_name="board")
+    board_url = with_role(settings.board_database_url or login.url, BOARD, application_name="board")
     board = Board(
         Pool(board_url, size=settings.board_pool_size), settings.public_tenant, settings.board, ids=ids,
         actions_of=lambda digest: inspector.actions_of(pool, digest),
@@ -56,4 +59,6 @@ def build_context(settings: ConsoleSettings, *, stopping: Callable[[], bool]) ->
     )  # fmt: skip
     terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds, settings.step_up_seconds)
     authenticator = Authenticator(terms, Vault(settings.second_factor_secrets), Devices(settings.second_factor_secrets))
-    return Context(settings, pool, ledger, board, hub, authenticator, SwitchFile(settings.policies_dir), inspector, ids)
+    return Context(
+        settings, login, pool, ledger, board, hub, authenticator, SwitchFile(settings.policies_dir), inspector, ids
+    )

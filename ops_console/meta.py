@@ -18,7 +18,7 @@ from sentinel.platform.http.readiness import (
     holds,
     readiness_answer,
 )
-from sentinel.store.database import BOARD, CONSOLE, Pool
+from sentinel.store.database import BOARD, Pool
 from sentinel.store.safety import database_status
 
 
@@ -34,7 +34,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @documented("Whether operators and the public can be served",
                 responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})})  # fmt: skip
     def readyz() -> Response:
-        checks = database_checks(lambda: database_status(context.pool, CONSOLE))
+        checks = database_checks(lambda: database_status(context.pool, context.login.role))
         board = database_checks(lambda: database_status(context.board.pool, BOARD), "board")
         answers = board["board"] and holds(lambda: _board_answers(context.board.pool))
         return readiness_answer({**checks, "board": answers})

@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,6 @@ from sentinel.platform.http.asgi import Edge
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.serving.process_group import run_side_by_side
 from sentinel.platform.serving.server import Listener, Server, metrics_folder
-from sentinel.store.database import CONSOLE
 from sentinel.store.safety import require_board, require_ready
 
 _BETWEEN_COUNTS_SECONDS = 0.3
@@ -45,18 +45,33 @@ def serve(
     shares = [_SHARES[audience](settings) for audience in audiences]
     for share in shares:
         share.listener.require()
-    pools = sum(share.processes for share in shares)
-    require_ready(settings.database_url, CONSOLE, connections=pools * settings.pool_size)
-    if settings.ledger_url not in ("", settings.database_url):
-        # Without the ledger the console still stops and decides.
-        with contextlib.suppress(EngineUnavailable):
-            require_ready(settings.ledger_url, CONSOLE, connections=pools * settings.pool_size)
-    require_board(settings.board_database_url or settings.database_url, connections=pools * settings.board_pool_size)
+    _require_databases(settings, shares)
     with metrics_folder():
         # What counts is imported only once the folder of the shared counters is there; here, so that the servers share it.
         import ops_console.app  # noqa: F401
 
         run_side_by_side([partial(_serve, settings, share, graceful_seconds) for share in shares])
+
+
+def _require_databases(settings: ConsoleSettings, shares: Sequence[_Share]) -> None:
+    """Raise unless each login is there, safe, and allowed as many connections as the processes open together."""
+    logins: Counter[tuple[str, str]] = Counter()
+    ledgers: Counter[tuple[str, str]] = Counter()
+    boards: Counter[str] = Counter()
+    for share in shares:
+        login = settings.login_of(share.audience)
+        logins[login.url, login.role] += share.processes * login.connections
+        if settings.ledger_url not in ("", login.url):
+            ledgers[settings.ledger_url, login.role] += share.processes * login.connections
+        boards[settings.board_database_url or login.url] += share.processes * settings.board_pool_size
+    for (url, role), connections in logins.items():
+        require_ready(url, role, connections=connections)
+    for (url, role), connections in ledgers.items():
+        # Without the ledger the console still stops and decides.
+        with contextlib.suppress(EngineUnavailable):
+            require_ready(url, role, connections=connections)
+    for url, connections in boards.items():
+        require_board(url, connections=connections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +129,10 @@ _FOLDERS = {Audience.OPERATORS: ("pages/", "shared/"), Audience.PUBLIC: ("board/
 
 def _warm(app: Flask, audience: Audience) -> None:
     """Compile the pages, read the policies and count the board's day before somebody waits for them."""
-    for name in app.jinja_env.list_templates(lambda name: name.endswith(".html") and name.startswith(_FOLDERS[audience])):
-        app.jinja_env.get_template(name)
+    for name in app.jinja_env.list_templates(["html"]):
+        if name.startswith(_FOLDERS[audience]):
+            app.jinja_env.get_template(name)
     console = app.extensions["console"]
     console.inspector.read()
-    while not console.board.counts.current().is_complete:
+    while audience.is_public and not console.board.counts.current().is_complete:
         time.sleep(_BETWEEN_COUNTS_SECONDS)

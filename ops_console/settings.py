@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
+from ops_console.audience import Audience
 from ops_console.board.agents import PublicAgents, parse_public_agents
 from sentinel.authority.actor import has_role
 from sentinel.core.errors import InvalidInput
@@ -27,10 +28,19 @@ from sentinel.platform.settings import (
     refuse_unsafe,
     setting,
 )
-from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
+from sentinel.store.database import CONSOLE, POOLER, POOLER_HELP, POOLERS, PUBLIC
 
 _MOST = "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start."
 _MOST_OF_ADDRESS = "Of these from one address; as many as in all behind a proxy, which is one address."
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Whose connections a process opens, where, and how many."""
+
+    role: str
+    url: str
+    connections: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +50,24 @@ class ConsoleSettings:
     database_url: str = setting(
         "SENTINEL_DATABASE_URL", "PostgreSQL of the authority; without it the embedded one is used.", ""
     )
+    public_database_url: str = setting(
+        "SENTINEL_PUBLIC_DATABASE_URL",
+        "The same database with the login of `sentinel_public` for the public board and the confirm page; without it the console's login"
+        " answers for customers. `--only public` then needs no login of the console.",
+        "",
+    )
     board_database_url: str = setting(
         "SENTINEL_BOARD_DATABASE_URL",
-        "The same database with a login for the public board alone; without it the console's login needs the board's role too.",
+        "The same database with a login that reads what the public board shows, and nothing else; without it the login of the public board and"
+        " the confirm page needs the role `board_reader` too.",
         "",
     )
     database_pooler: str = setting(POOLER, POOLER_HELP, "none")
-    ledger_url: str = setting("WORKER_DATABASE_URL", "PostgreSQL of the refund ledger, where it is another one.", "")
+    ledger_url: str = setting(
+        "WORKER_DATABASE_URL",
+        "PostgreSQL of the refund ledger, where it is another one: with the roles that the console's logins have in its own.",
+        "",
+    )
     policies_dir: Path = setting(
         "SENTINEL_POLICIES_DIR",
         "Folder of the authority's policy files; the console shows them and reads switches.yaml.",
@@ -84,7 +105,7 @@ class ConsoleSettings:
         "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8
     )
     board_pool_size: int = setting(
-        "SENTINEL_BOARD_POOL_SIZE", "Database connections per process for the public board.", 4
+        "SENTINEL_BOARD_POOL_SIZE", "Database connections per process for the public board, of each of its logins.", 4
     )
     public_tenant: str = setting(
         "SENTINEL_PUBLIC_TENANT",
@@ -158,6 +179,12 @@ class ConsoleSettings:
             self.require_second_factor == "approvers" and has_role(role, "approver")
         )
 
+    def login_of(self, audience: Audience) -> Login:
+        """Who asks the database for an audience, beside the board's reader."""
+        if audience is Audience.PUBLIC and self.public_database_url:
+            return Login(PUBLIC, self.public_database_url, self.board_pool_size)
+        return Login(CONSOLE, self.database_url, self.pool_size)
+
     @property
     def public_origin(self) -> str:
         """The public board's address, for what people copy. Not the request's Host: what is rendered is shown to others too."""
@@ -185,6 +212,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
         name: env.str(_ENV[name], getattr(default, name))
         for name in (
             "database_url",
+            "public_database_url",
             "board_database_url",
             "ledger_url",
             "public_tenant",

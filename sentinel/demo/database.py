@@ -18,17 +18,18 @@ from psycopg import sql
 from sentinel.cli.scratch_databases import SERVER
 from sentinel.demo.processes import DemoFailed
 from sentinel.platform.settings import data_dir_secret
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, WORKER, first_line
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, PUBLIC, WORKER, first_line
 
 PROGRAMS = {
     "authority": AUTHORITY,
     "worker": WORKER,
     "orders": ORDERS,
     "console": CONSOLE,
+    "public": PUBLIC,
     "board": BOARD,
     "export": EXPORTER,
 }
-"""The role of each program; the board is a part of the console with a login of its own."""
+"""The role of each program; what the public reaches is a part of the console with two logins of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class DemoDatabase:
 
     admin_url: str
     program_urls: Callable[[], Mapping[str, str]]
-    scratch: Mapping[str, str]
+    scratch: dict[str, str]
 
 
 @contextlib.contextmanager

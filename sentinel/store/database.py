@@ -25,7 +25,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sentinel.core.errors import EngineUnavailable, SentinelError
 
 AUTHORITY, WORKER, CONSOLE, BOARD = "sentinel_authority", "sentinel_worker", "sentinel_console", "board_reader"
-ORDERS, EXPORTER = "sentinel_orders", "sentinel_exporter"
+ORDERS, EXPORTER, PUBLIC = "sentinel_orders", "sentinel_exporter", "sentinel_public"
 OWNER = "sentinel_owner"
 
 POOLER = "SENTINEL_DATABASE_POOLER"

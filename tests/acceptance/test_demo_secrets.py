@@ -19,15 +19,20 @@ MODULES = {
     "authority": (b"sentinel.cli.main", b"serve"), "console": (b"ops_console",), "orders": (b"worker.orders",),
     "worker": (b"worker.retail_refund_agent",),
 }  # fmt: skip
-OWN = {"authority": {"authority"}, "console": {"console", "board"}, "orders": {"orders"}, "worker": {"worker"}}
+OWN = {
+    "authority": {"authority"},
+    "console": {"console", "public", "board"},
+    "orders": {"orders"},
+    "worker": {"worker"},
+}
 ROLES = {
     "authority": "sentinel_authority", "worker": "sentinel_worker", "orders": "sentinel_orders",
-    "console": "sentinel_console", "board": "board_reader", "export": "sentinel_exporter",
+    "console": "sentinel_console", "public": "sentinel_public", "board": "board_reader", "export": "sentinel_exporter",
 }  # fmt: skip
 MUST_NOT = {
     "authority": "select * from refunds.ledger_entries", "worker": "select * from sentinel.operations",
     "orders": "select * from refunds.ledger_entries", "console": "insert into refunds.executions default values",
-    "board": "select * from sentinel.events", "export": "select * from sentinel.operations",
+    "public": "select * from sentinel.approvals", "board": "select * from sentinel.events", "export": "select * from sentinel.operations",
 }  # fmt: skip
 
 
@@ -35,7 +40,7 @@ def secrets_of(demo: Demo) -> dict[str, bytes]:
     """Each database secret by whom it is for."""
     urls = {"admin": demo.database_url, **demo.told["database_urls"]}
     found = {name: conninfo_to_dict(url)["password"] for name, url in urls.items()}
-    assert len(set(found.values())) == len(found) == 7
+    assert len(set(found.values())) == len(found) == 8
     return {name: str(secret).encode() for name, secret in found.items()}
 
 

@@ -20,7 +20,7 @@ from tests.acceptance.ledgers import Shop, broken_invariants
 from tests.acceptance.places import SECRET, Served, clean_env, end, eventually, module, run_warm_command
 from tests.integration.confirm.test_confirm_in_browser import browser, phone  # noqa: F401 - a fixture
 from tests.support.fixtures import add_tenant, unique
-from tests.support.logins import console_urls
+from tests.support.logins import public_urls
 from tests.support.ports import free_port, listens
 from tests.support.switch_fixtures import BOOK, FEE, MASTER, passing_report
 
@@ -30,10 +30,10 @@ ROW = "lge_fee"
 
 @pytest.fixture
 def console(served: Served, tmp_path: Path) -> Iterator[str]:
-    """`python -m ops_console --only public` on the authority's database: its address."""
+    """`python -m ops_console --only public` on the authority's database, without a login of the console: its address."""
     port = free_port()
     env = clean_env(
-        **console_urls(served.database_url), CONFIRM_SECRETS=SECRET, SENTINEL_INSECURE_COOKIES="1",
+        **public_urls(served.database_url), CONFIRM_SECRETS=SECRET, SENTINEL_INSECURE_COOKIES="1",
         SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
     )  # fmt: skip
     with (tmp_path / "console.log").open("wb") as log:

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from sentinel.store.database import BOARD, CONSOLE
+from sentinel.store.database import BOARD, CONSOLE, PUBLIC
 from sentinel.store.embedded.logins import Passwords
 
 
@@ -19,9 +19,14 @@ def program_url(admin_url: str, role: str) -> str:
 
 
 def console_urls(admin_url: str) -> dict[str, str]:
-    """The console's two addresses by their variables."""
+    """The console's three addresses by their variables."""
+    return {"SENTINEL_DATABASE_URL": program_url(admin_url, CONSOLE), **public_urls(admin_url)}
+
+
+def public_urls(admin_url: str) -> dict[str, str]:
+    """The addresses of what the public reaches."""
     return {
-        "SENTINEL_DATABASE_URL": program_url(admin_url, CONSOLE), "SENTINEL_BOARD_DATABASE_URL": program_url(admin_url, BOARD),
+        "SENTINEL_PUBLIC_DATABASE_URL": program_url(admin_url, PUBLIC), "SENTINEL_BOARD_DATABASE_URL": program_url(admin_url, BOARD),
     }  # fmt: skip
 
 

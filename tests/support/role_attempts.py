@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import psycopg
 from psycopg import errors as pg
 
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, WORKER, with_role
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, PUBLIC, WORKER, with_role
 from tests.support.fixtures import Fixtures
 
-GLOBAL_HALT_OWNER = (AUTHORITY, WORKER, CONSOLE, BOARD)
-NO_OPERATORS = (AUTHORITY, WORKER, BOARD)
+GLOBAL_HALT_OWNER = (AUTHORITY, WORKER, CONSOLE, PUBLIC, BOARD)
+NO_OPERATORS = (AUTHORITY, WORKER, PUBLIC, BOARD)
 """Everybody but the console, which is where people decide."""
 REFUSALS = (pg.InsufficientPrivilege, pg.InvalidGrantOperation)
 
@@ -80,7 +80,7 @@ SOMEBODY = "gen_random_uuid(), gen_random_uuid()"
 KEY = "tenant_id key_id principal_id key_hash hint label agent_id scopes owner_operator_id created_at"
 PEOPLE = (
     *each("select * from sentinel.{0}", "operator_sessions operator_tokens sign_in_attempts second_factors known_devices operators"),
-    *each("select * from sentinel.{0}", "public_id_secret public_ids public_id_marks"),
+    *each("select * from sentinel.{0}", "public_ids public_id_marks"),
     "select password_hash from sentinel.operators", "update sentinel.operators set role = 'admin'",
     *each("insert into sentinel.{0} select * from sentinel.{0}", "halts approval_votes agent_keys"),
     "update sentinel.halts set lifted_by = 'me', lifted_at = now()", "update sentinel.approvals set decided_by = 'me'",
@@ -132,6 +132,15 @@ OF_ONE: dict[str, tuple[str, ...]] = {
         *each("update sentinel.agent_keys set {0} = {0}", f"{KEY} last_used_at"), "delete from sentinel.agent_keys",
         "update sentinel.known_devices set account_hash = account_hash",
     ),
+    PUBLIC: (
+        *each("select * from refunds.{0}", "ledger_entries executions orders outbox workers confirmations"),
+        *each("select * from sentinel.{0}", "tenants operators operations operation_states events feed usage approvals halts"
+              " agent_keys policies public_ids public_feed"),
+        "select contact from refunds.confirmations", "update refunds.confirmations set status = 'confirmed'",
+        "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')",
+        "select sentinel.record_decisions('{}', '{}', '{}', '{}', '{}')",
+        "update sentinel.approvals set status = 'approved'", "update sentinel.halts set lifted_at = now()",
+    ),
     BOARD: (
         *each("select * from refunds.{0}", "ledger_entries executions orders outbox workers"),
         *each("select * from sentinel.{0}", "tenants operators operations operation_states events feed usage approvals halts"
@@ -149,6 +158,7 @@ def attempts() -> list[tuple[str, str]]:
     tables = (
         *((role, (*HISTORY, *TRAILS, *OBJECTS)) for role in GLOBAL_HALT_OWNER),
         *((role, PEOPLE) for role in NO_OPERATORS),
+        *((role, ("select * from sentinel.public_id_secret",)) for role in NO_OPERATORS if role != PUBLIC),
         *OF_ONE.items(),
     )
     return list(dict.fromkeys((role, statement) for role, statements in tables for statement in statements))

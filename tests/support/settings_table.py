@@ -68,11 +68,17 @@ Each program logs in as its own role with a secret of its own, kept with mode 06
 folder; nobody enters without one, whatever account he has. A program that is started by hand on the folder reads its own.
 """
 
+_COMMANDS = f"""
+## Commands
+
+{_COLUMNS}| `SENTINEL_SCRATCH_DATABASE_URL` | – | Server on which `sentinel gates run` makes its scratch database, with a login that may make databases and roles; without it that of `SENTINEL_DATABASE_URL` where its login may, else an embedded one. |
+"""
+
 _LOGINS = """
 ## Logins of the database
 
 Each program acts as one role, and its login may become no other: `sentinel_authority`, `sentinel_worker`, `sentinel_orders`,
-`sentinel_console`, `sentinel_exporter`, `board_reader`. Either let the role itself log in (`alter role sentinel_worker login password '…'`), or make a
+`sentinel_console`, `sentinel_exporter`, `sentinel_public`, `board_reader`. Either let the role itself log in (`alter role sentinel_worker login password '…'`), or make a
 login of yours and grant it that role alone. At its start and in `/readyz` a program asks its own connection who it is, what
 it may become and how long it waits, and refuses another one by name: a superuser's, one that makes roles, a member of
 `sentinel_owner`. `sentinel migrate` alone connects as an administrator.
@@ -85,8 +91,9 @@ A role opens no more connections than its program needs. `sentinel migrate` sets
 | `sentinel_worker` | 24 | `WORKER_LANES` + 3, 6 as shipped, for each worker; commands |
 | `sentinel_orders` | 40 | `SENTINEL_ORDERS_PROCESSES` × `SENTINEL_ORDERS_POOL_SIZE`, 16 as shipped |
 | `sentinel_console` | 24 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_CONSOLE_POOL_SIZE`, 8 as shipped, the same for a ledger elsewhere; commands |
+| `sentinel_public` | 8 | `SENTINEL_BOARD_PROCESSES` × `SENTINEL_BOARD_POOL_SIZE`, 4 as shipped, the same for a ledger elsewhere |
 | `sentinel_exporter` | 8 | `SENTINEL_EXPORT_THREADS` + 1, 5 as shipped, for each sender of events; commands |
-| `board_reader` | 12 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_BOARD_POOL_SIZE`, 4 as shipped |
+| `board_reader` | 12 | (`SENTINEL_CONSOLE_PROCESSES` + `SENTINEL_BOARD_PROCESSES`) × `SENTINEL_BOARD_POOL_SIZE`, 8 as shipped |
 
 More: `alter role sentinel_authority connection limit 160`. A login of yours needs a limit of its own. A program whose pools
 are larger than its login's limit does not start.
@@ -140,6 +147,7 @@ def render() -> str:
         + _senders()
         + _FILES.replace("{secrets}", ", ".join(f"`{name}`" for name in sorted(SECRETS)))
         + _EMBEDDED
+        + _COMMANDS
         + _LOGINS
         + _ROTATION
     )

@@ -40,6 +40,7 @@ PROGRAMS: dict[str, tuple[type[Any], Callable[[], Any]]] = {
     "worker": (WorkerSettings, read_settings),
     "orders": (OrderReviewSettings, load_order_settings),
     "console": (ConsoleSettings, load_console_settings),
+    "board": (ConsoleSettings, load_console_settings),
     "export": (ExportSettings, load_export_settings),
 }
 HEALTH_PORTS = {
@@ -232,7 +233,10 @@ def test_a_secret_of_compose_is_made_by_the_script_and_reaches_only_who_needs_it
     keys = {"SENTINEL_REFUND_AGENT_API_KEY", "SENTINEL_ORDERS_API_KEY"}
     assert whose.keys() == made | keys, "keys are the authority's to make"
     administrators = {"POSTGRES_PASSWORD": {"database", "migrate", "logins", "admin"}}
-    shared = {"CONFIRM_SECRETS": {"worker", "console"}, "SENTINEL_EXPORT_SECRETS": {"export", "admin"}}
+    shared = {
+        "CONFIRM_SECRETS": {"worker", "board"}, "SENTINEL_EXPORT_SECRETS": {"export", "admin"},
+        "BOARD_PASSWORD": {"logins", "console", "board"},
+    }  # fmt: skip
     for secret, names in whose.items():
         expected = (administrators | shared).get(secret)
         assert names == expected if expected else len(names - {"logins"}) == 1, secret
@@ -254,7 +258,7 @@ def test_compose_asks_each_program_whether_it_is_ready_where_it_says_so() -> Non
 
 def test_the_database_of_compose_takes_as_many_connections_as_the_roles_may_open() -> None:
     limits = re.findall(r"\('(?:sentinel_\w+|board_reader)', (\d+)\)", (DEPLOY / "roles.sql").read_text())
-    assert len(limits) == 6
+    assert len(limits) == 7
     (most,) = re.findall(r"max_connections=(\d+)", " ".join(COMPOSE["database"]["command"]))
     assert int(most) >= sum(map(int, limits)) + 10, "some are left for administrators"
 

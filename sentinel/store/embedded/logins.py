@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, WORKER
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, PUBLIC, WORKER
 from sentinel.store.embedded.account import Account, chown_to_account
 from sentinel.store.embedded.binaries import Binaries
 from sentinel.store.embedded.failures import EmbeddedError, from_output
@@ -27,7 +27,7 @@ from sentinel.store.embedded.process import launch
 SUPERUSER = "sentinel_admin"
 """Makes the cluster and migrates; no program connects as it."""
 
-LOGINS = (SUPERUSER, AUTHORITY, WORKER, ORDERS, CONSOLE, EXPORTER, BOARD)
+LOGINS = (SUPERUSER, AUTHORITY, WORKER, ORDERS, CONSOLE, EXPORTER, PUBLIC, BOARD)
 
 _ITERATIONS = 4096
 

@@ -44,7 +44,7 @@ def _ours(socket_dir: Path) -> dict[str, str]:
         "fsync": "on",
         "full_page_writes": "on",
         "synchronous_commit": "on",
-        "max_connections": "208",
+        "max_connections": "216",
         "jit": "off",
         "shared_buffers": f"{shared_buffers_mib(_memory_bytes())}MB",
         "max_wal_size": "2GB",

@@ -15,13 +15,13 @@ import pytest
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import set_halt
 from sentinel.authority.settings import Settings
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, with_role
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, PUBLIC, WORKER, Pool, with_role
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
 from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
 from tests.support.logins import make_login, program_url
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
+PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, PUBLIC, BOARD)
 AS_MEANT = (
     "alter role {0} set role = {1}", "alter role {0} set statement_timeout = '5s'", "alter role {0} set lock_timeout = '2s'",
     "alter role {0} set idle_in_transaction_session_timeout = '10s'", "alter role {0} set timezone = 'UTC'",

@@ -15,7 +15,18 @@ from psycopg.conninfo import conninfo_to_dict
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.settings import Settings
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, WORKER, Pool, UndeclaredPooler, with_role
+from sentinel.store.database import (
+    AUTHORITY,
+    BOARD,
+    CONSOLE,
+    ORDERS,
+    POOLER,
+    PUBLIC,
+    WORKER,
+    Pool,
+    UndeclaredPooler,
+    with_role,
+)
 from sentinel.store.embedded import RunningServer
 from sentinel.store.loop_connections import _OfLoop
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
@@ -27,7 +38,7 @@ from tests.support.logins import make_login, program_url
 from tests.support.pgbouncer import SERVER_CONNECTIONS, Pooler, running_pgbouncer, server_connections
 from tests.support.ports import free_port
 
-PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
+PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, PUBLIC, BOARD)
 OTHER = "sentinel_pooled_login"
 """A login with another name, whose role and limits stand on itself."""
 

@@ -149,8 +149,8 @@ def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Fi
 OWNERS_RIGHTS = {
     # The sender of events makes the receivers of its own settings, and no other.
     "open_endpoint",
-    # The worker opens a card that it cannot answer, the console answers one that it cannot write.
-    "open_confirmations", "latest_confirmations", "answer_confirmation",
+    # The worker opens a card that it cannot answer, the public's listener answers one that it cannot write, of a row that it cannot read.
+    "open_confirmations", "latest_confirmations", "answer_confirmation", "entry_is_open",
     # An analyst's decision moves a review that the console cannot touch, and is carried to the refund that it filed.
     "resolve_review", "track_filed_refunds",
     # A report that contradicts a person sets the one halt that an authority may set.

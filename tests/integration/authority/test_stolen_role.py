@@ -18,15 +18,15 @@ from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.settings import Settings
 from sentinel.cli.main import main
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, WORKER
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, PUBLIC, WORKER
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import migrate
 from tests.conftest import at
 from tests.support.fixtures import SECRET, Fixtures, guard_body, make_fixtures, served
 from tests.support.logins import program_url
 
-NO_AUTHORITY = (WORKER, ORDERS, CONSOLE, BOARD)
-LIMITS = {AUTHORITY: 96, CONSOLE: 24, WORKER: 24, ORDERS: 40, BOARD: 12}
+NO_AUTHORITY = (WORKER, ORDERS, CONSOLE, PUBLIC, BOARD)
+LIMITS = {AUTHORITY: 96, CONSOLE: 24, WORKER: 24, ORDERS: 40, PUBLIC: 8, BOARD: 12}
 OF_THE_SERVER = """
 select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'pg_catalog'::regnamespace
   and (p.proname like 'pg\\_advisory%%' or p.proname like 'pg\\_try\\_advisory%%' or p.proname like 'lo\\_%%' or p.proname in ('loread', 'lowrite'))

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from sentinel.store.database import CONSOLE, WORKER, with_role
+from sentinel.store.database import CONSOLE, PUBLIC, WORKER, with_role
 from tests.support.confirm_fixtures import CLAIM, WAIT, Cards
 from tests.support.harness import at_once
 from worker.refunds.confirmations import CardStatus
@@ -212,6 +212,9 @@ def test_a_card_does_not_expire_early_nor_change_its_terms(cards: Cards) -> None
         (CONSOLE, "update refunds.confirmations set status = 'confirmed'"),
         (CONSOLE, "select refunds.open_confirmations(gen_random_uuid(), '[]', 60)"),
         (CONSOLE, "select refunds.latest_confirmations(gen_random_uuid(), '{}')"),
+        (PUBLIC, "select contact from refunds.confirmations"),
+        (PUBLIC, "update refunds.confirmations set status = 'confirmed'"),
+        (PUBLIC, "select refunds.open_confirmations(gen_random_uuid(), '[]', 60)"),
         ("sentinel_authority", "select status from refunds.confirmations"),
         ("board_reader", "select status from refunds.confirmations"),
         ("board_reader", "select refunds.answer_confirmation(gen_random_uuid(), gen_random_uuid(), '', 'confirm')"),

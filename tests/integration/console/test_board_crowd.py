@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.acceptance.places import clean_env, end, eventually, module
 from tests.support.busy import in_time
-from tests.support.logins import console_urls
+from tests.support.logins import public_urls
 from tests.support.ports import free_port, listens
 
 THREADS, VIEWERS = 4, 40
@@ -48,7 +48,7 @@ class Watching:
 @contextlib.contextmanager
 def console(fixtures: Any, port: int) -> Iterator[subprocess.Popen[bytes]]:
     env = clean_env(
-        **console_urls(fixtures.url), SENTINEL_BOARD_PORT=str(port), SENTINEL_BOARD_THREADS=str(THREADS),
+        **public_urls(fixtures.url), SENTINEL_BOARD_PORT=str(port), SENTINEL_BOARD_THREADS=str(THREADS),
         SENTINEL_CONSOLE_MAX_STREAMS=str(VIEWERS + 1), SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS="1000",
         SENTINEL_INSECURE_COOKIES="1", SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
     )  # fmt: skip

@@ -50,7 +50,7 @@ def test_a_new_folder_gets_a_durable_checksummed_utf8_database_on_a_private_sock
             "full_page_writes": "on",
             "synchronous_commit": "on",
             "listen_addresses": "",
-            "max_connections": "208",
+            "max_connections": "216",
             "jit": "off",
             "max_wal_size": "2GB",
             "TimeZone": "UTC",

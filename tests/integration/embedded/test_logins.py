@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, OWNER, WORKER
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, OWNER, PUBLIC, WORKER
 from sentinel.store.embedded import RunningServer, running
 from sentinel.store.embedded.logins import LOGINS, SUPERUSER, ensure_logins, scram_verifier
 from sentinel.store.migrate import migrate
@@ -22,7 +22,7 @@ from tests.support.embedded_servers import Holder, ask, needs_linux, needs_root,
 from tests.support.logins import as_login
 from tests.support.ports import free_port
 
-PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, BOARD)
+PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, PUBLIC, BOARD)
 TRUSTING = "# as an older version left it\nlocal all all trust\nhost all all 127.0.0.1/32 reject\nlocal replication all trust\n"
 
 

@@ -72,7 +72,7 @@ begin
 end $$;
 
 -- Whether a row can still come to a payment; a card of one that cannot is void.
-create or replace function refunds.entry_is_open(tenant uuid, entry text) returns boolean language sql stable
+create or replace function refunds.entry_is_open(tenant uuid, entry text) returns boolean language sql stable security definer
   set search_path = pg_catalog, pg_temp as $$
   select exists (select from refunds.ledger_entries e
                  where e.tenant_id = tenant and e.ledger_entry_id = entry and e.status not in ('DENIED', 'EXECUTED', 'ERROR'))

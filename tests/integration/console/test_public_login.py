@@ -1,0 +1,38 @@
+"""The login of what everybody reaches: what is said where it is missing or somebody else's."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.store.address import EMBEDDED
+from sentinel.store.database import BOARD, CONSOLE, PUBLIC
+from tests.acceptance.places import clean_env
+from tests.support.fixtures import Fixtures
+from tests.support.logins import program_url, public_urls
+from tests.support.ports import free_port
+from tests.support.warm_process import run_warm
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [("", "SENTINEL_PUBLIC_DATABASE_URL or SENTINEL_DATABASE_URL: required"),
+     (CONSOLE, f"its login may not act as {PUBLIC}: `grant {PUBLIC} to"), (BOARD, f"its login may not act as {PUBLIC}")],
+)  # fmt: skip
+def test_a_missing_login_and_one_of_another_program_are_refused_by_name(
+    fixtures: Fixtures, login: str, said: str
+) -> None:
+    given = {"SENTINEL_PUBLIC_DATABASE_URL": program_url(fixtures.url, login)} if login else {}
+    env = clean_env(
+        **given, **{EMBEDDED: "off"}, SENTINEL_BOARD_PORT=str(free_port()), SENTINEL_REQUIRE_SECOND_FACTOR="nobody"
+    )
+    done = run_warm("ops_console", "--only", "public", env=env)
+    assert (done.returncode, said in done.stderr, done.stderr.count("\n")) == (2, True, 1), done.stderr
+
+
+def test_the_public_is_not_served_where_its_login_is_allowed_too_few_connections(fixtures: Fixtures) -> None:
+    env = clean_env(
+        **public_urls(fixtures.url), SENTINEL_BOARD_PORT=str(free_port()), SENTINEL_BOARD_POOL_SIZE="9",
+        SENTINEL_REQUIRE_SECOND_FACTOR="nobody",
+    )  # fmt: skip
+    done = run_warm("ops_console", "--only", "public", env=env)
+    assert (done.returncode, f"{PUBLIC} is allowed 8" in done.stderr) == (2, True), done.stderr
