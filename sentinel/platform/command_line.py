@@ -86,9 +86,19 @@ class OneLineCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, with what the environment's secret files hold."""
         if ctx.parent is None:
-            one_line_errors(read_secret_files)()
+            _read_secret_files(ctx)
         with _on_one_line():
             return super().invoke(ctx)
+
+
+@one_line_errors
+def _read_secret_files(ctx: click.Context) -> None:
+    try:
+        read_secret_files()
+    except SentinelError:
+        # Help is given whatever is wrong here: it is where one looks then.
+        if set(ctx.help_option_names).isdisjoint(ctx.args):
+            raise
 
 
 class OneLineGroup(OneLineCommand, click.Group):
