@@ -22,9 +22,6 @@ from sentinel.platform.secret_files import read_secret_files
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# What a program loads as it starts is not garbage: looking for some after every 700 objects took a seventh of the time.
-gc.set_threshold(20_000, 20, 50)
-
 REFUSED, WRONG_USE, NO_DATABASE = 1, 2, 3
 
 
@@ -75,6 +72,12 @@ class _InvalidUsage(click.ClickException):
 
 class OneLineCommand(click.Command):
     """A command whose wrong use, and that of the commands in it, is one line."""
+
+    def main(self, *arguments: Any, **named: Any) -> Any:
+        """Run it as a program."""
+        # What a program loads as it starts is not garbage: looking for some after every 700 objects took a seventh of the time.
+        gc.set_threshold(20_000, 20, 50)
+        return super().main(*arguments, **named)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
