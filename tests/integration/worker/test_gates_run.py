@@ -186,3 +186,24 @@ def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(fixtures: Fi
         fixtures.admin.execute("drop role gate_login")
     assert list(own.iterdir()) == []
     own.rmdir()
+
+
+def test_a_named_server_takes_the_scratch_database_of_a_login_that_may_make_none(
+    fixtures: Fixtures, tmp_path: Path
+) -> None:
+    (tmp_path / "cases.yaml").write_text(CASES)
+    url = make_login(fixtures.url, "gate_login")
+    # Without a server of its own: there is no PostgreSQL to start.
+    env = {"SENTINEL_DATABASE_URL": url, "SENTINEL_PG_BIN": str(tmp_path), "TMPDIR": str(OWN_TEMP)}
+    command = ("gates", "run", "fee", "--cases", str(tmp_path / "cases.yaml"), "--json")
+    OWN_TEMP.mkdir(exist_ok=True)
+    try:
+        ran = run_warm_command(*command, **env, SENTINEL_SCRATCH_DATABASE_URL=fixtures.url)
+        assert json.loads(ran.stdout)["covered"] == 3, ran.stderr
+        refused = run_warm_command(*command, **env, SENTINEL_SCRATCH_DATABASE_URL=url)
+    finally:
+        fixtures.admin.execute("drop role gate_login")
+    assert (refused.returncode, refused.stderr.splitlines()[-1]) == (
+        2, "Error: SENTINEL_SCRATCH_DATABASE_URL: its login must be able to make databases and roles",
+    )  # fmt: skip
+    assert nothing_is_left(fixtures)
