@@ -300,11 +300,11 @@ def containers() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     ]
 
 
-def test_kubernetes_has_the_authority_alone_and_beside_an_agent_the_worker_and_the_migration() -> None:
-    assert sorted(name for name, _, _ in containers()) == ["authority", "authority", "migrate", "worker"]
+def test_kubernetes_has_every_program_the_migration_and_an_authority_beside_an_agent() -> None:
+    assert sorted(name for name, _, _ in containers()) == sorted([*PROGRAMS, "authority", "migrate"])
     kinds = [one["kind"] for one in manifests()]
     assert {kind: kinds.count(kind) for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")} == {
-        "Service": 1, "PodDisruptionBudget": 2, "NetworkPolicy": 2,
+        "Service": 4, "PodDisruptionBudget": 2, "NetworkPolicy": 6,
     }  # fmt: skip
 
 
@@ -319,8 +319,11 @@ def test_a_container_runs_a_command_that_is_there_with_settings_that_are(
     waits = 5 if "lifecycle" in container else 0
     assert pod.get("terminationGracePeriodSeconds", 30) >= graceful_seconds(command) + waits + 5
     if program in PROGRAMS:
-        secrets = {"DATABASE_URL": "postgresql://a:b@db.example/sentinel"}
-        given = {name: one.get("value") or secrets.get(name.partition("_")[2], SECRET) for name, one in env.items()}
+        address = "postgresql://a:b@db.example/sentinel"
+        given = {
+            name: one.get("value") or (address if name.endswith("_DATABASE_URL") else SECRET)
+            for name, one in env.items()
+        }
         assert unreadable(program, given, bare) == ""
 
 
@@ -330,7 +333,8 @@ def test_probes_ask_where_the_program_answers(program: str, container: dict[str,
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     (variable,) = HEALTH_PORTS.keys() & env.keys()
     assert env[variable] == str(HEALTH_PORTS[variable]) == str(ports["health"])
-    assert env[variable.removesuffix("_PORT") + "_HOST"] == "0.0.0.0", "the kubelet asks from outside the pod"
+    host = variable.removesuffix("_PORT").replace("BOARD", "CONSOLE") + "_HOST"
+    assert env[host] == "0.0.0.0", "the kubelet asks from outside the pod"
     probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
     assert all(one["port"] == "health" and one["path"] in HEALTH for one in probes.values())
     assert (probes["liveness"]["path"], probes["readiness"]["path"]) == ("/healthz", "/readyz"), (
@@ -340,15 +344,33 @@ def test_probes_ask_where_the_program_answers(program: str, container: dict[str,
 
 def test_ports_between_pods_are_the_ones_that_are_listened_on() -> None:
     listened = {port["containerPort"] for _, container, _ in containers() for port in container.get("ports", [])}
-    outside = {53, 5432, 587}
+    outside = {53, 443, 5432, 587}
     for one in manifests():
         rules = (
             [*one["spec"].get("ingress", []), *one["spec"].get("egress", [])] if one["kind"] == "NetworkPolicy" else []
         )
         named = {port["port"] for rule in rules for port in rule["ports"]}
         assert named <= listened | outside, one["metadata"]
-    (service,) = (one for one in manifests() if one["kind"] == "Service")
-    assert [port["port"] for port in service["spec"]["ports"]] == [Settings().port]
+    services = {one["metadata"]["name"]: one["spec"]["ports"] for one in manifests() if one["kind"] == "Service"}
+    console = ConsoleSettings()
+    ports = {
+        "authority": Settings().port,
+        "console": console.port,
+        "board": console.board_port,
+        "orders": OrderReviewSettings().port,
+    }
+    assert {name: [port["port"] for port in found] for name, found in services.items()} == {
+        f"sentinel-{name}": [port] for name, port in ports.items()
+    }  # fmt: skip
+
+
+def test_what_everybody_reaches_has_no_secret_by_which_anything_is_decided() -> None:
+    forbidden = {"SENTINEL_DATABASE_URL", "SENTINEL_SECRET_KEYS", "SENTINEL_SECOND_FACTOR_SECRETS", "CONSOLE_PASSWORD"}
+    (pod,) = (container for name, container, _ in containers() if name == "board")
+    kubernetes = {one["name"] for one in pod["env"]}
+    compose = {*OURS["board"]["environment"], *re.findall(r"\$\{(\w+)", str(OURS["board"]["environment"]))}
+    for names in (kubernetes, compose, set(example("board"))):
+        assert "SENTINEL_PUBLIC_DATABASE_URL" in names and not names & forbidden
 
 
 def test_no_pod_runs_as_root_or_with_more_than_it_needs() -> None:
