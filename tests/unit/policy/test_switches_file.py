@@ -93,3 +93,21 @@ def test_the_file_is_read_again_when_it_changes_and_what_cannot_be_used_is_an_em
 def test_a_misspelt_name_gets_the_nearest_one(tmp_path: Path) -> None:
     written(tmp_path, GOOD)
     assert SwitchFile(tmp_path).declared.hint("a.onne") == 'did you mean "a.one"?'
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("a: 1\npolicy: sample # one\n", True), ('policy: "sample"\n', True), ("policy:\n  sample\n", True), ("{policy: sample}\n", True),
+     ('"policy": sample\n', True), ("policy: >-\n  sample\n", True), ("policy: sample\n  [\n", True), ("a:\n  policy: sample\n", False),
+     ("# policy: sample\n", False), ("policy: [\n", False)],
+)  # fmt: skip
+def test_a_policy_is_known_however_its_file_says_its_id(tmp_path: Path, text: str, names: bool) -> None:
+    (tmp_path / "one.yaml").write_text(text)
+    (tmp_path / "other.yaml").write_text("policy: other\n")
+    path = tmp_path / "switches.yaml"
+    path.write_text(GOOD.replace("policy: p", "policy: sample"))
+    if names:
+        assert read_switches(path)["a.one"].policy == "sample"
+    else:
+        with pytest.raises(PolicyError, match="policy"):
+            read_switches(path)
