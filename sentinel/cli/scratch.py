@@ -65,7 +65,8 @@ def scratch_environment(url: str | None, policies: ReloadablePolicies) -> Iterat
 def _database(url: str | None) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         named = os.environ.get(SERVER)
-        beside = _beside(named or url, stack) if named or url else None
+        server = named or url
+        beside = _beside(server, stack) if server else None
         if beside is None and named:
             raise UnsafeConfiguration(f"{SERVER}: its login must be able to make databases and roles")
         if beside is None:
