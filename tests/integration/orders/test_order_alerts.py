@@ -13,7 +13,7 @@ import pytest
 from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT
 from sentinel.store.database import ORDERS, Pool, with_role
 from tests.support.harness import at_once
-from tests.support.scripted_server import Asked, Script, ScriptedServer, faults
+from tests.support.scripted_server import Asked, Script, ScriptedServer, deadline_for, faults
 from tests.support.shop_server import review
 from worker.orders.alerts import (
     RAISE,
@@ -79,7 +79,7 @@ def ok(asked: Asked) -> None:
 def test_a_channel_that_is_down_is_tried_until_it_takes_the_alert_and_shown_meanwhile(
     desk: Desk, server: ScriptedServer
 ) -> None:
-    alerts = desk.alerts(SlackChannel(server.url + "/T/B/x", LOOPBACK_CLIENT, deadline_seconds=0.5))
+    alerts = desk.alerts(SlackChannel(server.url + "/T/B/x", LOOPBACK_CLIENT, deadline_seconds=deadline_for("timeout")))
     alerts.raise_alert(held())
     fails: list[tuple[Script, str]] = [
         (lambda asked: asked.answer(503, b""), "http_503"), (lambda asked: asked.answer(404, b"no_service", "text/plain"), "http_404"),
@@ -174,7 +174,7 @@ def test_a_channel_inside_is_never_called(server: ScriptedServer, url: str) -> N
 def test_whatever_a_channel_answers_is_a_word_or_two(server: ScriptedServer, name: str) -> None:
     server.script, known = faults(b"ok")[name]
     alert = Alert(uuid.uuid4(), "order_held", "demo", "o-1", "held", {}, 1)
-    said = SlackChannel(server.url, LOOPBACK_CLIENT, deadline_seconds=0.4 if known == "timeout" else 8.0).send(alert)
+    said = SlackChannel(server.url, LOOPBACK_CLIENT, deadline_seconds=deadline_for(known)).send(alert)
     assert (
         said is None
         if known == "answered" and name not in ("429", "500", "redirect", "HTML", "a yes as HTML", "deep")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.busy import overload
 from tests.support.effects_server import (
     EffectsServer,
     InMemory,
@@ -19,7 +20,7 @@ from tests.support.effects_server import (
 )
 from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.recording_server import problem
-from tests.support.scripted_server import faults
+from tests.support.scripted_server import deadline_for, faults
 from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled
 from worker.settlement.effects import Effects
 from worker.settlement.registry import HttpSystem
@@ -57,7 +58,7 @@ def over_http(
 def test_no_fault_of_a_naive_server_makes_two_effects(
     ledger_fixtures: LedgerFixtures, records: Effects, servers: list[EffectsServer], does_it: bool
 ) -> None:
-    saga = over_http(servers, records, patience_seconds=0.15)
+    saga = over_http(servers, records, patience_seconds=0.15 * overload())
     for number, fault in enumerate(FAULTS.values()):
         for server in servers:
             server.faults += [("POST", does_it, fault), ("GET", False, fault)]
@@ -79,7 +80,7 @@ def test_a_call_that_may_still_be_under_way_is_not_made_again(
         servers[0].faults.append(("POST", False, lambda asked, late=late: late.append(asked)))
         row = allowed_row(ledger_fixtures, f"wait_{wait:g}")
         saga = over_http(servers, records, in_flight_seconds=wait)
-        hasty = over_http(servers, records, in_flight_seconds=wait, patience_seconds=0.5)
+        hasty = over_http(servers, records, in_flight_seconds=wait, patience_seconds=deadline_for("timeout"))
         assert isinstance(hasty.settle(row, row.start_id), NoAnswer)
         row = taken_over(ledger_fixtures, row.ledger_entry_id)
         saga.settle(row, row.start_id)

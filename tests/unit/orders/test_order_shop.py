@@ -169,7 +169,7 @@ def test_while_the_look_says_nothing_nothing_is_asked_again(naive: ShopServer, l
 
 
 def test_a_slow_shop_that_ships_after_the_deadline_ships_once(naive: ShopServer) -> None:
-    shop, one, operation_id = HttpShop(naive.url, timeout_seconds=0.3), review(), uuid.uuid4()
+    shop, one, operation_id = HttpShop(naive.url, timeout_seconds=deadline_for("timeout")), review(), uuid.uuid4()
     naive.faults.append(("POST", False, _late))
     assert isinstance(perform(shop, one, EffectKind.FULFIL, operation_id), NoAnswer)
     # Nobody knows yet: it may be under way, and it is.

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.harness import scaled
-from tests.support.scripted_server import Script, faults
+from tests.support.scripted_server import deadline_for, faults
 from tests.support.stripe_server import StripeServer, stripe_error
 from worker.outbound.effects import NoAnswer, Refused, Settled
 from worker.refunds.rows import LedgerRow
@@ -164,9 +164,9 @@ def test_no_status_without_stripes_own_error_says_anything(status: int) -> None:
 def test_a_broken_answer_is_never_done_and_the_next_look_knows(
     wire: StripeServer, payments: Payments, name: str, happens: bool
 ) -> None:
-    reference, hasty, stripe = uuid.uuid4(), system(wire, payments, seconds=0.3), system(wire, payments)
+    script, known = faults(b'{"id":"re_1"')[name]
+    reference, hasty, stripe = uuid.uuid4(), system(wire, payments, seconds=deadline_for(known)), system(wire, payments)
     payments.entries[reference] = "lge_1"
-    script: Script = faults(b'{"id":"re_1"')[name][0]
     wire.faults.append(("POST", happens, script))
     # A server that hangs keeps the call until its deadline; whatever came, what is there is found.
     first = hasty.settle(row(), reference)
