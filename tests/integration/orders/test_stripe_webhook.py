@@ -64,7 +64,7 @@ def test_nothing_that_stripe_did_not_just_sign_is_kept(intake: OrderFixtures, se
     good = server.signature(body, SECRET)
     signature = {
         "none": None, "other secret": server.signature(body, "whsec_" + "x" * 32), "another body": server.signature(body + b" ", SECRET),
-        "old": server.signature(body, SECRET, now - 301), "from the future": server.signature(body, SECRET, now + 301),
+        "old": server.signature(body, SECRET, now - 301), "from the future": server.signature(body, SECRET, now + 900),
         "no time": good.partition(",")[2], "two times": f"t={now - 999}," + good, "empty": "t=,v1=",
     }[way]  # fmt: skip
     assert post(intake, body, signature).status_code == 401
