@@ -54,9 +54,7 @@ _PUBLIC = "SENTINEL_PUBLIC_DATABASE_URL"
 def _addresses(only: str | None) -> Iterator[dict[str, str]]:
     """The addresses of the database, by the setting: the given ones, else those of the embedded server's logins."""
     public, board = os.environ.get(_PUBLIC), os.environ.get("SENTINEL_BOARD_DATABASE_URL")
-    if only == "public" and public:
-        yield {"database_url": "", "public_database_url": public, "board_database_url": board or public}
-    elif os.environ.get("SENTINEL_DATABASE_URL"):
+    if os.environ.get("SENTINEL_DATABASE_URL") or (only == "public" and public):
         yield {}
     else:
         own = _PUBLIC if only == "public" else "SENTINEL_DATABASE_URL"

@@ -17,7 +17,7 @@ from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.authority.public_ids import load_public_id_generators
 from sentinel.authority.switches import SwitchFile
 from sentinel.core.public_ids import PublicIdGenerator
-from sentinel.store.database import BOARD, PUBLIC, Pool, with_role
+from sentinel.store.database import BOARD, Pool, with_role
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,10 @@ class Context:
 def build_context(settings: ConsoleSettings, audience: Audience, *, stopping: Callable[[], bool]) -> Context:
     """The parts of one process. Nothing connects before the first request."""
     login = settings.login_of(audience)
-    name = "public" if login.role == PUBLIC else "console"
-    pool = Pool(with_role(login.url, login.role, application_name=name), size=login.connections)
+    pool = Pool(with_role(login.url, login.role, application_name=login.name), size=login.connections)
     ledger = pool
-    if settings.ledger_url not in ("", login.url):
-        ledger = Pool(with_role(settings.ledger_url, login.role, application_name=name), size=login.connections)
+    if login.ledger_url:
+        ledger = Pool(with_role(login.ledger_url, login.role, application_name=login.name), size=login.connections)
     inspector = PolicyInspector(settings.policies_dir)
     ids = cache(lambda: load_public_id_generators(pool, settings.public_id_secrets)[0])
     board_url = with_role(settings.board_database_url or login.url, BOARD, application_name="board")

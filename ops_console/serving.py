@@ -61,8 +61,8 @@ def _require_databases(settings: ConsoleSettings, shares: Sequence[_Share]) -> N
     for share in shares:
         login = settings.login_of(share.audience)
         logins[login.url, login.role] += share.processes * login.connections
-        if settings.ledger_url not in ("", login.url):
-            ledgers[settings.ledger_url, login.role] += share.processes * login.connections
+        if login.ledger_url:
+            ledgers[login.ledger_url, login.role] += share.processes * login.connections
         boards[settings.board_database_url or login.url] += share.processes * settings.board_pool_size
     for (url, role), connections in logins.items():
         require_ready(url, role, connections=connections)

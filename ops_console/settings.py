@@ -36,11 +36,13 @@ _MOST_OF_ADDRESS = "Of these from one address; as many as in all behind a proxy,
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Whose connections a process opens, where, and how many."""
+    """Whose connections a process opens, where, how many, and what they are called there. `ledger_url` is "" where the ledger is there too."""
 
     role: str
     url: str
     connections: int
+    name: str
+    ledger_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +183,10 @@ class ConsoleSettings:
 
     def login_of(self, audience: Audience) -> Login:
         """Who asks the database for an audience, beside the board's reader."""
+        role, url, connections, name = CONSOLE, self.database_url, self.pool_size, "console"
         if audience is Audience.PUBLIC and self.public_database_url:
-            return Login(PUBLIC, self.public_database_url, self.board_pool_size)
-        return Login(CONSOLE, self.database_url, self.pool_size)
+            role, url, connections, name = PUBLIC, self.public_database_url, self.board_pool_size, "public"
+        return Login(role, url, connections, name, self.ledger_url if self.ledger_url != url else "")
 
     @property
     def public_origin(self) -> str:

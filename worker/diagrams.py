@@ -6,7 +6,7 @@ console highlights by them the path that a row or an order took.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -278,16 +278,26 @@ def order_lanes() -> Diagram:
     )  # fmt: skip
 
 
+def draw_command(what: str, diagram: Callable[[], Diagram]) -> click.Command:
+    """The command `draw` of a group of commands."""
+
+    @click.command("draw", help=f"Write the drawing of {what} (Mermaid and SVG) into a folder.")
+    @click.option(
+        "--folder",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        default=Path("deploy"),
+        show_default=True,
+    )
+    def draw(folder: Path) -> None:
+        for file in diagram().write(folder):
+            click.echo(str(file))
+
+    return draw
+
+
 @click.group()
 def states() -> None:
     """The table of a row's states."""
 
 
-@states.command()
-@click.option(
-    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("deploy"), show_default=True
-)
-def draw(folder: Path) -> None:
-    """Write the drawing of the states (Mermaid and SVG) into a folder."""
-    for file in ledger_states().write(folder):
-        click.echo(str(file))
+states.add_command(draw_command("the states", ledger_states))

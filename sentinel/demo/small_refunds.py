@@ -58,7 +58,7 @@ class SmallRefunds:
         """Whether a command did its work; its output is in the log of this name."""
         done = self._processes.run(name, [sys.executable, "-m", module, *arguments], env, stdin=stdin) == 0
         if not done:
-            self._say(f"The small refunds stay off: see {self._data_dir / 'log' / f'{name}.log'}")
+            self._stays_off(f"see {self._data_dir / 'log' / f'{name}.log'}")
         return done
 
     def _turned_on(self) -> bool:
@@ -74,11 +74,14 @@ class SmallRefunds:
             for name, percent in ((MASTER, 100), (SWITCH, 5), (SWITCH, 100)):
                 turn_switch_on(pool, admin, declared, name, canary_percent=percent, reason="the demo")
         except SentinelError as error:
-            self._say(f"The small refunds stay off: {error.detail}")
+            self._stays_off(error.detail)
             return False
         finally:
             pool.close()
         return True
+
+    def _stays_off(self, why: str) -> None:
+        self._say(f"The small refunds stay off: {why}")
 
     def _email(self, role: str) -> str:
         return next(person["email"] for person in self._access.operators if person["role"] == role)

@@ -5,13 +5,12 @@ Exit status: 0 all well, 1 something was refused or failed, 2 usage or settings,
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from sentinel.platform.command_line import OneLineCommand, one_line_errors
-from worker.diagrams import order_lanes
+from worker.diagrams import draw_command, order_lanes
 from worker.orders.replay_cli import replay_orders, sign_webhook, sources
 
 
@@ -44,14 +43,7 @@ def lanes() -> None:
     """The table of an order's lanes."""
 
 
-@lanes.command()
-@click.option(
-    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("deploy"), show_default=True
-)
-def draw(folder: Path) -> None:
-    """Write the drawing of the lanes (Mermaid and SVG) into a folder."""
-    for file in order_lanes().write(folder):
-        click.echo(str(file))
+lanes.add_command(draw_command("the lanes", order_lanes))
 
 
 for command in (replay_orders, sign_webhook, sources):

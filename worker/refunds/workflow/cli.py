@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.text import Text
 from rich.tree import Tree
 
-from worker.diagrams import refund_workflow
+from worker.diagrams import draw_command, refund_workflow
 from worker.presentation import out, simulation_table
 from worker.refunds.build import open_client, open_ledger, open_simulator
 from worker.refunds.enqueue import reads_rows, say_refused
@@ -26,14 +25,7 @@ def workflow() -> None:
     """The refund workflow: its graph, a row's way through it, and where rows would end."""
 
 
-@workflow.command()
-@click.option(
-    "--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("deploy"), show_default=True
-)
-def draw(folder: Path) -> None:
-    """Write the drawing of the graph (Mermaid and SVG) into a folder."""
-    for file in refund_workflow().write(folder):
-        click.echo(str(file))
+workflow.add_command(draw_command("the graph", refund_workflow))
 
 
 @workflow.command()
