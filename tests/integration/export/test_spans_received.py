@@ -92,9 +92,7 @@ def test_an_agents_call_of_a_tool_is_one_trace_to_the_authority_without_its_argu
 def test_a_workers_batch_is_one_trace_to_the_authority(fixtures: Fixtures, collector: Collector) -> None:
     ledger = LedgerFixtures(fixtures.url, fixtures.tenant_id)
     with traced_authority(fixtures) as url:
-        ledger.add(
-            *[new_row(f"row_private_{number}") for number in range(12)]
-        )  # what comes while one is asked goes together
+        ledger.add(*[new_row(f"row_private_{number}") for number in range(12)])
         worker = worker_process(
             ["--once"], database_url=fixtures.url, authority_url=url, SENTINEL_REFUND_AGENT_API_KEY=fixtures.key,
             SENTINEL_TENANT_ID=str(fixtures.tenant_id), WORKER_GUARD_TIMEOUT_SECONDS="10", WORKER_LEASE_SECONDS="40",
@@ -108,7 +106,8 @@ def test_a_workers_batch_is_one_trace_to_the_authority(fixtures: Fixtures, colle
     assert set(collector.ways("sentinel.guard.batch")) == {batch}
     services = {one["name"]: one["service"] for one in collector.spans()}
     assert [services[name] for name in batch] == ["sentinel-worker", "sentinel-worker", "sentinel"]
-    for of_batch in [one for one in collector.spans() if one["name"] == batch[0]]:
-        assert list(of_batch["told"]) == ["worker.rows"] and not of_batch["events"]
-        assert 2 <= of_batch["told"]["worker.rows"] <= 12
+    of_batches = [one for one in collector.spans() if one["name"] == batch[0]]
+    assert all(list(one["told"]) == ["worker.rows"] and not one["events"] for one in of_batches)
+    # How many are asked about together depends on how fast they come: one may be left to go alone.
+    assert sum(one["told"]["worker.rows"] for one in of_batches) == 12
     assert b"private" not in b"".join(asked.body for asked in collector.asked)
