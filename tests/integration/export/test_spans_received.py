@@ -108,6 +108,6 @@ def test_a_workers_batch_is_one_trace_to_the_authority(fixtures: Fixtures, colle
     assert [services[name] for name in batch] == ["sentinel-worker", "sentinel-worker", "sentinel"]
     of_batches = [one for one in collector.spans() if one["name"] == batch[0]]
     assert all(list(one["told"]) == ["worker.rows"] and not one["events"] for one in of_batches)
-    # How many are asked about together depends on how fast they come: one may be left to go alone.
+    # Three lanes claim at once and share the rows as it happens: one row may be left to go alone.
     assert sum(one["told"]["worker.rows"] for one in of_batches) == 12
     assert b"private" not in b"".join(asked.body for asked in collector.asked)

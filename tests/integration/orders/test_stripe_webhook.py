@@ -62,6 +62,7 @@ def test_nothing_that_stripe_did_not_just_sign_is_kept(intake: OrderFixtures, se
     body = server.event("refund.failed", {"object": "refund", "id": "re_1", "payment_intent": "pi_1"})
     now = int(time.time())
     good = server.signature(body, SECRET)
+    # The future is well beyond what is allowed, because the time until it is checked brings it nearer.
     signature = {
         "none": None, "other secret": server.signature(body, "whsec_" + "x" * 32), "another body": server.signature(body + b" ", SECRET),
         "old": server.signature(body, SECRET, now - 301), "from the future": server.signature(body, SECRET, now + 900),
