@@ -129,9 +129,11 @@ def _in_order(shape: type[Answer]) -> Callable[[pq.abc.PGresult], Sequence[Answe
 
 
 # Each is the whole work of a batch in one round trip.
+_RECORDS = (*(f"{name}[]" for name in TYPES), "int4"), pack_batch, _in_order(Recorded)
 RECORD_DECISIONS: BatchStatement[GuardRow, Recorded] = BatchStatement(
-    "record_decisions", b"select * from sentinel.record_decisions($1, $2, $3, $4, $5, $6)",
-    (*(f"{name}[]" for name in TYPES), "int4"), pack_batch, _in_order(Recorded),
+    "record_decisions", b"select * from sentinel.record_decisions($1, $2, $3, $4, $5, $6)", *_RECORDS,
+    alone=BatchStatement("record_decisions_alone", b"select * from sentinel.record_decisions_alone($1, $2, $3, $4, $5, $6)", *_RECORDS),
+    alone_after="SNTRP",
 )  # fmt: skip
 PEEK_DECISIONS: BatchStatement[GuardRow, Peeked] = BatchStatement(
     "peek_decisions", b"select seq, decision, reason_code from sentinel.peek_decisions($1)", ("jsonb",),

@@ -55,7 +55,7 @@ class BatchStatement(Generic[Row, Result]):
     `name` is the prepared statement's, `sql` has $1, $2, …; `types` names the parameters' types ("jsonb", "int4", "sentinel.guard_row[]"),
     which each connection resolves. `encode` takes rows and the milliseconds that locks may be waited for, and gives binary
     parameters, arrays with 0 for their element's type; `decode` takes the answer in binary and gives results in the order of the rows,
-    which it may read later.
+    which it may read later. Where it ends with the SQLSTATE of `alone_after`, `alone` is executed instead, in a transaction of its own.
     """
 
     name: str
@@ -63,6 +63,12 @@ class BatchStatement(Generic[Row, Result]):
     types: tuple[str, ...]
     encode: Callable[[Sequence[Row], int], list[bytes | None]]
     decode: Callable[[pq.abc.PGresult], Sequence[Result]]
+    alone: BatchStatement[Row, Result] | None = None
+    alone_after: str = ""
+
+    def following(self, error: psycopg.Error) -> BatchStatement[Row, Result] | None:
+        """What is to be executed after this error, if anything."""
+        return self.alone if error.diag.sqlstate == self.alone_after else None
 
 
 def milliseconds_of(wait_seconds: float) -> int:
@@ -137,7 +143,12 @@ def commit_rows(
     """Commit `rows` together, for callers without an event loop. Raises as `call_with_retry_within`."""
 
     def call(connection: Any, left_seconds: float) -> Sequence[Result]:
-        return run_statement(connection, statement, rows, milliseconds_of(left_seconds))
+        try:
+            return run_statement(connection, statement, rows, milliseconds_of(left_seconds))
+        except psycopg.Error as error:
+            if (following := statement.following(error)) is None:
+                raise
+            return run_statement(connection, following, rows, milliseconds_of(left_seconds))
 
     return call_with_retry_within(pool, call, wait_seconds)
 
@@ -195,7 +206,10 @@ class LoopConnections:
             try:
                 return await connection.run(statement, rows, milliseconds_of(attempts.left_seconds))
             except psycopg.Error as error:
-                attempts.failed(error, is_silent=connection.is_silent)
+                if (following := statement.following(error)) is None:
+                    attempts.failed(error, is_silent=connection.is_silent)
+                else:
+                    statement = following
             finally:
                 mine.give_back(connection)
 

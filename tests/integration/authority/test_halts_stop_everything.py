@@ -6,13 +6,17 @@ import itertools
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 
 from sentinel.authority.actor import local_administrator
+from sentinel.authority.decisions import record_decisions
 from sentinel.authority.halts import lift_halt, set_halt
 from tests import mutants
+from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import Desk, at_once, desks, dump, scaled
 
@@ -105,8 +109,8 @@ def passed_a_halt(fixtures: Fixtures, rounds: int, *, threads: int = 6) -> list[
 def started_after_a_halt(fixtures: Fixtures) -> list[str]:
     """Starts and allowed decisions whose transaction is between that of a halt and that of its end."""
     events = fixtures.admin.execute(
-        "select kind, body::json from sentinel.events order by transaction_id, kind"
-    ).fetchall()  # fmt: skip
+        "select kind, body::json from sentinel.events order by transaction_id, occurred_at, event_id"
+    ).fetchall()
     found, in_force = [], set[str]()
     for kind, body in events:
         if kind == "halt_set":
@@ -123,6 +127,51 @@ def test_nothing_starts_or_is_allowed_after_a_halts_commit_under_load(fixtures: 
     rounds = scaled(12)
     print(f"N={rounds} flips")
     assert passed_a_halt(fixtures, rounds) == []
+
+
+WAITS = """
+select a.backend_xid::text is null from pg_locks l join pg_stat_activity a using (pid)
+where l.locktype = 'advisory' and not l.granted and a.datname = current_database()
+"""
+
+
+def waits_without_a_number(fixtures: Fixtures) -> bool:
+    """Once somebody waits for an advisory lock: whether its transaction has no number yet, so nothing written."""
+    until = time.monotonic() + 1.5
+    while (found := fixtures.admin.execute(WAITS).fetchone()) is None:
+        assert time.monotonic() < until, "nobody waits"
+        time.sleep(0.002)
+    return bool(found[0])
+
+
+@pytest.mark.parametrize("rows", [1, 3], ids=["alone", "in a set"])
+def test_what_waits_for_the_end_of_a_halt_comes_behind_it_in_the_log(fixtures: Fixtures, rows: int) -> None:
+    """The feed has transactions in the order of their numbers, and one gets its number with its first write. These write new terms too."""
+    halt_id = halt(fixtures, "tenant", "")
+    with psycopg.connect(fixtures.url) as other, ThreadPoolExecutor(1) as thread:
+        other.execute("select sentinel.take_halt_lock()")
+        asked = thread.submit(
+            record_decisions, fixtures.authority.pool, rows_of(fixtures, [body_of() for _ in range(rows)])
+        )
+        assert waits_without_a_number(fixtures)
+        other.execute(
+            "select sentinel.lift_halt(%s, %s, 'who', 'over', gen_random_uuid())", [fixtures.tenant_id, halt_id]
+        )
+        other.commit()
+        assert {one.decision for one in asked.result(30)} == {"ALLOW"}
+    assert started_after_a_halt(fixtures) == []
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_start_that_waits_for_the_halt_lock_has_written_nothing(fixtures: Fixtures) -> None:
+    body = body_of()
+    permit = fixtures.guard(body)
+    with psycopg.connect(fixtures.url) as other, ThreadPoolExecutor(1) as thread:
+        other.execute("select sentinel.take_halt_lock()")
+        asked = thread.submit(fixtures.start, body, permit)
+        assert waits_without_a_number(fixtures)
+        other.commit()
+        assert asked.result(30).status_code == 200
 
 
 def test_mutant_that_starts_without_the_halt_lock_starts_under_a_halt_and_is_caught(database_url: str) -> None:

@@ -173,10 +173,10 @@ def test_terms_that_somebody_puts_in_at_the_moment_are_not_waited_for(fixtures: 
 
 
 PUT_IN_TERMS = replace(
-    RECORD_DECISIONS, name="put_in_terms", sql=b"select sentinel.known_terms($1) is null, $2, $3, $4, $5, $6",
+    RECORD_DECISIONS, name="put_in_terms", sql=b"select sentinel.put_in_terms(sentinel.known_terms($1)) is null, $2, $3, $4, $5, $6",
     decode=lambda result: [],
 )  # fmt: skip
-"""The beginning of `record_decisions`, before any lock."""
+"""What `record_decisions` does of terms."""
 TERMS = "select count(*), count(distinct hash) from sentinel.decision_terms"
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from sentinel.authority.actor import Actor
@@ -18,6 +20,7 @@ from sentinel.authority.halts import heartbeat_status, lift_halt, list_halts
 from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
 from sentinel.core.operation import build_operation
 from tests import mutants
+from tests.integration.authority.test_halts_stop_everything import waits_without_a_number
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import let_permits_expire
 from tests.support.verbs import guarded
@@ -210,6 +213,38 @@ def test_under_concurrency_never_more_than_declared_and_one_halt(database_url: s
         assert fixtures.broken_invariants() == []
     finally:
         fixtures.close()
+
+
+def test_who_trips_a_breaker_waits_to_be_alone_in_a_transaction_that_wrote_nothing(ten: Fixtures) -> None:
+    """What its first attempt wrote gave it a place in the log: before what is lifted or halted while it waits."""
+    caller = callers(ten)
+    rows = [decided_row(ten.authority, caller, operation(), has_start_step=True, elapsed_ms=0) for _ in range(12)]
+    with psycopg.connect(ten.url) as other, ThreadPoolExecutor(1) as thread:
+        other.execute("select pg_advisory_xact_lock_shared(sentinel.halt_lock())")
+        asked = thread.submit(record_decisions, ten.authority.pool, rows)
+        assert waits_without_a_number(ten)
+        other.commit()
+        assert [one.reason_code for one in asked.result(30)].count("velocity_halted") == 1
+    assert ten.broken_invariants() == []
+
+
+FEED = """
+select array_agg(coalesce(e.body::json->>'decision', e.kind) order by f.position)
+from sentinel.feed f join sentinel.events e using (tenant_id, event_id) where e.kind in ('decision', 'start', 'halt_set')
+"""
+
+
+def test_what_a_batch_allowed_before_it_tripped_a_breaker_stands_before_the_halt(ten: Fixtures) -> None:
+    """Rows are decided in the order of their keys; their events' ids were made as they came: here the other way round."""
+    caller = callers(ten)
+    asked = sorted((operation() for _ in range(12)), key=lambda one: one.idempotency_key, reverse=True)
+    rows = [
+        decided_row(ten.authority, caller, one, has_start_step=True, elapsed_ms=0, start_id=uuid.uuid4())
+        for one in asked
+    ]
+    record_decisions(ten.authority.pool, rows)
+    ten.run_housekeeping()
+    assert ten.one(FEED) == ["ALLOW", "start"] * 10 + ["DENY", "halt_set", "DENY"]
 
 
 @pytest.mark.parametrize(

@@ -85,23 +85,34 @@ begin
   return found;
 end $$;
 
--- These terms with their numbers in decision_terms, where what is new is put in. Nobody waits for anybody here, so a budget that is locked
--- holds up who wants it and nobody else.
-create or replace function sentinel.known_terms(terms sentinel.guard_terms[]) returns sentinel.guard_terms[] language plpgsql as $$
+-- These terms with their numbers in decision_terms; null for what is new. Asked before the locks are taken.
+create or replace function sentinel.known_terms(terms sentinel.guard_terms[]) returns sentinel.guard_terms[] language plpgsql stable as $$
 declare
   one sentinel.guard_terms;
 begin
   for place in 1 .. cardinality(terms) loop
     one := terms[place];
     one.terms_id := (select min(k.terms_id) from sentinel.decision_terms k where k.hash = one.hash);
-    if one.terms_id is null then
-      insert into sentinel.decision_terms
-        (hash, policy_id, policy_version, policy_label, policy_digest, agent_id, decision, reason_code, pack_template, limit_keys,
-         action, risk_class, request_template)
-      values (one.hash, one.policy_id, one.policy_version, one.policy_label, one.policy_digest, one.agent_id, one.verdict, one.reason_code,
-         one.pack_template, one.own_keys, one.action, one.risk_class, one.request_template)
-      returning terms_id into one.terms_id;
-    end if;
+    terms[place] := one;
+  end loop;
+  return terms;
+end $$;
+
+-- The same with what is new put in, under the locks, like all that a decision writes. Nobody waits for anybody here, so who brings new
+-- terms holds up nobody who brings the same.
+create or replace function sentinel.put_in_terms(terms sentinel.guard_terms[]) returns sentinel.guard_terms[] language plpgsql as $$
+declare
+  one sentinel.guard_terms;
+begin
+  for place in 1 .. cardinality(terms) loop
+    one := terms[place];
+    continue when one.terms_id is not null;
+    insert into sentinel.decision_terms
+      (hash, policy_id, policy_version, policy_label, policy_digest, agent_id, decision, reason_code, pack_template, limit_keys,
+       action, risk_class, request_template)
+    values (one.hash, one.policy_id, one.policy_version, one.policy_label, one.policy_digest, one.agent_id, one.verdict, one.reason_code,
+       one.pack_template, one.own_keys, one.action, one.risk_class, one.request_template)
+    returning terms_id into one.terms_id;
     terms[place] := one;
   end loop;
   return terms;

@@ -129,6 +129,7 @@ begin
                where s.tenant_id = t.tenant_id and sentinel.once_folded(s.once_key) = sentinel.once_folded(r.once_key) and s.once_live) then
     return null;
   end if;
+  if t.terms_id is null then t := (sentinel.put_in_terms(array[t]))[1]; end if;
   if not sentinel.count_alone(rates, moment) then return null; end if;
   if r.amount_minor is not null and cardinality(sums) > 0 then
     foreach l in array limits loop buckets := buckets || sentinel.part_of(l."window", l.bucket_seconds, l.zone, moment); end loop;

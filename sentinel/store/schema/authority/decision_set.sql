@@ -222,6 +222,7 @@ begin
   crowded := array(select c.principal_id from sentinel.crowded_keys c where c.valid_until > began);
   locks := sentinel.locks_of_batch(terms, batch, rates);
   perform sentinel.take_locks(locks, deadline);
+  if exists (select from unnest(terms) as t where t.terms_id is null) then terms := sentinel.put_in_terms(terms); end if;
 
   moment := clock_timestamp();
   parts := sentinel.parts_of(limits, moment);
@@ -324,9 +325,17 @@ begin
   return query select * from sentinel.record_rows(asks, crowded, began);
 end $$;
 
+-- What is read behind a lock must be what its last holder left.
+create or replace function sentinel.require_read_committed() returns void language plpgsql as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'decisions need READ COMMITTED' using errcode = 'invalid_transaction_state';
+  end if;
+end $$;
+
 -- One decision in plain statements where that is enough; else all of that is undone, its locks too, and it is a batch.
--- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, all of the batch is undone, its
--- locks with it, and made again alone: then the halt comes after all that was under way and before all that comes later.
+-- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, this ends with the SQLSTATE SNTRP, and the
+-- caller asks record_decisions_alone.
 -- The settings are for all that is called from here: the plans must not depend on how much there was when they were made.
 create or replace function sentinel.record_decisions(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.budget_sum[],
@@ -337,9 +346,7 @@ declare
   began timestamptz := clock_timestamp();
   one sentinel.guard_output;
 begin
-  if current_setting('transaction_isolation') <> 'read committed' then
-    raise exception 'record_decisions needs READ COMMITTED' using errcode = 'invalid_transaction_state';
-  end if;
+  perform sentinel.require_read_committed();
   terms := sentinel.known_terms(terms);
   if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' then
     begin
@@ -350,10 +357,17 @@ begin
     end;
     patience_ms := greatest(1, patience_ms - ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer);
   end if;
-  begin
-    return query select * from sentinel.record_batch(terms, batch, limits, sums, rates, patience_ms, false);
-    return;
-  exception when sqlstate 'SNTRP' then null;
-  end;
-  return query select * from sentinel.record_batch(terms, batch, limits, sums, rates, patience_ms, true);
+  return query select * from sentinel.record_batch(terms, batch, limits, sums, rates, patience_ms, false);
+end $$;
+
+-- The same with nobody beside it, in a transaction of its own: a halt that it sets comes after all that was under way and before all that
+-- comes later, in time and, because nothing was written before, in the log.
+create or replace function sentinel.record_decisions_alone(
+  terms sentinel.guard_terms[], batch sentinel.guard_row[], limits sentinel.limit_terms[], sums sentinel.budget_sum[],
+  rates sentinel.rate_sum[], patience_ms integer default 2000
+) returns setof sentinel.guard_output language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off as $$
+begin
+  perform sentinel.require_read_committed();
+  return query select * from sentinel.record_batch(sentinel.known_terms(terms), batch, limits, sums, rates, patience_ms, true);
 end $$;

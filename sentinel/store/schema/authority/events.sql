@@ -126,7 +126,8 @@ begin
 end $$;
 
 -- Hands out feed positions to events whose transactions are all over, so that no position can appear late or be skipped.
--- Whole transactions at a time, so that the mark is one number and nothing before it is ever looked at again.
+-- Whole transactions at a time, so that the mark is one number and nothing before it is ever looked at again; within one, what was decided
+-- earlier comes earlier, and what came with a decision after it: its id was made after the decision's.
 -- One sequencer at a time; whoever comes second leaves at once.
 create or replace function sentinel.sequence_events(most integer) returns integer language plpgsql as $$
 declare
@@ -145,7 +146,7 @@ begin
   if last is null then return 0; end if;
   with fresh as materialized (
     select tenant_id, event_id,
-           row_number() over (partition by tenant_id order by transaction_id, event_id) as nth,
+           row_number() over (partition by tenant_id order by transaction_id, occurred_at, event_id) as nth,
            count(*) over (partition by tenant_id) as many
     from sentinel.event_rows where transaction_id > seen and transaction_id <= last
   ), heads as (
@@ -168,7 +169,7 @@ declare
 begin
   with fresh as materialized (
     select e.tenant_id, e.event_id,
-           row_number() over (partition by e.tenant_id order by e.transaction_id, e.event_id) as nth,
+           row_number() over (partition by e.tenant_id order by e.transaction_id, e.occurred_at, e.event_id) as nth,
            count(*) over (partition by e.tenant_id) as many
     from sentinel.event_rows e
     where (e.transaction_id < pg_snapshot_xmin(pg_current_snapshot()) or e.transaction_id > pg_snapshot_xmax(pg_current_snapshot()))

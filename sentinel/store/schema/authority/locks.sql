@@ -8,6 +8,8 @@
 --   4  rows of approvals: only under the state of their operation
 --   5  rows of budgets and usage_parts: only under 2 and 3, so there they never wait
 -- Who is further down may try a lock from further up, and goes on without it.
+-- What decides and starts writes nothing before it has 1: a transaction gets its number with its first write, and the log has transactions in
+-- the order of their numbers. So nothing that was allowed after a halt's end stands between the two.
 
 -- The lock of one owner's budgets: everything that any limit counts for this subject.
 create or replace function sentinel.budget_lock(tenant uuid, subject text) returns bigint language sql immutable parallel safe as
