@@ -211,6 +211,48 @@ begin
   return s;
 end $$;
 
+-- Moves what these states hold of each budget, a budget at once, where every state names its limits and their parts by number and each
+-- budget has just these slots in just these parts. Else it does nothing; returns whether it did. As settle_usage, which asks it first.
+create or replace function sentinel.settle_slots(held sentinel.operation_states[], settlement text) returns boolean language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off set enable_hashjoin = on as $$
+declare
+  fits boolean;
+  is_lost boolean;
+begin
+  with sums as materialized (
+    select s.tenant_id, s.terms_id, s.parts_id, s.limit_owner, sum(s.reserved_minor)::bigint as minor
+    from unnest(settle_slots.held) as s where s.reservation = 'held' group by 1, 2, 3, 4
+  ), named as materialized (                                               -- the budgets of a kind of state; '' for its owner's
+    select k.terms_id, k.parts_id, sentinel.policy_of(leg.limit_key) as policy_id, sentinel.subject_of(leg.limit_key) as subject,
+           array_agg(sentinel.limit_of(leg.limit_key) order by leg.nth) as limits, array_agg(leg.bucket order by leg.nth) as buckets
+    from (select distinct terms_id, parts_id from sums) as k
+    cross join lateral (select one.limit_keys from sentinel.decision_terms one where one.terms_id = k.terms_id offset 0) as t
+    cross join lateral (select one.buckets from sentinel.window_parts one where one.parts_id = k.parts_id offset 0) as w
+    cross join lateral unnest(t.limit_keys, w.buckets) with ordinality as leg (limit_key, bucket, nth)
+    group by 1, 2, 3, 4
+  ), asked as materialized (
+    select s.tenant_id, n.policy_id, case n.subject when '' then s.limit_owner else n.subject end as subject, n.limits, n.buckets, sum(s.minor)::bigint as minor
+    from sums as s join named as n on n.terms_id = s.terms_id and n.parts_id = s.parts_id group by 1, 2, 3, 4, 5
+  ), found as materialized (
+    select a.minor, b.found_at, coalesce(b.limits = a.limits and b.buckets = a.buckets, false) as is_same
+    from asked as a left join lateral (
+      select one.ctid as found_at, one.limits, one.buckets from sentinel.budgets one
+      where one.tenant_id = a.tenant_id and one.subject = a.subject and one.policy_id = a.policy_id offset 0) as b on true
+  ), looked as materialized (
+    select bool_and(f.is_same) and count(distinct f.found_at) = count(*) and not exists (
+             select from unnest(settle_slots.held) as s where s.reservation = 'held'
+             and (s.limit_keys is not null or s.limit_buckets is not null or s.limit_overrides is not null)) as fits, count(*) as budgets
+    from found as f
+  ), moved as (
+    update sentinel.budgets u set held = sentinel.slots_added(u.held, array_fill(-f.minor, array[cardinality(u.held)])),
+      captured = case when settlement = 'captured' then sentinel.slots_added(u.captured, array_fill(f.minor, array[cardinality(u.held)])) else u.captured end
+    from found as f where u.ctid = f.found_at and (select one.fits from looked as one) returning 1
+  )
+  select coalesce(l.fits, false), l.fits and (select count(*) from moved) <> l.budgets into fits, is_lost from looked as l;
+  if is_lost then raise exception 'a budget moved without its lock' using errcode = 'deadlock_detected'; end if;
+  return fits;
+end $$;
+
 -- Held budget becomes captured (success) or free again (not executed, expired): what these states, whose rows the caller has locked,
 -- still hold. The caller writes down in the states what became of it. Each row is looked up by its key and then taken from its place,
 -- because a join may read all that is there. What stands in no slot any more is taken from its part. Legs and slots of a large batch
@@ -218,6 +260,7 @@ end $$;
 create or replace function sentinel.settle_usage(held sentinel.operation_states[], settlement text) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off set enable_hashjoin = on as $$
 begin
+  if sentinel.settle_slots(held, settlement) then return; end if;
   with legs as materialized (
     select s.tenant_id, leg.limit_key, leg.bucket, sentinel.policy_of(leg.limit_key) as policy_id, sentinel.subject_of(leg.limit_key) as subject,
            sentinel.limit_of(leg.limit_key) as name,
