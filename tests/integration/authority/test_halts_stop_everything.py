@@ -144,23 +144,36 @@ def waits_without_a_number(fixtures: Fixtures) -> bool:
     return bool(found[0])
 
 
-@pytest.mark.parametrize("rows", [1, 3], ids=["alone", "in a set"])
-def test_what_waits_for_the_end_of_a_halt_comes_behind_it_in_the_log(fixtures: Fixtures, rows: int) -> None:
-    """The feed has transactions in the order of their numbers, and one gets its number with its first write. These write new terms too."""
+def decided_behind_a_halt(fixtures: Fixtures, rows: int) -> list[str]:
+    """Has operations of new terms wait for the end of a halt; what stands otherwise in the log. A checker of G12."""
     halt_id = halt(fixtures, "tenant", "")
     with psycopg.connect(fixtures.url) as other, ThreadPoolExecutor(1) as thread:
         other.execute("select sentinel.take_halt_lock()")
         asked = thread.submit(
             record_decisions, fixtures.authority.pool, rows_of(fixtures, [body_of() for _ in range(rows)])
         )
-        assert waits_without_a_number(fixtures)
+        found = [] if waits_without_a_number(fixtures) else ["something was written before the halt lock was taken"]
         other.execute(
             "select sentinel.lift_halt(%s, %s, 'who', 'over', gen_random_uuid())", [fixtures.tenant_id, halt_id]
         )
         other.commit()
         assert {one.decision for one in asked.result(30)} == {"ALLOW"}
-    assert started_after_a_halt(fixtures) == []
-    assert fixtures.broken_invariants() == []
+    return found + started_after_a_halt(fixtures) + fixtures.broken_invariants()
+
+
+@pytest.mark.parametrize("rows", [1, 3], ids=["alone", "in a set"])
+def test_what_waits_for_the_end_of_a_halt_comes_behind_it_in_the_log(fixtures: Fixtures, rows: int) -> None:
+    """The feed has transactions in the order of their numbers, and one gets its number with its first write."""
+    assert decided_behind_a_halt(fixtures, rows) == []
+
+
+def test_mutant_that_writes_new_terms_before_the_halt_lock_is_caught(fixtures: Fixtures) -> None:
+    known = "sentinel.known_terms(terms)"
+    mutants.cut(fixtures, "sentinel.record_decisions", known, f"sentinel.put_in_terms({known})")
+    assert decided_behind_a_halt(fixtures, 1) == [
+        "something was written before the halt lock was taken",
+        "a decision came between a halt and its end",
+    ]
 
 
 def test_a_start_that_waits_for_the_halt_lock_has_written_nothing(fixtures: Fixtures) -> None:

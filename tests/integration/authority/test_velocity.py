@@ -234,17 +234,30 @@ from sentinel.feed f join sentinel.events e using (tenant_id, event_id) where e.
 """
 
 
-def test_what_a_batch_allowed_before_it_tripped_a_breaker_stands_before_the_halt(ten: Fixtures) -> None:
-    """Rows are decided in the order of their keys; their events' ids were made as they came: here the other way round."""
-    caller = callers(ten)
+def feed_of_a_batch_that_trips(fixtures: Fixtures) -> list[str]:
+    """The log of twelve rows at once. Rows are decided in the order of their keys; their events' ids are made the other way round."""
     asked = sorted((operation() for _ in range(12)), key=lambda one: one.idempotency_key, reverse=True)
+    caller = callers(fixtures)
     rows = [
-        decided_row(ten.authority, caller, one, has_start_step=True, elapsed_ms=0, start_id=uuid.uuid4())
+        decided_row(fixtures.authority, caller, one, has_start_step=True, elapsed_ms=0, start_id=uuid.uuid4())
         for one in asked
     ]
-    record_decisions(ten.authority.pool, rows)
-    ten.run_housekeeping()
-    assert ten.one(FEED) == ["ALLOW", "start"] * 10 + ["DENY", "halt_set", "DENY"]
+    record_decisions(fixtures.authority.pool, rows)
+    fixtures.run_housekeeping()
+    feed: list[str] = fixtures.one(FEED)
+    return feed
+
+
+BEFORE_THE_HALT = ["ALLOW", "start"] * 10 + ["DENY", "halt_set", "DENY"]
+
+
+def test_what_a_batch_allowed_before_it_tripped_a_breaker_stands_before_the_halt(ten: Fixtures) -> None:
+    assert feed_of_a_batch_that_trips(ten) == BEFORE_THE_HALT
+
+
+def test_mutant_that_has_a_transactions_events_in_the_order_of_their_ids_is_caught(ten: Fixtures) -> None:
+    mutants.cut(ten, "sentinel.sequence_events", "transaction_id, occurred_at, event_id", "transaction_id, event_id")
+    assert feed_of_a_batch_that_trips(ten) != BEFORE_THE_HALT
 
 
 @pytest.mark.parametrize(
