@@ -7,7 +7,7 @@ import itertools
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +80,19 @@ class Fixtures:
     key: str
     operators: dict[str, uuid.UUID]
     authority: Authority
-    app: InProcessApp
+    settings: Settings
     admin: psycopg.Connection[Any]
     console_pool: Pool
-    client: AsgiClient = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.client = self.app.test_client()
+    @functools.cached_property
+    def app(self) -> InProcessApp:
+        """The authority as a process serves it; made for who asks over HTTP."""
+        return InProcessApp(create_app(self.settings, self.authority, _unlimited()))
+
+    @functools.cached_property
+    def client(self) -> AsgiClient:
+        """Who asks it."""
+        return self.app.test_client()
 
     def post(
         self, path: str, body: Any, *, key: str | None = None, prefix: str = "/api/sentinel", **rest: Any
@@ -146,7 +152,8 @@ class Fixtures:
 
     def close(self) -> None:
         """Give everything back."""
-        self.app.close()
+        if "app" in self.__dict__:
+            self.app.close()
         self.authority.pool.close()
         self.console_pool.close()
         self.admin.close()
@@ -186,6 +193,12 @@ def quick_hash(password: str) -> str:
     return PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(password)
 
 
+@functools.cache
+def _unlimited() -> SharedRateLimit:
+    """One for all sets of fixtures: its semaphores take longer to make than many a test."""
+    return SharedRateLimit(per_second=100_000, burst=100_000)
+
+
 @contextmanager
 def served(
     settings: Settings, policies: ReloadablePolicies, *, per_second: int = 100_000
@@ -207,10 +220,9 @@ def make_fixtures(url: str, *, policies: Path | None = None, tenant: Tenant | No
     """
     settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=40, **over)
     authority = build_authority(settings, ReloadablePolicies(policies or policies_dir()))
-    app = InProcessApp(create_app(settings, authority, SharedRateLimit(per_second=100_000, burst=100_000)))
     console_pool, admin = Pool(with_role(url, CONSOLE), size=8), psycopg.connect(url, autocommit=True)
     if tenant is None:
         declare_policies(authority)  # as a running authority does after each load
         tenant = _add_tenant(console_pool, admin, unique("tenant").replace("_", "-"))
         admin.execute("insert into refunds.defaults (tenant_id) values (%s) on conflict do nothing", [tenant[0]])
-    return Fixtures(url, *tenant, authority, app, admin, console_pool)
+    return Fixtures(url, *tenant, authority, settings, admin, console_pool)

@@ -1,6 +1,7 @@
 """A test process makes hundreds of apps, a program one: here YAML, policies, templates and routes are read and compiled once for all.
 
-The apps stay the same: only the shipped policies are kept, a template of another text is compiled anew, and a route builds addresses once asked to.
+The apps stay the same: only the shipped policies are kept, a template of another text is compiled anew, a route builds addresses once asked to,
+and the authority's documents are made for the first who asks for one: most tests ask for decisions alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from flask import Flask
 from jinja2.bccache import Bucket, BytecodeCache
 from werkzeug.routing import Rule
 
+from sentinel.authority import app
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import library, source
 from sentinel.policy.compile import CompiledPolicy, try_compile
 from sentinel.policy.errors import PolicyError
 
 _compile_builder = Rule._compile_builder  # type: ignore[attr-defined]
+_flask_app = app._flask_app
 
 
 def compile_once() -> None:
@@ -28,6 +31,7 @@ def compile_once() -> None:
     source._compose = _compose_once
     Flask.jinja_options = {**Flask.jinja_options, "bytecode_cache": _Memory()}
     Rule._compile_builder = _when_wanted  # type: ignore[attr-defined]
+    app._flask_app = _Documents  # type: ignore[assignment]
 
 
 class _Memory(BytecodeCache):
@@ -42,6 +46,23 @@ class _Memory(BytecodeCache):
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         self._kept[bucket.key] = bucket.bytecode_to_string()
+
+
+class _Documents:
+    """A Flask app that is made when something of it is wanted; the arguments are those of `app._flask_app`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
+
+    @functools.cached_property
+    def _made(self) -> Flask:
+        return _flask_app(*self._arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made, name)
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        return self._made(environ, start_response)
 
 
 def _when_wanted(rule: Rule, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
