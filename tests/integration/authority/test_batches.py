@@ -31,12 +31,21 @@ Seen = tuple[str, str, str, str, str, bool | None]
 
 
 @contextmanager
-def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tuple[Fixtures, Fixtures]]:
-    """The fixtures, and another on a copy of its empty schema where every row is decided alone, without the way of sets."""
+def copy_of(fixtures: Fixtures, policies: Path | None = None) -> Iterator[Fixtures]:
+    """Other fixtures, on a copy of the empty schema."""
     name = f"{fixtures.admin.info.dbname}_b"
     fixtures.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
-    other = make_fixtures(make_conninfo(fixtures.url, dbname=name), policies=policies)
     try:
+        with closing(make_fixtures(make_conninfo(fixtures.url, dbname=name), policies=policies)) as other:
+            yield other
+    finally:
+        fixtures.admin.execute(f"drop database {name} with (force)".encode())
+
+
+@contextmanager
+def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tuple[Fixtures, Fixtures]]:
+    """The fixtures, and a copy where every row is decided alone, without the way of sets."""
+    with copy_of(fixtures, policies) as other:
         mutants.without_the_plain_way_alone(other.admin)
         mutants.cut(
             other,
@@ -59,9 +68,6 @@ def two_worlds(fixtures: Fixtures, policies: Path | None = None) -> Iterator[tup
             "then perform nextval('sentinel.sets'); return next one;",
         )
         yield fixtures, other
-    finally:
-        other.close()
-        fixtures.admin.execute(f"drop database {name} with (force)".encode())
 
 
 def a_batch(dice: random.Random, turn: int, number: int) -> list[Body]:

@@ -19,6 +19,7 @@ from tests import mutants
 from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import ACTION, AGENT, Fixtures, add_tenant, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import Desk, at_once, desks, dump, scaled
+from tests.support.ledger_fixtures import wait_until
 
 SCOPES = [
     ("global", ""),
@@ -137,11 +138,8 @@ where l.locktype = 'advisory' and not l.granted and a.datname = current_database
 
 def waits_without_a_number(fixtures: Fixtures) -> bool:
     """Once somebody waits for an advisory lock: whether its transaction has no number yet, so nothing written."""
-    until = time.monotonic() + 30
-    while (found := fixtures.admin.execute(WAITS).fetchone()) is None:
-        assert time.monotonic() < until, "nobody waits"
-        time.sleep(0.002)
-    return bool(found[0])
+    wait_until(lambda: fixtures.one(WAITS) is not None)
+    return fixtures.one(WAITS) is True
 
 
 def decided_behind_a_halt(fixtures: Fixtures, rows: int) -> list[str]:

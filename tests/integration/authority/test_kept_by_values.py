@@ -176,7 +176,7 @@ PUT_IN_TERMS = replace(
     RECORD_DECISIONS, name="put_in_terms", sql=b"select sentinel.put_in_terms(sentinel.known_terms($1)) is null, $2, $3, $4, $5, $6",
     decode=lambda result: [],
 )  # fmt: skip
-"""What `record_decisions` does of terms."""
+"""What `record_decisions` does with terms, without the locks between."""
 TERMS = "select count(*), count(distinct hash) from sentinel.decision_terms"
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from sentinel.authority.decisions import REPORT_OUTCOMES
 from sentinel.store.loop_connections import run_statement
 from tests import mutants
-from tests.integration.authority.test_batches import Body, a_new_batch, recorded_in_one_batch
+from tests.integration.authority.test_batches import Body, a_new_batch, copy_of, recorded_in_one_batch
 from tests.integration.authority.test_reads_do_not_grow import report_of
 from tests.support.fixtures import Fixtures, make_fixtures
 from tests.support.harness import let_permits_expire, scaled, seeded
@@ -36,23 +35,17 @@ OVER = "update sentinel.budgets set buckets = array(select b - interval '2 minut
 @contextmanager
 def two_ways(url: str, policies: Path) -> Iterator[tuple[Fixtures, Fixtures]]:
     """Fixtures, with a count of the calls that moved whole budgets and of those that did not, and others that move limit by limit alone."""
-    with closing(make_fixtures(url, policies=policies)) as slots:
-        name = f"{slots.admin.info.dbname}_b"
-        slots.admin.execute(f"create database {name} template template_sentinel strategy file_copy".encode())
-        try:
-            with closing(make_fixtures(make_conninfo(url, dbname=name), policies=policies)) as limits:
-                way = "if sentinel.settle_slots(held, settlement) then"
-                mutants.cut(limits, "sentinel.settle_usage", way, "if false then")
-                for sequence in ("whole", "by_limit"):
-                    slots.admin.execute(f"create sequence sentinel.{sequence} minvalue 0 start 0".encode())
-                    slots.admin.execute(f"grant usage on sequence sentinel.{sequence} to public".encode())
-                mutants.cut(
-                    slots, "sentinel.settle_usage", f"{way} return; end if;",
-                    f"{way} perform nextval('sentinel.whole'); return; end if; perform nextval('sentinel.by_limit');",
-                )  # fmt: skip
-                yield slots, limits
-        finally:
-            slots.admin.execute(f"drop database {name} with (force)".encode())
+    with closing(make_fixtures(url, policies=policies)) as slots, copy_of(slots, policies) as limits:
+        way = "if sentinel.settle_slots(held, settlement) then"
+        mutants.cut(limits, "sentinel.settle_usage", way, "if false then")
+        for sequence in ("whole", "by_limit"):
+            slots.admin.execute(f"create sequence sentinel.{sequence} minvalue 0 start 0".encode())
+            slots.admin.execute(f"grant usage on sequence sentinel.{sequence} to public".encode())
+        mutants.cut(
+            slots, "sentinel.settle_usage", f"{way} return; end if;",
+            f"{way} perform nextval('sentinel.whole'); return; end if; perform nextval('sentinel.by_limit');",
+        )  # fmt: skip
+        yield slots, limits
 
 
 def live(fixtures: Fixtures, bodies: list[Body], turn: int, together: int) -> None:
