@@ -212,6 +212,14 @@ class Machine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(unused))
         self.redeem(key, len(self.asked[key].permits))
 
+    @precondition(lambda self: any(one.status == "approved" and one.permit for one in self.model.actions.values()))
+    @rule(data=st.data(), escalation=st.sampled_from(["open_complaint", "blacklisted", None]))
+    def renew_late(self, data: st.DataObject, escalation: str | None) -> None:
+        self.time_passes(121)
+        key = data.draw(st.sampled_from([key for key, one in self.model.actions.items() if one.status == "approved"]))
+        known = self.model.actions[key]
+        self.ask(key, known.account, known.refund, known.minor, escalation)
+
     # People
 
     @precondition(lambda self: any(one.question for one in self.model.actions.values()))
