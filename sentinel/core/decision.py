@@ -36,6 +36,7 @@ REASONS: dict[str, str] = {
     "no_matching_policy": "No policy covers this action, or none of its rules says that it may be done.",
     "duplicate_resource": "The same thing is already under way or done under another key.",
     "looks_like_duplicate": "It differs only in case or punctuation at the end from what is already under way or done.",
+    "once_key_changed": "The policy has begun to count it as something that may happen only once; ask again under a new key.",
     "approval_rejected": "A person rejected this.",
     "handled_by_person": "A person handled this elsewhere.",
     "second_administrator": "This gives somebody power, so a second administrator has to agree.",

@@ -40,6 +40,7 @@ RESERVED_REASONS = frozenset(
         "looks_like_duplicate",
         "fact_not_vouched",
         "no_matching_policy",
+        "once_key_changed",
         "velocity_halted",
     }
 )

@@ -16,6 +16,7 @@ from sentinel.platform.resources import policies_dir
 from tests import mutants
 from tests.support.fixtures import Fixtures, four_keys, guard_body, unique
 from tests.support.harness import digest_of, let_permits_expire
+from tests.support.lifecycle import fill_account
 
 ROLES, PEOPLE = ("approver", "admin"), (1, 2)
 TERMS = "role: approver\n  people: 1 "
@@ -235,3 +236,33 @@ def test_mutants_whose_approvals_outlive_their_terms_are_caught(
     mutants.cut(staffed, function, fence, instead)
     with pytest.raises(AssertionError):
         test_each_change_of_terms_asks_again_exactly_where_it_became_stricter(staffed, tmp_path, "a guard asked again")
+
+
+def vote_of_who_asked_first(fixtures: Fixtures, first_owner: str) -> str:
+    """What a person's vote comes to whose key asked first, where another key of the same agent asked the question that it is about."""
+    first, second = (
+        fixtures.new_key(agent_id="one-agent", owner=fixtures.operators[who]) for who in (first_owner, "admin")
+    )
+    account = unique("acct")
+    body = guard_body(value=100, agent_id="one-agent", params={"account_ref": account})
+    assert fixtures.post("action/guard", body, key=first).get_json()["decision"] == "ALLOW"
+    let_permits_expire(fixtures)
+    fixtures.run_housekeeping()
+    fill_account(fixtures, account)
+    asked = fixtures.post("action/guard", body, key=second).get_json()
+    assert (asked["status"], asked["reason_code"]) == ("pending", "limit_exceeded")
+    return vote(fixtures, asked["approval_id"], "approver")
+
+
+def test_who_owns_the_key_that_asked_first_does_not_approve_what_another_key_of_its_agent_asks_again(
+    fixtures: Fixtures,
+) -> None:
+    with pytest.raises(Forbidden):
+        vote_of_who_asked_first(fixtures, "approver")
+    assert vote_of_who_asked_first(fixtures, "viewer") == "approved"
+    assert fixtures.broken_invariants() == []
+
+
+def test_mutant_that_looks_at_the_last_key_alone_is_caught(fixtures: Fixtures) -> None:
+    mutants.cut(fixtures, "sentinel.is_requester", "where o.tenant_id = a.tenant_id and", "where false and")
+    assert vote_of_who_asked_first(fixtures, "approver") == "approved"

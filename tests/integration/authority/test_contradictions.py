@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import psycopg
 import pytest
 
+from sentinel.authority.decisions import RECORD_CONTRADICTION
+from sentinel.authority.guard import report_row
 from sentinel.authority.halts import list_halts
+from sentinel.store.ids import new_id
+from tests import mutants
 from tests.support.fixtures import ACTION, AGENT, Fixtures, guard_body, unique
+from tests.support.harness import caller_of, let_permits_expire
+from tests.support.ledger_fixtures import wait_until
 from tests.support.not_executed import PROBLEM, WAYS, alone, begun, ended, lift_all, say, says_go, state
 
 
@@ -114,4 +124,76 @@ def test_a_batch_of_reports_keeps_its_neighbours(fixtures: Fixtures) -> None:
     ]
     assert [one.get("contradiction", False) for one in found] == [True, False, True]
     assert [one["duplicate"] for one in found] == [False, False, True]
+    assert fixtures.broken_invariants() == []
+
+
+# Beside a report or the housekeeper, who hold no halt lock -------------------------------------------------------------
+
+
+def success_of(fixtures: Fixtures, body: dict[str, Any]) -> str:
+    """The row of a report of success, as JSON."""
+    row = report_row(
+        fixtures.authority, caller_of(fixtures), outcome="success", error=None, result=None, permit_token=None,
+        idempotency_key=body["idempotency_key"], action=body["action"], agent_id=body["agent_id"], resource=None, risk_class=None,
+        report_id=None,
+    )  # fmt: skip
+    return json.dumps({**row, "seq": 0}, default=str)
+
+
+def beside(fixtures: Fixtures, how: str) -> tuple[list[str], list[tuple[int, int]]]:
+    """A contradiction about 40 while another operation of the same account, of 70, is captured or given back in a transaction that has not
+    ended yet: invariants that are broken then, and what is held and captured of the account's limits."""
+    body, _, _ = ended(fixtures)
+    other = guard_body(value=70, params={"account_ref": body["params"]["account_ref"]})
+    answer = fixtures.guard(other)
+    if how == "reported":
+        assert fixtures.start(other, answer).status_code == 200
+    else:
+        let_permits_expire(fixtures)
+    named = {"seq": 0, "ask": success_of(fixtures, body), "halt_id": new_id(), "halt_event_id": new_id()}
+    with psycopg.connect(fixtures.url) as first, psycopg.connect(fixtures.url, autocommit=True) as second:
+        if how == "reported":
+            first.execute("select sentinel.report_outcomes(%s::jsonb, 2000)", [f"[{success_of(fixtures, other)}]"])
+        else:
+            first.execute("select sentinel.release_run_out(200)")
+        with ThreadPoolExecutor(1) as thread:
+            contradicted = thread.submit(second.execute, RECORD_CONTRADICTION, named)
+            wait_until(lambda: fixtures.one("select count(*) from pg_locks where not granted") > 0)
+            first.commit()
+            contradicted.result(30)
+    used = fixtures.admin.execute(
+        "select distinct held, captured from (select unnest(held) as held, unnest(captured) as captured from sentinel.budgets"
+        " where subject like %s) as slots", [f"{body['params']['account_ref']}|%"]).fetchall()  # fmt: skip
+    return fixtures.broken_invariants(), used
+
+
+@pytest.mark.parametrize(("how", "left"), [("reported", (4000, 7000)), ("given back", (4000, 0))])
+def test_a_contradiction_beside_a_settlement_of_the_same_budget_loses_neither(
+    fixtures: Fixtures, how: str, left: tuple[int, int]
+) -> None:
+    """The finding: held 110 and captured nothing."""
+    assert beside(fixtures, how) == ([], [left])
+
+
+@pytest.mark.parametrize("how", ["reported", "given back"])
+def test_mutant_that_contradicts_without_the_budgets_locks_is_caught(fixtures: Fixtures, how: str) -> None:
+    mutants.cut(fixtures, "sentinel.record_contradiction", "perform sentinel.take_locks(", "perform (")
+    mutants.cut(fixtures, "sentinel.hold_part", "= sentinel.policy_of(key) for update;", "= sentinel.policy_of(key);")
+    assert beside(fixtures, how)[0] != []
+
+
+def test_a_settlement_limit_by_limit_that_finds_a_budget_moved_says_so(fixtures: Fixtures) -> None:
+    """As for a whole budget: what moved without its lock is no reason to lose an outcome in silence."""
+    body = guard_body(value=40)
+    fixtures.guard(body)
+    let_permits_expire(fixtures)
+    answer = fixtures.guard(body)
+    assert fixtures.start(body, answer).status_code == 200
+    fixtures.admin.execute(
+        "create function sentinel.no_move() returns trigger language plpgsql as $$ begin return null; end $$;"
+        "create trigger no_move before update on sentinel.budgets for each row execute function sentinel.no_move()"
+    )
+    assert fixtures.report(body).status_code == 503
+    fixtures.admin.execute("drop trigger no_move on sentinel.budgets")
+    assert fixtures.report(body).status_code == 200
     assert fixtures.broken_invariants() == []

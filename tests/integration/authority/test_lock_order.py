@@ -354,3 +354,16 @@ def test_starts_and_reports_wait_for_a_locked_operation_no_longer_either(fixture
     assert all(isinstance(answer, StillDeciding) and seconds < PROMISED + slack() for seconds, answer in answers), (
         answers
     )
+
+
+@pytest.mark.parametrize("had", [[2], [2, None]], ids=["named", "with one that has none"])
+def test_a_late_lock_that_another_holds_is_never_done_without(fixtures: Fixtures, had: list[int | None]) -> None:
+    """A denied operation has no once-key, so what was taken before names nothing there."""
+    take = "select sentinel.take_late_locks(array[777]::bigint[], %s::bigint[])"
+    with psycopg.connect(fixtures.url) as one, psycopg.connect(fixtures.url) as other:
+        one.execute(take, [had])
+        assert one.execute(
+            "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
+        ).fetchone() == (1,)
+        with pytest.raises(psycopg.errors.DeadlockDetected):
+            other.execute(take, [had])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sentinel.authority.policies import declare_policies
 from sentinel.platform.resources import policies_dir
 from tests import mutants
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
@@ -214,5 +215,33 @@ def test_a_once_key_of_a_policys_own_has_the_alphabet_too(database_url: str, tmp
         assert "params.voucher.number" in answer.get_json()["errors"]
         assert verdict(fixtures.guard(guard_body())) == ("DENY", "fact_missing")
         assert verdict(fixtures.guard(guard_body(params={"voucher": {"number": "V_1"}}))) == ALIKE
+    finally:
+        fixtures.close()
+
+
+def test_what_the_policy_began_to_count_later_is_not_renewed_without_its_key(database_url: str, tmp_path: Path) -> None:
+    """The finding: the same refund was paid twice, by an operation from before the policy said that it may happen once."""
+    folder = tmp_path / "policies"
+    shutil.copytree(policies_dir(), folder, ignore=shutil.ignore_patterns("cases", "*.py", "*.md"))
+    file = folder / "retail_refund.yaml"
+    text, line = file.read_text(), "once_per: {refund: params.refund_id}"
+    assert line in text
+    file.write_text(text.replace(line, ""))
+    fixtures = make_fixtures(database_url, policies=folder)
+    try:
+        name = unique("rf")
+        before, after = refund(name), refund(name)
+        assert fixtures.guard(before)["decision"] == "ALLOW"
+        let_permits_expire(fixtures)
+        file.write_text(text)
+        fixtures.authority.policies.reload()
+        declare_policies(fixtures.authority)
+        answer = fixtures.guard(after)
+        assert (fixtures.start(after, answer).status_code, fixtures.report(after).status_code) == (200, 200)
+        again = fixtures.guard(before)
+        assert verdict(again) == ("DENY", "once_key_changed") and "permit_token" not in again
+        assert fixtures.guard(before)["status"] == "denied", "and stays so"
+        assert verdict(fixtures.guard(refund(name))) == DUPLICATE
+        assert fixtures.broken_invariants() == []
     finally:
         fixtures.close()

@@ -153,6 +153,72 @@ def test_a_replay_counts_once(ten: Fixtures) -> None:
     assert ten.one("select sum(operations) from sentinel.velocity") == 1
 
 
+def collected(fixtures: Fixtures, *, rounds: int, each: int) -> list[dict[str, Any]]:
+    """So many operations in each of so many windows of five minutes, allowed one by one and left to run out."""
+    bodies = []
+    for _ in range(rounds):
+        for _ in range(each):
+            bodies.append(guard_body(value="1.00"))
+            assert fixtures.guard(bodies[-1])["decision"] == "ALLOW"
+        let_permits_expire(fixtures)
+        fixtures.run_housekeeping()
+        for table, column in (("velocity", "bucket"), ("operation_rows", "created_at")):
+            fixtures.admin.execute(
+                f"set session_replication_role = replica; update sentinel.{table} set {column} = {column} - interval '10 minutes';"
+                " reset session_replication_role".encode()
+            )
+    return bodies
+
+
+def renewed_and_started(fixtures: Fixtures, bodies: list[dict[str, Any]]) -> int:
+    """How many of them are started when all are asked for again at once."""
+    return sum(
+        fixtures.post("action/guard", {**body, "start_id": str(uuid.uuid4())}).get_json().get("start") is not None
+        for body in bodies
+    )
+
+
+def test_what_was_collected_over_an_hour_is_not_set_in_motion_at_once(database_url: str, tmp_path: Path) -> None:
+    """The finding: nine of three in five minutes."""
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=3))
+    try:
+        bodies = collected(fixtures, rounds=3, each=3)
+        assert renewed_and_started(fixtures, bodies) == 3
+        (halt,) = list_halts(fixtures.console_pool, fixtures.tenant_id)
+        assert halt.set_by == "velocity breaker rated/agent_velocity"
+        answer = fixtures.guard(bodies[-1])
+        assert (answer["decision"], answer["reason_code"]) == ("DENY", "halted")
+        lift(fixtures, halt.halt_id)
+        assert renewed_and_started(fixtures, bodies[3:]) == 3, (
+            "after a person lifted it the others may be asked for again"
+        )
+        assert fixtures.broken_invariants() == []
+    finally:
+        fixtures.close()
+
+
+def test_mutant_that_renews_without_counting_is_caught(database_url: str, tmp_path: Path) -> None:
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=3))
+    try:
+        mutants.cut(
+            fixtures,
+            "sentinel.renew_permit",
+            "if s.approval_id is null then\n    ask.breakers",
+            "if false then\n    ask.breakers",
+        )
+        assert renewed_and_started(fixtures, collected(fixtures, rounds=3, each=3)) == 9
+    finally:
+        fixtures.close()
+
+
+def test_a_permit_renewed_while_its_decision_still_counts_is_counted_once(ten: Fixtures) -> None:
+    body = guard_body(value="1.00")
+    for _ in range(15):
+        assert ten.guard(body)["decision"] == "ALLOW"
+        let_permits_expire(ten)
+    assert ten.one("select sum(operations) from sentinel.velocity") == 1
+
+
 def test_permits_that_are_out_are_stopped_too(database_url: str, tmp_path: Path) -> None:
     fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=1))
     try:

@@ -308,7 +308,7 @@ def test_the_check_for_two_people_sees_voices_that_are_not_told_apart(fixtures: 
     rewritten(
         fixtures,
         "sentinel.counted_votes",
-        ("select distinct on (coalesce(p.changed_by, p.operator_id)) p.operator_id", "select p.operator_id"),
+        ("select distinct on (sentinel.person_of(a.tenant_id, p.operator_id)) p.operator_id", "select p.operator_id"),
     )
     assert one_person_suffices(fixtures)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 from typing import Any
 
+import psycopg
 import pytest
 
 from ops_console.accounts.operator_changes import change_operator
 from ops_console.accounts.operators import credentials, use_one_time_password
 from ops_console.accounts.passwords import hash_password
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key, rotate_key
-from sentinel.authority.protected_changes import END_SESSIONS
+from sentinel.authority.protected_changes import CONFIRM, END_SESSIONS
 from sentinel.core.errors import SentinelError
+from tests import mutants
 from tests.integration.console.conftest import Caller
 from tests.integration.console.second_administrator import agreed
 
@@ -359,3 +362,67 @@ def test_a_count_that_does_not_look_at_hands_is_seen(fixtures: Any) -> None:
     _, eve = hand_over(fixtures, ada, "made", app, bea)
     fixtures.sql("update sentinel.operators set changed_by = null")
     assert approved(fixtures, fixtures.approval("600.00"), fixtures.sign_in("ada@demo.local", app), eve) == "approved"
+
+
+# Hands that hold hands -------------------------------------------------------------------------------------------------
+
+
+def chain(fixtures: Any, *names: str) -> list[Any]:
+    """Administrators, each of whom has the next one's account in hand."""
+    people = [fixtures.operator(name, "admin") for name in names]
+    for holder, held in itertools.pairwise(people):
+        fixtures.sql(
+            "update sentinel.operators set changed_by = %s where operator_id = %s", holder.operator_id, held.operator_id
+        )
+    return people
+
+
+def votes_of_one_person(fixtures: Any) -> list[tuple[str, int]]:
+    """What comes of two words of one person, who made an account that made another: on a question for two, and on one of their own key."""
+    app = fixtures.app()
+    first, _, last = chain(fixtures, "bea", "amy", "xia")
+    for_two, own = fixtures.approval("600.00"), fixtures.approval("200.00", first)
+    one, other = fixtures.sign_in(first, app), fixtures.sign_in(last, app)
+    one.approve(for_two)
+    return [
+        (str(fixtures.approval_status(asked)), int(answer.status_code))
+        for asked, answer in ((for_two, other.approve(for_two)), (own, other.approve(own)))
+    ]
+
+
+def test_an_account_made_by_an_account_of_ones_own_is_ones_own(fixtures: Any) -> None:
+    assert votes_of_one_person(fixtures) == [("pending", 403)] * 2
+
+
+def test_mutant_that_looks_one_hand_far_is_caught(fixtures: Any) -> None:
+    with psycopg.connect(fixtures.url, autocommit=True) as admin:
+        function = mutants.definition(admin, "sentinel.person_of")
+        assert "hands := hands || following;" in function
+        admin.execute(function.replace("hands := hands || following;", "return following;").encode())
+    assert votes_of_one_person(fixtures) == [("approved", 200)] * 2
+
+
+def test_nobody_confirms_an_account_that_is_their_own_through_another(fixtures: Any) -> None:
+    first, _, last = chain(fixtures, "bea", "amy", "xia")
+    with pytest.raises(SentinelError):
+        change_operator(fixtures.pool, first, last.operator_id, CONFIRM)
+    other = fixtures.operator("cat", "admin")
+    assert change_operator(fixtures.pool, other, last.operator_id, CONFIRM)
+
+
+def test_accounts_that_have_each_other_in_hand_are_one_person(fixtures: Any) -> None:
+    people = chain(fixtures, "amy", "bea", "cat", "dee")
+    fixtures.sql(
+        "update sentinel.operators set changed_by = %s where operator_id = %s",
+        people[2].operator_id,
+        people[1].operator_id,
+    )
+    fixtures.sql(
+        "update sentinel.operators set changed_by = %s where operator_id = %s",
+        people[1].operator_id,
+        people[0].operator_id,
+    )
+    persons = {
+        fixtures.sql("select sentinel.person_of(%s, %s)", one.tenant_id, one.operator_id)[0][0] for one in people
+    }
+    assert len(persons) == 1 and persons <= {one.operator_id for one in people[1:3]}

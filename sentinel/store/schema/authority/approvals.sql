@@ -77,7 +77,7 @@ begin
   return new;
 end $$;
 
--- Who has approved this, each person once, and the accounts that are in one person's hands once together: by a word on it, or on an approval that it follows. A word counts while its
+-- Who has approved this, each person once (sentinel.person_of): by a word on it, or on an approval that it follows. A word counts while its
 -- person could still give it: active, in the role that is asked for now, and not become the requester since; a word given after
 -- another person changed the account counts only on what was asked after that. An earlier word was about the same operation
 -- (its key binds the digest), and counts only where it was about every reason that is asked now.
@@ -89,12 +89,12 @@ returns table (operator_id uuid, email text, voted_at timestamptz) language sql 
     select earlier.approval_id, earlier.follows, earlier.created_at from chain c
     join sentinel.approvals earlier on earlier.tenant_id = a.tenant_id and earlier.approval_id = c.follows
     where earlier.operation_id = a.operation_id and a.reasons <@ earlier.reasons)
-  select distinct on (coalesce(p.changed_by, p.operator_id)) p.operator_id, p.email, v.voted_at from chain c
+  select distinct on (sentinel.person_of(a.tenant_id, p.operator_id)) p.operator_id, p.email, v.voted_at from chain c
   join sentinel.approval_votes v on v.tenant_id = a.tenant_id and v.approval_id = c.approval_id and v.verdict = 'approve'
   join sentinel.operators p on p.tenant_id = v.tenant_id and p.operator_id = v.operator_id
   where p.active and (p.role = 'admin' or p.role = role_wanted) and not sentinel.is_requester(a, p.operator_id)
     and (v.voted_at < p.changed_by_another_at or c.created_at >= p.changed_by_another_at)
-  order by coalesce(p.changed_by, p.operator_id), v.voted_at
+  order by sentinel.person_of(a.tenant_id, p.operator_id), v.voted_at
 $$;
 
 -- Whether an approval is still enough for what the policy asks now: its terms have not become stricter, or those who gave
@@ -138,19 +138,24 @@ create or replace function sentinel.is_protected_change(a sentinel.approvals) re
   select exists (select from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id)
 $$;
 
--- Whether an operator answers for who asked: at the time of asking, or by owning, making or rotating any key of the same
--- principal, before or since; whoever's account is in the hands of somebody who does, and whoever has the asking operator's in hand.
+-- Whether an operator answers for who asked: now, or for the same operation at first or in between; at the time of asking, or by owning,
+-- making or rotating any key of the same principal, before or since. Accounts in one person's hands answer together.
 create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid) returns boolean language sql stable as $$
+  with askers as materialized (
+    select a.principal_id, a.requester_operator_id
+    union
+    select o.principal_id, null from sentinel.operations o where o.tenant_id = a.tenant_id and o.operation_id = a.operation_id
+    union
+    select e.principal_id, e.requester_operator_id from sentinel.approvals e where e.operation_id = a.operation_id and e.tenant_id = a.tenant_id
+  ), people as (
+    select requester_operator_id as operator_id from askers
+    union
+    select hand from askers join sentinel.agent_keys k on k.principal_id = askers.principal_id and k.tenant_id = a.tenant_id
+    cross join lateral unnest(k.maker_ids || k.owner_operator_id) as hand
+  )
   select exists (
-    select from (select operator as hand
-                 union all select p.changed_by from sentinel.operators p
-                 where p.tenant_id = a.tenant_id and p.operator_id = operator and p.changed_by is not null) as h
-    where h.hand = a.requester_operator_id or exists (
-      select from sentinel.operators r
-      where r.tenant_id = a.tenant_id and r.operator_id = a.requester_operator_id and r.changed_by = h.hand) or exists (
-      select from sentinel.agent_keys k
-      where k.tenant_id = a.tenant_id and k.principal_id = a.principal_id
-        and (k.owner_operator_id = h.hand or h.hand = any(k.maker_ids))))
+    select from people where operator_id is not null
+      and sentinel.person_of(a.tenant_id, operator_id) = sentinel.person_of(a.tenant_id, is_requester.operator))
 $$;
 
 -- result: approved | rejected | recorded | unknown | not_pending | expired | requester | too_new | same_hands | already_voted | role | changed
@@ -182,7 +187,7 @@ begin
     when vote = 'approve' and exists (
       select from sentinel.counted_votes(a, a.required_role) v
       join sentinel.operators q on q.tenant_id = tenant and q.operator_id = v.operator_id
-      where q.operator_id <> operator and coalesce(q.changed_by, q.operator_id) = coalesce(person.changed_by, person.operator_id))
+      where q.operator_id <> operator and sentinel.person_of(tenant, q.operator_id) = sentinel.person_of(tenant, operator))
       then 'same_hands'
     when shown_digest is distinct from a.digest then 'changed'
     when vote = 'handled' and sentinel.is_protected_change(a) then 'not_handled'

@@ -17,7 +17,8 @@ create trigger append_only before update or delete or truncate on sentinel.contr
 -- A success that is reported after a person said "not executed". One of the two is wrong and the money may have moved, so: it is
 -- recorded, the budget and the once-key are held again, the operation is in doubt again, and this action of this agent is
 -- halted until a person lifts it. With its owner's rights: no agent's program sets a halt by any other way.
--- The halt lock comes first and keeps every decision and start out, so that no other lock is needed.
+-- The halt lock comes first and keeps every decision and start out; reports and the housekeeper, who hold no halt lock, are kept out of the
+-- same budgets by theirs.
 create or replace function sentinel.record_contradiction(ask sentinel.report_input, halt uuid, halt_event uuid)
 returns sentinel.receipt language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -29,6 +30,7 @@ declare
   once_held boolean;
 begin
   perform pg_advisory_xact_lock(sentinel.halt_lock());
+  perform sentinel.take_locks(sentinel.locks_of_operations(array[ask.tenant_id], array[ask.idempotency_key]), clock_timestamp() + interval '2 seconds');
   told := sentinel.judge_report(ask, (sentinel.lock_operations(array[ask.tenant_id], array[ask.idempotency_key]))[1]);
   if (told.receipt).result <> 'resolved_not_executed' then return told.receipt; end if;
   select * into found_one from sentinel.contradictions c

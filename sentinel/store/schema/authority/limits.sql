@@ -149,7 +149,7 @@ declare
   slot integer;
 begin
   select * into b from sentinel.budgets
-  where tenant_id = tenant and subject = sentinel.subject_of(key) and policy_id = sentinel.policy_of(key);
+  where tenant_id = tenant and subject = sentinel.subject_of(key) and policy_id = sentinel.policy_of(key) for update;
   slot := array_position(b.limits, name);
   if b.tenant_id is null then
     insert into sentinel.budgets (tenant_id, subject, policy_id, limits, buckets, window_seconds, caps, held, captured)
@@ -199,10 +199,12 @@ begin
   return one;
 end $$;
 
--- What a permit holds, as its operation's state has it.
+-- What a permit holds, as its operation's state has it: of these limits and of nothing that an earlier permit held.
 create or replace function sentinel.with_reservation(s sentinel.operation_states, amount bigint, states sentinel.limit_state[])
 returns sentinel.operation_states language plpgsql as $$
 begin
+  s.reservation := null; s.reserved_minor := null; s.limit_keys := null; s.limit_owner := null; s.limit_buckets := null; s.parts_id := null;
+  s.limit_overrides := null;
   if cardinality(states) = 0 then return s; end if;
   s.reservation := 'held'; s.reserved_minor := amount;
   s.limit_keys := array(select leg.limit_key from unnest(states) as leg);
@@ -259,6 +261,8 @@ end $$;
 -- are hashed: compared each with each they cost more than all else of its reports.
 create or replace function sentinel.settle_usage(held sentinel.operation_states[], settlement text) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_mergejoin = off set enable_hashjoin = on as $$
+declare
+  is_lost boolean;
 begin
   if sentinel.settle_slots(held, settlement) then return; end if;
   with legs as materialized (
@@ -285,25 +289,30 @@ begin
   ), moved as (
     update sentinel.budgets u set held = sentinel.slots_added(u.held, s.less),
       captured = case when settlement = 'captured' then sentinel.slots_added(u.captured, s.minor) else u.captured end
-    from settled as s where u.ctid = s.found_at
+    from settled as s where u.ctid = s.found_at returning 1
   ), placed as materialized (
     select l.*, f.slot is not null as in_slot
     from legs as l
     left join slots as f on f.tenant_id = l.tenant_id and f.subject = l.subject and f.policy_id = l.policy_id and f.name = l.name and f.bucket = l.bucket
+  ), outside as materialized (
+    select p.*, case when p.in_slot then 0 else p.within_minor end as out_minor,
+           (select parts.ctid from sentinel.usage_parts parts
+            where parts.tenant_id = p.tenant_id and parts.limit_key = p.limit_key and parts.bucket = p.bucket) as found_at
+    from placed as p where not p.in_slot or p.beside_minor > 0
+  ), moved_parts as (
+    update sentinel.usage_parts u set
+      held_minor = u.held_minor - l.out_minor, override_held_minor = u.override_held_minor - l.beside_minor,
+      captured_minor = u.captured_minor + case when settlement = 'captured' then l.out_minor else 0 end,
+      override_captured_minor = u.override_captured_minor + case when settlement = 'captured' then l.beside_minor else 0 end
+    from outside as l where u.ctid = l.found_at returning 1
   )
-  update sentinel.usage_parts u set
-    held_minor = u.held_minor - l.out_minor, override_held_minor = u.override_held_minor - l.beside_minor,
-    captured_minor = u.captured_minor + case when settlement = 'captured' then l.out_minor else 0 end,
-    override_captured_minor = u.override_captured_minor + case when settlement = 'captured' then l.beside_minor else 0 end
-  from (select p.*, case when p.in_slot then 0 else p.within_minor end as out_minor,
-               (select parts.ctid from sentinel.usage_parts parts
-                where parts.tenant_id = p.tenant_id and parts.limit_key = p.limit_key and parts.bucket = p.bucket) as found_at
-        from placed as p where not p.in_slot or p.beside_minor > 0 offset 0) as l
-  where u.ctid = l.found_at;
+  select (select count(*) from moved) <> (select count(*) from settled)
+      or (select count(*) from moved_parts) <> (select count(found_at) from outside) into is_lost;
+  if is_lost then raise exception 'a budget moved without its lock' using errcode = 'deadlock_detected'; end if;
 end $$;
 
 -- What a permit held and gave back is held again, in the window parts of then: within the cap where it still fits, else beside
--- it. Only under the halt lock, which keeps guards out: they sum first and write after.
+-- it. Only under the halt lock, which keeps guards out, who sum first and write after, and under the locks of its budgets.
 create or replace function sentinel.hold_again(tenant uuid, operation uuid) returns void language plpgsql as $$
 declare
   r sentinel.operation_states;

@@ -79,7 +79,7 @@ end $$;
 create or replace function sentinel.take_late_locks(wanted bigint[], had bigint[]) returns void language plpgsql as $$
 begin
   if exists (select from unnest(wanted) as late (lock)
-             where late.lock is not null and not late.lock = any(had) and not pg_try_advisory_xact_lock(late.lock)) then
+             where late.lock is not null and (late.lock = any(had)) is not true and not pg_try_advisory_xact_lock(late.lock)) then
     raise exception 'a lock came too late' using errcode = 'deadlock_detected';
   end if;
 end $$;

@@ -34,6 +34,23 @@ create or replace function sentinel.operators_lock(tenant uuid) returns bigint l
   select hashtextextended('sentinel.operators ' || tenant, 0)
 $$;
 
+-- Whose hands an account is in at last: accounts are one person's where one made or changed the other, or one whom that one made, however
+-- far. The account itself where it is in its own; of accounts that have each other in hand, one and the same for all of them.
+create or replace function sentinel.person_of(tenant uuid, operator uuid) returns uuid language plpgsql stable as $$
+declare
+  hands uuid[] := array[operator];
+  following uuid;
+begin
+  loop
+    select o.changed_by into following from sentinel.operators o
+    where o.tenant_id = tenant and o.operator_id = hands[cardinality(hands)];
+    if following is null then return hands[cardinality(hands)]; end if;
+    exit when following = any(hands);
+    hands := hands || following;
+  end loop;
+  return (select min(one::text)::uuid from unnest(hands[array_position(hands, following):]) as one);
+end $$;
+
 -- Whether another administrator than this one could confirm what they did: active, and in their own hands.
 create or replace function sentinel.has_second_administrator(tenant uuid, first_id uuid, besides uuid) returns boolean language sql stable as $$
   select exists (
@@ -87,7 +104,7 @@ begin
   end if;
   if act = 'confirmed' then
     if p.changed_by is null then return 'same'; end if;
-    if by_id is not null and (by_id = p.changed_by or exists (
+    if by_id is not null and (sentinel.person_of(tenant, by_id) = sentinel.person_of(tenant, person) or exists (
         select from sentinel.operators o where o.tenant_id = tenant and o.operator_id = by_id and o.changed_by is not null)) then
       return 'same_hands';
     end if;

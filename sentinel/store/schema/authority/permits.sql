@@ -165,7 +165,8 @@ end $$;
 
 -- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
 -- an approval lifts the reasons it lists and nothing else, and only while the people who gave it are enough for the policy
--- of now (docs/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person.
+-- of now (docs/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person. What is set in
+-- motion by it counts against the breakers again, where they do not count its decision any more.
 create or replace function sentinel.renew_permit(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
 returns void language plpgsql as $$
 declare
@@ -175,6 +176,7 @@ declare
   states sentinel.limit_state[] := '{}';
   refusal text;
   held_as text;
+  passed sentinel.breaker_ask;
 begin
   if s.approval_id is not null then
     select * into a from sentinel.approvals given
@@ -185,6 +187,9 @@ begin
   if not coalesce(ask.approvable, true) then lifted := '{}'; end if;
   if ask.verdict = 'DENY' then
     refusal := ask.reason_code;
+  elsif ask.once_key <> split_part(coalesce(s.once_key, ''), '~', 1) then
+    -- What it holds for good is written down with the operation: under another key it would be done once more.
+    refusal := 'once_key_changed';
   elsif s.once_key is not null then
     held_as := sentinel.once_held(s.tenant_id, s.once_key, s.operation_id);
     if held_as = 'same' then refusal := 'duplicate_resource'; end if;
@@ -219,10 +224,21 @@ begin
     return;
   end if;
 
+  -- What a person approved is no part of a rate, as when it was decided.
+  if s.approval_id is null then
+    ask.breakers := sentinel.breakers_without(ask.breakers, (select o.created_at from sentinel.operations o
+      where o.tenant_id = s.tenant_id and o.operation_id = s.operation_id), moment);
+    passed := sentinel.passed_breaker(ask, moment);
+    if passed.breaker_key is not null then
+      perform sentinel.trip_breaker(ask, passed, moment);
+      return;
+    end if;
+    perform sentinel.count_velocity(ask, moment);
+  end if;
   if cardinality(states) > 0 then perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states); end if;
   s := sentinel.with_reservation(s, ask.amount_minor, states);
-  update sentinel.operation_states set reserved_minor = s.reserved_minor, limit_keys = s.limit_keys, limit_owner = null, limit_buckets = s.limit_buckets, parts_id = null,
-    limit_overrides = s.limit_overrides, reservation = s.reservation, permit_id = ask.permit_id, permit_for_person = coalesce(ask.asks_person, false), once_live = once_key is not null,
+  update sentinel.operation_states set reserved_minor = s.reserved_minor, limit_keys = s.limit_keys, limit_owner = s.limit_owner,
+    limit_buckets = s.limit_buckets, parts_id = s.parts_id, limit_overrides = s.limit_overrides, reservation = s.reservation, permit_id = ask.permit_id, permit_for_person = coalesce(ask.asks_person, false), once_live = once_key is not null,
     permit_expires_at = moment + make_interval(secs => ask.permit_seconds), principal_id = ask.principal_id,
     holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, false) end,
     total_holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, true) end

@@ -22,6 +22,17 @@ returns sentinel.guard_output language sql stable as $$
   where o.tenant_id = ask.tenant_id and o.operation_id = found_operation
 $$;
 
+-- Refused now, not for ever: the recorded decision stands and the key may ask again when the halt is lifted.
+create or replace function sentinel.answer_under_halt(ask sentinel.guard_input, found_operation uuid) returns sentinel.guard_output
+language plpgsql stable as $$
+declare
+  out sentinel.guard_output := sentinel.current_answer(ask, found_operation, 'replayed');
+begin
+  out.decision := 'DENY'; out.status := 'denied'; out.reason_code := 'halted';
+  out.permit_id := null; out.permit_expires_at := null;
+  return out;
+end $$;
+
 -- The recorded decision again. A permit that was not used is taken back from who asks for a person instead. What is new then is put
 -- to somebody, by renew_permit. One that was got while asking for a person is exchanged on the straight way: whatever the
 -- question to a person left open is asked there.
@@ -57,26 +68,28 @@ begin
   if s.status not in ('allowed', 'approved') then return sentinel.current_answer(ask, o.operation_id, 'replayed'); end if;
 
   if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
-    -- Refused now, not for ever: the recorded decision stands and the key may ask again when the halt is lifted.
-    out := sentinel.current_answer(ask, o.operation_id, 'replayed');
-    out.decision := 'DENY'; out.status := 'denied'; out.reason_code := 'halted';
-    out.permit_id := null; out.permit_expires_at := null;
-    return out;
+    return sentinel.answer_under_halt(ask, o.operation_id);
   end if;
   if s.permit_id is not null and (s.permit_expires_at <= moment or sentinel.requires_approval(ask, s)
       or s.permit_for_person and not coalesce(ask.asks_person, false)) then
     perform sentinel.settle_usage(array[s], 'released');
-    s.permit_id := null; s.once_live := s.once_live and s.approval_id is not null;
-    update sentinel.operation_states set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, reserved_minor = null,
-      limit_keys = null, limit_owner = null, limit_buckets = null, parts_id = null, limit_overrides = null, reservation = null, once_live = s.once_live
-    where tenant_id = s.tenant_id and operation_id = s.operation_id;
+    update sentinel.operation_states t set permit_id = null, permit_expires_at = null, holds = null, total_holds = null, reserved_minor = null,
+      limit_keys = null, limit_owner = null, limit_buckets = null, parts_id = null, limit_overrides = null, reservation = null,
+      once_live = t.once_live and t.approval_id is not null
+    where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id returning * into s;
   end if;
   if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (
       select from sentinel.crowded_keys c where c.principal_id = ask.principal_id and c.valid_until > moment) then
     out.seq := ask.seq; out.result := 'too_many_open';
     return out;
   end if;
-  if s.permit_id is null then perform sentinel.renew_permit(ask, s, moment); end if;
+  if s.permit_id is null then
+    perform sentinel.renew_permit(ask, s, moment);
+    -- A renewal that would pass a breaker halts instead.
+    if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
+      return sentinel.answer_under_halt(ask, o.operation_id);
+    end if;
+  end if;
   out := sentinel.current_answer(ask, o.operation_id, 'replayed');
   if (ask.hand_out_is_start or ask.start_id is not null) and out.permit_id is not null then
     -- renew_permit may have used second_event_id only on the ways that hand out no permit.

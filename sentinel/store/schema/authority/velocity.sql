@@ -1,7 +1,7 @@
 -- Velocity breakers: a declared rate within minutes, which nobody passes and who tries is halted until a person lifts it.
 
--- One row per breaker, part of its window and currency. Counted once for each operation when it is allowed and never given
--- back: a rate is about what was set in motion. Lifting the halt takes the rows away, so that counting begins anew.
+-- One row per breaker, part of its window and currency. Counted once for each operation when it is allowed, again when its permit is
+-- renewed after that count has left the window, and never given back: a rate is about what was set in motion. Lifting the halt takes the rows away, so that counting begins anew.
 create table sentinel.velocity (
   tenant_id    uuid not null,
   breaker_key  text not null,
@@ -40,6 +40,14 @@ begin
   end loop;
   return passed;
 end $$;
+
+-- Those of the breakers whose window has left behind what was counted at this time, by the same parts as passed_breaker.
+create or replace function sentinel.breakers_without(breakers jsonb, counted_at timestamptz, moment timestamptz) returns jsonb
+language sql stable as $$
+  select jsonb_agg(b) from jsonb_array_elements(breakers) as b cross join lateral jsonb_populate_record(null::sentinel.breaker_ask, b) as r
+  where date_bin(make_interval(secs => r.bucket_seconds), counted_at, 'epoch')
+      < date_bin(make_interval(secs => r.bucket_seconds), moment - make_interval(secs => r.window_seconds), 'epoch')
+$$;
 
 create or replace function sentinel.count_velocity(ask sentinel.guard_input, moment timestamptz) returns void language plpgsql as $$
 begin
