@@ -102,8 +102,19 @@ def shared_budget_line(found: Sequence[WithoutAccount]) -> str | None:
     asked = ", ".join(str(Money(one.amount_minor, one.currency)) for one in found)
     count = sum(one.entries for one in found)
     return (
-        f"warning: {counted(count, 'row')} without account_ref ({asked} in all) {'shares' if count == 1 else 'share'} the budget of one"
-        " account; what goes beyond it waits for a person as account_unknown"
+        f"warning: {counted(count, 'row')} without account_ref ({asked} in all), whose order names none either: denied for good as"
+        " fact_missing under the shipped policies, unless risk.customer_attempts_24h is handed in; then such rows share the budget of"
+        " one account, and what goes beyond it waits for a person as account_unknown"
+    )
+
+
+def unknown_order_line(count: int) -> str | None:
+    """The warning about rows whose order the ledger does not know; None where it knows all."""
+    if not count:
+        return None
+    return (
+        f"warning: {counted(count, 'row')} of no order that the ledger knows: denied for good as fact_missing under the shipped"
+        " policies, unless the order is told before the worker processes the row (worker facts)"
     )
 
 

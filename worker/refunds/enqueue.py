@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sentinel.core.utf8 import faulty_line
 from sentinel.core.wording import counted
-from worker.presentation import new_rows_table, out, shared_budget_line
+from worker.presentation import new_rows_table, out, shared_budget_line, unknown_order_line
 from worker.refunds.build import open_ledger
 from worker.refunds.csv_rows import CsvFormat, WrongMapping, pairs, read_csv
 from worker.refunds.facts_file import read_facts, store_facts
@@ -26,6 +26,7 @@ from worker.refunds.intake import Accepted, Refusal, read_objects, rows_of
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import NewRow
 from worker.refunds.settings import read_settings
+from worker.refunds.workflow.routes import MAY_BE_UNKNOWN
 from worker.retail_refund_agent import FAILED, MISUSED, refusals
 
 _SHOWN, _STEP = 10, 1000
@@ -77,8 +78,8 @@ def enqueue(found: Sequence[Accepted | Refusal], dry_run: bool, as_json: bool) -
     """Enter refund rows from FILE: JSON lines, one object, an array, or a CSV; - reads standard input.
 
     Good rows are entered, the others are named line by line: the field, the rule, and for a channel, scenario or mode that
-    nobody knows the nearest known name. Rows without account_ref are counted: they share the budget of one account. In a CSV
-    a column named like a field is that field; --map and --set give the others.
+    nobody knows the nearest known name. Rows without an account or a known order are counted: the shipped policies deny them.
+    In a CSV a column named like a field is that field; --map and --set give the others.
 
     \b
     Examples:
@@ -94,16 +95,18 @@ def enqueue(found: Sequence[Accepted | Refusal], dry_run: bool, as_json: bool) -
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
         added = _add_rows(ledger, [each.row for each in good])
         nameless = ledger.without_account(added)
+        orderless = ledger.without_order(added, MAY_BE_UNKNOWN)
     refused += [
         Refusal(each.line, "ledger_entry_id", "is in the ledger already", each.row.ledger_entry_id)
         for each in good
         if each.row.ledger_entry_id not in added
     ]
-    if (warning := shared_budget_line(nameless)) is not None:
-        click.echo(warning, err=True)
+    for warning in (shared_budget_line(nameless), unknown_order_line(orderless)):
+        if warning is not None:
+            click.echo(warning, err=True)
     _say_stored(
         len(added), sorted(refused, key=lambda refusal: refusal.line), as_json, what="row", done="entered",
-        without_account=sum(one.entries for one in nameless),
+        without_account=sum(one.entries for one in nameless), without_order=orderless,
     )  # fmt: skip
     sys.exit(FAILED if refused else 0)
 

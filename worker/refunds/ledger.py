@@ -257,6 +257,11 @@ class Ledger:
         """Which of the rows name no account, by currency: they share the budget of one."""
         return self._rows(WithoutAccount, sql.COUNT_WITHOUT_ACCOUNT, ids=list(ids))
 
+    def without_order(self, ids: Iterable[str], channels: Sequence[str]) -> int:
+        """How many of the rows of these channels are of no known order and do not say whether they were asked in time."""
+        (count,) = self._column(sql.COUNT_WITHOUT_ORDER, ids=list(ids), channels=list(channels))
+        return int(count)
+
     def add_orders(self, orders: Sequence[OrderFacts]) -> set[str]:
         """Enter or correct order facts; returns the order refs that changed anything."""
         changed: set[str] = set()

@@ -348,6 +348,15 @@ select currency, count(*)::integer as entries, sum(amount_minor)::bigint as amou
 where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and account_ref is null
 group by currency order by currency
 """
+# Those of the rows, in channels whose orders may be unknown, of no order that the ledger knows, which do not say either whether
+# they were asked in time.
+COUNT_WITHOUT_ORDER = """
+select count(*)::integer from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) and e.channel = any (%(channels)s::text[])
+  and not e.risk ? 'stale_window' and not exists (
+    select from refunds.orders o
+    where o.tenant_id = e.tenant_id and o.channel = e.channel and o.source = e.source and o.order_ref = e.order_ref)
+"""
 # A second import of the same order changes nothing; a corrected one replaces what it says and keeps what it leaves out.
 ADD_ORDERS = """
 insert into refunds.orders as o (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency, delivered_at,

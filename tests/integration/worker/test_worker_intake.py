@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from worker.cli import main
 from worker.refunds.facts_file import read_facts
 from worker.refunds.intake import Refusal, read_rows
 from worker.refunds.online_retail import WrongColumns, read_orders
+from worker.refunds.rows import OrderFacts
 
 # Every field that the row's documentation shows, as its readers would send it.
 DOCUMENTED: dict[str, Any] = {
@@ -429,7 +431,7 @@ def test_a_run_needs_to_be_told_how(run: Any) -> None:
 def test_rows_without_an_account_are_counted_where_they_are_entered(
     ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Named by the row or by its order; the others share one budget, and who enters them is told (decision 0006)."""
+    """Named by the row or by its order; who enters the others is told what becomes of them (decision 0006)."""
     monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
     ledger_fixtures.admin.execute(
         "insert into refunds.orders (tenant_id, channel, order_ref, account_ref, ordered_at, paid_minor, currency)"
@@ -444,7 +446,33 @@ def test_rows_without_an_account_are_counted_where_they_are_entered(
     ]
     done = CliRunner().invoke(main, ["enqueue", "-"], input="\n".join(lines))
     assert done.exit_code == 0
-    assert "warning: 3 rows without account_ref (30.00 USD in all) share the budget of one account" in done.stderr
+    assert (
+        "warning: 3 rows without account_ref (30.00 USD in all), whose order names none either: denied" in done.stderr
+    )
     again = CliRunner().invoke(main, ["enqueue", "-", "--json"], input=lines[0].replace("n0", "n9"))
     assert json.loads(again.stdout)["without_account"] == 0
-    assert again.stderr == ""
+    assert "account_ref" not in again.stderr
+
+
+def test_rows_of_no_known_order_are_counted_where_they_are_entered(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that says itself whether it was asked in time is none, nor one of a channel whose unknown orders go to a person."""
+    monkeypatch.setenv("WORKER_DATABASE_URL", ledger_fixtures.url)
+    ledger_fixtures.ledger.add_orders([OrderFacts("o-1", datetime.now(UTC), 10000, "USD", account_ref="acct-1")])
+    told = [{"order_ref": "o-1"}, {"order_ref": "o-2"}, {}, {"risk": {"stale_window": False}},
+            {"order_ref": "o-2", "channel": "private", "scenario": "fee"}]  # fmt: skip
+    lines = [
+        json.dumps({"ledger_entry_id": f"n{n}", "refund_id": f"rf{n}", "amount": {"value": 10, "currency": "USD"},
+                    "account_ref": "acct-1", **over})
+        for n, over in enumerate(told)
+    ]  # fmt: skip
+    done = CliRunner().invoke(main, ["enqueue", "-", "--json"], input="\n".join(lines))
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["without_order"] == 2
+    assert done.stderr.splitlines() == [
+        "warning: 2 rows of no order that the ledger knows: denied for good as fact_missing under the shipped policies, unless"
+        " the order is told before the worker processes the row (worker facts)"
+    ]
+    known = CliRunner().invoke(main, ["enqueue", "-"], input=lines[0].replace("n0", "n9").replace("rf0", "rf9"))
+    assert known.stderr == ""
