@@ -28,7 +28,7 @@ from sentinel.cli.scratch_databases import PREFIX, SERVER
 from sentinel.core.errors import EngineUnavailable
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.library import ReloadablePolicies
-from sentinel.store.database import CONSOLE, Pool, describe, first_line, parts_of, with_role
+from sentinel.store.database import CONSOLE, Pool, describe, first_line, parts_to_connect, with_role
 from sentinel.store.embedded import remove, running
 from sentinel.store.migrate import SchemaNotReady, migrate
 
@@ -77,7 +77,7 @@ def _database(url: str | None) -> Iterator[str]:
 
 def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
     """A migrated database on the same server; None where the login may not make one."""
-    name, given = PREFIX + secrets.token_hex(6), parts_of(url)
+    name, given = PREFIX + secrets.token_hex(6), parts_to_connect(url)
     try:
         admin = stack.enter_context(contextlib.closing(psycopg.connect(make_conninfo(**given), autocommit=True)))
     except psycopg.OperationalError as error:

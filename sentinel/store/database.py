@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -46,9 +47,10 @@ SILENCE_SECONDS = 7.0
 def with_role(url: str, role: str, *, application_name: str = "") -> str:
     """The connection string for a program: `url`'s server and login, the program's role and time limits.
 
-    Behind a transaction pooler without role and limits: those are the login's own. Raises `InvalidAddress` when the URL is not one PostgreSQL understands.
+    Behind a transaction pooler without role and limits: those are the login's own. Raises `InvalidAddress` when the URL is not one PostgreSQL understands,
+    or checks the server against a file that is not there.
     """
-    given = parts_of(url)
+    given = parts_to_connect(url)
     merged: dict[str, Any] = {"connect_timeout": "3", **given}
     if not behind_pooler():
         merged["options"] = f"{given.get('options') or ''} {_options(given.get('user'), role)}".strip()
@@ -80,6 +82,34 @@ def parts_of(url: str) -> dict[str, Any]:
         if port and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65535):
             # Not told: without an @ what stands here is the password.
             raise InvalidAddress("its port is no number from 1 to 65535")
+    return given
+
+
+class NoRootCertificate(InvalidAddress):
+    """The address has the server's certificate checked against a file that is not there: no connection can ever be made."""
+
+    def __init__(self, mode: str, file: str) -> None:
+        SentinelError.__init__(
+            self,
+            f"the database's address says sslmode={mode}, and there is no {file}: add the file of the authorities that you trust,"
+            " as &sslrootcert=/etc/ssl/certs/ca-certificates.crt (the system's) or your own authority's",
+        )
+
+
+def parts_to_connect(url: str) -> dict[str, Any]:
+    """`parts_of` an address that is about to be connected to. Raises `NoRootCertificate`, too."""
+    given = parts_of(url)
+    # What the address leaves out libpq reads from its own environment variables, and from a service's file.
+    defaults = {option.keyword.decode(): (option.val or b"").decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    asked = {
+        name: str(given.get(name) or defaults.get(name) or "") for name in ("host", "sslmode", "sslrootcert", "service")
+    }
+    # Over a local socket there is no TLS.
+    over_network = bool(given.get("hostaddr")) or not (asked["host"] or "/").startswith("/")
+    if asked["sslmode"] in ("verify-ca", "verify-full") and over_network and not asked["service"]:
+        file = asked["sslrootcert"] or os.path.expanduser("~/.postgresql/root.crt")  # noqa: PTH111 - a user without a home has none
+        if file != "system" and not Path(file).exists():
+            raise NoRootCertificate(asked["sslmode"], file)
     return given
 
 
@@ -197,7 +227,7 @@ class Pool:
 
     `connection()` waits at most `wait_seconds` for a free one and raises `EngineUnavailable` when there is
     none or the server cannot be reached. A connection that broke is thrown away, so the pool heals by itself.
-    Why it is not psycopg_pool: `deploy/decisions/0047-own-connection-pool.md`.
+    Why it is not psycopg_pool: `docs/decisions/0047-own-connection-pool.md`.
     """
 
     def __init__(self, conninfo: str, *, size: int, wait_seconds: float = 2.0) -> None:

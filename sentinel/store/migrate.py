@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.resources import roles_sql
-from sentinel.store.database import OWNER, describe, first_line, parts_of
+from sentinel.store.database import OWNER, describe, first_line, parts_to_connect
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -86,7 +86,7 @@ def migrate(url: str) -> tuple[str | None, str]:
     Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason otherwise, or where
     the database is of a revision that cannot be upgraded, and `EngineUnavailable` when there is no server to ask.
     """
-    address = make_conninfo(**parts_of(url))
+    address = make_conninfo(**parts_to_connect(url))
     try:
         with psycopg.connect(address, prepare_threshold=None) as connection:
             found = current_revision(connection)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from sentinel.store.database import InvalidAddress, describe, with_role
+from sentinel.store.database import InvalidAddress, NoRootCertificate, describe, with_role
 from sentinel.store.migrate import migrate
 
 SECRET = "hunter2-secret"
@@ -17,6 +19,9 @@ GOOD = {
     f"user=me password={SECRET} host=db.example port=6000 dbname=shop": "db.example:6000/shop",
     f"dbname=shop password={SECRET}": "a local socket/shop",
 }
+USES = pytest.mark.parametrize(
+    "use", [lambda address: with_role(address, "sentinel_worker"), migrate], ids=["a program", "migrate"]
+)
 BAD = (
     f"postgre://me:{SECRET}@db.example/shop", f"mysql://me:{SECRET}@db.example/shop", f"me:{SECRET}@db.example",
     f"user=me password={SECRET} hoost=db", f"postgresql://me:{SECRET}@db/shop?pasword={SECRET}",
@@ -30,12 +35,55 @@ def test_an_address_is_described_by_its_place(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", BAD)
-@pytest.mark.parametrize(
-    "use", [lambda address: with_role(address, "sentinel_worker"), migrate], ids=["a program", "migrate"]
-)
+@USES
 def test_a_malformed_address_is_refused_without_its_text(address: str, use: Callable[[str], object]) -> None:
     assert SECRET not in describe(address)
     with pytest.raises(InvalidAddress) as refused:
         use(address)
     assert SECRET not in refused.value.detail
     assert "\n" not in refused.value.detail
+
+
+CHECKED = f"postgresql://me:{SECRET}@db.example/shop?sslmode=verify-full"
+
+
+@USES
+def test_a_server_that_is_checked_against_no_file_is_a_fault_of_the_address(
+    use: Callable[[str], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """libpq says so only after it has connected, as if the database were away, and names a cure that its wheel has not."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for address in (CHECKED, f"{CHECKED}&sslrootcert={tmp_path}/none.crt"):
+        with pytest.raises(NoRootCertificate, match="&sslrootcert=/etc/ssl/certs/ca-certificates.crt") as refused:
+            use(address)
+        assert SECRET not in refused.value.detail
+    assert describe(CHECKED) == "db.example/shop"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"{CHECKED}&sslrootcert=system", f"{CHECKED}&sslrootcert={__file__}", f"{CHECKED}&service=shop",
+        CHECKED.replace("verify-full", "require"), CHECKED.replace("db.example", "%2Ftmp"), CHECKED.replace("db.example", ""),
+    ],
+)  # fmt: skip
+def test_an_address_whose_file_is_there_or_not_asked_for_is_taken(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with_role(address, "sentinel_worker")
+
+
+def test_the_users_own_file_of_authorities_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".postgresql").mkdir()
+    (tmp_path / ".postgresql" / "root.crt").touch()
+    with_role(CHECKED, "sentinel_worker")
+
+
+def test_every_example_address_names_the_authorities_that_the_server_is_checked_against() -> None:
+    examples = sorted((Path(__file__).parents[2] / "deploy").glob("systemd/*.env.example"))
+    addresses = re.findall(r"postgresql://[^'\"\s]+", "\n".join(path.read_text() for path in examples))
+    assert len(addresses) >= len(examples)
+    for address in addresses:
+        assert address.endswith("?sslmode=verify-full&sslrootcert=/etc/ssl/certs/ca-certificates.crt"), address
