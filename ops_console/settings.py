@@ -157,7 +157,7 @@ class ConsoleSettings:
     )
     confirm_secrets: tuple[str, ...] = setting(
         "CONFIRM_SECRETS",
-        "Secrets that sign confirm links, as the worker has them; default SENTINEL_SECRET_KEYS, else the embedded database's. Without one every confirm link is unknown.",
+        "Secrets that sign confirm links, as the worker has them; for the public board, which has the confirm page; default SENTINEL_SECRET_KEYS, else the embedded database's. Without one every confirm link is unknown.",
         (),
     )
     second_factor_secrets: tuple[str, ...] = setting(

@@ -113,7 +113,7 @@ def begin_second_factor(pool: Pool, vault: Vault, actor: Actor) -> str:
     """The secret to be put into an app, the same until it is confirmed. Raises `Conflict` where none can be kept or one is."""
     person = _person(actor)
     if not vault.usable:
-        raise Conflict("this console has no secret to encrypt second factors with (CONFIRM_SECRETS)")
+        raise Conflict("this console has no secret to encrypt second factors with (SENTINEL_SECOND_FACTOR_SECRETS)")
     second_factors.start(pool, actor.tenant_id, person, vault.seal(person, pyotp.random_base32()))
     waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
     if waiting is None:

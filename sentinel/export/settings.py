@@ -139,7 +139,10 @@ def unsafe(settings: ExportSettings) -> list[str]:
     """What must not run, a line each; no address, for some are secrets."""
     faults = []
     if not settings.secrets:
-        faults.append("SENTINEL_EXPORT_SECRETS: required with a database of your own (try: openssl rand -hex 32)")
+        faults.append(
+            "SENTINEL_EXPORT_SECRETS: required with a database of your own; commands need the sender's, as in its environment"
+            " (for a new sender: openssl rand -hex 32)"
+        )
     if any(is_weak(secret) for secret in settings.secrets):
         faults.append("SENTINEL_EXPORT_SECRETS: every secret needs at least 32 characters that nobody can guess")
     for name in ("slack_webhook_url", "decision_log_url"):

@@ -85,7 +85,7 @@ def kept_secret(name: str, *database_variables: str) -> str:
 def confirm_secrets() -> tuple[str, ...]:
     """What signs confirm links, newest first: CONFIRM_SECRETS, else the authority's secrets, else the embedded database's.
 
-    Worker and console read the same ones, so that the page knows the links that the worker sends. Empty: no links.
+    Worker and public board read the same ones, so that the page knows the links that the worker sends. Empty: no links.
     """
     given = os.environ.get("CONFIRM_SECRETS") or os.environ.get("SENTINEL_SECRET_KEYS")
     return _listed(given or kept_secret("secret_key", "SENTINEL_DATABASE_URL"))

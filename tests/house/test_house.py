@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.platform.secret_files import SECRETS
 from tests.support import answer_table, facts_table
 from tests.support.settings_table import programs, render
 
@@ -122,6 +123,14 @@ def test_every_variable_that_is_read_is_in_the_table() -> None:
     used = re.findall(rf'"({_FAMILY}_[A-Z_]*[A-Z])"|os\.environ(?:\.\w+\(|\[)"([A-Z_]+)"', code())
     unknown = {name for pair in used for name in pair if name} - in_the_table() - _NOT_A_SETTING
     assert not unknown, f"give them a field with env and help: {sorted(unknown)}"
+
+
+def test_every_secret_is_told_how_it_is_replaced() -> None:
+    told = render().split("## Replacing secrets")[1]
+    untold = [
+        name for name in set(SECRETS) - _NOT_A_SETTING if not name.endswith("_DATABASE_URL") and f"`{name}`" not in told
+    ]
+    assert not untold, f"give them a row in tests/support/settings_table.py, _ROTATION: {sorted(untold)}"
 
 
 def test_every_variable_of_the_table_is_read() -> None:

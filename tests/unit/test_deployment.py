@@ -192,6 +192,12 @@ def test_mutant_an_example_without_a_required_setting_is_refused(
     assert name in unreadable(program, env, bare)
 
 
+def test_a_secret_that_two_programs_share_stands_in_the_examples_of_the_same_programs_as_in_compose() -> None:
+    for secret in ("CONFIRM_SECRETS", "SENTINEL_EXPORT_SECRETS"):
+        examples = {program for program in (*PROGRAMS, "admin") if secret in example(program)}
+        assert examples == {name for name, service in OURS.items() if secret in service["environment"]}, secret
+
+
 def test_mutants_a_command_or_an_option_that_is_not_there_is_found() -> None:
     for line in ("sentinel server", "sentinell serve", "sentinel serve --workers 2", "retail-refund-agent --forever"):
         with pytest.raises(LookupError):

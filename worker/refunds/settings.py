@@ -93,16 +93,16 @@ class WorkerSettings:
     health_port: int = _setting(
         "WORKER_HEALTH_PORT", "port of them with --loop, one per worker on a machine; 0: they are off", 0
     )
-    # What signs the links of confirm cards; the console must have the same.
+    # What signs the links of confirm cards; the public board must have the same.
     confirm_secrets: tuple[str, ...] = _setting(
         "CONFIRM_SECRETS",
-        "secrets that sign confirm links, comma separated, at least 32 characters each, newest first; the console needs the same; default SENTINEL_SECRET_KEYS, else the embedded database's; without one no customer can be asked",
+        "secrets that sign confirm links, comma separated, at least 32 characters each, newest first; the public board, which has the confirm page, needs the same; default SENTINEL_SECRET_KEYS, else the embedded database's; without one no customer can be asked",
         (),
     )
-    # Where the console is for customers: what links begin with.
+    # Where the public board is for customers: what links begin with.
     confirm_base_url: str = _setting(
         "CONFIRM_BASE_URL",
-        "address of the console as customers reach it; confirm links begin with it",
+        "address of the public board as customers reach it; confirm links begin with it",
         "http://127.0.0.1:7863",
     )
     # After this an unanswered card ends its row as DENIED.

@@ -84,7 +84,9 @@ def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypa
         assert done.exit_code == exit_code, done.output
         return json.loads(done.stdout) if exit_code == 0 else done.output
 
-    assert "SENTINEL_EXPORT_SECRETS" in run("add", URL, exit_code=2)
+    assert "SENTINEL_EXPORT_SECRETS: required with a database of your own; commands need the sender's" in run(
+        "add", URL, exit_code=2
+    )
     monkeypatch.setenv("SENTINEL_EXPORT_SECRETS", "only-for-tests-of-commands-0123456789")
     assert "URL: is an address inside a network (SENTINEL_EXPORT_ADDRESSES" in run(
         "add", "https://10.0.0.1/", exit_code=2
