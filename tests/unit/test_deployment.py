@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import configparser
-import importlib
+import importlib.metadata
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 import click
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ops_console.settings import ConsoleSettings, load_console_settings
 from sentinel.authority.settings import Settings, load_settings
@@ -280,6 +284,42 @@ def test_the_image_has_no_pip_no_root_and_no_database_and_its_base_a_version() -
     assert sections == ["runtime", "test"] and all(
         f"# == {one} ==" in (REPO / "requirements.txt").read_text() for one in sections
     )
+
+
+def locked(*, extra_packages: str = "none", form: str = "") -> set[str]:
+    """The packages that an installation gets by the sed commands of the page or of the Containerfile."""
+    text = (REPO / "docs" / "deployment.md").read_text() if form == "page" else (DEPLOY / "Containerfile").read_text()
+    found = set()
+    for command in re.findall(r"(sed [^>]*?requirements\.txt) >", text):
+        script = command.replace("/build/requirements.txt", "requirements.txt")
+        done = subprocess.run(["sh", "-c", script], cwd=REPO, env={**os.environ, "EXTRA_PACKAGES": extra_packages},
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        found |= {name.lower() for name in re.findall(r"^([A-Za-z0-9_.-]+)==", done.stdout, re.MULTILINE)}
+    return found
+
+
+def needed(requirement: str, extras: frozenset[str] = frozenset()) -> set[str]:
+    """What a requirement needs with the extras, on this machine."""
+    parsed = Requirement(requirement)
+    found = {canonicalize_name(parsed.name)}
+    for one in importlib.metadata.requires(parsed.name) or ():
+        further = Requirement(one)
+        wanted = parsed.extras | extras or {""}
+        if further.marker is None or any(further.marker.evaluate({"extra": extra}) for extra in wanted):
+            found |= needed(f"{further.name}[{','.join(further.extras)}]")
+    return found
+
+
+@pytest.mark.parametrize("form", ["page", "image"])
+def test_an_installation_with_extras_has_all_that_they_need_from_the_lock_file(form: str) -> None:
+    (packages,) = re.findall(r"EXTRA_PACKAGES='([^']+)'", (REPO / "docs" / "deployment.md").read_text())
+    plain, full = locked(form="image"), locked(extra_packages=packages, form=form)
+    config = configparser.ConfigParser()
+    config.read(REPO / "setup.cfg")
+    for extra in ("stripe", "otel"):
+        wanted = set().union(*map(needed, config["options.extras_require"][extra].split("\n")[1:]))
+        assert wanted <= full, f"{extra}: {sorted(wanted - full)}"
+        assert not wanted <= plain, "an extra is one"
 
 
 # Kubernetes ------------------------------------------------------------------------------------------------------------
