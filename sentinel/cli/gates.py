@@ -31,10 +31,9 @@ from sentinel.cli.common import (
 )  # fmt: skip
 from sentinel.cli.gate_report_output import print_report
 from sentinel.cli.scratch import ScratchEnvironment, scratch_environment
-from sentinel.core.errors import NotFound
-from sentinel.platform.command_line import InvalidUsage, OneLineErrors
+from sentinel.platform.command_line import WRONG_USE, InvalidUsage, OneLineErrors
 from sentinel.platform.logs import configure_logs
-from sentinel.platform.private_files import write_private
+from sentinel.platform.private_files import open_private, write_private
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.evaluate import evaluate
@@ -81,6 +80,8 @@ def run(
     directory: Path | None, tenant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Replay SCENARIO's labelled cases through the real workflow on a scratch database. Exit 1 unless all is proven."""
+    if report_file is not None:
+        _refuse_unwritable(report_file)
     if record and email is None:
         raise InvalidUsage("say who records the report: --as EMAIL")
     if simulate_systems and sandbox:
@@ -103,12 +104,39 @@ def run(
             "policy_id": policy.policy.policy_id, "policy_digest": policy.digest,
             "ran_at": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": round(time.monotonic() - began, 2),
         }  # fmt: skip
-        if report_file is not None:
-            write_private(report_file, orjson.dumps(report, option=orjson.OPT_INDENT_2))
-        if record and email is not None:
-            report["report_id"] = _recorded(report, folder, tenant, email)
-    print_json(report) if as_json else print_report(report)
+        try:
+            if record and email is not None:
+                report["report_id"] = _recorded(report, folder, tenant, email)
+        finally:
+            # Minutes of work are in it: it is shown and written whether or not it could be recorded.
+            print_json(report) if as_json else print_report(report)
+            written = report_file is None or _is_written(report_file, report)
+    if not written:
+        sys.exit(WRONG_USE)
     sys.exit(0 if report["passed"] else 1)
+
+
+def _refuse_unwritable(file: Path) -> None:
+    """Raise `InvalidUsage` where the report could not be written, before anything is replayed."""
+    was_there = file.exists()
+    if was_there and not file.is_file():
+        return  # a terminal or a pipe, which notices who opens it
+    try:
+        open_private(file, append=True).close()
+    except OSError as error:
+        raise InvalidUsage(f"--report {file}: {error.strerror}") from error
+    if not was_there:
+        file.unlink()
+
+
+def _is_written(file: Path, report: dict[str, Any]) -> bool:
+    """Write the report; False, with a line on standard error, where the file cannot be."""
+    try:
+        write_private(file, orjson.dumps(report, option=orjson.OPT_INDENT_2))
+    except OSError as error:
+        click.echo(f"Error: --report {file}: {error.strerror}", err=True)
+        return False
+    return True
 
 
 def _switch_of(declared_switches: DeclaredSwitches, scenario: str) -> DeclaredSwitch:
@@ -116,14 +144,14 @@ def _switch_of(declared_switches: DeclaredSwitches, scenario: str) -> DeclaredSw
         raise InvalidUsage(f"the file of switches cannot be used: {declared_switches.fault}")
     gated = {one.gate: one for one in declared_switches.switches.values() if one.gate is not None}
     if scenario not in gated:
-        raise NotFound(f"no switch has the gate {scenario[:64]}; there are: {', '.join(gated)}")
+        raise InvalidUsage(f"no switch has the gate {scenario[:64]}; there are: {', '.join(gated)}")
     return gated[scenario]
 
 
 def _policy_of(policies: ReloadablePolicies, switch: DeclaredSwitch) -> CompiledPolicy:
     found = [one for one in policies.library.policies if one.policy.policy_id == switch.policy]
     if not found:
-        raise NotFound(f"there is no policy {switch.policy}, which is to cover {switch.name}")
+        raise InvalidUsage(f"there is no policy {switch.policy}, which is to cover {switch.name}")
     return found[0]
 
 
@@ -132,7 +160,7 @@ def _shipped_cases(folder: Path, scenario: str) -> Path:
     for place in [*places, policies_dir() / "gates" / f"{scenario}.yaml"]:
         if place.is_file():
             return place
-    raise NotFound(f"there are no cases for {scenario} ({places[0]}): give them with --cases")
+    raise InvalidUsage(f"there are no cases for {scenario} ({places[0]}): give them with --cases")
 
 
 def _replayed(
@@ -192,7 +220,9 @@ def _job(
 ) -> dict[str, Any]:
     caps = dict(policy.policy.numbers.get(_CAP + scenario, {}))
     if not caps:
-        raise NotFound(f"policy {policy.policy.policy_id} has no {_CAP}{scenario}: what one refund may be is not known")
+        raise InvalidUsage(
+            f"policy {policy.policy.policy_id} has no {_CAP}{scenario}: what one refund may be is not known"
+        )
     return {
         "scenario": scenario, "action": _ACTION + scenario, "switch": switch.name, "cases": str(cases.resolve()),
         "database_url": scratch.database_url, "tenant_id": str(scratch.tenant_id), "api_key": scratch.api_key,

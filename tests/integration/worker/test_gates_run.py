@@ -169,6 +169,33 @@ def test_cases_that_cannot_be_read_end_in_one_line_and_leave_nothing(fixtures: F
     assert nothing_is_left(fixtures)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("fees",), "no switch has the gate fees; there are: fee, "),
+     (("fee", "--report", "/nowhere/at/all/r.json"), "--report /nowhere/at/all/r.json: No such file or directory"),
+     (("fee", "--report", "/dev/null/r.json"), "--report /dev/null/r.json: Not a directory")],
+    ids=["an unknown scenario", "no folder", "a file in place of a folder"],
+)  # fmt: skip
+def test_what_would_give_no_report_is_wrong_use_before_anything_is_replayed(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    ran = run_warm_command("gates", "run", *arguments, SENTINEL_DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
+    assert ran.returncode == 2, ran.stderr
+    assert said in ran.stderr and "replaying" not in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_report_that_cannot_be_recorded_or_written_is_printed(fixtures: Fixtures, tmp_path: Path) -> None:
+    (tmp_path / "cases.yaml").write_text(CASES)
+    arguments = ("fee", "--cases", str(tmp_path / "cases.yaml"), "--record", "--as", "nobody@shop.example")
+    ran, report = gates(fixtures, *arguments, "--report", str(tmp_path / "r.json"))
+    assert ran.returncode != 0 and "nobody@shop.example" in ran.stderr
+    assert report["covered"] == 3 and json.loads((tmp_path / "r.json").read_text()) == report
+    if Path("/dev/full").exists():
+        ran, report = gates(fixtures, "fee", "--cases", str(tmp_path / "cases.yaml"), "--report", "/dev/full")
+        assert ran.returncode == 2 and report["covered"] == 3
+        assert "--report /dev/full: No space left on device" in ran.stderr and "Traceback" not in ran.stderr
+
+
 def test_a_login_that_may_make_no_database_gets_a_server_of_its_own(fixtures: Fixtures, tmp_path: Path) -> None:
     (tmp_path / "cases.yaml").write_text(CASES)
     url = make_login(fixtures.url, "gate_login")
