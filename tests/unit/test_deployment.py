@@ -334,6 +334,8 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
     for one in manifests():
         if one["kind"] in ("Deployment", "Job"):
             yield one["metadata"]["name"], one["spec"]["template"]["spec"]
+        if one["kind"] == "Pod":
+            yield one["metadata"]["name"], one["spec"]
 
 
 def containers() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -347,7 +349,7 @@ def containers() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
 
 
 def test_kubernetes_has_every_program_the_migration_and_an_authority_beside_an_agent() -> None:
-    assert sorted(name for name, _, _ in containers()) == sorted([*PROGRAMS, "authority", "migrate"])
+    assert sorted(name for name, _, _ in containers()) == sorted([*PROGRAMS, "authority", "migrate", "admin"])
     kinds = [one["kind"] for one in manifests()]
     assert {kind: kinds.count(kind) for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")} == {
         "Service": 4, "PodDisruptionBudget": 2, "NetworkPolicy": 6,
@@ -358,12 +360,13 @@ def test_kubernetes_has_every_program_the_migration_and_an_authority_beside_an_a
 def test_a_container_runs_a_command_that_is_there_with_settings_that_are(
     program: str, container: dict[str, Any], pod: dict[str, Any], bare: pytest.MonkeyPatch
 ) -> None:
-    command = find_command(container["command"])
+    waiting_for_commands = ["sleep", str(pod.get("activeDeadlineSeconds"))]
+    drains = 0 if container["command"] == waiting_for_commands else graceful_seconds(find_command(container["command"]))
     env = {one["name"]: one for one in container["env"]}
     assert env.keys() <= settings_of(program)
     assert all(one["valueFrom"]["secretKeyRef"]["key"] == name for name, one in env.items() if "valueFrom" in one)
     waits = 5 if "lifecycle" in container else 0
-    assert pod.get("terminationGracePeriodSeconds", 30) >= graceful_seconds(command) + waits + 5
+    assert pod.get("terminationGracePeriodSeconds", 30) >= drains + waits + 5
     if program in PROGRAMS:
         address = "postgresql://a:b@db.example/sentinel"
         given = {
@@ -433,6 +436,29 @@ def test_health_ports_are_the_same_in_every_form() -> None:
     told += [pair for service in OURS.values() for pair in service["environment"].items()]
     found = {(name, int(value)) for name, value in told if name in HEALTH_PORTS}
     assert found == set(HEALTH_PORTS.items())
+
+
+def test_the_guide_makes_a_secret_of_kubernetes_only_after_the_keys_that_stand_in_it_and_each_before_it_is_used() -> (
+    None
+):
+    steps = (REPO / "docs" / "deployment.md").read_text().split("## Kubernetes")[1].split("```")[1].splitlines()
+
+    def first(*words: str) -> int:
+        return next(n for n, line in enumerate(steps) if all(word in line for word in words))
+
+    names = re.findall(r"[a-z]+", steps[first("for name in")].split(" in ")[1].split(";")[0])
+    secrets = {
+        one["valueFrom"]["secretKeyRef"]["name"] for _, container, _ in containers() for one in container["env"]
+        if "valueFrom" in one
+    }  # fmt: skip
+    assert secrets == {"sentinel-admin", *(f"sentinel-{name}" for name in names)}
+    assert first("delete job") < first("apply", "migrate.yaml") <= first("wait", "migrate") < first("logins.sql")
+    assert first("logins.sql") < first("keys create", "retail-refund-agent") < first("for name in")
+    assert first("keys create", "order-review") < first("for name in") < first("apply", "authority.yaml")
+    applied = {
+        f"{name}.yaml" for line in steps if "apply" in line for name in re.findall(r"kubernetes/(\w+)\.yaml", line)
+    }
+    assert applied == {path.name for path in MANIFESTS} - {"agent-with-sidecar.yaml"}
 
 
 # the guide -------------------------------------------------------------------------------------------------------------
