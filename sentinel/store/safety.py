@@ -171,9 +171,10 @@ class DatabaseStatus:
 WRITABLE = "select not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off'"
 
 
-def database_status(pool: Pool, role: str) -> DatabaseStatus:
+def database_status(pool: Pool, role: str, *, connections: int = 0) -> DatabaseStatus:
     """The database status through a pooled connection, in one transaction. Raises `EngineUnavailable`.
 
+    `connections` as for `session_faults`.
     A pooler that nobody declared is a fault of a database that answers.
     """
 
@@ -183,7 +184,11 @@ def database_status(pool: Pool, role: str) -> DatabaseStatus:
             writable = connection.execute(WRITABLE).fetchone() == (True,)
             if revision is None or not writable:
                 return DatabaseStatus(revision or "", writable)
-            return DatabaseStatus(revision, writable, (*session_faults(connection, role), *safety_faults(connection)))
+            return DatabaseStatus(
+                revision,
+                writable,
+                (*session_faults(connection, role, connections=connections), *safety_faults(connection)),
+            )
 
     try:
         return call_with_retry(pool, call)

@@ -104,9 +104,12 @@ def refuse_wrong_key(check: KeyCheck) -> None:
 
 
 def refuse_unsafe_database(ledger: Ledger) -> None:
-    """Raise `UnsafeDatabase` where the connection is not what is meant; a database that is away is waited for."""
+    """Raise `UnsafeDatabase` where the connection is not what is meant, or the login may not open all that the worker may.
+
+    A database that is away is waited for.
+    """
     with suppress(EngineUnavailable):
-        faults = database_status(ledger.pool, WORKER).faults
+        faults = database_status(ledger.pool, WORKER, connections=ledger.pool.size).faults
         if faults:
             raise UnsafeDatabase("; ".join(faults))
 

@@ -19,6 +19,8 @@ from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, P
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
 from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
 from tests.support.logins import make_login, program_url
+from worker.refunds.build import open_ledger, refuse_unsafe_database
+from worker.refunds.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, PUBLIC, BOARD)
@@ -93,6 +95,18 @@ def test_another_connection_is_refused_at_the_start_and_its_cause_named(fixtures
             require_ready(url, AUTHORITY, connections=4)
         if "connections" not in name:
             assert readyz(url, fixtures).status_code == 503
+
+
+def test_a_worker_whose_login_may_open_fewer_connections_than_its_lanes_need_does_not_start(fixtures: Fixtures) -> None:
+    with login(fixtures, f"connection limit 5 in role {WORKER}") as (name, url):
+        for lanes in (2, 3):
+            settings = WorkerSettings(database_url=url, tenant_id=fixtures.tenant_id, lanes=lanes)
+            with open_ledger(settings) as ledger:
+                if lanes == 2:
+                    refuse_unsafe_database(ledger)
+                    continue
+                with pytest.raises(UnsafeDatabase, match=f"may open 6 connections and {name} is allowed 5"):
+                    refuse_unsafe_database(ledger)
 
 
 @pytest.mark.parametrize("name", POOLED)
