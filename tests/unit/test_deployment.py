@@ -479,6 +479,22 @@ def test_the_guide_names_only_settings_and_commands_that_are_there() -> None:
     assert {str(port) for port in HEALTH_PORTS.values()} <= set(re.findall(r"\b9\d{3}\b", text))
 
 
+def test_a_program_whose_figures_an_alert_asks_for_is_missed_when_it_does_not_run() -> None:
+    rules = [
+        rule["expr"]
+        for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    prefixes = ("sentinel_export", "worker", "orders", "sentinel")
+
+    def owner(figure: str) -> str:
+        return next(prefix for prefix in prefixes if figure.startswith(prefix))
+
+    asked = {owner(name) for expr in rules for name in re.findall(r"\b(?:sentinel|worker|orders)_[a-z_]+", expr)}
+    missed = {owner(name) for expr in rules for name in re.findall(r"absent\((\w+)\)", expr)}
+    assert asked == missed == set(prefixes)
+
+
 def test_alerts_ask_for_figures_that_the_programs_give() -> None:
     rules = [
         rule for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
