@@ -26,7 +26,7 @@ from worker.orders.rule_settings import RuleSettings
 from worker.orders.sources import FILE_NAME as SOURCES
 from worker.orders.sources import Sources
 from worker.refunds.workflow.routes import SCENARIOS, Routes
-from worker.retail_refund_agent import FAILED
+from worker.retail_refund_agent import FAILED, MISUSED
 from worker.settlement.registry import system_names
 
 _READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
@@ -69,12 +69,21 @@ def _read_gate(path: Path) -> object:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the faults as a JSON list.")
 def check(directory: Path | None, as_json: bool) -> None:
-    """Check the files of DIRECTORY that the worker and the order intake read. Exit 1 when there is a fault.
+    """Check the files of DIRECTORY that the worker and the order intake read. Exit 1 when there is a fault, 2 when there is none of them.
 
     Routes, order sources, order signals, gates, and the scenarios of the switches. DIRECTORY defaults to
     SENTINEL_POLICIES_DIR, else to the shipped policies. `sentinel policy check` does this and compiles the policies too.
     """
-    found = list(check_folder(directory or policies_dir()))
+    folder = directory or policies_dir()
+    found = list(check_folder(folder))
+    if not found:
+        names = ", ".join(name for name, _ in _READERS)
+        if as_json:
+            click.echo("[]")
+        click.echo(
+            f"error: nothing in {folder} is read by the worker or the order intake: no {names}, no gates/", err=True
+        )
+        sys.exit(MISUSED)
     faults = [fault for _, wrong in found for fault in wrong]
     if as_json:
         click.echo(json.dumps([fault.as_json() for fault in faults]))

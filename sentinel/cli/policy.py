@@ -70,7 +70,8 @@ def _faults_of_the_worker(folder: Path) -> list[PolicyError]:
         [sys.executable, "-m", "worker.cli", "check", str(folder), "--json"], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": import_paths()},
     )  # fmt: skip
-    if done.returncode not in (0, 1) or not done.stdout:
+    # 2 with an answer: nothing of the worker's is there, and a folder for agents alone needs none of it.
+    if done.returncode not in (0, 1, 2) or not done.stdout:
         said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
         raise click.ClickException(f"the worker's files could not be checked: {said}")
     return [PolicyError.from_json(found) for found in json.loads(done.stdout)]

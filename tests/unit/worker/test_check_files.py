@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from sentinel.cli.main import main as authority_main
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
 from worker.check_policies import check_folder
@@ -35,6 +36,25 @@ def test_the_shipped_folder_is_good_and_what_is_not_there_is_no_fault(folder: Pa
     assert "gates/fee.yaml" in names and faults(folder) == []
     (tmp_path / "empty").mkdir()
     assert list(check_folder(tmp_path / "empty")) == []
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_folder_without_anything_of_the_workers_is_no_good_one(
+    folder: Path, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    shutil.copy(folder / "agent_actions.yaml", tmp_path / "empty")
+    done = CliRunner().invoke(main, ["check", str(tmp_path / "empty"), *form])
+    assert done.exit_code == 2
+    assert f"nothing in {tmp_path / 'empty'} is read by the worker or the order intake" in done.stderr
+    assert done.stdout == ("[]\n" if form else "")
+
+
+def test_a_folder_of_policies_for_agents_alone_is_a_good_one_to_the_authority(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    shutil.copy(folder / "agent_actions.yaml", tmp_path / "mine")
+    done = CliRunner().invoke(authority_main, ["policy", "check", str(tmp_path / "mine")])
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize(
