@@ -17,6 +17,7 @@ from psycopg import sql
 
 from sentinel.cli.scratch_databases import SERVER
 from sentinel.demo.processes import DemoFailed
+from sentinel.platform.private_files import private_folder
 from sentinel.platform.settings import data_dir_secret
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, PUBLIC, WORKER, first_line
 
@@ -46,9 +47,16 @@ class DemoDatabase:
 
 @contextlib.contextmanager
 def demo_database(data_dir: Path, say: Callable[[str], None], stop: threading.Event) -> Iterator[DemoDatabase]:
-    """`SENTINEL_DATABASE_URL`, else the embedded server, which runs as long as the block."""
+    """`SENTINEL_DATABASE_URL`, else the embedded server, which runs as long as the block. Raises `EmbeddedError`.
+
+    Whichever it is, the data folder is there, with its folder of logs, or cannot be used and that is said.
+    """
+    from sentinel.store.embedded.failures import postgres_errors_in_one_line
+
     given = os.environ.get("SENTINEL_DATABASE_URL")
     if given:
+        with postgres_errors_in_one_line(data_dir):
+            private_folder(data_dir / "log")
         named = os.environ.get(SERVER)
         yield DemoDatabase(given, lambda: _made_logins(given, data_dir), {SERVER: named} if named else {})
         return

@@ -280,6 +280,16 @@ def test_a_taken_port_is_said_in_one_line_and_nothing_is_started(tmp_path: Path)
     assert processes_naming(str(tmp_path / "d")) == []
 
 
+@pytest.mark.parametrize("url", ["", "postgresql://nobody@127.0.0.1:1/none"], ids=["embedded", "given"])
+def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path, url: str) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("demo", "--json", "--data-dir", str(tmp_path / "file" / "d"), *port_options(), SENTINEL_DATABASE_URL=url)
+    assert done.returncode == 3
+    said = done.stderr.strip().splitlines()[-1]
+    assert said.startswith("Error: cannot use ") and "is a file, not a folder" in said
+    assert "Traceback" not in done.stderr
+
+
 def test_two_demos_in_one_folder_are_refused_in_one_line(demo: Demo) -> None:
     done = run("demo", "--json", "--data-dir", str(demo.data_dir), *port_options())
     assert done.returncode != 0
