@@ -71,19 +71,21 @@ Examples:
 
 
 @click.command(cls=OneLineCommand, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--once", "mode", flag_value="once", help="Process what is due, then end.")
-@click.option("--loop", "mode", flag_value="loop", help="Keep processing until SIGTERM or Ctrl-C.")
-@click.option("--dry-run", "mode", flag_value="dry-run", help="Say what would be decided; change nothing at all.")
+@click.option("--once", is_flag=True, help="Process what is due, then end.")
+@click.option("--loop", is_flag=True, help="Keep processing until SIGTERM or Ctrl-C.")
+@click.option("--dry-run", is_flag=True, help="Say what would be decided; change nothing at all.")
 @click.option("--limit", type=click.IntRange(min=1), help="Process at most N rows.", metavar="N")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table; with --loop a line per row.")
 @click.option(
     "--api-key-file", type=click.Path(path_type=Path, dir_okay=False),
     help="File with the agent's key, instead of SENTINEL_REFUND_AGENT_API_KEY.",
 )  # fmt: skip
-def main(mode: str | None, limit: int | None, as_json: bool, api_key_file: Path | None) -> None:
+def main(limit: int | None, as_json: bool, api_key_file: Path | None, **modes: bool) -> None:
     """Process refund rows of the ledger, each only as the authority decides."""
-    if mode is None:
-        raise click.UsageError("say --once, --loop or --dry-run")
+    said = [mode.replace("_", "-") for mode, is_said in modes.items() if is_said]
+    if len(said) != 1:
+        raise click.UsageError(f"say {'only one of ' if said else ''}--once, --loop or --dry-run")
+    (mode,) = said
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
     )

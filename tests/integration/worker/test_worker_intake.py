@@ -428,6 +428,13 @@ def test_a_run_needs_to_be_told_how(run: Any) -> None:
     assert "say --once, --loop or --dry-run" in result.output
 
 
+@pytest.mark.parametrize("ways", [("--once", "--loop"), ("--loop", "--dry-run"), ("--once", "--loop", "--dry-run")])
+def test_a_run_that_is_told_to_go_two_ways_goes_none(run: Any, ways: tuple[str, ...]) -> None:
+    result = run("run", *ways)
+    assert result.exit_code == 2
+    assert "say only one of --once, --loop or --dry-run" in result.output
+
+
 def test_rows_without_an_account_are_counted_where_they_are_entered(
     ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
