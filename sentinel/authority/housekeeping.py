@@ -78,6 +78,18 @@ SEQUENCE_SECONDS, HOUSEKEEPING_SECONDS = 0.15, 1.0
 log = structlog.get_logger("sentinel.housekeeping")
 
 
+def _postponed(step: Callable[[], None]) -> str | None:
+    """Why a step could not be done now; None when it was, or failed in a way that is logged here."""
+    try:
+        step()
+    except SentinelError as error:
+        return error.detail
+    except Exception:
+        # A step that fails must not end the thread: nothing would expire any more.
+        log.exception("housekeeping_failed")
+    return None
+
+
 class Housekeeper(threading.Thread):
     """The housekeeping thread. `tell` is called with the counts of each run; `each_round` every round."""
 
@@ -95,24 +107,27 @@ class Housekeeper(threading.Thread):
         """Sequence events often, expire each second; wait while the database is unreachable."""
         rounds, away = 0, False
         while not self._stop_asked.wait(SEQUENCE_SECONDS):
-            try:
-                self._each_round()
-                while sequence_events(self._authority.pool) >= 1000:
-                    pass
-                if rounds % round(HOUSEKEEPING_SECONDS / SEQUENCE_SECONDS) == 0:
-                    self._authority.clock.refresh()
-                    mark_keys_at_permit_limit(self._authority.pool, self._authority.open_permits_per_key)
-                    self._tell(run_housekeeping(self._authority.pool, self._authority.report_deadline_seconds))
-                    self._authority.key_uses.write(self._authority.pool)
-                away = False
-            except SentinelError as error:
-                if not away:
-                    log.warning("housekeeping_postponed", cause=error.detail)
-                away = True
-            except Exception:
-                # A round that fails must not end the thread: nothing would expire any more.
-                log.exception("housekeeping_failed")
+            steps = [self._each_round, self._sequence]
+            if rounds % round(HOUSEKEEPING_SECONDS / SEQUENCE_SECONDS) == 0:
+                steps += [self._count_permits, self._expire]
+            # Each by itself: what one cannot do is no reason for another not to be done.
+            causes = [cause for step in steps if (cause := _postponed(step)) is not None]
+            if causes and not away:
+                log.warning("housekeeping_postponed", cause=causes[0])
+            away = bool(causes)
             rounds += 1
+
+    def _sequence(self) -> None:
+        while sequence_events(self._authority.pool) >= 1000:
+            pass
+
+    def _count_permits(self) -> None:
+        self._authority.clock.refresh()
+        mark_keys_at_permit_limit(self._authority.pool, self._authority.open_permits_per_key)
+
+    def _expire(self) -> None:
+        self._tell(run_housekeeping(self._authority.pool, self._authority.report_deadline_seconds))
+        self._authority.key_uses.write(self._authority.pool)
 
     def stop(self) -> None:
         """Stop after the current round."""

@@ -23,7 +23,7 @@ from sentinel.authority.protected_changes import (
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.queries import all_rows, changed, one_row, scalar
 
 EVENT_TYPES = (
     "decision", "approval.requested", "approval.decided", "start", "outcome", "in_doubt", "halt", "policy",
@@ -96,7 +96,12 @@ where d.tenant_id = %(tenant_id)s and d.delivered_at is null order by d.died_at,
 ASK_RESEND = """
 update sentinel.dead_letters set resend_asked_at = clock_timestamp(), resend_asked_by = %(by)s
 where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and (%(event_id)s::uuid is null or event_id = %(event_id)s)
-  and delivered_at is null and resend_asked_at is null
+  and delivered_at is null and resend_asked_at is null and exists (
+    select from sentinel.event_endpoints e
+    where e.tenant_id = dead_letters.tenant_id and e.endpoint_id = dead_letters.endpoint_id and e.disabled_at is null)
+"""
+IS_DISABLED = """
+select exists (select from sentinel.event_endpoints where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and disabled_at is not null)
 """
 
 
@@ -170,10 +175,15 @@ def list_dead_letters(pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200) -> 
 
 
 def resend(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID | None = None) -> int:
-    """Have the sender try a dead letter once more, or all of an endpoint's; how many. Raises `NotFound` where there is none."""
+    """Have the sender try a dead letter once more, or all of an endpoint's; how many.
+
+    Raises `NotFound` where there is none, `Conflict` where the receiver is disabled: it is sent nothing.
+    """
     actor.must_be("admin")
     fields = {"tenant_id": actor.tenant_id, "endpoint_id": endpoint_id, "event_id": event_id, "by": actor.name}
     asked = changed(pool, ASK_RESEND, fields)
+    if not asked and scalar(pool, IS_DISABLED, fields):
+        raise Conflict("the receiver is disabled; enable it first, then send again")
     if not asked:
         raise NotFound("there is no dead letter of that id, or it is being sent again")
     return asked

@@ -20,6 +20,7 @@ from sentinel.cli.common import json_option
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.cases import run_cases
+from sentinel.policy.errors import PolicyError
 from sentinel.policy.folder import check_folder
 from sentinel.policy.library import PolicyLibrary
 from sentinel.store.address import data_dir, database_url
@@ -103,10 +104,11 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
         lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)),
         "readable",
     )
-    faults = check_folder(policies_dir())
-    faults += check_tools(policies_dir(), None if faults else PolicyLibrary.load(policies_dir()))
-    yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or "compile")
-    yield Check("policy cases", run_cases(policies_dir()).passed, "see `sentinel policy test`")
+    folder = Path(os.environ.get("SENTINEL_POLICIES_DIR") or policies_dir())
+    faults = check_folder(folder)
+    faults += check_tools(folder, None if faults else PolicyLibrary.load(folder))
+    yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or f"compile, those of {folder}")
+    yield _cases(folder)
     with _connected(url, AUTHORITY, CONSOLE, WORKER, ORDERS) as connection:
         if current_revision(connection) is None:
             raise SchemaNotReady("the database is empty: run `sentinel migrate` first")
@@ -159,6 +161,13 @@ def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> 
     shown = found.differences[:SHOWN]
     more = f" and {len(found.differences) - len(shown)} more" if len(found.differences) > len(shown) else ""
     return Check("checkpoints", False, f"the evidence is not what it was: {', '.join(shown)}{more}", shown)
+
+
+def _cases(folder: Path) -> Check:
+    try:
+        return Check("policy cases", run_cases(folder).passed, "see `sentinel policy test`")
+    except PolicyError as error:
+        return Check("policy cases", False, error.detail)
 
 
 def _attempt(name: str, look: Callable[[], object], well: str) -> Check:

@@ -68,11 +68,17 @@ returning e.tenant_id, e.endpoint_id, {receiver}, e.position, e.global_position,
 
 _MINE = """tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s and disabled_at is null
   and position = %(from_position)s and global_position = %(from_global_position)s"""
+# What concerns every tenant comes first. Taking that is no reason to try anew what fails behind it: that is over once the receiver has
+# taken something of its tenant's, or nothing of it waits.
 ADVANCE = SqlTemplate("""
-update sentinel.event_endpoints set position = %(position)s, global_position = %(global_position)s, attempts = 0,
-  first_failed_at = null, last_error = null, delivered_at = case when %(delivered)s then clock_timestamp() else delivered_at end,
+with heard as (
+  select %(position)s::bigint > %(from_position)s::bigint or coalesce((select h.position from sentinel.feed_heads h
+    where h.tenant_id = %(tenant_id)s), 0) <= %(position)s as is_well)
+update sentinel.event_endpoints e set position = %(position)s, global_position = %(global_position)s,
+  attempts = case when h.is_well then 0 else e.attempts end, first_failed_at = case when h.is_well then null else e.first_failed_at end,
+  last_error = case when h.is_well then null else e.last_error end, delivered_at = case when %(delivered)s then clock_timestamp() else e.delivered_at end,
   lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
-where {mine}
+from heard as h where {mine}
 """).fill(mine=_MINE)
 POSTPONE = SqlTemplate("""
 update sentinel.event_endpoints set attempts = attempts + 1, first_failed_at = coalesce(first_failed_at, clock_timestamp()),
@@ -125,6 +131,7 @@ TAKE_RESEND = SqlTemplate("""
 with asked as materialized (
   select d.tenant_id, d.endpoint_id, d.event_id from sentinel.dead_letters d join sentinel.event_endpoints e using (tenant_id, endpoint_id)
   where d.resend_asked_at is not null and d.delivered_at is null and d.lease_until <= clock_timestamp() and e.kind = any(%(kinds)s)
+    and e.disabled_at is null
   order by d.resend_asked_at limit 1 for no key update of d skip locked)
 update sentinel.dead_letters d set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 from asked join sentinel.event_endpoints e using (tenant_id, endpoint_id)

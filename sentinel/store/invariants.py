@@ -96,6 +96,9 @@ def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
     except psycopg.errors.InsufficientPrivilege as error:
         connection.execute("rollback to asked")
         return InvariantResult(one.name, one.sentence, 0, unchecked=str(error).splitlines()[0])
+    except psycopg.errors.QueryCanceled:
+        connection.execute("rollback to asked")
+        return InvariantResult(one.name, one.sentence, 0, unchecked="it took longer than a check may")
     except psycopg.DataError as error:
         # The data that the query reads is malformed.
         connection.execute("rollback to asked")

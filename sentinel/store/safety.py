@@ -38,19 +38,34 @@ select current_user, r.rolsuper, r.rolbypassrls,
           where n.nspname in ('sentinel', 'refunds', 'orders') and c.relowner = r.oid)
 from pg_roles r where r.rolname = current_user
 """
-# Every protecting trigger of the schemas that this program may enter must be there and enabled.
+PROTECTING = {
+    "sentinel.approval_votes": "append_only", "sentinel.approvals": "check_approval", "sentinel.check_reports": "append_only",
+    "sentinel.contradictions": "append_only", "sentinel.dead_letters": "never_forgotten", "sentinel.decision_terms": "append_only",
+    "sentinel.event_endpoints": "check_endpoint never_forgotten", "sentinel.event_rows": "append_only", "sentinel.feed": "append_only",
+    "sentinel.gate_reports": "append_only", "sentinel.operation_rows": "append_only", "sentinel.policies": "append_only",
+    "sentinel.switches": "check_switch", "sentinel.window_parts": "append_only",
+    "refunds.confirmations": "check_confirmation stays", "refunds.effects": "check_effect never_forgotten",
+    "refunds.executions": "append_only check_effects_done check_executions",
+    "refunds.ledger_entries": "check_transition doubt_effects open_order_budgets set_budget_part update_order_budgets write_ledger_events",
+    "refunds.ledger_events": "append_only", "refunds.orders": "update_order_paid_corrected update_order_paid_entered",
+    "refunds.retries": "append_only", "refunds.settlement_findings": "append_only", "refunds.step_trails": "append_only",
+    "refunds.wrong_executions": "append_only",
+    "orders.alerts": "check_alert never_forgotten", "orders.analyst_decisions": "append_only",
+    "orders.effects": "check_effect check_new_effect check_shipped never_forgotten", "orders.events": "append_only",
+    "orders.reviews": "check_fulfilled check_new_review check_review never_forgotten write_events write_first_events",
+    "orders.simulated_shop": "append_only",
+}  # fmt: skip
+"""The triggers of each table: all there are, for each of them keeps something from being rewritten or forgotten."""
+
+# Those of the schemas that this program may enter must be there and enabled.
 TRIGGERS = """
-select coalesce(string_agg(wanted.name, ', ' order by wanted.name), '') from (values
-    ('sentinel.event_rows', 'append_only'), ('sentinel.decision_terms', 'append_only'), ('sentinel.window_parts', 'append_only'), ('sentinel.operation_rows', 'append_only'), ('sentinel.feed', 'append_only'),
-    ('sentinel.approval_votes', 'append_only'), ('sentinel.check_reports', 'append_only'),
-    ('sentinel.policies', 'append_only'), ('sentinel.approvals', 'check_approval'),
-    ('orders.reviews', 'check_review'), ('orders.reviews', 'check_new_review'), ('orders.effects', 'check_effect'),
-    ('orders.effects', 'check_new_effect'), ('orders.effects', 'check_shipped'), ('orders.events', 'append_only')
-  ) as wanted(name, trigger)
+select coalesce(string_agg(distinct wanted.name, ', ' order by wanted.name), '')
+from unnest(%(tables)s::text[], %(triggers)s::text[]) as wanted(name, trigger)
 where has_schema_privilege(split_part(wanted.name, '.', 1), 'usage') and not exists (select from pg_trigger t
                   where t.tgrelid = case when has_schema_privilege(split_part(wanted.name, '.', 1), 'usage')
                                               then to_regclass(wanted.name) end and t.tgname = wanted.trigger and t.tgenabled in ('O', 'A'))
 """
+_PAIRS = [(table, trigger) for table, triggers in PROTECTING.items() for trigger in triggers.split()]
 
 REQUIRED = {
     "fsync": ("on",),
@@ -94,7 +109,9 @@ def safety_faults(connection: psycopg.Connection) -> list[str]:
         )
     elif role[3]:
         faults.append(f"the role {role[0]} owns tables and could rewrite history; use the program's own role")
-    missing = connection.execute(TRIGGERS).fetchone()
+    missing = connection.execute(
+        TRIGGERS, {"tables": [table for table, _ in _PAIRS], "triggers": [trigger for _, trigger in _PAIRS]}
+    ).fetchone()
     if missing and missing[0]:
         faults.append(f"protecting triggers (append-only, approvals) are missing or disabled on {missing[0]}")
     return faults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,10 @@ from sentinel.authority.halts import set_halt
 from sentinel.cli.main import main
 from sentinel.cli.scratch import listening
 from sentinel.core.merkle import TreeHead
-from sentinel.platform.resources import invariants_sql
+from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.store.database import AUTHORITY, CONSOLE
 from sentinel.store.invariants import Invariant, check_invariant, read_invariants, run_invariants
+from sentinel.store.safety import PROTECTING, safety_faults
 from tests.support.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
 from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import actor, decide
@@ -278,3 +280,45 @@ def test_nothing_is_built_on_evidence_that_differs_from_its_checkpoint(honest: H
     assert compare_checkpoints(fixtures.admin, honest.file).differences == (
         f"event {honest.names['newest']} is gone, position {read_checkpoints(honest.file)[-1].head.size} of tenant {fixtures.tenant_id}",
     )
+
+
+def test_every_trigger_of_the_schemas_is_looked_for(fixtures: Fixtures) -> None:
+    found = fixtures.admin.execute(
+        "select t.tgrelid::regclass::text, string_agg(t.tgname, ' ' order by t.tgname::text) from pg_trigger t where not t.tgisinternal group by 1"
+    ).fetchall()
+    assert dict(found) == PROTECTING
+
+
+@pytest.mark.fresh_database
+@pytest.mark.parametrize("table", PROTECTING)
+def test_a_trigger_that_is_switched_off_is_named(fixtures: Fixtures, table: str) -> None:
+    fixtures.admin.execute(f"alter table {table} disable trigger user".encode())
+    (fault,) = [one for one in safety_faults(fixtures.admin) if "triggers" in one]
+    assert table in fault
+
+
+def test_a_check_that_takes_too_long_is_not_checked_and_the_others_are(fixtures: Fixtures, tmp_path: Path) -> None:
+    file = tmp_path / "invariants.sql"
+    file.write_text(
+        "-- slow: it never ends\nselect 'x' from pg_sleep(60);\n\n-- quick: nothing is there\nselect 'x' where false;\n"
+    )
+    fixtures.admin.execute("begin")
+    fixtures.admin.execute("set local statement_timeout = 200")
+    slow, quick = [check_invariant(fixtures.admin, one) for one in read_invariants(file)]
+    fixtures.admin.execute("rollback")
+    assert slow.unchecked == "it took longer than a check may"
+    assert (quick.violations, quick.unchecked) == (0, "")
+
+
+def test_the_doctor_looks_at_the_policies_that_are_in_use(
+    honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(policies_dir(), tmp_path / "policies", ignore=shutil.ignore_patterns("*.py"))
+    file = tmp_path / "policies" / "retail_refund.yaml"
+    file.write_text(file.read_text().replace("then: ALLOW", "then: ALOW"))
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.fixtures.url)
+    monkeypatch.setenv("SENTINEL_POLICIES_DIR", str(tmp_path / "policies"))
+    done = CliRunner().invoke(main, ["doctor", "--json", "--checkpoint", str(honest.file)])
+    bad = {one["name"]: one["detail"] for one in json.loads(done.stdout) if not one["ok"]}
+    assert done.exit_code == 1 and set(bad) == {"policies", "policy cases"}
+    assert "ALOW" in bad["policies"] and "ALOW" in bad["policy cases"]

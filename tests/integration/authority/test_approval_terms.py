@@ -238,13 +238,13 @@ def test_mutants_whose_approvals_outlive_their_terms_are_caught(
         test_each_change_of_terms_asks_again_exactly_where_it_became_stricter(staffed, tmp_path, "a guard asked again")
 
 
-def vote_of_who_asked_first(fixtures: Fixtures, first_owner: str) -> str:
-    """What a person's vote comes to whose key asked first, where another key of the same agent asked the question that it is about."""
-    first, second = (
-        fixtures.new_key(agent_id="one-agent", owner=fixtures.operators[who]) for who in (first_owner, "admin")
-    )
+def vote_of_who_asked_first(fixtures: Fixtures, owner: str) -> str:
+    """What an approver's vote comes to on what a key of the agent asks about the same again; a key of `owner`'s asked first."""
+    agent = unique("agent").replace("_", "-")
+    first = fixtures.new_key(owner=fixtures.operators[owner])
+    second = fixtures.new_key(agent_id=agent, owner=fixtures.operators["admin"])
     account = unique("acct")
-    body = guard_body(value=100, agent_id="one-agent", params={"account_ref": account})
+    body = guard_body(value=100, agent_id=agent, params={"account_ref": account})
     assert fixtures.post("action/guard", body, key=first).get_json()["decision"] == "ALLOW"
     let_permits_expire(fixtures)
     fixtures.run_housekeeping()
@@ -261,6 +261,16 @@ def test_who_owns_the_key_that_asked_first_does_not_approve_what_another_key_of_
         vote_of_who_asked_first(fixtures, "approver")
     assert vote_of_who_asked_first(fixtures, "viewer") == "approved"
     assert fixtures.broken_invariants() == []
+
+
+def test_who_owns_a_key_of_the_agent_does_not_approve_what_a_proxy_asks_in_its_name(fixtures: Fixtures) -> None:
+    fixtures.new_key(agent_id="one-agent", owner=fixtures.operators["approver"])
+    proxys = fixtures.new_key()
+    asked = fixtures.post("action/guard", guard_body(value=200, agent_id="one-agent"), key=proxys).get_json()
+    with pytest.raises(Forbidden):
+        vote(fixtures, asked["approval_id"], "approver")
+    other = fixtures.post("action/guard", guard_body(value=200, agent_id="another-agent"), key=proxys).get_json()
+    assert vote(fixtures, other["approval_id"], "approver") == "approved"
 
 
 def test_mutant_that_looks_at_the_last_key_alone_is_caught(fixtures: Fixtures) -> None:

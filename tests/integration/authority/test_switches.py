@@ -235,6 +235,23 @@ def test_what_an_agent_turned_off_goes_on_again_only_by_a_report_from_after_that
     assert seen(fixtures)["on"] is False
 
 
+@pytest.mark.parametrize("was_flipped", [True, False], ids=["on before", "never flipped before"])
+def test_who_waits_for_an_agent_that_turns_it_off_asks_the_gate_after_it(fixtures: Fixtures, was_flipped: bool) -> None:
+    record(fixtures)
+    if was_flipped:
+        on(fixtures)
+    with psycopg.connect(fixtures.url) as agent, ThreadPoolExecutor(1) as thread:
+        agent.execute(
+            "select sentinel.turn_switch_off(%s, %s, 'agent a', 'a wrong execution', gen_random_uuid(), true)",
+            [fixtures.tenant_id, FEE],
+        )
+        waits = thread.submit(refused, lambda: on(fixtures, percent=5))
+        wait_until(lambda: fixtures.one("select exists (select from pg_locks where not granted)"))
+        agent.commit()
+        assert waits.result() == "gate-not-passed"
+    assert seen(fixtures)["on"] is False
+
+
 def test_what_needs_no_gate_is_on_or_off_by_word_alone(fixtures: Fixtures) -> None:
     assert seen(fixtures, MASTER) == {"on": False, "canary_percent": 0}
     assert seen(fixtures, STANDARD) == {"on": True, "canary_percent": 100}

@@ -381,12 +381,15 @@ def votes_of_one_person(fixtures: Any) -> list[tuple[str, int]]:
     """What comes of two words of one person, who made an account that made another: on a question for two, and on one of their own key."""
     app = fixtures.app()
     first, _, last = chain(fixtures, "bea", "amy", "xia")
-    for_two, own = fixtures.approval("600.00"), fixtures.approval("200.00", first)
     one, other = fixtures.sign_in(first, app), fixtures.sign_in(last, app)
-    one.approve(for_two)
+    for_two = fixtures.approval("600.00")
+    assert one.approve(for_two).json["result"] == "recorded"
+    second = other.approve(for_two)
+    own = fixtures.approval("200.00", first)  # who owns a key of the agent decides nothing of that agent's from here on
+    alone = other.approve(own)
     return [
         (str(fixtures.approval_status(asked)), int(answer.status_code))
-        for asked, answer in ((for_two, other.approve(for_two)), (own, other.approve(own)))
+        for asked, answer in ((for_two, second), (own, alone))
     ]
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.webhooks import enable_webhook, list_dead_letters, resend
-from sentinel.core.errors import NotFound
+from sentinel.authority.webhooks import disable_webhook, enable_webhook, list_dead_letters, resend
+from sentinel.core.errors import Conflict, NotFound
 from sentinel.export.build import make_sender
 from sentinel.export.deliveries import Deliveries, pause_seconds
 from sentinel.export.settings import PRIVATE_CLIENT
@@ -126,6 +126,41 @@ def test_what_is_not_taken_in_time_is_a_dead_letter_that_can_be_sent_again(expor
     export.send()
     assert export.receiver.ids == [later, dead]
     assert list_dead_letters(pool, fixtures.tenant_id) == []
+
+
+def test_a_disabled_webhook_is_sent_no_dead_letter_either(export: Export) -> None:
+    pool, actor = export.fixtures.console_pool, local_administrator(export.fixtures.tenant_id)
+    fail_for_too_long(export)
+    assert resend(pool, actor, export.endpoint_id) == 1
+    disable_webhook(pool, actor, export.endpoint_id)
+    export.send()
+    assert export.receiver.ids == []
+    export.fixtures.admin.execute("update sentinel.dead_letters set resend_asked_at = null")
+    with pytest.raises(Conflict, match="disabled"):
+        resend(pool, actor, export.endpoint_id)
+    enable_webhook(pool, actor, export.endpoint_id)
+    assert resend(pool, actor, export.endpoint_id) == 1
+
+
+def test_what_concerns_every_tenant_gives_what_fails_behind_it_no_new_time(export: Export) -> None:
+    """The finding: with a policy changed more often than every twelve hours nothing was ever given up."""
+    export.fixtures.guard()
+    for _ in range(3):
+        export.receiver.faults[:] = [answers(500)]
+        export.send()
+        export.due_now()
+    since = export.row("first_failed_at")
+    export.fixtures.admin.execute(
+        "select sentinel.append_event(%s, gen_random_uuid(), 'policy_in_force', null, null, clock_timestamp(), '{}')",
+        [uuid.UUID(int=0)],
+    )
+    export.receiver.faults[:] = [lambda asked: asked.answer(204, b""), answers(500)]
+    export.send()
+    assert export.receiver.faults == [], "the policy was taken, the decision behind it was not"
+    assert export.row("attempts") == (4,) and export.row("first_failed_at") == since
+    export.due_now()
+    export.send()
+    assert export.row("attempts, first_failed_at") == (0, None)
 
 
 def test_only_time_makes_a_dead_letter(export: Export) -> None:

@@ -139,7 +139,8 @@ create or replace function sentinel.is_protected_change(a sentinel.approvals) re
 $$;
 
 -- Whether an operator answers for who asked: now, or for the same operation at first or in between; at the time of asking, or by owning,
--- making or rotating any key of the same principal, before or since. Accounts in one person's hands answer together.
+-- making or rotating any key of the same principal, or one that is bound to the agent, before or since: a proxy asks in the agent's name with
+-- a key of its own. Accounts in one person's hands answer together.
 create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid) returns boolean language sql stable as $$
   with askers as materialized (
     select a.principal_id, a.requester_operator_id
@@ -150,8 +151,8 @@ create or replace function sentinel.is_requester(a sentinel.approvals, operator 
   ), people as (
     select requester_operator_id as operator_id from askers
     union
-    select hand from askers join sentinel.agent_keys k on k.principal_id = askers.principal_id and k.tenant_id = a.tenant_id
-    cross join lateral unnest(k.maker_ids || k.owner_operator_id) as hand
+    select hand from sentinel.agent_keys k cross join lateral unnest(k.maker_ids || k.owner_operator_id) as hand
+    where k.tenant_id = a.tenant_id and (k.agent_id = a.agent_id or k.principal_id in (select askers.principal_id from askers))
   )
   select exists (
     select from people where operator_id is not null

@@ -138,27 +138,32 @@ begin
   if not pg_try_advisory_xact_lock(7305013942711302) then return 0; end if;
   select transaction_id into seen from sentinel.sequencer;
   if seen > pg_snapshot_xmax(pg_current_snapshot()) then return sentinel.sequence_restored(); end if;
-  select e.transaction_id into last from (
-    select transaction_id from sentinel.event_rows
-    where transaction_id > seen and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
-    order by transaction_id limit most) e
-  order by e.transaction_id desc limit 1;
-  if last is null then return 0; end if;
-  with fresh as materialized (
-    select tenant_id, event_id,
-           row_number() over (partition by tenant_id order by transaction_id, occurred_at, event_id) as nth,
-           count(*) over (partition by tenant_id) as many
-    from sentinel.event_rows where transaction_id > seen and transaction_id <= last
-  ), heads as (
-    insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
-    on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
-  ), placed as (
-    insert into sentinel.feed (tenant_id, position, event_id)
-    select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
-  )
-  select count(*) into sequenced from placed;
-  update sentinel.sequencer set transaction_id = last;
-  return sequenced;
+  loop
+    select e.transaction_id into last from (
+      select transaction_id from sentinel.event_rows
+      where transaction_id > seen and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+      order by transaction_id limit most) e
+    order by e.transaction_id desc limit 1;
+    if last is null then return 0; end if;
+    -- What was restored into this cluster has a position, and may have a transaction that this cluster only now comes to.
+    with fresh as materialized (
+      select e.tenant_id, e.event_id,
+             row_number() over (partition by e.tenant_id order by e.transaction_id, e.occurred_at, e.event_id) as nth,
+             count(*) over (partition by e.tenant_id) as many
+      from sentinel.event_rows e where e.transaction_id > seen and e.transaction_id <= last
+        and not exists (select from sentinel.feed f where f.event_id = e.event_id and f.tenant_id = e.tenant_id offset 0)
+    ), heads as (
+      insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
+      on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
+    ), placed as (
+      insert into sentinel.feed (tenant_id, position, event_id)
+      select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
+    )
+    select count(*) into sequenced from placed;
+    update sentinel.sequencer set transaction_id = last;
+    if sequenced > 0 then return sequenced; end if;
+    seen := last;
+  end loop;
 end $$;
 
 -- After a restore into a new cluster transaction ids begin again below the mark. The restored events that have no position

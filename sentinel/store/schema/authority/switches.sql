@@ -70,7 +70,11 @@ create or replace function sentinel.turn_switch_on(
 ) returns text language plpgsql as $$
 declare
   moment timestamptz;                                                      -- once whoever else turns it is through
+  was_flipped boolean;
 begin
+  -- Whoever turns it just now comes first; the gate is asked after that.
+  perform from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name for update;
+  was_flipped := found;
   insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
     select tenant, switch_name, true, percent, clock_timestamp(), who, why
     where (gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')
@@ -80,6 +84,7 @@ begin
     is_on = true, canary_percent = excluded.canary_percent, changed_at = clock_timestamp(),
     changed_by = excluded.changed_by, reason = excluded.reason
   where case when s.is_on then s.canary_percent <> excluded.canary_percent else excluded.canary_percent <= first_percent end
+    and (was_flipped or s.proven_after is null)                            -- flipped for the first time meanwhile, and for what
   returning s.changed_at into moment;
   if not found then
     return coalesce(case when gate is not null then nullif(sentinel.gate_refusal(tenant, switch_name, gate, policy), '') end,

@@ -1,0 +1,59 @@
+"""Each of the housekeeper's steps is done whatever becomes of the others; the feed of a restored database goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.authority import housekeeping
+from sentinel.authority.housekeeping import Housekeeper, sequence_events
+from sentinel.core.errors import EngineUnavailable
+from tests.support.fixtures import Fixtures, guard_body
+from tests.support.harness import let_permits_expire
+from tests.support.ledger_fixtures import wait_until
+
+HELD = "select count(*) from sentinel.reservations where state = 'held'"
+POSITIONS = "select array_agg(event_id order by position) from sentinel.feed where tenant_id = %s"
+
+
+@pytest.mark.parametrize("failure", [EngineUnavailable("away"), ValueError("a defect")], ids=["refused", "a defect"])
+def test_permits_run_out_although_events_get_no_position(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fail(*_: object) -> int:
+        raise failure
+
+    fixtures.guard(guard_body(value=10))
+    let_permits_expire(fixtures)
+    monkeypatch.setattr(housekeeping, "sequence_events", fail)
+    keeper = Housekeeper(fixtures.authority)
+    keeper.start()
+    try:
+        wait_until(lambda: fixtures.one(HELD) == 0)
+    finally:
+        keeper.stop()
+
+
+def test_events_that_were_restored_keep_their_positions_when_the_new_cluster_comes_to_their_transactions(
+    fixtures: Fixtures,
+) -> None:
+    """A dump keeps the old cluster's transaction ids; in the new one they begin again below them."""
+    for _ in range(3):
+        fixtures.guard(guard_body(value=10))
+    fixtures.run_housekeeping()
+    placed = fixtures.one(POSITIONS, fixtures.tenant_id)
+    fixtures.admin.execute("update sentinel.sequencer set transaction_id = '1'")
+    assert sequence_events(fixtures.authority.pool, 2) == 0, "each of them was placed before"
+    later = fixtures.guard(guard_body(value=10))["decision_event_id"]
+    assert sequence_events(fixtures.authority.pool, 2) == 1
+    found = fixtures.one(POSITIONS, fixtures.tenant_id)
+    assert found[:-1] == placed and str(found[-1]) == later
+    assert fixtures.broken_invariants() == []
+
+
+def test_events_that_were_restored_without_a_position_get_theirs_once(fixtures: Fixtures) -> None:
+    made = [fixtures.guard(guard_body(value=10))["decision_event_id"] for _ in range(3)]
+    fixtures.admin.execute("update sentinel.sequencer set transaction_id = '9000000000'")
+    assert sequence_events(fixtures.authority.pool) > 0
+    assert sequence_events(fixtures.authority.pool) == 0
+    assert [str(one) for one in fixtures.one(POSITIONS, fixtures.tenant_id)][-3:] == made
+    assert fixtures.broken_invariants() == []
