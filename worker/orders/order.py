@@ -20,6 +20,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from sentinel.core.errors import InvalidInput
+from sentinel.core.moments import moment_of
 from sentinel.core.money import DIGITS, Money, parse_money
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 
@@ -418,15 +419,7 @@ class _Reader:
 
     def time(self, field: str) -> datetime | None:
         where, text = self.find(field)[0], self.text(field)
-        if text is None:
-            return None
-        try:
-            found = datetime.fromisoformat(text)
-        except ValueError:
-            found = None
-        if found is None or found.tzinfo is None:
-            raise InvalidInput.of(where, "must be an RFC 3339 time with its zone")
-        return found
+        return None if text is None else moment_of(text, where)
 
     def money(self) -> Money:
         where, value = self.find("amount")

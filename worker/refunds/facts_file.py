@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.errors import InvalidInput
+from sentinel.core.moments import moment_of
 from sentinel.core.money import DIGITS, parse_money
 from sentinel.core.operation import check_identifier
 from sentinel.policy.errors import nearest
 from worker.images import ImageRefused, ProofImage, proof_image
-from worker.refunds.intake import Refusal, known_name, moment_of, read_objects
+from worker.refunds.intake import Refusal, known_name, read_objects
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.routes import CHANNELS

@@ -10,11 +10,11 @@ import io
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from json import JSONDecodeError
 from typing import Any
 
 from sentinel.core.errors import InvalidInput
+from sentinel.core.moments import moment_of
 from sentinel.core.money import parse_money
 from sentinel.core.operation import check_identifier
 from sentinel.core.strict_json import STRICT, strict_json
@@ -265,18 +265,6 @@ def _amount(given: dict[str, Any]) -> tuple[int, str]:
         raise InvalidInput.of(f"amount.{extra[:60]}", "is not a field of an amount")
     money = parse_money(amount.get("value"), amount.get("currency"))
     return money.amount_minor, money.currency
-
-
-def moment_of(found: Any, field: str) -> datetime:
-    """A time with a zone, as the same moment in UTC. Raises `InvalidInput` naming the field."""
-    try:
-        moment = datetime.fromisoformat(found)
-        if moment.tzinfo is None:
-            raise InvalidInput.of(field, "must have a time zone")
-        # Near either end of the calendar the moment may have no year in UTC.
-        return moment.astimezone(UTC)
-    except (ValueError, TypeError, OverflowError):
-        raise InvalidInput.of(field, "must be an RFC 3339 time") from None
 
 
 def _reason(given: dict[str, Any]) -> str | None:

@@ -183,3 +183,35 @@ def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_hap
     orders.rounds()
     assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
     assert orders.all("select state from orders.refunds") == [("paid",)]
+
+
+@pytest.mark.parametrize("kept", ["0001-01-01T00:00:00+01:00", "2026-11-01T00:00:00+23:59"])
+def test_an_order_kept_with_a_time_that_is_none_to_the_database_is_filed_as_old_as_can_be(
+    orders: OrderFixtures, kept: str
+) -> None:
+    """As the intake once kept it, before it read a time as its moment in UTC."""
+    assert orders.deliver(order_body("o-1", "medium")).status_code == 202
+    admin = orders.fixtures.admin
+    admin.execute("set session_replication_role = replica")
+    admin.execute(
+        "update orders.reviews set order_facts = order_facts || jsonb_build_object('placed_at', %s::text)", [kept]
+    )
+    admin.execute("set session_replication_role = origin")
+    assert say(orders, "o-1", "refund") == "refund"
+    assert orders.all("select ordered_at::text from refunds.orders") == [("0001-01-01 00:00:00+00",)]
+    work(orders)
+    assert rows(orders)[0][1:] == ("DENIED", "stale_window")
+    assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED", "it is with a person again"
+
+
+@pytest.mark.parametrize(("placed", "status"), [("0001-01-01T00:00:00+01:00", 400), ("2026-11-01T00:00:00+23:59", 202)])
+def test_a_delivered_time_is_one_that_a_refund_can_be_filed_of_or_refused_by_name(
+    orders: OrderFixtures, placed: str, status: int
+) -> None:
+    answer = orders.deliver(order_body("o-1", "medium", placed_at=placed))
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json["errors"] == {"order.placed_at": "must be an RFC 3339 time"}
+    else:
+        assert say(orders, "o-1", "refund") == "refund"
+        assert orders.all("select ordered_at::text from refunds.orders") == [("2026-10-31 00:01:00+00",)]

@@ -15,7 +15,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
-from worker.orders.order import MAX_ITEMS, Item, Order, as_received
+from worker.orders.order import MAX_ITEMS, Item, Order, as_received, facts_of
 from worker.orders.sources import FILE_NAME, OrderSource, Sources
 
 SOURCES = Sources.load(policies_dir() / FILE_NAME, {})
@@ -247,3 +247,27 @@ def test_no_payload_does_anything_but_become_an_order_or_name_a_path(payload: di
         except InvalidInput as error:
             minor, named = 0, error.errors
         assert (minor > 0) is not bool(named)
+
+
+MINUTE = timedelta(minutes=1)
+FURTHEST = [timezone(sign * (timedelta(hours=24) - MINUTE)) for sign in (1, -1)]
+"""The offsets furthest from UTC that a time can be written with; PostgreSQL knows none beyond 15:59."""
+
+
+@pytest.mark.parametrize("field", ["placed_at", "account_created_at"])
+@pytest.mark.parametrize("zone", [UTC, *FURTHEST])
+def test_a_time_is_kept_as_the_same_moment_in_utc(field: str, zone: timezone) -> None:
+    moment = datetime(2026, 11, 20, 11, tzinfo=zone)
+    order = read("demo", put(CASE, f"order.{field}", moment.isoformat()))
+    kept = facts_of(order)[field]
+    assert datetime.fromisoformat(kept) == moment and kept.endswith("+00:00")
+
+
+@pytest.mark.parametrize("field", ["placed_at", "account_created_at"])
+@pytest.mark.parametrize(
+    "text", ["0001-01-01T00:00:00+01:00", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-01:00"]
+)
+def test_a_time_that_has_no_year_in_utc_is_refused_by_its_path(field: str, text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read("demo", put(CASE, f"order.{field}", text))
+    assert caught.value.errors == {f"order.{field}": "must be an RFC 3339 time"}

@@ -48,6 +48,17 @@ create or replace function orders.refund_name(source text, order_id text) return
   from (select 'order:' || source || ':' || order_id as named) n
 $$;
 
+-- When an order was placed: as it says, and no later than it came. A kept time that no program can read, or that is none to
+-- this database, is of an order as old as can be: it is past every deadline, and comes back to a person.
+create or replace function orders.placed_at(r orders.reviews) returns timestamptz language plpgsql stable as $$
+declare
+  oldest constant timestamptz := '0001-01-01 00:00:00+00';
+begin
+  return greatest(oldest, least(r.received_at, (r.order_facts->>'placed_at')::timestamptz));
+exception when data_exception then
+  return oldest;
+end $$;
+
 -- The refund as a new row of the ledger, which asks for the person who filed it, and the order as a fact where it is none yet.
 -- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again.
 create or replace function orders.file_refund(r orders.reviews, operator uuid, why text, how text) returns text language plpgsql as $$
@@ -59,7 +70,7 @@ declare
 begin
   insert into refunds.orders (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency)
   values (r.tenant_id, 'retail', r.source, r.order_id, r.account_ref,
-          least(r.received_at, (r.order_facts->>'placed_at')::timestamptz), r.amount_minor, r.currency) on conflict do nothing;
+          orders.placed_at(r), r.amount_minor, r.currency) on conflict do nothing;
   insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, action, amount_minor, currency, channel, scenario,
     account_ref, source, order_ref, escalation)
   values (r.tenant_id, named, refund, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.source,
