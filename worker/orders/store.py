@@ -45,6 +45,7 @@ REFUSE_STARTS = "select orders.refuse_starts(%b)"
 PUT_OFF_REVIEWS = "select orders.put_off_reviews(%b)"
 SETTLE_FULFILMENTS = "select orders.settle_fulfilments(%b)"
 SHIP_SCORED = "select orders.ship_scored(%b)"
+ACCOUNT_VELOCITIES = "select * from orders.account_velocities(%b)"
 LOOK_AT_DELIVERIES = "select * from orders.delivery_states(%b)"
 TAKE_SCORED = "select * from orders.take_scored(%b)"
 SETTLE_HOLDS = "select orders.settle_holds(%b)"
@@ -192,6 +193,13 @@ class OrderStore:
         """Take orders that were delivered, or learn how they stand, whatever became of them before."""
         rows = [{**self._received(one), "token": one.review_id} for one in deliveries]
         return commit_all(lambda some, _: _take(self.pool, some), rows)
+
+    def known_accounts(self, works: Sequence[ClaimedOrder]) -> list[KnownAccount]:
+        """What is known of the accounts of taken orders that have no score."""
+        found = {
+            row[0]: row[1:] for row in _fetch(self.pool, ACCOUNT_VELOCITIES, [self._whose(work) for work in works])
+        }
+        return [_known(*found[work.review_id], work.currency) for work in works]
 
     def score(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Store band, signals and the question: {band, signals, model, score_ms, guard_params}."""

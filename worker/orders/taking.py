@@ -59,7 +59,8 @@ class OrderRun:
     deadline: float
     delivery: DeliveredOrder | None = None
     claimed: ClaimedOrder | None = None
-    known: KnownAccount = KnownAccount()
+    known: KnownAccount | None = None
+    """What our own orders say about its account; None: not read by this run."""
     score: Row | None = None
     """Made, and not stored yet."""
     asked_at: float = 0.0
@@ -181,7 +182,13 @@ class OrderTaking:
         self._pass(OrderFailpoint.AFTER_SCORE, new)
 
     def enrich(self, runs: list[OrderRun]) -> None:
-        """Score what was taken without: at once, or in a thread of its own where somebody has to be asked."""
+        """Score what was taken without: at once, or in a thread of its own where somebody has to be asked.
+
+        An order that somebody left behind is scored as one that has just been taken: with what is known of its account.
+        """
+        left = [run for run in runs if run.known is None]
+        for run, known in zip(left, self.store.known_accounts([run.work for run in left]) if left else [], strict=True):
+            run.known = known
         for run in runs:
             if self._scores_now(run):
                 self._enrich_one(run)
@@ -204,6 +211,8 @@ class OrderTaking:
 
     def _make_score(self, run: OrderRun, order: Order, until: float) -> None:
         began = time.monotonic()
+        # Without it no rule counts the account's orders, and nothing would be noticed.
+        assert run.known is not None
         _, lookups, always = self._source(run)
         enriched = self.enricher.enrich(order, lookups, until) if lookups else Enriched(order)
         found = self.scorer.score(enriched.order, run.known, until, enriched.signals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,12 +10,14 @@ import pytest
 
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
+from sentinel.platform.http.bodies import read_object
 from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import LANES, OrderFixtures, intake_process, make_intake, order_body
 from tests.support.shop_server import FlakyShop, ShopServer
 from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders import processor
 from worker.orders.shop import Attempts, perform
+from worker.orders.store import DeliveredOrder, TakeOutcome, TakeResult
 
 CRASHES = [
     *(("low", place) for place in OrderFailpoint), ("medium", OrderFailpoint.AFTER_GUARD), ("medium", OrderFailpoint.AFTER_DECIDED),
@@ -160,3 +163,41 @@ def test_a_successor_that_asks_the_shop_without_looking_is_found_out(
             one.close()
     assert shops["careful"].done == [("fulfilled", "o-careful")]
     assert shops["blind"].done == [("fulfilled", "o-blind")] * 2
+
+
+def left_unscored(orders: OrderFixtures, *bodies: bytes) -> None:
+    """A process takes orders, and is gone before they have a score; somebody resumes them."""
+    source = orders.review.sources.current().find("demo")
+    assert source is not None
+    found = orders.review.store.take(
+        [DeliveredOrder(source.to_order(read_object(body)), hashlib.sha256(body).hexdigest()) for body in bodies]
+    )
+    assert [one.outcome for one in found if isinstance(one, TakeResult)] == [TakeOutcome.TAKEN] * len(bodies)
+    orders.make_due()
+    orders.rounds()
+
+
+def test_an_order_left_behind_without_its_score_counts_the_orders_of_its_account(orders: OrderFixtures) -> None:
+    for number in range(10):
+        orders.deliver(order_body(f"o-{number}", account_ref="acct-burst"))
+    orders.deliver(order_body("o-whole", account_ref="acct-burst"))
+    left_unscored(orders, order_body("o-left", account_ref="acct-burst"), order_body("o-alone"))
+    assert orders.status_and_lane("o-whole") == orders.status_and_lane("o-left") == ("HELD", "high")
+    assert orders.status_and_lane("o-alone") == ("FULFILLED", "low")
+    said = dict(
+        orders.all("select order_id, signals->0->>'code' from orders.reviews where order_id in ('o-whole', 'o-left')")
+    )
+    assert len(set(said.values())) == 1 and None not in said.values(), said
+
+
+def test_an_order_left_behind_without_an_account_or_with_dear_ones_beside_it_is_scored_as_a_new_one(
+    orders: OrderFixtures,
+) -> None:
+    dear = {"amount": {"value": "1100.00", "currency": "USD"}, "account_ref": "acct-dear"}
+    orders.deliver(order_body("o-1", **dear))
+    orders.deliver(order_body("o-2", **dear))
+    left_unscored(orders, order_body("o-3", **dear), order_body("o-guest", account_ref=None))
+    orders.deliver(order_body("o-guest-2", account_ref=None))
+    signals = dict(orders.all("select order_id, signals from orders.reviews"))
+    assert [one["code"] for one in signals["o-2"]] == [one["code"] for one in signals["o-3"]]
+    assert signals["o-guest"] == signals["o-guest-2"]

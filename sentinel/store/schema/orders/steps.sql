@@ -30,6 +30,33 @@ begin
     r.received_at)::orders.work;
 end $$;
 
+-- What our own orders say about an order's account: those of the 24 hours before it came, and since, this one not counted.
+-- Null where it names no account. Whoever scores an order that was taken without its score asks here.
+create or replace function orders.account_velocity(r orders.reviews, out velocity_24h bigint, out amount_24h bigint)
+language sql stable as $$
+  select case when r.account_ref is not null then count(*) end,
+    case when r.account_ref is not null then coalesce(sum(k.amount_minor) filter (where k.currency = r.currency), 0)::bigint end
+  from (select o.amount_minor, o.currency from orders.reviews o
+        where o.account_ref = r.account_ref and o.received_at > r.received_at - interval '24 hours'
+          and o.tenant_id = r.tenant_id and o.review_id <> r.review_id limit 1000) k
+$$;
+
+-- The same of orders that somebody left behind without a score.
+create or replace function orders.account_velocities(batch jsonb) returns table (
+  review_id uuid, velocity_24h bigint, amount_24h bigint
+) language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  ids uuid[] := orders.review_ids(batch);
+begin
+  return query
+  select r.review_id, k.velocity_24h, k.amount_24h
+  from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid)
+  join orders.reviews r on r.review_id = any(ids) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
+  cross join lateral orders.account_velocity(r) k;
+end $$;
+
 -- One of many equal deliveries takes the order; the others are told how it stands:
 --   taken      it is this caller's, new or left behind by a holder that is gone
 --   recorded   it was answered before; the answer is here
@@ -88,12 +115,8 @@ begin
     if outcome in ('taken', 'standing') or (outcome = 'recorded' and not d.is_final) then
       work := orders.as_work(r);
     end if;
-    if outcome = 'taken' and r.status = 'RECEIVED' and r.account_ref is not null then
-      select count(*), coalesce(sum(k.amount_minor) filter (where k.currency = r.currency), 0)::bigint
-      into velocity_24h, amount_24h
-      from (select o.amount_minor, o.currency from orders.reviews o
-            where o.account_ref = r.account_ref and o.received_at > r.received_at - interval '24 hours'
-              and o.tenant_id = r.tenant_id and o.review_id <> r.review_id limit 1000) k;
+    if outcome = 'taken' and r.status = 'RECEIVED' then
+      select k.velocity_24h, k.amount_24h into velocity_24h, amount_24h from orders.account_velocity(r) k;
     end if;
     return next;
   end loop;
