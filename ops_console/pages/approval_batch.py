@@ -13,6 +13,7 @@ from flask import Blueprint, Response, request
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
+from ops_console.pages.approval_facts import facts_of
 from ops_console.pages.approval_votes import (
     CHOICES,
     NEEDS_STEP_UP,
@@ -94,7 +95,10 @@ def _list(context: Context, ids: list[uuid.UUID], refused: shell.Refused | None 
     return shell.page(
         context, "approval_batch.html", title="Decide these", refused=refused,
         given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text,
-        lines=[(one, one.cannot_vote_reason(person), one.words()) for one in questions],
+        lines=[
+            (one, one.cannot_vote_reason(person), one.words(), facts_of(one.about.request, accounts=True))
+            for one in questions
+        ],
     )  # fmt: skip
 
 

@@ -1,32 +1,39 @@
 """The facts of an approval's card: what is bound by the digest, leaf by leaf, each marked for how it may be written.
 
-Names and numbers are shown as they are; anything else in an operation is some agent's or customer's text and is fenced off.
+What names whom and what it is about (the amount, accounts, the identifiers of `core/operation.py`) comes first. Every other name and value
+is the agent's own choice: it is shown apart from our labels, all of it, however much there is. Free text is fenced off.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ops_console.pages.text import money
 from sentinel.authority.approvals import ApprovalRow
 from sentinel.core.canonical import sha256_hex
-from sentinel.core.operation import IDENTIFIER
+from sentinel.core.money import DIGITS
+from sentinel.core.operation import IDENTIFIER, IDENTIFIER_PARAMS
 
-MOST = 100
+READABLE = 100
+"""So many facts of an agent's own a person reads; the card says so where there are more."""
 _ACCOUNTS = ("account_ref", "account_id")
+_FIRST = ("amount", *_ACCOUNTS)
+"""Known facts in the order of the card; the other identifiers follow by name."""
 _LONGEST_NAME = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One leaf of the operation. `style` is money, name, value, text (foreign, to be fenced) or hidden."""
+    """One leaf of the operation. `style` is money, name, value, text (foreign, to be fenced) or hidden; `known` where its name is
+    one of ours, whose form the authority checked, and not the agent's."""
 
     path: str
     shown: str
     style: str
+    known: bool = False
 
 
 def is_bound(canonical: str, row: ApprovalRow) -> bool:
@@ -37,33 +44,52 @@ def is_bound(canonical: str, row: ApprovalRow) -> bool:
 
 
 def facts_of(canonical: str, *, accounts: bool) -> list[Fact]:
-    """The operation's params, at most `MOST`; whose account it is only where `accounts` says so."""
-    leaves = _leaves("", json.loads(canonical).get("params", {}))
-    found = [_fact(path, value, accounts) for path, value in leaves]
-    found.sort(key=lambda fact: fact.style == "text")
-    rest = len(found) - MOST
-    return found[:MOST] + ([Fact("…", f"{rest} more", "value")] if rest > 0 else [])
+    """All of the operation's params, the known ones first; whose account it is only where `accounts` says so."""
+    params = json.loads(canonical).get("params", {})
+    known = [
+        name for name in (*_FIRST, *sorted(IDENTIFIER_PARAMS.difference(_FIRST))) if _is_known(name, params.get(name))
+    ]
+    own = {name: value for name, value in params.items() if name not in known}
+    return [
+        *(replace(_fact(name, params[name], accounts), known=True) for name in known),
+        *sorted(
+            (_fact(path, value, accounts) for path, value in _leaves("", own)), key=lambda fact: fact.style == "text"
+        ),
+    ]
+
+
+def _is_known(name: str, value: Any) -> bool:
+    """Whether it is what the authority lets in under this name."""
+    return _is_money(value) if name == "amount" else isinstance(value, str)
+
+
+def _is_money(value: Any) -> bool:
+    """Whether it has the form of an amount. An agent may write anything under these two names."""
+    if not (isinstance(value, dict) and value.keys() == {"amount_minor", "currency"}):
+        return False
+    currency = value["currency"]
+    return type(value["amount_minor"]) is int and isinstance(currency, str) and currency in DIGITS
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and not (path and value.keys() == {"amount_minor", "currency"}):
+    if isinstance(value, dict) and value and not (path and _is_money(value)):
         for name, inner in value.items():
             yield from _leaves(f"{path}.{name}" if path else name, inner)
-    elif isinstance(value, list):
+    elif isinstance(value, list) and value:
         for place, inner in enumerate(value):
             yield from _leaves(f"{path}[{place + 1}]", inner)
-    else:
+    elif path:
         yield path, value
 
 
 def _fact(path: str, value: Any, accounts: bool) -> Fact:
     if path.rpartition(".")[2] in _ACCOUNTS and not accounts:
         return Fact(path, "shown to approvers", "hidden")
-    if isinstance(value, dict):
+    if _is_money(value):
         return Fact(path, money(value["amount_minor"], value["currency"]), "money")
     if isinstance(value, bool):
         return Fact(path, "yes" if value else "no", "value")
     if isinstance(value, str):
-        is_name = len(value) <= _LONGEST_NAME and IDENTIFIER.fullmatch(value) is not None
+        is_name = (path in IDENTIFIER_PARAMS or len(value) <= _LONGEST_NAME) and IDENTIFIER.fullmatch(value) is not None
         return Fact(path, value, "name" if is_name else "text")
-    return Fact(path, str(value), "value")
+    return Fact(path, json.dumps(value), "value")

@@ -21,7 +21,7 @@ from ops_console.api.rendering import choice, cursor_in, cursor_out, path_id
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
-from ops_console.pages.approval_facts import facts_of
+from ops_console.pages.approval_facts import READABLE, facts_of
 from ops_console.pages.approval_votes import (
     CHOICES,
     NEEDS_STEP_UP,
@@ -197,7 +197,7 @@ def _card(context: Context, approval_id: str, refused: shell.Refused | None = No
     values: dict[str, Any] = {
         "row": row, "about": about, "question": question, "bound": question.is_bound, "cannot_vote_reason": cannot_vote_reason,
         "words": [] if cannot_vote_reason else question.words(), "seen": seen(question), "mine": question.vote_of(person),
-        "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "risk": RISKS[about.risk_rank],
+        "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "readable": READABLE, "risk": RISKS[about.risk_rank],
         "each_in_words": each_in_words, "reason_text": reason_text, "proven": NEEDS_STEP_UP,
         **(_of_change(context, person, row) if row.change else _of_operation(context, person, row, about)),
         "following": None if question.is_open else _next(context, person),

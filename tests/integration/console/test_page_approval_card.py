@@ -91,6 +91,66 @@ def test_a_card_shows_what_is_bound_and_who_may_see_whose_account_it_is(fixtures
     assert "<form" not in vic.get("/ops/approvals").get_data(as_text=True).split("<table")[1]
 
 
+IMITATIONS = {
+    "Amount": "1.00 USD",
+    "Key owner": "chief@demo.local",
+    "Expires": "never",
+    "Approved by the head of finance": "yes, all of it",
+}
+OUR_LABELS = re.compile(r"<dt>([^<]*)</dt>")
+
+
+def labels(page: str) -> list[str]:
+    """The labels of "What is asked" that stand as this page's own."""
+    asked = page[page.index('aria-labelledby="asked"') : page.index('aria-labelledby="why"')]
+    return [html.unescape(one) for one in OUR_LABELS.findall(asked)]
+
+
+def test_facts_of_an_agents_own_push_no_known_one_off_the_card_and_imitate_none(fixtures: Any) -> None:
+    """A hundred params that sort before `account_ref`, some under the names of this page's own rows."""
+    pushed = {f"a{number:03}": number for number in range(100)}
+    recorded = fixtures.guard("200.00", account_ref="acct_payee", **pushed, **IMITATIONS)
+    page, plain = (
+        card(fixtures.browser("ann"), recorded.approval_id),
+        card(fixtures.browser("bob"), fixtures.approval("200.00")),
+    )
+    assert labels(page) == labels(plain) and len(labels(page)) == len(set(labels(page)))
+    assert labels(page)[:4] == ["Amount", "Agent", "Key owner", "account_ref"]
+    own = page[page.index('class="as-written"') :]
+    known, own = page[: page.index('class="as-written"')], own[: own.index("</section>")]
+    assert "acct_payee" in known and "chief@demo.local" not in known
+    for name in (*pushed, *(html.escape(one) for one in IMITATIONS)):
+        assert f"<code>{name}</code>" in own, name
+    assert "more than a person reads" in own and "more than a person reads" not in plain
+    assert "The agent wrote 108 facts" in own, "four of its risk with them"
+
+
+def test_what_only_looks_like_an_amount_is_shown_as_it_was_written(fixtures: Any) -> None:
+    odd = (
+        {"amount_minor": "all of it", "currency": "USD"},
+        {"amount_minor": 5, "currency": "XYZ"},
+        {"amount_minor": True, "currency": "EUR"},
+    )
+    recorded = fixtures.guard("200.00", odd=list(odd), fee={"amount_minor": 150, "currency": "EUR"}, none={}, empty=[])
+    page = card(fixtures.browser("ann"), recorded.approval_id)
+    for name, shown in {
+        "odd[1].currency": "USD",
+        "odd[2].amount_minor": "5",
+        "fee": "1.50 EUR",
+        "none": "{}",
+        "empty": "[]",
+    }.items():
+        assert re.search(rf"<dt><code>{re.escape(name)}</code></dt><dd>(<code>)?{re.escape(shown)}<", page), name
+    assert "all of it" in page
+
+
+def test_several_decided_together_say_whom_each_is_about_and_what_more_there_is(fixtures: Any) -> None:
+    recorded = fixtures.guard("200.00", account_ref="acct_payee", **{f"a{number:03}": number for number in range(100)})
+    page = fixtures.browser("ann").get(f"/ops/approvals/batch?id={recorded.approval_id}").get_data(as_text=True)
+    assert "account_ref <code>acct_payee</code>" in page
+    assert f'<a href="/ops/approvals/{recorded.approval_id}">104 more that the agent wrote</a>' in page
+
+
 def test_a_card_shows_each_condition_below_its_sentence(
     fixtures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
