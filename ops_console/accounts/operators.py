@@ -91,7 +91,8 @@ left join sentinel.operators c on c.tenant_id = o.tenant_id and c.operator_id = 
 where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)
 order by not o.active, o.email limit 1000
 """
-# A new password ends the sessions that the old one opened, all but the one in which it was changed.
+# A new password ends the sessions that the old one opened, all but the one in which it was changed, and a second factor that
+# was begun under the old one.
 CHANGE_PASSWORD = """
 with done as (
   update sentinel.operators set password_hash = %(password_hash)s, password_one_time = false, password_used_at = null
@@ -101,6 +102,9 @@ with done as (
   update sentinel.operator_sessions s set revoked_at = clock_timestamp()
   from done where s.tenant_id = done.tenant_id and s.operator_id = done.operator_id and s.revoked_at is null
     and s.session_id is distinct from %(session_id)s::uuid
+), dropped as (
+  delete from sentinel.second_factors f
+  using done where f.tenant_id = done.tenant_id and f.operator_id = done.operator_id and f.confirmed_at is null
 )
 select sentinel.append_event(tenant_id, %(event_id)s, 'operator_password_changed', null, null, clock_timestamp(),
   jsonb_build_object('by', email, 'operator', email, 'operator_id', operator_id)) from done

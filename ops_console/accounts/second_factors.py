@@ -15,6 +15,9 @@ from sentinel.store.queries import changed, one_row
 from sentinel.store.sql_template import SqlTemplate
 
 STEP_SECONDS = 30
+PENDING_MINUTES = 10
+"""So long a secret that was shown can be confirmed."""
+_IS_FRESH = f"f.created_at > clock_timestamp() - interval '{PENDING_MINUTES} minutes'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +28,27 @@ class Pending:
     now_step: int
 
 
-# Shown again as it is until it is confirmed: a second tab shows the same.
-START = """
-insert into sentinel.second_factors (tenant_id, operator_id, secret)
-values (%(tenant_id)s, %(operator_id)s, %(secret)s) on conflict do nothing
-"""
-RESTART = """
-update sentinel.second_factors set secret = %(secret)s, created_at = clock_timestamp()
-where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and confirmed_at is null
-"""
+# A second tab shows the same. What was shown long ago, or is asked for anew, is another secret: nobody who once saw the page of
+# an account knows the one that its owner confirms later.
+START = SqlTemplate("""
+insert into sentinel.second_factors as f (tenant_id, operator_id, secret)
+values (%(tenant_id)s, %(operator_id)s, %(secret)s)
+on conflict (tenant_id, operator_id) do update set secret = excluded.secret, created_at = clock_timestamp()
+where f.confirmed_at is null and (%(anew)s or not ({is_fresh}))
+""").fill(is_fresh=_IS_FRESH)
 PENDING = SqlTemplate("""
-select secret, floor(extract(epoch from clock_timestamp()) / {step_seconds})::bigint as now_step from sentinel.second_factors
-where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and confirmed_at is null
-""").fill(step_seconds=STEP_SECONDS)
-CONFIRM = """
+select f.secret, floor(extract(epoch from clock_timestamp()) / {step_seconds})::bigint as now_step from sentinel.second_factors f
+where f.tenant_id = %(tenant_id)s and f.operator_id = %(operator_id)s and f.confirmed_at is null and {is_fresh}
+""").fill(step_seconds=STEP_SECONDS, is_fresh=_IS_FRESH)
+CONFIRM = SqlTemplate("""
 with done as (
-  update sentinel.second_factors set confirmed_at = clock_timestamp(), last_step = %(step)s
-  where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and secret = %(secret)s and confirmed_at is null
-  returning tenant_id
+  update sentinel.second_factors f set confirmed_at = clock_timestamp(), last_step = %(step)s
+  where f.tenant_id = %(tenant_id)s and f.operator_id = %(operator_id)s and f.secret = %(secret)s and f.confirmed_at is null and {is_fresh}
+  returning f.tenant_id
 )
 select sentinel.append_event(tenant_id, %(event_id)s, 'operator_second_factor_set', null, null, clock_timestamp(),
   jsonb_build_object('by', %(by)s::text, 'operator', %(by)s::text, 'operator_id', %(operator_id)s::uuid)) from done
-"""
+""").fill(is_fresh=_IS_FRESH)
 # `secret` is written too: one that an older key encrypted moves to the newest.
 USE_STEP = """
 update sentinel.second_factors set last_step = %(step)s, secret = %(secret)s
@@ -61,14 +63,9 @@ select sentinel.append_event(tenant_id, %(event_id)s, 'operator_second_factor_re
 """
 
 
-def start(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, secret: str) -> None:
-    """Keep a second factor to be confirmed, unless there is one."""
-    changed(pool, START, {**_of(tenant_id, operator_id), "secret": secret})
-
-
-def restart(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, secret: str) -> None:
-    """Put another secret in the place of one that was not confirmed."""
-    changed(pool, RESTART, {**_of(tenant_id, operator_id), "secret": secret})
+def start(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, secret: str, *, anew: bool) -> None:
+    """Keep a second factor to be confirmed, unless there is one; with `anew` in the place of one that waits."""
+    changed(pool, START, {**_of(tenant_id, operator_id), "secret": secret, "anew": anew})
 
 
 def pending_enrolment(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> Pending | None:

@@ -109,20 +109,22 @@ def use_code(pool: Pool, vault: Vault, who: Credentials, code: str | None) -> bo
     return second_factors.use_step(pool, who.tenant_id, who.operator_id, step=step, secret=sealed)
 
 
-def begin_second_factor(pool: Pool, vault: Vault, actor: Actor) -> str:
-    """The secret to be put into an app, the same until it is confirmed. Raises `Conflict` where none can be kept or one is."""
+def begin_second_factor(pool: Pool, vault: Vault, actor: Actor, *, anew: bool = False) -> str:
+    """The secret to be put into an app: with `anew` a new one, else the one that waits to be confirmed, if it was made in the last
+    `PENDING_MINUTES`. Raises `Conflict` where none can be kept or one is."""
     person = _person(actor)
     if not vault.usable:
         raise Conflict("this console has no secret to encrypt second factors with (SENTINEL_SECOND_FACTOR_SECRETS)")
-    second_factors.start(pool, actor.tenant_id, person, vault.seal(person, pyotp.random_base32()))
-    waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
-    if waiting is None:
-        raise Conflict("you have a second factor; remove it first")
-    secret = vault.open(person, waiting.secret)
-    if secret is None:
-        secret = pyotp.random_base32()
-        second_factors.restart(pool, actor.tenant_id, person, vault.seal(person, secret))
-    return secret
+    for is_new in (anew, True):
+        made = vault.seal(person, pyotp.random_base32())
+        second_factors.start(pool, actor.tenant_id, person, made, anew=is_new)
+        waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
+        if waiting is None:
+            raise Conflict("you have a second factor; remove it first")
+        # Sealed with a key that is gone, it is made anew.
+        if (secret := vault.open(person, waiting.secret)) is not None:
+            return secret
+    raise Conflict("it was begun somewhere else at this moment; try again")
 
 
 def confirm_second_factor(pool: Pool, vault: Vault, actor: Actor, code: str) -> None:

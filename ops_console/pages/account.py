@@ -115,7 +115,7 @@ def _second_factor(pages: Blueprint, context: Context) -> None:
     def account_begin_second_factor() -> Response:
         def begin() -> str:
             prove(context)
-            begin_second_factor(context.pool, context.authenticator.vault, actor())
+            begin_second_factor(context.pool, context.authenticator.vault, actor(), anew=True)
             return "Now put the secret into your app and confirm it."
 
         return shell.attempt(

@@ -214,3 +214,52 @@ def test_a_console_without_secrets_says_what_is_missing_unless_nobody_needs_a_se
 
 def test_a_code_is_read_however_it_is_spaced() -> None:
     assert second_factor.clean_code(" 123-456 ") == "123456"
+
+
+def begun(browser: Any) -> str:
+    """The secret that the page shows now."""
+    page = browser.get("/ops/account/second-factor").get_data(as_text=True)
+    return re.findall(r'class="secret">([A-Z2-7 ]+)<', page)[0].replace(" ", "")
+
+
+def test_a_secret_that_was_shown_is_another_when_it_is_begun_anew_or_minutes_later(fixtures: Any) -> None:
+    browser = fixtures.browser("ann", app=with_secrets(fixtures), proved=True)
+    browser.submit("/ops/account/second-factor")
+    first = begun(browser)
+    assert begun(browser) == first, "a second tab shows the same"
+    browser.submit("/ops/account/second-factor")
+    second = begun(browser)
+    assert second != first
+    fixtures.sql("update sentinel.second_factors set created_at = clock_timestamp() - interval '11 minutes'")
+    late = browser.submit("/ops/account/second-factor/confirm", code=code_of(fixtures, second))
+    assert late.status_code == 409
+    third = begun(browser)
+    assert third not in (first, second)
+    assert browser.submit("/ops/account/second-factor/confirm", code=code_of(fixtures, second)).status_code == 400
+    assert browser.submit("/ops/account/second-factor/confirm", code=code_of(fixtures, third)).status_code == 303
+    fixtures.sql("update sentinel.second_factors set created_at = clock_timestamp() - interval '1 year'")
+    assert browser.submit("/ops/account/second-factor").status_code == 409, "one that is confirmed stays"
+
+
+OWN_WORDS = "my own words of the morning"
+
+
+@pytest.mark.parametrize("act", ["own password", "password_reset", "shut_out", "sessions_ended", "confirmed before"])
+def test_a_second_factor_begun_under_an_old_password_is_gone_with_it(fixtures: Any, act: str) -> None:
+    """Somebody who was in the account for a while saw the secret: it is not the one that its owner confirms later."""
+    thief = fixtures.browser("ann", app=with_secrets(fixtures), proved=True)
+    thief.submit("/ops/account/second-factor")
+    seen = begun(thief)
+    if act == "confirmed before":
+        assert thief.submit("/ops/account/second-factor/confirm", code=code_of(fixtures, seen)).status_code == 303
+    if act in ("own password", "confirmed before"):
+        done = thief.submit("/ops/account/password", old=PASSWORD, new=OWN_WORDS, again=OWN_WORDS)
+        assert done.status_code == 303, done.get_data(as_text=True)
+    else:
+        fixtures.sql(
+            "select sentinel.change_operator(tenant_id, operator_id, %s, password_hash, null, null, 'the machine', gen_random_uuid())"
+            " from sentinel.operators", act)  # fmt: skip
+    kept = fixtures.sql("select count(*) from sentinel.second_factors")[0][0]
+    assert kept == (1 if act == "confirmed before" else 0)
+    if act == "own password":
+        assert begun(thief) != seen

@@ -131,6 +131,10 @@ begin
     update sentinel.operator_tokens set revoked_at = clock_timestamp()
     where tenant_id = tenant and operator_id = person and revoked_at is null;
   end if;
+  -- A secret that somebody was shown, who is out now, is not the one that the account's owner confirms.
+  if act in ('shut_out', 'password_reset', 'sessions_ended') then
+    delete from sentinel.second_factors where tenant_id = tenant and operator_id = person and confirmed_at is null;
+  end if;
   -- From here the account may be in other hands: it decides only what is asked from now on.
   if act in ('role_set', 'let_in', 'password_reset', 'second_factor_reset') then
     update sentinel.operators set changed_by_another_at = clock_timestamp(),
