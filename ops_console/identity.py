@@ -76,19 +76,28 @@ def install(app: Flask, context: Context) -> None:
         g.signed_in, g.by_cookie = who, by_cookie
         if isinstance(request.routing_exception, MethodNotAllowed) and is_browser_visit():
             return redirect(page_of(request.path), 303)
-        if who.must_set_password:
-            if request.path in _SETTING_PASSWORD:
-                return None
-            if is_browser_visit():
-                return redirect(ACCOUNT_PAGE, 303)
-            raise PasswordChangeRequired(
-                "somebody else set your password; set your own first, on the page /ops/account or by POST /ops/api/session/password"
-            )
-        if must_set_up_second_factor(context, who) and not _sets_up(request.path):
-            if is_browser_visit():
-                return redirect(ACCOUNT_PAGE, 303)
-            raise SecondFactorRequired("set up a second factor first, on the page /ops/account")
-        return None
+        set_up_first = what_to_set_up_first(context, who)
+        if set_up_first is None:
+            return None
+        if is_browser_visit():
+            return redirect(ACCOUNT_PAGE, 303)
+        raise set_up_first
+
+
+def what_to_set_up_first(context: Context, who: SignedIn) -> Forbidden | None:
+    """Why this request is not open to a person yet: a password or a second factor of their own is missing. None where it is.
+
+    Every answer that shows somebody more than their own account asks here, a refusal that shows a form again too.
+    """
+    if who.must_set_password:
+        if request.path in _SETTING_PASSWORD:
+            return None
+        return PasswordChangeRequired(
+            "somebody else set your password; set your own first, on the page /ops/account or by POST /ops/api/session/password"
+        )
+    if must_set_up_second_factor(context, who) and not _sets_up(request.path):
+        return SecondFactorRequired("set up a second factor first, on the page /ops/account")
+    return None
 
 
 def page_of(path: str) -> str:
@@ -166,7 +175,7 @@ def _is_left_open(context: Context, who: SignedIn) -> bool:
     """Whether a refused token came with a form that the browser itself says is ours, from somebody whom pages are open to."""
     # Where neither header came, the token was all that could have told our form from another site's.
     says_ours = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site") == "same-origin"
-    return says_ours and not must_set_up_second_factor(context, who) and _is_form() and _form_token() != ""
+    return says_ours and what_to_set_up_first(context, who) is None and _is_form() and _form_token() != ""
 
 
 def _form_token() -> str:

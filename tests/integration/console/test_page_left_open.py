@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ops_console import identity
 from ops_console.pages import ledger, operators
 from ops_console.pages.shell import in_words
 from sentinel.authority.policies import declare_policies
@@ -115,6 +116,37 @@ def test_only_a_form_that_the_browser_says_is_ours_comes_back(fixtures: Any) -> 
         browser.email, fixtures.app(require_second_factor="everyone", second_factor_secrets=("s" * 40,))
     )
     assert "thinking" not in post_old_form(strict, path, **fields).text, "nothing is shown before the second factor"
+
+
+def shown_before_a_password(fixtures: Any) -> list[str]:
+    """The checker: the forms at which somebody whose password somebody else set is shown more than their own account."""
+    declare_policies(fixtures.authority)
+    admin = fixtures.browser("ann", "admin", proved=True)
+    about = things(fixtures, admin)
+    otto = fixtures.operator("otto", "admin")
+    fixtures.sql("update sentinel.operators set password_one_time = true where operator_id = %s", otto.operator_id)
+    held = fixtures.at_page(otto.email)
+    # The account's pages are open to them, and what they may send there is asked once more.
+    posts = [route for route in FORMS if not route.startswith("/ops/account")]
+    answers = {route: post_old_form(held, filled(route, about), proof=HIDDEN) for route in posts}
+    assert all(one.status_code >= 400 for one in answers.values())
+    return sorted(
+        route for route, one in answers.items() if f"<title>{FORMS[route].title}" in one.text or held.csrf in one.text
+    )
+
+
+def test_before_a_password_of_ones_own_no_form_of_an_earlier_session_shows_its_page(fixtures: Any) -> None:
+    """Nor with a wrong token, by which anybody is taken for a tab that was left open."""
+    assert shown_before_a_password(fixtures) == []
+
+
+def test_the_mutant_that_asks_a_refused_form_for_the_second_factor_alone_is_seen(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        identity, "_is_left_open", lambda context, who: not identity.must_set_up_second_factor(context, who)
+    )
+    assert "/ops/approvals/<approval_id>" in shown_before_a_password(fixtures)
 
 
 def test_a_viewer_is_shown_what_a_viewer_may_see(fixtures: Any) -> None:
