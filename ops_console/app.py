@@ -95,8 +95,12 @@ def _finish(response: Response) -> Response:
     for name, value in HEADERS.items():
         if (name, request.endpoint) != ("X-Frame-Options", FRAMED):
             response.headers.setdefault(name, value)
-    if request.endpoint == "static" and "v" in request.args:
-        # The address names the content (`shell.asset`): nobody has to ask again.
+    if (
+        request.endpoint == "static"
+        and response.status_code == 200
+        and shell.names_content(request.view_args, request.args)
+    ):
+        # The address names the content: nobody has to ask again.
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
     response.headers.setdefault("Cache-Control", "no-store")
     if request.method in ("GET", "HEAD") and request.path.startswith(PUBLIC_PATHS):

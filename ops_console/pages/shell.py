@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -86,13 +86,22 @@ def install(app: Flask) -> None:
 
 
 @cache
-def _digest(name: str) -> str:
-    return hashlib.sha256((Path(__file__).parent.parent / "static" / name).read_bytes()).hexdigest()[:16]
+def _digests() -> dict[str, str]:
+    """The digest of each static file by its name: what the address of its content says."""
+    folder = Path(__file__).parent.parent / "static"
+    files = [one for one in folder.rglob("*") if one.is_file()]
+    return {one.relative_to(folder).as_posix(): hashlib.sha256(one.read_bytes()).hexdigest()[:16] for one in files}
 
 
 def asset(name: str) -> str:
     """The address of a static file; it changes with the content, so that browsers may keep it for ever."""
-    return url_for("static", filename=name, v=_digest(name))
+    return url_for("static", filename=name, v=_digests()[name])
+
+
+def names_content(view_args: Mapping[str, Any] | None, query: Mapping[str, str]) -> bool:
+    """Whether a static file's address is one that `asset` makes: another digest is of a file that was or will be."""
+    known = _digests().get((view_args or {}).get("filename", ""))
+    return known is not None and query.get("v") == known
 
 
 def may(role: str) -> bool:
