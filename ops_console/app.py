@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import quote
 
 from flask import Blueprint, Flask, Response, redirect, request
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -84,7 +85,9 @@ def _redirect_public(blueprint: Blueprint, public_origin: str) -> None:
     """Redirect public paths to the public listener; the method and the body are kept."""
 
     def elsewhere(rest: str = "") -> AnyResponse:
-        return redirect(public_origin + request.full_path.rstrip("?"), 307)
+        # Whatever was in the path stays within it: a line's end in a header is refused, and is no fault of ours.
+        query = request.query_string.decode("latin-1")
+        return redirect(public_origin + quote(request.path) + (f"?{query}" if query else ""), 307)
 
     for place in PUBLIC_PLACES:
         blueprint.add_url_rule(place, "elsewhere", elsewhere, methods=["GET", "POST"])

@@ -7,7 +7,7 @@ unsafe method together with its CSRF token and from our own origin; a token is n
 from __future__ import annotations
 
 import hmac
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from flask import Flask, Response, current_app, g, redirect, request
 from werkzeug.exceptions import MethodNotAllowed
@@ -101,12 +101,12 @@ def what_to_set_up_first(context: Context, who: SignedIn) -> Forbidden | None:
 
 
 def page_of(path: str) -> str:
-    """The page that an act's address belongs to: a refused act leaves its address behind, and people reload."""
+    """The page that an act's address belongs to, as a link: a refused act leaves its address behind, and people reload."""
     urls = current_app.create_url_adapter(request)
     while urls is not None and "/" in path.strip("/"):
         path = path.rpartition("/")[0]
         if urls.test(path, "GET"):
-            return path
+            return quote(path)
     return "/ops"
 
 

@@ -226,7 +226,8 @@ def _make_token(context: Context) -> Response:
         typed = shell.typed()
         token_id = path_id(typed.pop("token_id", ""))
         days = typed.pop("expires_days", str(DEFAULT_TOKEN_DAYS))
-        given = load(_TOKEN, {**typed, "expires_days": int(days) if days.isascii() and days.isdigit() else days})
+        number = shell.whole_number(days)
+        given = load(_TOKEN, {**typed, "expires_days": days if number is None else number})
         issued = issue_token(
             context.pool, actor(), label=given.get("label", ""), expires_days=given["expires_days"], token_id=token_id
         )

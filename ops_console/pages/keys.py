@@ -188,6 +188,7 @@ def _whole(wanted: dict[str, Any], name: str, most: int, *, least: int = 1) -> i
     text = wanted.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+    number = shell.whole_number(text)
+    if number is None or not least <= number <= most:
         raise InvalidInput.of(name, f"must be a whole number from {least} to {most}")
-    return int(text)
+    return number

@@ -53,6 +53,7 @@ _RULES = {
     "Not a valid email address": "is no e-mail address",
     "Unknown field": "does not belong to this form",
 }
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SAID_OF_IT = re.compile(r"(is|are|was|were|must|may|can|cannot|has|have|had|does|differs|holds|names|needs)\b")
 # (endpoint, label, least role): the pages in the order of the menu; a page not named here is reached from another.
 # The role only spares a person a refusal: each page asks for itself.
@@ -219,6 +220,11 @@ def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:
         elif values[0].strip():
             given[name] = values[0].strip().replace("\r\n", "\n")
     return given
+
+
+def whole_number(text: str) -> int | None:
+    """A form's whole number of at most nine digits: more are a number of nothing here, and some thousands none that Python reads."""
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def in_words(error: SentinelError) -> tuple[str, dict[str, str]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from ops_console.audience import Audience
 from ops_console.headers import HEADERS
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
@@ -154,3 +157,38 @@ def test_health_tells_the_truth_when_the_database_is_away(fixtures: Any) -> None
     assert not any(answer.json["checks"].values())
     assert client.get("/ops/api/live/feed").status_code == 503
     assert client.get("/ops/api/approvals").status_code == 401
+
+
+ODD_PATHS = ("/confirm/a%0ab", "/confirm/a%0d%0aSet-Cookie:x=1", "/live/%0a", "/verify/%0d", "/verify/a%2fb%3fc")
+
+
+def test_whatever_is_in_a_public_path_stays_within_it_where_the_operators_listener_redirects(fixtures: Any) -> None:
+    operators = fixtures.app(Audience.OPERATORS, board_origin="http://public.example").test_client()
+    for path in ODD_PATHS:
+        answer = operators.get(path + "?x=%0a&y=1")
+        assert answer.status_code == 307, (path, answer.text)
+        to = urlsplit(answer.headers["Location"])
+        assert (to.scheme, to.netloc, to.query) == ("http", "public.example", "x=%0a&y=1")
+        assert unquote(to.path) == unquote(path) and "Set-Cookie" not in answer.headers
+    public = fixtures.app(Audience.PUBLIC).test_client()
+    assert {public.get(path).status_code for path in ODD_PATHS} <= {303, 404}
+
+
+def test_only_the_content_that_an_address_names_is_kept_for_ever(fixtures: Any) -> None:
+    app = fixtures.app()
+    client = app.test_client()
+    page = client.get("/ops/sign-in").get_data(as_text=True)
+    (named,) = re.findall(r"/static/console.css\?v=[0-9a-f]{16}", page)
+    assert client.get(named).headers["Cache-Control"] == "public, max-age=31536000, immutable"
+    other = [
+        named[:-16] + "0" * 16,
+        named + "0",
+        "/static/console.css?v=",
+        "/static/console.css",
+        "/static/nothing.css?v=" + named[-16:],
+    ]
+    for address in other:
+        answer = client.get(address)
+        kept = answer.headers["Cache-Control"]
+        assert "immutable" not in kept and "max-age" not in kept, (address, kept)
+        assert answer.status_code == (404 if "nothing" in address else 200)

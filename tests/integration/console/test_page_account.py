@@ -102,6 +102,18 @@ def test_reloading_after_a_refused_act_shows_the_page_it_belongs_to(fixtures: An
 # Stepping up --------------------------------------------------------------------------------------------------------
 
 
+def test_an_address_with_a_lines_end_and_a_number_of_thousands_of_digits_are_refused_as_others_are(
+    fixtures: Any,
+) -> None:
+    admin = fixtures.browser("ann", "admin", proved=True)
+    html = {"headers": {"Accept": "text/html"}}
+    assert admin.client.get("/ops/approvals/a%0ab/collect", **html).headers["Location"] == "/ops/approvals/a%0Ab"
+    for digits in ("9" * 5000, "9" * 10, "0", "91", "\u0661"):
+        answer = admin.submit("/ops/account/tokens", token_id=str(uuid.uuid4()), label="nightly", expires_days=digits)
+        assert answer.status_code == 400 and "The number of days" in answer.text, digits[:12]
+    assert fixtures.sql("select 1 from sentinel.operator_tokens") == []
+
+
 def test_acts_of_weight_need_a_proof_that_is_right_and_fresh(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     app = fixtures.app()
     browser = fixtures.browser("ann", "admin", app)
