@@ -8,9 +8,13 @@ Nobody can shut a person out from everywhere:
 * a known device, a browser that came in before as this person, has a counter of its own and no other;
 * over a limit, each account that failed from a network (an IPv4 address, the first 64 bits of an IPv6 address) still gets one
   attempt from there in `PACE_SECONDS`, and so does the first attempt of another account, however many failed elsewhere and
-  of others: who guesses one account does not keep its colleagues out;
+  of others: who guesses one account does not keep its colleagues out. The networks of one IPv6 customer are slowed as one:
+  once much failed from a /56 or a /48, the pace is that of all of it;
 * and each account one more from each network with a code of its second factor, for which password and code must both be
   right (`Attempt.needs_code`).
+
+Who has networks without number is slowed all the same: past `Throttle.account_most` of one account and `overall_most` of all, an
+attempt is looked at only from a network from which somebody came in within a day, from a known device, or with a code.
 
 Only who knows an account's password can spend its guesses of codes: after `CODES_PER_HOUR` of them only a known device
 is looked at.
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,15 +36,22 @@ from sentinel.store.queries import call_with_retry, changed
 WINDOW_SECONDS = 300
 PACE_SECONDS = 30
 CODES_PER_HOUR = 30
+WIDER = ((56, 2), (48, 4))
+"""Prefixes of IPv6 that one customer may have, and how many times `Throttle.address` may fail from one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """How many failed attempts five minutes may hold: by account, which is also by known device, by network, over all."""
+    """How many failed attempts five minutes may hold: by account, which is also by known device, by network, over all.
+
+    From the `…_most` on nothing is looked at from a network from which nobody came in lately.
+    """
 
     account: int = 10
     address: int = 10
     overall: int = 1000
+    account_most: int = 200
+    overall_most: int = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,8 @@ _ONE_AT_A_TIME = "select 1 from sentinel.sign_in_gate for update"
 # One row. The wait is until the pace allows the next attempt, or until the oldest guess of a code leaves its hour.
 BEGIN_ATTEMPT = """
 with recent as (
-  select account_hash, account_hash = %(account_hash)s as is_ours, network = %(network)s as is_near, with_code, attempted_at
+  select account_hash, account_hash = %(account_hash)s as is_ours, network, with_code, attempted_at,
+    case when network ~ %(ipv6)s then network::cidr end as net
   from sentinel.sign_in_attempts
   where not succeeded and attempted_at > clock_timestamp() - make_interval(secs => %(window)s)
     and device_hash is not distinct from %(device_hash)s::bytea
@@ -63,22 +76,36 @@ with recent as (
   select count(*) as guessed, min(attempted_at) as guessed_from from sentinel.sign_in_attempts
   where account_hash = %(account_hash)s and password_right and not succeeded and device_hash is null
     and attempted_at > clock_timestamp() - interval '1 hour'
-), counted as (
-  select count(*) filter (where is_ours) as ours,
-    count(*) filter (where is_near) as near, count(*) as overall,
-    max(attempted_at) filter (where is_near and is_ours) as ours_last,
-    max(attempted_at) filter (where is_near and is_ours and with_code) as code_last
-  from recent
+), around as (
+  select 0 as width, %(near_most)s as most, account_hash, is_ours, with_code, attempted_at from recent where network = %(network)s
+  union all
+  select w.width, w.most, r.account_hash, r.is_ours, r.with_code, r.attempted_at
+  from unnest(%(wider)s::cidr[], %(wider_most)s::integer[]) with ordinality w(net, most, width) join recent r on r.net <<= w.net
+), near as (
+  select width, count(*) >= most as is_full, max(attempted_at) filter (where is_ours) as ours_last,
+    max(attempted_at) filter (where is_ours and with_code) as code_last
+  from around group by width, most
 ), others as (
-  select max(first_at) as newest from (select min(attempted_at) as first_at from recent where is_near group by account_hash) as accounts
+  select width, max(first_at) as newest
+  from (select width, min(attempted_at) as first_at from around group by width, account_hash) as accounts group by width
+), paced as (
+  select coalesce(bool_or(is_full), false) as near_full,
+    max(coalesce(ours_last, newest)) filter (where width = 0 or is_full) as paced_from,
+    max(code_last) filter (where width = 0 or is_full) as code_last
+  from near join others using (width)
+), counted as (
+  select count(*) filter (where is_ours) as ours, count(*) as overall from recent
 ), judged as (
-  select coalesce(ours_last, newest) as paced_from, code_last, guessed_from,
+  select paced_from, code_last, guessed_from,
     %(device_hash)s::bytea is null and guessed >= %(codes)s as guessed_out,
-    ours >= %(account)s or %(device_hash)s::bytea is null and (near >= %(near_most)s or overall >= %(overall)s) as is_full
-  from counted cross join codes cross join others
+    ours >= %(account)s or %(device_hash)s::bytea is null and (near_full or overall >= %(overall)s) as is_full,
+    (ours >= %(account_most)s or overall >= %(overall_most)s) and not exists (
+      select from sentinel.sign_in_attempts s where s.succeeded and s.network = %(network)s
+        and s.attempted_at > clock_timestamp() - interval '1 day') as is_beyond
+  from counted cross join codes cross join paced
 ), answered as (
-  select *, %(device_hash)s::bytea is null and coalesce(paced_from, '-infinity') < clock_timestamp() - make_interval(secs => %(pace)s)
-      as is_paced,
+  select *, %(device_hash)s::bytea is null and not is_beyond
+      and coalesce(paced_from, '-infinity') < clock_timestamp() - make_interval(secs => %(pace)s) as is_paced,
     %(device_hash)s::bytea is null and %(with_code)s and coalesce(code_last, '-infinity') < clock_timestamp() - make_interval(secs => %(pace)s)
       as has_code
   from judged
@@ -90,7 +117,7 @@ with recent as (
 select (select attempt_id from inserted) as attempt_id,
   ceil(greatest(1, extract(epoch from case
     when guessed_out then guessed_from + interval '1 hour'
-    when %(device_hash)s::bytea is not null then clock_timestamp() + make_interval(secs => %(pace)s)
+    when %(device_hash)s::bytea is not null or is_beyond then clock_timestamp() + make_interval(secs => %(pace)s)
     else paced_from + make_interval(secs => %(pace)s) end - clock_timestamp())))::integer as retry_after_seconds,
   is_full and not is_paced as needs_code
 from answered
@@ -100,10 +127,15 @@ REFUSED = "update sentinel.sign_in_attempts set password_right = %(password_righ
 SWEEP = "delete from sentinel.sign_in_attempts where attempted_at < clock_timestamp() - interval '1 day'"
 
 
+_WITH_PORT = re.compile(r"\[([^]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+", re.ASCII)
+"""An address as some proxies write it, with the port that it came from."""
+
+
 def network_of(address: str) -> str:
     """What one customer of a network has: an IPv4 address, the first 64 bits of an IPv6 address; other text as it is."""
+    written = _WITH_PORT.fullmatch(address)
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        found = ipaddress.ip_address((written[1] or written[2] if written else address).partition("%")[0])
     except ValueError:
         return address
     if isinstance(found, ipaddress.IPv6Address):
@@ -111,6 +143,21 @@ def network_of(address: str) -> str:
             return str(found.ipv4_mapped)
         return str(ipaddress.ip_network((found, 64), strict=False))
     return str(found)
+
+
+_IPV6_NETWORK = "^([0-9a-f]{1,4}(:[0-9a-f]{1,4}){0,3})?::/64$"
+"""What `network_of` makes of every IPv6 address, and what is one to the database whatever text was kept."""
+
+
+def _wider(network: str, most: int) -> dict[str, Any]:
+    """The wider prefixes of a network, and how many attempts may fail from each; none of what is no IPv6 network."""
+    if not re.fullmatch(_IPV6_NETWORK, network):
+        return {"wider": [], "wider_most": []}
+    found = ipaddress.IPv6Network(network)
+    return {
+        "wider": [str(found.supernet(new_prefix=bits)) for bits, _ in WIDER],
+        "wider_most": [times * most for _, times in WIDER],
+    }
 
 
 def begin_attempt(
@@ -123,10 +170,12 @@ def begin_attempt(
     with_code: bool = False,
 ) -> Attempt:
     """Count this attempt, or say how long to wait. `email` is kept only as a hash; `device_hash` is a known device's."""
+    network = network_of(address)
     fields = {
-        "account_hash": hashlib.sha256(email.encode()).digest(), "address": address, "network": network_of(address),
+        "account_hash": hashlib.sha256(email.encode()).digest(), "address": address, "network": network,
         "device_hash": device_hash, "with_code": with_code, "account": throttle.account, "near_most": throttle.address,
         "overall": throttle.overall, "window": WINDOW_SECONDS, "pace": PACE_SECONDS, "codes": CODES_PER_HOUR,
+        "account_most": throttle.account_most, "overall_most": throttle.overall_most, "ipv6": _IPV6_NETWORK, **_wider(network, throttle.address),
     }  # fmt: skip
 
     def call(connection: Any) -> Attempt:
