@@ -196,10 +196,9 @@ class OrderStore:
 
     def known_accounts(self, works: Sequence[ClaimedOrder]) -> list[KnownAccount]:
         """What is known of the accounts of taken orders that have no score."""
-        found = {
-            row[0]: row[1:] for row in _fetch(self.pool, ACCOUNT_VELOCITIES, [self._whose(work) for work in works])
-        }
-        return [_known(*found[work.review_id], work.currency) for work in works]
+        rows = _fetch(self.pool, ACCOUNT_VELOCITIES, [self._whose(work) for work in works])
+        found = {review_id: (orders, minor) for review_id, orders, minor in rows}
+        return [_known(found[one.review_id][0], found[one.review_id][1], one.currency) for one in works]
 
     def score(self, steps: Sequence[Step]) -> list[bool | Exception]:
         """Store band, signals and the question: {band, signals, model, score_ms, guard_params}."""
