@@ -27,8 +27,9 @@ from sentinel.store.ids import event_of_proof, uuid_or_none
 
 ADDRESS = "/ops/events"
 PAGE_SIZE = 50
-MOST_EXPORTED = 100_000
-"""How many rows one CSV file has at most, so that no download holds a thread of the console for long."""
+MOST_EXPORTED = 20_000
+"""How many rows one CSV file has at most, so that no download holds a thread of the console for long: it is some tens of megabytes,
+which are in memory until its reader has them. Who wants more asks for the time before the last row."""
 COLUMNS = (
     "position", "occurred_at", "kind", "agent_id", "operation_id", "amount_minor", "currency", "event_id", "hash", "body",
 )  # fmt: skip
@@ -131,7 +132,7 @@ def _cells(row: EventRow) -> tuple[Cell, ...]:
     operation = str(row.operation_id) if row.operation_id else None
     return (
         row.position, at, row.kind, row.agent_id, operation, row.amount_minor, row.currency, str(row.event_id), row.hash,
-        row.body,
+        inert_json(row.body),
     )  # fmt: skip
 
 
@@ -153,10 +154,31 @@ Cell = str | int | None
 
 
 def inert(value: Cell) -> Cell:
-    """The cell as it may be written: a text that begins like a formula, also behind blanks or unseen characters, is disarmed."""
+    """The cell as it may be written: a text that begins like a formula, also behind blanks or unseen characters, is disarmed.
+
+    So is what follows a semicolon in it: where that is the list separator, a spreadsheet begins a cell there, quoted or not.
+    """
     if not isinstance(value, str):
         return value
-    return f"'{value}" if value[:1] in BEGINS_FORMULA or _first_seen(value) in BEGINS_FORMULA else value
+    text = _separated(value, ";'")
+    return f"'{text}" if value[:1] in BEGINS_FORMULA or _first_seen(value) in BEGINS_FORMULA else text
+
+
+def inert_json(text: str) -> str:
+    """The same of JSON, as the same JSON: such a semicolon as its escape. Its canonical form, of which the hash is, stays what it was."""
+    return _separated(text, r"\u003b")
+
+
+def _separated(text: str, instead: str) -> str:
+    """The text with `instead` for each semicolon behind which a formula would begin."""
+    if ";" not in text:
+        return text
+    parts, following = [], ""
+    for one in reversed(text):
+        parts.append(instead if one == ";" and following in BEGINS_FORMULA else one)
+        # A quote alone is none of what the cell shows.
+        following = one if one != '"' and _first_seen(one) else following
+    return "".join(reversed(parts))
 
 
 def csv_lines(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:

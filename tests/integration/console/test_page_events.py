@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import re
+from collections.abc import Iterable
 from io import StringIO
 from typing import Any
 
 import pytest
 
 from ops_console.pages import events as page
+from ops_console.pages.events import BEGINS_FORMULA, COLUMNS, csv_lines, inert_json
 from ops_console.read_models import events as store
+from sentinel.core.canonical import canonical_json
 from sentinel.store.ids import new_id
 from tests.integration.console.test_page_policies import words
 
@@ -116,6 +120,44 @@ def test_the_export_is_complete_inert_and_proves_its_bodies(log: Any, monkeypatc
     assert len(vic.get("/ops/events/export.csv").get_data(as_text=True).splitlines()) == 5
     halts = vic.get("/ops/events/export.csv?kind=halt_set").get_data(as_text=True)
     assert halts.count(',"halt_set",') == 2
+
+
+FORMULAS = (
+    "x;=1+1;y",
+    "; =1+1",
+    ";\u200b=1",
+    "a;-1",
+    "a;;@x",
+    "a;\uff1d1",
+    "plain; text",
+    ";",
+    "a=b;c",
+    'say ";=1"',
+    ';"=1',
+)
+
+
+def read_by_semicolons(cells: list[str]) -> list[str]:
+    """The cells of a table that a spreadsheet begins where the semicolon is its list separator."""
+    _, *lines = csv_lines(COLUMNS, [[1, cell] for cell in cells])
+    return [cell for line in lines for cell in next(csv.reader([line.rstrip()], delimiter=";"))]
+
+
+def acting(cells: Iterable[str]) -> list[str]:
+    return [cell for cell in cells if cell[:1] in BEGINS_FORMULA or re.match(r"[\s\u200b]*[=+@\uff1d-]", cell)]
+
+
+def test_no_text_begins_a_cell_that_acts_where_the_separator_is_a_semicolon(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = [canonical_json({"note": text, "by": "me"}) for text in FORMULAS]
+    written = [inert_json(body) for body in bodies]
+    assert acting(read_by_semicolons([*written, *FORMULAS])) == []
+    assert [canonical_json(json.loads(body)) for body in written] == bodies, (
+        "the event's JSON, of whose form the hash is"
+    )
+    assert [one == other for one, other in zip(written, bodies, strict=True)][-5:] == [True, True, True, False, True]
+    # The twin writes cells as they are.
+    monkeypatch.setattr(page, "_separated", lambda text, instead: text)
+    assert len(acting(read_by_semicolons([inert_json(body) for body in bodies]))) >= 6
 
 
 def test_the_mutant_that_writes_cells_as_they_are_turns_red(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
