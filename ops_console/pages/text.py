@@ -30,9 +30,13 @@ _PADDING = re.compile(r"^ +| +$| {2,}")
 def visible(value: object) -> Markup:
     """Foreign text for a page: escaped, at most 2000 characters, invisible and direction-changing ones named."""
     text = str(value)
-    cut = text[:_MOST_SHOWN]
-    shown = Markup("").join(_shown(part) for part in re.split(r"(^ +| +$| {2,})", cut) if part)
+    shown = whole(text[:_MOST_SHOWN])
     return shown + _odd("…", f"{len(text) - _MOST_SHOWN} more characters") if len(text) > _MOST_SHOWN else shown
+
+
+def whole(text: str) -> Markup:
+    """The same of all of a text that somebody decides about, however long it is."""
+    return Markup("").join(_shown(part) for part in re.split(r"(^ +| +$| {2,})", text) if part)
 
 
 def _shown(part: str) -> Markup:
@@ -122,6 +126,7 @@ def short(identifier: object) -> Markup:
 
 FILTERS = {
     "visible": visible,
+    "whole": whole,
     "failure": failure_text,
     "trouble": trouble_text,
     "when": when,

@@ -69,6 +69,7 @@ def test_hostile_text_on_a_card_is_escaped_shown_and_fenced(fixtures: Any, monke
     assert "head of finance" not in re.sub(r'<figure class="untrusted">.*?</figure>', "", page, flags=re.S)
     # The twin only escapes: what nobody sees gets through, and is caught.
     monkeypatch.setitem(text.FILTERS, "visible", text.escape)
+    monkeypatch.setitem(text.FILTERS, "whole", text.escape)
     assert len(hidden_in(hostile_card(fixtures))) >= 6
 
 
@@ -142,6 +143,12 @@ def test_what_only_looks_like_an_amount_is_shown_as_it_was_written(fixtures: Any
     }.items():
         assert re.search(rf"<dt><code>{re.escape(name)}</code></dt><dd>(<code>)?{re.escape(shown)}<", page), name
     assert "all of it" in page
+
+
+def test_a_long_text_that_is_decided_about_is_shown_to_its_end(fixtures: Any) -> None:
+    recorded = fixtures.guard("200.00", note="a word " * 1000 + "and the account is acct_at_the_end")
+    page = card(fixtures.browser("ann"), recorded.approval_id)
+    assert "acct_at_the_end</blockquote>" in page and "more characters" not in page
 
 
 def test_several_decided_together_say_whom_each_is_about_and_what_more_there_is(fixtures: Any) -> None:
