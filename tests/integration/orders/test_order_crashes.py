@@ -16,8 +16,9 @@ from tests.support.order_fixtures import LANES, OrderFixtures, intake_process, m
 from tests.support.shop_server import FlakyShop, ShopServer
 from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders import processor
+from worker.orders.order import KnownAccount
 from worker.orders.shop import Attempts, perform
-from worker.orders.store import DeliveredOrder, TakeOutcome, TakeResult
+from worker.orders.store import DeliveredOrder, OrderStore, TakeOutcome, TakeResult
 
 CRASHES = [
     *(("low", place) for place in OrderFailpoint), ("medium", OrderFailpoint.AFTER_GUARD), ("medium", OrderFailpoint.AFTER_DECIDED),
@@ -188,6 +189,16 @@ def test_an_order_left_behind_without_its_score_counts_the_orders_of_its_account
         orders.all("select order_id, signals->0->>'code' from orders.reviews where order_id in ('o-whole', 'o-left')")
     )
     assert len(set(said.values())) == 1 and None not in said.values(), said
+
+
+def test_the_mutant_that_resumes_without_asking_what_is_known_of_the_account_lets_it_out(
+    orders: OrderFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OrderStore, "known_accounts", lambda _, works: [KnownAccount()] * len(works))
+    for number in range(10):
+        orders.deliver(order_body(f"o-{number}", account_ref="acct-burst"))
+    left_unscored(orders, order_body("o-left", account_ref="acct-burst"))
+    assert orders.status_and_lane("o-left") == ("FULFILLED", "low")
 
 
 def test_an_order_left_behind_without_an_account_or_with_dear_ones_beside_it_is_scored_as_a_new_one(
