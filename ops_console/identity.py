@@ -191,11 +191,17 @@ def check_origin(context: Context) -> None:
     if origin is None:
         return
     ours = context.settings.origin or f"{request.scheme}://{request.host}"
-    if (urlsplit(origin).scheme, urlsplit(origin).netloc.lower()) != (
-        urlsplit(ours).scheme,
-        urlsplit(ours).netloc.lower(),
-    ):
+    if (site := _site(origin)) is None or site != _site(ours):
         raise Forbidden("requests from other origins are refused")
+
+
+def _site(origin: str) -> tuple[str, str] | None:
+    """(scheme, host and port); None of what is no address, which is nobody's site."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return None
+    return parts.scheme, parts.netloc.lower()
 
 
 def actor() -> Actor:

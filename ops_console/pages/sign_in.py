@@ -48,7 +48,10 @@ def routes(pages: Blueprint, context: Context) -> None:
 
 def own_address(address: str) -> str:
     """The address, if it is a page of this console; else the first page, so that a sign-in never leads to another site."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return HOME
     is_own = not parts.scheme and not parts.netloc and (parts.path == HOME or parts.path.startswith(HOME + "/"))
     return address if is_own and "\\" not in address and address.isprintable() else HOME
 

@@ -114,6 +114,19 @@ def test_an_address_with_a_lines_end_and_a_number_of_thousands_of_digits_are_ref
     assert fixtures.sql("select 1 from sentinel.operator_tokens") == []
 
 
+def test_what_is_no_address_leads_home_and_is_no_origin_of_ours(fixtures: Any) -> None:
+    admin = fixtures.browser("ann", "admin", proved=True)
+    client = fixtures.app().test_client()
+    for odd in ("//[x", "http://[x", "http://[::1"):
+        form = {"email": admin.email, "password": PASSWORD, "next": odd}
+        assert client.post("/ops/sign-in", data=form).headers["Location"] == "/ops", odd
+        assert client.get("/ops/sign-in", query_string={"next": odd}).status_code == 200, odd
+        elsewhere = {"headers": {"Origin": odd, "Accept": "text/html"}}
+        assert client.post("/ops/sign-in", data=form, **elsewhere).status_code == 403, odd
+        answer = admin.client.post("/ops/account/tokens", data={"csrf": admin.csrf, "label": "x"}, **elsewhere)
+        assert answer.status_code == 403, odd
+
+
 def test_acts_of_weight_need_a_proof_that_is_right_and_fresh(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     app = fixtures.app()
     browser = fixtures.browser("ann", "admin", app)
