@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from urllib.parse import parse_qs
 
 import orjson
 
@@ -22,7 +21,7 @@ from ops_console import metrics
 from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
 from sentinel.platform.http.asgi import STALLED_SECONDS, Receive, Send, asgi_headers, disconnected
-from sentinel.platform.http.wire import request_id_of
+from sentinel.platform.http.wire import query_field, request_id_of
 
 PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"
@@ -185,6 +184,5 @@ def _left_out(number: int) -> bytes:
 
 def last_seen(environ: dict[str, Any]) -> int | None:
     """The position a viewer was at: the header that browsers send when they come back, else the query; None for the latest."""
-    asked = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=20).get("last_seen", [""])[0]
-    given = environ.get("HTTP_LAST_EVENT_ID") or asked
+    given = environ.get("HTTP_LAST_EVENT_ID") or query_field(environ, "last_seen")
     return int(given) if _POSITION.fullmatch(given) else None

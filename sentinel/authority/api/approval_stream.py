@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import parse_qs
 
 import orjson
 
@@ -34,7 +33,7 @@ from sentinel.platform.http.asgi import (
     asgi_headers,
     disconnected,
 )
-from sentinel.platform.http.wire import request_id_of
+from sentinel.platform.http.wire import query_field, request_id_of
 
 POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
@@ -209,7 +208,7 @@ def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
     async def stream(environ: dict[str, Any], receive: Receive, send: Send) -> None:
         caller = await identity.caller_async("approvals:read", environ)
         # A last_seen that cannot be read means "from now on": a valid key is never answered 4xx here.
-        seen = parse_time(parse_qs(environ["QUERY_STRING"], max_num_fields=20).get("last_seen", [""])[0])
+        seen = parse_time(query_field(environ, "last_seen"))
         with feed.places.taken(caller):
             headers = [*asgi_headers(EVENT_STREAM), (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -15,6 +15,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -104,6 +105,17 @@ def request_id_of(environ: dict[str, Any]) -> str:
         given = environ.get("HTTP_X_REQUEST_ID", "")
         found = environ["sentinel.request_id"] = given if _REQUEST_ID.fullmatch(given) else random_bytes(16).hex()
     return str(found)
+
+
+_MOST_FIELDS = 20
+
+
+def query_field(environ: Mapping[str, Any], name: str) -> str:
+    """The first value of a query's field for a route that refuses no query; "" where there is none, or more than 20 fields."""
+    try:
+        return parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=_MOST_FIELDS).get(name, [""])[0]
+    except ValueError:
+        return ""
 
 
 _HSTS = "Strict-Transport-Security"

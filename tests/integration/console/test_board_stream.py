@@ -237,3 +237,10 @@ def test_open_files_are_asked_for_and_a_machine_that_has_too_few_is_refused_by_n
     require_open_files(64, "SENTINEL_CONSOLE_MAX_STREAMS")
     with pytest.raises(CannotServe, match="SENTINEL_CONSOLE_MAX_STREAMS"):
         require_open_files(1 << 40, "SENTINEL_CONSOLE_MAX_STREAMS")
+
+
+@pytest.mark.parametrize(
+    ("query", "seen"), [("last_seen=7", 7), ("last_seen=7&" + "&" * 25, None), ("last_seen=x", None), ("", None)]
+)
+def test_a_query_that_cannot_be_read_asks_for_what_is_new(query: str, seen: int | None) -> None:
+    assert stream.last_seen({"QUERY_STRING": query}) == seen
