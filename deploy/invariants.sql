@@ -491,6 +491,40 @@ select 'switch ' || s.name from sentinel.switches s where not exists (
     and e.kind = case when s.is_on then 'switch_on' else 'switch_off' end
     and case when e.kind in ('switch_on', 'switch_off') then e.body::jsonb ->> 'switch' end = s.name);
 
+-- halts_in_evidence: what was halted stands, or its lift is in the evidence
+with said as materialized (
+  select tenant_id, kind, body::jsonb ->> 'halt_id' as halt_id from sentinel.events
+  where kind not in ('decision', 'start', 'outcome') and kind in ('halt_set', 'halt_lifted')
+)
+select 'halt ' || e.halt_id from said e
+where e.kind = 'halt_set' and not exists (select from sentinel.halts h where h.halt_id::text = e.halt_id and h.tenant_id = e.tenant_id)
+union all
+select 'halt ' || h.halt_id from sentinel.halts h
+where not exists (select from said e where e.kind = 'halt_set' and e.halt_id = h.halt_id::text and e.tenant_id = h.tenant_id)
+  or h.lifted_at is not null and not exists (
+    select from said e where e.kind = 'halt_lifted' and e.halt_id = h.halt_id::text and e.tenant_id = h.tenant_id)
+  -- A pause that a kill took the place of was not lifted.
+  and not exists (select from sentinel.halts k where (k.tenant_id, k.scope, k.target, k.set_at) = (h.tenant_id, h.scope, h.target, h.lifted_at));
+
+-- roles_in_evidence: a person's role is the one that was last given by the evidence, where it tells of one
+with given as materialized (
+  select distinct on (tenant_id, body::jsonb ->> 'operator_id') tenant_id, body::jsonb ->> 'operator_id' as operator_id,
+         coalesce(body::jsonb ->> 'to', body::jsonb ->> 'role') as role
+  from sentinel.events
+  where kind not in ('decision', 'start', 'outcome') and kind in ('operator_added', 'operator_role_set')
+  order by tenant_id, body::jsonb ->> 'operator_id', occurred_at desc, event_id desc
+)
+select 'operator ' || g.operator_id from given g
+left join sentinel.operators o on o.tenant_id = g.tenant_id and o.operator_id::text = g.operator_id
+where o.role is distinct from g.role;
+
+-- keys_in_evidence: what an agent's key may do, and for which agent, is what was said when it was made
+select 'key ' || k.key_id from sentinel.agent_keys k
+join sentinel.events e on e.tenant_id = k.tenant_id and e.kind not in ('decision', 'start', 'outcome') and e.kind in ('key_created', 'key_rotated')
+  and case when e.kind in ('key_created', 'key_rotated') then e.body::jsonb ->> 'key_id' end = k.key_id::text
+where (e.body::jsonb ->> 'agent_id') is distinct from k.agent_id or (e.body::jsonb -> 'scopes') is distinct from to_jsonb(k.scopes)
+  or (e.body::jsonb ->> 'owner_operator_id') is distinct from k.owner_operator_id::text;
+
 -- wrong_execution_found: reconciliation has found no wrong execution in the last 30 days (`worker reconcile` says which)
 select format('execution %s: %s', execution_id, finding) from refunds.wrong_executions where found_at > clock_timestamp() - interval '30 days';
 

@@ -59,6 +59,9 @@ class Honest:
         allowed = [fixtures.guard(body) for body in (live, started)]
         assert fixtures.start(started, allowed[1]).status_code == 200
         assert fixtures.guard(denied)["decision"] == "DENY"
+        self.added = fixtures.one(
+            "select a.id from (select gen_random_uuid() as id) a where sentinel.add_operator(%s, a.id, 'added@x.example', 'x', 'approver',"
+            " false, null, 'the machine', gen_random_uuid()) = 'added'", fixtures.tenant_id)  # fmt: skip
         set_halt(
             fixtures.console_pool, actor(fixtures, "admin"), scope="agent", target="nobody", reason="the newest event"
         )
@@ -70,7 +73,7 @@ class Honest:
         of = "select s.{} from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id) where idempotency_key = %s"
         paid = one("select operation_id from refunds.executions where ledger_entry_id = 'paid'")
         return {
-            "tenant": self.fixtures.tenant_id, "viewer": self.fixtures.operators["viewer"], "admin": self.fixtures.operators["admin"],
+            "tenant": self.fixtures.tenant_id, "viewer": self.fixtures.operators["viewer"], "admin": self.fixtures.operators["admin"], "added": self.added,
             "paid": paid, "paid_event": one("select decision_event_id from sentinel.operation_states where operation_id = %s", paid),
             "execution": one("select execution_id from refunds.executions where ledger_entry_id = 'paid'"),
             "live": one(of.format("operation_id"), live), "live_permit": one(of.format("permit_id"), live),
@@ -199,7 +202,7 @@ def test_the_console_may_ask_every_invariant(honest: Honest) -> None:
 
 def test_a_ledger_whose_authority_is_elsewhere_is_not_compared_with_it(honest: Honest) -> None:
     with undone(honest.fixtures.admin):
-        for table in ("operation_rows", "operation_states", "event_rows", "feed", "feed_heads", "budgets", "usage_parts", "velocity", "approvals", "approval_votes"):  # fmt: skip
+        for table in ("operation_rows", "operation_states", "event_rows", "feed", "feed_heads", "budgets", "usage_parts", "velocity", "approvals", "approval_votes", "halts"):  # fmt: skip
             honest.fixtures.admin.execute(f"delete from sentinel.{table}".encode())
         verdicts = [check_invariant(honest.fixtures.admin, one) for one in read_invariants(invariants_sql())]
     assert [one.name for one in verdicts if one.violations] == []
