@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import lru_cache
@@ -198,7 +199,9 @@ class JsonObject(fields.Dict):
 MAX_DEPTH = 16
 _MAX_DIGITS = 17
 
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A string ends at its quotation mark or with the text. Whatever follows it matches, and what it took it never gives back:
+# so no quotation mark of an unclosed string begins another search, and the time is proportional to the text.
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKET = re.compile(r"[\[\]{}]")
 
@@ -266,8 +269,7 @@ def _is_unicode(text: str) -> bool:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
         raise InvalidInput.of(twice[:100] if _is_unicode(twice) else "body", "appears twice in one object")
     return found
 

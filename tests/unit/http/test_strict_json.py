@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -102,6 +104,106 @@ def test_depth_has_a_limit_that_still_passes(depth: int, good: bool, kind: str) 
 
 def test_brackets_inside_a_text_are_no_depth() -> None:
     assert read_object(json.dumps({"a": "[" * 100 + '\\"{' * 50}).encode())["a"].startswith("[")
+
+
+def cost_of(body: bytes) -> float:
+    """CPU seconds of reading a body that is refused, the best of three."""
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        with pytest.raises(InvalidInput):
+            read_object(body)
+        spent.append(time.process_time() - began)
+    return min(spent)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda size: b'{"a":' + b"[" * 17 + b'"' + b'\\"' * (size // 2),
+        lambda size: b'{"a":' + b"[" * 17 + b'"' + b'\\"' * (size // 2) + b"\\",
+        lambda size: b'{"a":' + b"[" * 17 + b'"' + b"\\" * size,
+        lambda size: b"{" + b",".join(b'"%04x":0' % n for n in range(size // 9)) + b',"%04x":0}' % (size // 9 - 1),
+    ],
+    ids=["string-without-end", "string-that-ends-in-an-escape", "backslashes-without-end", "last-name-twice"],
+)
+def test_eight_times_the_bytes_cost_about_eight_times_the_time(hostile: Callable[[int], bytes]) -> None:
+    size = MAX_BYTES // 9
+    # In the square it would be 64 times; what is added keeps apart what is too small to be timed.
+    assert cost_of(hostile(8 * size)) < 16 * cost_of(hostile(size)) + 0.05
+
+
+class Twice(Exception):
+    """A name that came twice in one object."""
+
+
+def slow_reading(text: str) -> tuple[str, Any]:
+    """What is to become of a text, a character and a name after the other: "deep", "twice" and the name, "not JSON", or its value."""
+    depth, deepest, in_string, place = 0, 0, False, 0
+    while place < len(text):
+        character = text[place]
+        if in_string and character == "\\":
+            place += 1
+        elif character == '"':
+            in_string = not in_string
+        elif not in_string:
+            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(character, 0)
+            deepest = max(deepest, depth)
+        place += 1
+
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise Twice(name)
+        return dict(pairs)
+
+    if deepest > MAX_DEPTH:
+        return "deep", None
+    try:
+        value = json.loads(text, object_pairs_hook=each_once)
+    except Twice as twice:
+        return "twice", str(twice)
+    except ValueError:
+        return "not JSON", None
+    return ("read", value) if isinstance(value, dict) else ("not JSON", None)
+
+
+DEEP = st.integers(MAX_DEPTH - 2, MAX_DEPTH + 2).flatmap(
+    lambda n: st.sampled_from(["[" * n, '{"a":' * n, "[" * n + "]" * n])
+)
+PIECES = st.sampled_from(
+    ['"', '\\"', "\\\\", "\\", "[", "]", "{", "}", ",", ":", '"a":', '"b":', '"a"', "true", "null", " ", "\n", "é"]
+)
+TEXTS = st.lists(PIECES | DEEP, max_size=30).map("".join)
+NESTED = st.recursive(
+    st.just("null") | st.text(st.sampled_from('[]{}"\\a'), max_size=8).map(json.dumps),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda found: f"[{','.join(found)}]")
+        | st.lists(st.tuples(st.sampled_from(['"a"', '"b"', '"\\""']), inner), max_size=3).map(
+            lambda found: "{" + ",".join(f"{name}:{member}" for name, member in found) + "}"
+        )
+    ),
+    max_leaves=30,
+)
+
+
+@given(
+    text=TEXTS
+    | st.builds(lambda deep, text: f'{{"a":{deep}{text}', DEEP, TEXTS)
+    | NESTED.map(lambda one: f'{{"x":{one}}}')
+)
+def test_what_is_read_and_what_is_refused_is_what_a_slow_reader_says(text: str) -> None:
+    outcome, value = slow_reading(text)
+    if outcome == "read":
+        assert read_object(text.encode()) == value
+        return
+    with pytest.raises(InvalidInput) as refused:
+        read_object(text.encode())
+    if outcome == "deep":
+        assert "nested deeper" in refused.value.detail
+    elif outcome == "twice":
+        assert refused.value.errors == {value: "appears twice in one object"}
 
 
 def test_size_has_a_limit_that_still_passes() -> None:
