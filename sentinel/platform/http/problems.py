@@ -92,7 +92,8 @@ def unread_problem(status: int, detail: str, request_id: str) -> Problem:
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return internal_problem(request_id)
     title = HTTPStatus(status).phrase
-    return _problem(status, title.lower().replace(" ", "-"), title, detail, request_id)
+    headers = {"Retry-After": "1"} if status == HTTPStatus.TOO_MANY_REQUESTS else None
+    return _problem(status, title.lower().replace(" ", "-"), title, detail, request_id, headers=headers)
 
 
 def _problem(

@@ -3,15 +3,14 @@
 Parsing is httptools'. A request of a hot route is handed to its handler when it is there as a whole, and answered by a
 callback: no scope, no task and no cycle of an ASGI request are made for it. Every other request goes uvicorn's way to the
 ASGI app. Requests of one connection are answered in their order, one after the other; while others wait for their turn
-nothing more is read. A client has HEAD_SECONDS for a head and BODY_SECONDS for a body, however it trickles.
+nothing more is read, and of what was read already MAX_WAITING may wait. A client has HEAD_SECONDS for a head and BODY_SECONDS
+for a body, however it trickles; `connection_flow.py` says how long for taking its answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
-import socket
 from collections import deque
 from typing import Any, NoReturn
 
@@ -22,11 +21,12 @@ from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.wire import Answer, QuickHandler, Request, environ_of, head_of, require_host
 from sentinel.platform.serving.connection_bounds import Stage
+from sentinel.platform.serving.connection_flow import ConnectionFlow
 
-GONE_MILLISECONDS = 30_000
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 20.0
 KEEP_ALIVE_SECONDS = 30.0
+MAX_WAITING = 16
 _UNUSUAL = frozenset(("HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"))
 MAX_LINE_BYTES, MAX_FIELDS, MAX_FIELD_BYTES, MAX_HEAD_BYTES = 4094, 50, 8190, 65_536
 
@@ -75,12 +75,8 @@ class HttpProtocol(HttpToolsProtocol):
             transport.abort()
             return
         super().connection_made(transport)
+        self.flow = ConnectionFlow(transport, self.has_waiting, self.loop)
         self._find = self.worker.asgi.hot_routes(self.server[1] if self.server else 0)
-        # Detects a client that vanished: its missing acknowledgements time out.
-        with contextlib.suppress(OSError, AttributeError):
-            transport.get_extra_info("socket").setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MILLISECONDS
-            )
         self._due_in(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -161,13 +157,19 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         self._see_stage()
 
+    def has_waiting(self) -> bool:
+        """Whether requests wait for their turn."""
+        return bool(self._turn or self.pipeline)
+
     @property
     def _is_all_read(self) -> bool:
         """Whether nothing that may come counts any more."""
         return self._unread is not None or (self._is_last and not self._is_in_body)
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """The first byte of a request. One read can hold thousands, of which no more are taken than may wait."""
+        if len(self._turn) + len(self.pipeline) >= MAX_WAITING:
+            self._stop(429, f"no more than {MAX_WAITING} requests wait for their turn on one connection")
         super().on_message_begin()
         self._is_in_head = self._began_now = True
         self._head_bytes = 0

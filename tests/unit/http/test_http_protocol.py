@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -20,10 +21,10 @@ from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.wire import Answer, HttpsOnly, QuickHandler, Request, head_of
-from sentinel.platform.serving import http_protocol
+from sentinel.platform.serving import connection_flow, http_protocol
 from sentinel.platform.serving.connection_bounds import Connections, Stage
 from sentinel.platform.serving.event_worker import protocol_config
-from sentinel.platform.serving.http_protocol import HttpProtocol
+from sentinel.platform.serving.http_protocol import MAX_WAITING, HttpProtocol
 from tests.support.harness import at_once
 
 
@@ -50,6 +51,16 @@ class Hot(QuickHandler):
         self.waiting.pop(n)(json_answer(n))
 
 
+class Big(Hot):
+    """Answers each request at once with more than a socket takes."""
+
+    BODY = b"y" * 500_000
+
+    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+        self.begun.append(1)
+        reply(Answer(self.BODY))
+
+
 def json_answer(n: int) -> Answer:
     return Answer(orjson.dumps({"n": n}))
 
@@ -60,6 +71,10 @@ def flask() -> Flask:
     @app.get("/cold")
     def cold() -> str:
         return "cold"
+
+    @app.get("/big")
+    def big() -> bytes:
+        return Big.BODY
 
     @app.post("/echo")
     def echo() -> str:
@@ -76,6 +91,14 @@ class Listening:
     hot: Hot
     worker: Any
     opened: list[asyncio.StreamWriter] = field(default_factory=list)
+    held: int = 0
+    """How many requests of HELD came to their handler, which waits for `go_on`."""
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def hold(self, request: Request) -> Answer:
+        self.held += 1
+        await self.go_on.wait()
+        return json_answer(0)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -104,11 +127,12 @@ async def listening(
 
     server = await loop.create_server(protocol, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    worker.asgi = Edge(
-        flask(), threads=2, posts={"/hot": hot}.get, health_port=port if health else 0, https_only=HttpsOnly(behind_tls)
-    )
-    worker.protocol_config, worker.made = protocol_config(worker.asgi), made
     served = Listening(port, hot, worker)
+    worker.asgi = Edge(
+        flask(), threads=2, posts={"/hot": hot}.get, others=lambda method, path: served.hold if path == "/held" else None,
+        health_port=port if health else 0, https_only=HttpsOnly(behind_tls),
+    )  # fmt: skip
+    worker.protocol_config, worker.made = protocol_config(worker.asgi), made
     try:
         yield served
     finally:
@@ -140,6 +164,7 @@ def post(value: Any, path: str = "/hot", *more: str, version: str = "1.1") -> by
 
 
 COLD = b"GET /cold HTTP/1.1\r\nHost: x\r\n\r\n"
+HELD = b"GET /held HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
 
 @dataclass
@@ -214,8 +239,9 @@ def test_pipelined_requests_of_all_kinds_are_answered_in_their_order() -> None:
 def test_many_pipelined_requests_do_not_nest_and_none_is_lost() -> None:
     async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
-        writer.write(b"".join(post({"n": n, "now": True}) for n in range(2000)))
-        assert [(await answer(reader)).json["n"] for _ in range(2000)] == list(range(2000))
+        for begin in range(0, 2000, 200):  # whose answers fit into the socket, so that none waits
+            writer.write(b"".join(post({"n": begin + n, "now": True}) for n in range(200)))
+            assert [(await answer(reader)).json["n"] - begin for _ in range(200)] == list(range(200))
 
     within(scene)
 
@@ -257,24 +283,68 @@ def test_while_requests_wait_for_their_turn_no_more_is_read() -> None:
 
 
 def test_a_client_that_does_not_read_its_answers_gets_no_further() -> None:
-    big = "y" * 200_000
-
-    class Big(Hot):
-        def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
-            self.begun.append(1)
-            reply(Answer(big.encode()))
-
     async def scene(served: Listening) -> None:
         hot = Big()
         served.worker.asgi._posts = {"/hot": hot}.get
         reader, writer = await served.connect()
-        writer.write(post({"n": 1}) * 500)
+        many = MAX_WAITING + 1
+        writer.write(post({"n": 1}) * many)
         await asyncio.sleep(0.5)
-        stood = len(hot.begun)
-        assert stood < 100
-        for _ in range(500):
-            assert len((await answer(reader)).body) == 200_000
-        assert len(hot.begun) == 500
+        assert 0 < len(hot.begun) < many
+        for _ in range(many):
+            assert len((await answer(reader)).body) == len(Big.BODY)
+        assert len(hot.begun) == many
+
+    within(scene)
+
+
+@pytest.mark.parametrize("sent", [post({"n": 1}), b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["hot", "cold"])
+def test_a_client_that_takes_nothing_of_its_answers_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_flow, "TAKE_SECONDS", 0.2)
+
+    async def scene(served: Listening) -> None:
+        served.worker.asgi._posts = {"/hot": Big()}.get
+        with contextlib.closing(socket.socket()) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", served.port))
+            one.send(sent * MAX_WAITING)
+            await served.until(lambda: served.worker.nr_conns == 1)
+            await served.until(lambda: served.worker.nr_conns == 0)
+
+    within(scene)
+
+
+@pytest.mark.parametrize("unit", [COLD, post({"n": 1, "now": True})])
+def test_of_many_requests_in_one_read_no_more_are_taken_than_may_wait(unit: bytes) -> None:
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
+        writer.write(post({"n": 0}))
+        await served.until(lambda: 0 in served.hot.waiting)
+        writer.write(unit * 500)
+        (protocol,) = served.worker.made
+        await served.until(lambda: protocol._unread is not None)
+        assert len(protocol._turn) + len(protocol.pipeline) == MAX_WAITING
+        served.hot.let_go(0)
+        got = [await answer(reader) for _ in range(MAX_WAITING + 2)]
+        assert [one.status for one in got] == [200] * (MAX_WAITING + 1) + [429]
+        assert got[-1].headers["retry-after"] == "1"
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+def test_an_app_that_asks_for_its_body_has_nothing_more_read_while_requests_wait() -> None:
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
+        writer.write(HELD + COLD * 2)
+        await served.until(lambda: served.held == 1)
+        (protocol,) = served.worker.made
+        assert (protocol.flow.read_paused, len(protocol.pipeline)) == (True, 2)
+        writer.write(HELD)
+        served.go_on.set()
+        assert [(await answer(reader)).status for _ in range(4)] == [200] * 4
+        assert not protocol.flow.read_paused, "nobody waits any more"
 
     within(scene)
 
