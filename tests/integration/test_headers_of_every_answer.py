@@ -35,6 +35,7 @@ Asked = tuple[str, str, dict[str, Any], int]
 EVERYWHERE: tuple[Asked, ...] = (
     ("GET", "/docs", {}, 200), ("GET", "/healthz", {}, 200), ("PUT", "/healthz", {}, 405),
     ("GET", "/nothing", {}, 404), ("GET", "/metrics", {}, 404), ("GET", "/metrics", {"base_url": HEALTH}, 200),
+    ("GET", "/metrics/", {}, 404), ("GET", "/metrics/", {"base_url": HEALTH}, 200), ("GET", "/docs/", {"base_url": HEALTH}, 404),
     ("GET", "/docs", {"base_url": HEALTH}, 404), ("GET", "/docs", {"headers": {"Host": "a b"}}, 400),
 )  # fmt: skip
 

@@ -121,6 +121,11 @@ class Edge:
             await self._app(scope, receive, _adding(self._https_only.headers(scope), send))
 
 
+def route_of(path: str) -> str:
+    """The route that a path may name: with slashes before or behind it Flask could take it for the same one, or redirect there."""
+    return "/" + path.strip("/")
+
+
 def by_path(handlers: Mapping[str, T]) -> Callable[[str], T | None]:
     """Finds a handler by its path; with a slash at the end it is the same one, as Flask has it."""
     return {path + end: handler for path, handler in handlers.items() for end in ("", "/")}.get
@@ -189,10 +194,10 @@ class ByListener:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        path = scope.get("path")
-        if path == METRICS or self._health_port:
+        route = route_of(scope["path"])
+        if route == METRICS or self._health_port:
             is_health = bool(self._health_port) and scope["server"][1] == self._health_port
-            if path not in HEALTH if is_health else path == METRICS:
+            if route not in HEALTH if is_health else route == METRICS:
                 environ = _environ(scope)
                 return await _send(
                     self._headers, send, problem_answer(NotFound("there is nothing here"), environ), environ

@@ -7,9 +7,10 @@ from typing import Any
 
 import orjson
 import pytest
+from flask import Flask
 
 from sentinel.core.errors import InvalidInput
-from sentinel.platform.http.asgi import HotRoutes, by_path
+from sentinel.platform.http.asgi import HEALTH, ByListener, Documents, HotRoutes, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.wire import Answer, Request
 from tests.support.harness import on_a_loop
@@ -24,6 +25,7 @@ def ask(
     method: str = "POST",
     headers: Sequence[tuple[bytes, bytes]] = (),
     parts: Sequence[bytes] = (),
+    port: int = 80,
 ) -> tuple[int, dict[bytes, bytes], bytes]:
     """One request through the app: status, headers, body."""
     sent: list[Any] = []
@@ -36,6 +38,7 @@ def ask(
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": list(headers)}
+    scope |= {"scheme": "http", "server": ("x", port)}
     on_a_loop(app(scope, receive, send))
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(one.get("body", b"") for one in sent)
 
@@ -103,6 +106,28 @@ def test_what_a_handler_raises_is_a_problem_and_nothing_else_gets_out() -> None:
 @pytest.mark.parametrize(("path", "method"), [("/hot", "GET"), ("/hot", "PUT"), ("/other", "POST"), ("/hot/", "POST")])
 def test_everything_else_goes_on(path: str, method: str) -> None:
     assert ask(app(), path=path, method=method)[0] == 299
+
+
+@pytest.mark.parametrize("health_port", [0, 81])
+def test_metrics_are_on_the_listener_for_supervisors_alone_however_they_are_spelled(health_port: int) -> None:
+    flask = Flask("documents", static_folder=None)
+    flask.url_map.strict_slashes = False
+    for path in (*HEALTH, "/docs"):
+        flask.add_url_rule(path, path, lambda: "counts")
+    app = ByListener(Documents(flask, 1), health_port)
+
+    def get(path: str, port: int = 80) -> tuple[int, dict[bytes, bytes], bytes]:
+        return ask(app, method="GET", path=path, headers=[(b"host", b"x")], parts=[b""], port=port)
+
+    for path in ("/metrics", "/metrics/", "/metrics//", "//metrics", "//metrics/", "///metrics///"):
+        status, sent, _ = get(path)
+        assert (status, sent[b"content-type"]) == (404, b"application/problem+json"), path
+    assert [get(path)[0] for path in ("/healthz/", "/readyz/", "/docs/")] == [200, 200, 200]
+    if health_port:
+        for path in (*HEALTH, *(f"{one}/" for one in HEALTH)):
+            assert get(path, health_port)[2] == b"counts", path
+        for path in ("/docs", "/docs/", "/", "/metrics/x"):
+            assert get(path, health_port)[0] == 404, path
 
 
 def test_with_a_slash_at_the_end_it_is_the_same_route() -> None:
