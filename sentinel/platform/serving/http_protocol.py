@@ -54,8 +54,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._answered_at = 0.0
-        self._head_bytes = 0
-        self._is_in_head = self._is_in_body = self._began_now = self._is_last = False
+        self._framing_bytes = 0
+        """Of a head, or around a body's chunks, since the request began or a part of its body came."""
+        self._is_in_head = self._is_in_body = self._went_on = self._is_last = False
         self._incoming: _HotRequest | None = None
         self._turn: deque[Any] = deque()
         """Whole hot requests, and (cycle, app) of others, that wait until what came before them is answered."""
@@ -141,7 +142,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes: whatever they leave open has a deadline that more of them does not move."""
-        self._began_now = False
+        self._went_on = False
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade:
@@ -149,10 +150,10 @@ class HttpProtocol(HttpToolsProtocol):
         except HttpParserError as error:
             if not self._is_last:
                 self._refuse(400, str(error))
-        if self._is_in_head and not self._began_now:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, "the head is too long")
+        if (self._is_in_head or self._is_in_body) and not self._went_on:
+            self._framing_bytes += len(data)
+            if self._framing_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, "the head is too long, or what frames the body")
         if self._is_all_read or self._turn or self.pipeline:
             self.flow.pause_reading()
         self._see_stage()
@@ -171,8 +172,8 @@ class HttpProtocol(HttpToolsProtocol):
         if len(self._turn) + len(self.pipeline) >= MAX_WAITING:
             self._stop(429, f"no more than {MAX_WAITING} requests wait for their turn on one connection")
         super().on_message_begin()
-        self._is_in_head = self._began_now = True
-        self._head_bytes = 0
+        self._is_in_head = self._went_on = True
+        self._framing_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """A part of the request's target."""
@@ -181,7 +182,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop(414, "the request's target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. A name with an underscore is dropped: it could pass for another's that has a hyphen."""
+        """One header. A name with an underscore is dropped: it could pass for another's that has a hyphen.
+
+        What follows a body in chunks (RFC 9112, 7.1.2) is none: whoever stood before us has not seen it.
+        """
+        if not self._is_in_head:
+            self._stop(400, "no headers are taken behind a body")
         if len(name) + len(value) > MAX_FIELD_BYTES or len(self.headers) >= MAX_FIELDS:
             self._stop(431, "there are too many headers, or one is too long")
         if b"_" in name:
@@ -221,6 +227,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A part of a body; of a hot one no more than its length, which is bounded."""
+        self._went_on, self._framing_bytes = True, 0
         if self._incoming is not None:
             self._incoming.body.append(body)
         else:

@@ -76,6 +76,10 @@ def flask() -> Flask:
     def big() -> bytes:
         return Big.BODY
 
+    @app.post("/headers")
+    def headers() -> dict[str, str]:
+        return dict(request.headers)
+
     @app.post("/echo")
     def echo() -> str:
         return str(len(request.get_data()))
@@ -439,6 +443,42 @@ def test_a_last_request_whose_body_is_still_to_come_is_read_when_those_before_it
         writer.write(last[-5:])
         assert (await answer(reader)).json == {"n": 3}
         assert await is_closed(reader)
+
+    within(scene)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+@pytest.mark.parametrize("trailer", [b"X-Forwarded-For: 192.0.2.1", b"X-Api-Key: a\r\nX: b", b"X_Y: a", b"X:"])
+def test_what_follows_a_body_in_chunks_becomes_no_header(trailer: bytes, in_pieces: bool) -> None:
+    head = b"POST /headers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"3\r\nabc\r\n0\r\n"
+
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
+        writer.write(COLD + head + chunks + b"\r\n")
+        assert (await answer(reader)).status == 200
+        assert sorted((await answer(reader)).json) == ["Host", "Transfer-Encoding"]
+        for part in (head + chunks, trailer, b"\r\n\r\n") if in_pieces else (head + chunks + trailer + b"\r\n\r\n",):
+            writer.write(part)
+            await asyncio.sleep(0.01)
+        assert (await answer(reader)).status == 400
+        assert await is_closed(reader)
+
+    within(scene)
+
+
+@pytest.mark.parametrize("framing", [b"0\r\nX: ", b"3;x="], ids=["trailer", "chunk-extension"])
+def test_a_body_that_is_all_framing_is_refused_before_it_fills_the_memory(framing: bytes) -> None:
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
+        writer.write(b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n" + framing)
+        sent = 0
+        while not served.worker.made or served.worker.made[0]._unread is None:
+            writer.write(b"x" * 4096)
+            sent += 4096
+            await asyncio.sleep(0.01)
+            assert sent < 200_000
+        assert (await answer(reader)).status == 431
 
     within(scene)
 
