@@ -199,12 +199,16 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Whose request it is: a hot route's, or the ASGI app's."""
-        self._is_in_head, self._is_in_body = False, True
+        self._is_in_head = False
         self._is_last = not self.parser.should_keep_alive()
         self._incoming = self._hot_request()
         if self._incoming is None:
-            super().on_headers_complete()
+            try:
+                super().on_headers_complete()
+            except (HttpParserError, AttributeError):  # no URL, or one without a path; `cycle` is still another's
+                self._stop(400, "the request's target is no path")
             self.cycle.keep_alive = self.cycle.keep_alive and self.worker.alive
+        self._is_in_body = True
 
     def _hot_request(self) -> _HotRequest | None:
         """The request, where it is a plain one of a hot route. What is refused by its head alone is not."""

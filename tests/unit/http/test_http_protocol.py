@@ -419,6 +419,31 @@ def test_bytes_that_are_no_request_are_refused_after_the_answers_before_them() -
     within(scene)
 
 
+@pytest.mark.parametrize("before", [b"", COLD, HELD, post({"n": 1, "now": True})], ids=["first", "cold", "held", "hot"])
+@pytest.mark.parametrize(
+    "target",
+    ["GET http://a:99999/", "GET http://", "GET http:///x", "GET http://a", "GET http://[::1/", "CONNECT a:1", "POST http://a:b/"],
+)  # fmt: skip
+def test_a_target_that_is_no_path_is_refused_after_the_answers_before_it(target: str, before: bytes) -> None:
+    async def scene(served: Listening) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context))
+        reader, writer = await served.connect()
+        writer.write(before + f"{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await served.until(lambda: bool(served.worker.made) and served.worker.made[0]._unread is not None)
+        served.go_on.set()
+        got = [await answer(reader) for _ in range(2 if before else 1)]
+        assert [one.status for one in got] == [200, 400][-len(got) :]
+        assert (got[-1].headers["content-type"], got[-1].json["detail"]) == (
+            "application/problem+json",
+            "the request's target is no path",
+        )
+        assert await is_closed(reader)
+
+    raised: list[Any] = []
+    within(scene)
+    assert raised == []
+
+
 def test_what_follows_the_last_request_of_a_connection_is_no_request() -> None:
     async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
