@@ -1,6 +1,7 @@
 """The authority's Prometheus metrics. Correct over several processes when PROMETHEUS_MULTIPROC_DIR is set before this is imported.
 
-Labels come from closed sets: an action no policy names is counted as "other", so a caller cannot grow the series.
+Labels come from closed sets: an action counts under its name or pattern in a policy, and as "other" where no policy covers it, so a
+caller cannot grow the series.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -126,6 +126,22 @@ def build_operation(
     return Operation(
         idempotency_key, agent_id, action, normalised, resource, risk_class, canonical, sha256_hex(canonical), evidence
     )
+
+
+def name_in_policy(action: str, names: Container[str]) -> str | None:
+    """The name by which a policy that names these covers an action: the action itself, else its longest pattern ("data.*").
+
+    None where none covers it. Of what an agent asks for only this name is ours, and one of a closed set.
+    """
+    # An action that literally ends in "*" must not pass for the pattern of that name.
+    if action in names and not action.endswith("*"):
+        return action
+    prefix = action
+    while "." in prefix:
+        prefix = prefix.rpartition(".")[0]
+        if (pattern := f"{prefix}.*") in names:
+            return pattern
+    return None
 
 
 def request_template(operation: Operation) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NewType
 
 from sentinel.core.errors import NotFound
-from sentinel.core.operation import UNSAFE_TEXT, is_identifier
+from sentinel.core.operation import UNSAFE_TEXT, is_identifier, name_in_policy
 from sentinel.core.proof import pack_hash
 from sentinel.core.public_ids import Kind, PublicIdGenerator
 
@@ -140,13 +140,7 @@ class Publisher:
         """The action where the policy that decided names it, or its pattern that covers it ("data.*"); else a public id."""
         digest = record.pack.get("policy_digest")
         known = self._actions_of(digest) if isinstance(digest, str) else ()
-        if action in known and not action.endswith("*"):
-            return action
-        parts = action.split(".")
-        patterns = (".".join([*parts[:count], "*"]) for count in range(len(parts) - 1, 0, -1))
-        return next((one for one in patterns if one in known), None) or self._mint(
-            Kind.ACTION, record.tenant_id, action
-        )
+        return name_in_policy(action, known) or self._mint(Kind.ACTION, record.tenant_id, action)
 
     def _mint(self, kind: Kind, tenant_id: uuid.UUID, value: str) -> str:
         return self._ids().mint(kind, tenant_id, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from sentinel.core.operation import name_in_policy
 from sentinel.policy.compile import CompiledPolicy, try_compile
 from sentinel.policy.errors import PolicyError
 
@@ -47,17 +48,12 @@ class PolicyLibrary:
 
     def find(self, action: str) -> CompiledPolicy | None:
         """The policy that names the action, else the one with the longest matching `….*` pattern, else None."""
-        exact = self._by_action.get(action)
-        # An action that literally ends in "*" must not pass for the pattern of that name.
-        if exact is not None and not action.endswith("*"):
-            return exact
-        prefix = action
-        while "." in prefix:
-            prefix = prefix.rpartition(".")[0]
-            covering = self._by_action.get(f"{prefix}.*")
-            if covering is not None:
-                return covering
-        return None
+        name = self.name_of(action)
+        return None if name is None else self._by_action[name]
+
+    def name_of(self, action: str) -> str | None:
+        """The action's name in the policy that covers it: its own, or the pattern."""
+        return name_in_policy(action, self._by_action)
 
 
 class ReloadablePolicies:

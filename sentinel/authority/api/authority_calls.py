@@ -27,7 +27,7 @@ class AuthorityCalls:
 
     def __init__(self, context: Context) -> None:
         self._authority = context.authority
-        self._tally = DecisionTally()
+        self._tally = DecisionTally(context.authority.policies)
 
     async def guard(
         self, caller: Caller, operation: Operation, *, request_id: str, has_start_step: bool = True,

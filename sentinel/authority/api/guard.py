@@ -56,6 +56,7 @@ from sentinel.platform.http.bodies import BodyReader, load, without_nulls
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import NOT_STORED, Answer
 from sentinel.platform.logs import write_events
+from sentinel.policy.library import ReloadablePolicies
 
 START_STEP_KEYS = frozenset({"resource", "risk_class", "evidence_context"})
 """A body with none of these keys comes from a caller without a start step (`docs/CONTRACT.md` §2)."""
@@ -240,7 +241,7 @@ def to_answer(caller: Caller, recorded: Recorded, permits: PermitSigner) -> byte
 def calls(context: Context) -> dict[str, Call]:
     """Guard, start and report by path under a prefix."""
     authority = context.authority
-    tally = DecisionTally()
+    tally = DecisionTally(authority.policies)
 
     def prepare_guard(caller: Caller, body: GuardBody, began: float, trace: bytes | None) -> tuple[GuardRow, Any]:
         operation = to_operation(body, body.idempotency_key)
@@ -351,9 +352,13 @@ def _counter(action: str, decision: str, reason_code: str) -> Counter:
 
 
 class DecisionTally:
-    """Counts decisions and logs them: what one commit answered is counted and written together."""
+    """Counts decisions and logs them: what one commit answered is counted and written together.
 
-    def __init__(self) -> None:
+    An action is counted under its name in a policy, which may be a pattern: whoever asks chooses what stands in its place.
+    """
+
+    def __init__(self, policies: ReloadablePolicies) -> None:
+        self._policies = policies
         self._counts: dict[tuple[str, str, str], int] = {}
         self._seconds: list[float] = []
         self._lines: list[dict[str, Any]] = []
@@ -366,9 +371,8 @@ class DecisionTally:
         if recorded.result in ("replayed", "not_executed"):
             metrics.REPLAYS.inc()
             return
-        # Only actions that a policy covers have a series of their own: anybody can ask for others.
-        action = operation.action if recorded.policy_id != NO_POLICY else "other"
-        series = action, recorded.decision, recorded.reason_code
+        name = self._policies.library.name_of(operation.action) if recorded.policy_id != NO_POLICY else None
+        series = name or "other", recorded.decision, recorded.reason_code
         self._counts[series] = self._counts.get(series, 0) + 1
         self._lines.append({
             "operation_id": recorded.operation_id, "decision": recorded.decision, "reason_code": recorded.reason_code,

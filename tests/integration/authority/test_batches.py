@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from sentinel.authority import metrics
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.guard import GUARD, to_operation
 from sentinel.authority.decisions import Recorded, record_decisions
@@ -22,7 +23,7 @@ from sentinel.authority.halts import set_halt
 from sentinel.core.errors import EngineUnavailable
 from tests import mutants
 from tests.support.commit_loop import record_all
-from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures
+from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures, unique
 from tests.support.harness import caller_of, decide, let_permits_expire, scaled, seeded
 from tests.support.roomy import roomy_policies
 
@@ -312,3 +313,30 @@ def test_a_batch_with_a_row_the_database_refuses_keeps_nothing_of_it(fixtures: F
     )
     assert fixtures.one("select count(*) from sentinel.operations") == 1
     assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize(
+    ("invented", "counted"),
+    [
+        ("data.x{}", "data.*"),
+        ("email.a.b{}", "email.*"),
+        ("nobody.covers.this{}", "other"),
+        ("refund.create", "refund.create"),
+    ],
+)
+def test_actions_that_an_agent_invents_are_counted_by_the_policys_name_for_them(
+    fixtures: Fixtures, invented: str, counted: str
+) -> None:
+    def decisions_counted() -> dict[str, float]:
+        (family,) = metrics.DECISIONS.collect()
+        found: dict[str, float] = {}
+        for one in family.samples:
+            if one.name.endswith("_total"):
+                found[one.labels["action"]] = found.get(one.labels["action"], 0) + one.value
+        return found
+
+    before = decisions_counted()
+    bodies = [guard_body(unique("invented")) | {"action": invented.format(number)} for number in range(8)]
+    answers = fixtures.post("action/guard/batch", {"requests": bodies}).get_json()["answers"]
+    assert [one["status"] for one in answers] == [200] * 8
+    assert decisions_counted() == before | {counted: before.get(counted, 0) + 8}
