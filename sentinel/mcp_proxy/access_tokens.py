@@ -25,7 +25,7 @@ _CLOCKS_APART_SECONDS = 30
 _KEYS_KEPT_SECONDS = 300
 _FETCH_SECONDS = 5
 _PAUSE_SECONDS = 5.0
-"""How long the issuer is left alone once it was asked for an unknown key, or its keys could not be had."""
+"""How long the issuer is left alone once it was asked for its keys, whether they could be had or not."""
 
 
 class TokenRefused(Exception):
@@ -40,16 +40,60 @@ class IssuerAway(Exception):
     """The issuer's keys cannot be had, so no token can be checked."""
 
 
+class IssuerKeys:
+    """An issuer's published keys by their id (`kid`).
+
+    Whoever names one that is kept waits for nothing: neither for the issuer, nor while it is away. For all others together there
+    is one request at a time, and none within the pause after it, so that no flood of unknown ids makes a flood of requests.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_SECONDS)
+        self._kept: Mapping[str, jwt.PyJWK] = {}
+        self._kept_until = self._ask_again_at = 0.0
+        self._is_away = False
+        self._asking: asyncio.Task[None] | None = None
+
+    async def find(self, key_id: str) -> jwt.PyJWK:
+        """The key of this id. Raises `TokenRefused` where the issuer has none, `IssuerAway` where that cannot be known."""
+        found = self._current().get(key_id)
+        if found is not None:
+            return found
+        if self._asking is None and time.monotonic() >= self._ask_again_at:
+            self._asking = asyncio.create_task(self._ask())
+        if self._asking is not None:
+            await asyncio.wait({self._asking})
+        found = self._current().get(key_id)
+        if found is not None:
+            return found
+        if self._is_away:
+            raise IssuerAway
+        raise TokenRefused(401, "invalid_token", "the token names no key of the issuer")
+
+    def _current(self) -> Mapping[str, jwt.PyJWK]:
+        return self._kept if time.monotonic() < self._kept_until else {}
+
+    async def _ask(self) -> None:
+        try:
+            found = await asyncio.wait_for(asyncio.to_thread(self._client.get_signing_keys), _FETCH_SECONDS)
+        except (jwt.PyJWTError, ValueError, OSError, RecursionError, asyncio.TimeoutError):  # noqa: UP041 - in Python 3.10 it is no OSError
+            self._is_away = True
+        else:
+            self._is_away = False
+            # Of two with one id the first counts.
+            self._kept = {str(one.key_id): one for one in reversed(found)}
+            self._kept_until = time.monotonic() + _KEYS_KEPT_SECONDS
+        finally:
+            self._ask_again_at = time.monotonic() + _PAUSE_SECONDS
+            self._asking = None
+
+
 class AccessTokens:
     """The tokens that one issuer makes for one proxy."""
 
     def __init__(self, rules: AccessRules) -> None:
         self.rules = rules
-        # A key that is not among those kept is asked for anew, but no flood of unknown names makes a flood of requests.
-        self._keys = jwt.PyJWKClient(
-            rules.jwks_url, lifespan=_KEYS_KEPT_SECONDS, timeout=_FETCH_SECONDS, cooldown_duration=_PAUSE_SECONDS
-        )
-        self._away_until = 0.0
+        self._keys = IssuerKeys(rules.jwks_url)
 
     async def agent_of(self, token: str) -> str:
         """The agent that the token's subject stands for. Raises `TokenRefused` and `IssuerAway`."""
@@ -71,23 +115,15 @@ class AccessTokens:
                 raise TokenRefused(401, "invalid_token", "the token is of another issuer")
             if str(unchecked["header"].get("typ", "JWT")).lower() not in _TYPES:
                 raise TokenRefused(401, "invalid_token", "this is not an access token")
+            key = await self._keys.find(unchecked["header"].get("kid") or "")
             claims: dict[str, Any] = jwt.decode(
-                token, await self._key_of(token), algorithms=list(ALGORITHMS), audience=self.rules.resource,
+                token, key, algorithms=list(ALGORITHMS), audience=self.rules.resource,
                 issuer=self.rules.issuer, leeway=_CLOCKS_APART_SECONDS, options={"require": ["exp", "iss", "aud", "sub"]},
             )  # fmt: skip
         except jwt.PyJWTError as error:
             # The class, not the text: that of some repeats what the token says.
             raise TokenRefused(401, "invalid_token", f"the token does not hold ({type(error).__name__})") from error
         return claims
-
-    async def _key_of(self, token: str) -> Any:
-        if time.monotonic() < self._away_until:
-            raise IssuerAway
-        try:
-            return await asyncio.to_thread(self._keys.get_signing_key_from_jwt, token)
-        except (jwt.PyJWKClientConnectionError, jwt.PyJWKSetError, ValueError, OSError) as error:
-            self._away_until = time.monotonic() + _PAUSE_SECONDS
-            raise IssuerAway from error
 
 
 def _scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:

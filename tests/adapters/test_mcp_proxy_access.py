@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -175,6 +177,37 @@ def test_keys_of_agents_open_the_same_door_and_a_token_is_nothing_without_the_is
     assert access.shown(token)[0] == 503, "no keys were ever had"
     assert access.shown("sk_not_a_key")[0] == 401
     assert not access.proxied.refund()["error"], "by the agent's own key"
+
+
+def test_a_strangers_token_takes_nobody_elses_away_while_the_issuer_is(access: AccessProxy) -> None:
+    token, stranger = access.token(), access.token(header={"kid": "nobodys"})
+    assert access.shown(token)[0] not in (401, 403, 503)
+    access.issuer.kill()
+    # Once the issuer may be asked again it is asked for the stranger's key.
+    until(lambda: access.shown(stranger)[0] == 503, seconds=20)
+    assert access.shown(token)[0] not in (401, 403, 503), "its key is kept"
+    with socket.create_server(("127.0.0.1", access.issuer_port)) as hanging:
+        hanging.settimeout(0.1)
+        order: list[str] = []
+
+        def ask(who: str, credential: str) -> int:
+            status, _ = access.shown(credential)
+            order.append(who)
+            return status
+
+        held: list[socket.socket] = []
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(ask, "stranger", stranger)
+            while not held:
+                with suppress(TimeoutError):
+                    held.append(hanging.accept()[0])
+                if not held and waiting.done():
+                    order.clear()
+                    waiting = pool.submit(ask, "stranger", stranger)
+            assert ask("known", token) not in (401, 403, 503)
+            assert waiting.result(60) == 503
+        held[0].close()
+    assert order == ["known", "stranger"], "who names a key that is kept waits for nobody"
 
 
 def test_a_task_is_its_subjects_agents_alone(access: AccessProxy) -> None:
