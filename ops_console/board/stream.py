@@ -73,14 +73,15 @@ class Stream:
     async def __call__(self, environ: dict[str, Any], receive: Receive, send: Send) -> None:
         """Send what is behind the viewer's position, then what happens, until it goes.
 
-        Raises `TooManyStreams` or `EngineUnavailable` before anything is sent.
+        Raises `InvalidInput`, `TooManyStreams` or `EngineUnavailable` before anything is sent.
         """
+        # A browser repeats its first address when it comes back; what it saw last stands in the header.
+        seen = last_seen(environ)
         self._hub.join()
         metrics.STREAMS.set(self._hub.viewers)
         gone = asyncio.ensure_future(disconnected(receive))
         try:
-            # A browser repeats its first address when it comes back; what it saw last stands in the header.
-            rows, at, left_out = await asyncio.to_thread(self._hub.come, last_seen(environ))
+            rows, at, left_out = await asyncio.to_thread(self._hub.come, seen)
             headers = [*self._headers, (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._follow(CONNECTED + _left_out(left_out) + b"".join(map(self.encode, rows)), at, gone, send)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qs
 
 from sentinel.authority import aap_requests
 from sentinel.authority.aap_requests import AapRequest
@@ -46,7 +45,7 @@ from sentinel.core.errors import (
     TooManyStreams,
 )
 from sentinel.core.operation import check_identifier
-from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
+from sentinel.platform.http.wire import Answer, Handler, Request, query_value, request_id_of
 from sentinel.store.ids import new_id, uuid_or_none
 
 _STARTS = uuid.UUID("6f0c3b0a-9d0e-5f2b-8c39-3f1d6a1e7b52")
@@ -115,7 +114,7 @@ class AapRoutes:
         return await self._answered(caller, await act(caller, row, request), request)
 
     async def _show(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
-        seconds = wait_seconds(parse_qs(request.environ.get("QUERY_STRING", "")).get("wait", ["0"])[0])
+        seconds = wait_seconds(query_value(request.environ, "wait") or "0")
         left = min(seconds, (row.deadline_at - self._clock()).total_seconds())
         if left <= 0 or row.cancelled_at or row.consumed_at or row.question is None:
             return row

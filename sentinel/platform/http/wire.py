@@ -46,6 +46,7 @@ class Request(msgspec.Struct, eq=False):
         return self._body
 
 
+MAX_QUERY_FIELDS = 20
 NOT_STORED: Mapping[str, str] = MappingProxyType({"Cache-Control": "no-store"})
 
 
@@ -98,6 +99,16 @@ def _environ_key(name: bytes) -> str:
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 
 
+def query_value(environ: Mapping[str, Any], name: str) -> str:
+    """A field's first value in a request's query, "" without one. Raises `InvalidInput` where the query has many more fields than a route reads."""
+    try:
+        fields = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=MAX_QUERY_FIELDS)
+    except ValueError:
+        raise InvalidInput.of("query", f"has more than {MAX_QUERY_FIELDS} fields") from None
+    found: str = fields.get(name, [""])[0]
+    return found
+
+
 def request_id_of(environ: dict[str, Any]) -> str:
     """The caller's `X-Request-ID` if it is a plain identifier, else one made here; the same all through a request."""
     found = environ.get("sentinel.request_id")
@@ -107,14 +118,11 @@ def request_id_of(environ: dict[str, Any]) -> str:
     return str(found)
 
 
-_MOST_FIELDS = 20
-
-
 def query_field(environ: Mapping[str, Any], name: str) -> str:
-    """The first value of a query's field for a route that refuses no query; "" where there is none, or more than 20 fields."""
+    """The same for a route that refuses no query: "" where there is none, and where there are more fields than that."""
     try:
-        return parse_qs(str(environ.get("QUERY_STRING", "")), max_num_fields=_MOST_FIELDS).get(name, [""])[0]
-    except ValueError:
+        return query_value(environ, name)
+    except InvalidInput:
         return ""
 
 

@@ -12,7 +12,7 @@ from flask import Flask
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import HEALTH, ByListener, Documents, HotRoutes, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.wire import Answer, Request
+from sentinel.platform.http.wire import Answer, Request, query_value
 from tests.support.harness import on_a_loop
 
 JSON = (b"content-type", b"application/json")
@@ -106,6 +106,21 @@ def test_what_a_handler_raises_is_a_problem_and_nothing_else_gets_out() -> None:
 @pytest.mark.parametrize(("path", "method"), [("/hot", "GET"), ("/hot", "PUT"), ("/other", "POST"), ("/hot/", "POST")])
 def test_everything_else_goes_on(path: str, method: str) -> None:
     assert ask(app(), path=path, method=method)[0] == 299
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [("", ""), ("a=1", "1"), ("b=2&a=%C3%A9&a=3", "é"), ("a=", ""), ("a", ""), ("%00&a=x%00", "x\0"), ("&" * 19 + "a=1", "1")],
+)  # fmt: skip
+def test_a_field_of_a_query_is_its_first_value(query: str, value: str) -> None:
+    assert query_value({"QUERY_STRING": query}, "a") == value
+
+
+@pytest.mark.parametrize("query", ["&" * 20, "a=1&" * 21, "&" * 4000])
+def test_a_query_of_many_fields_is_refused_by_name(query: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        query_value({"QUERY_STRING": query}, "a")
+    assert refused.value.errors == {"query": "has more than 20 fields"}
 
 
 @pytest.mark.parametrize("health_port", [0, 81])
