@@ -68,9 +68,11 @@ class TaskIds:
         return sealed if len(sealed) <= _LONGEST_ID else None
 
     def open(self, task_id: str) -> WaitingCall | None:
-        """The call of an id of ours."""
+        """The call of an id of ours, in the one spelling that `seal` gave it: the proxy remembers tasks by it."""
         try:
             raw = base64.urlsafe_b64decode(task_id.encode())
+            if base64.urlsafe_b64encode(raw).decode() != task_id:
+                return None
             return WaitingCall(*json.loads(self._sealing.decrypt(raw[:12], raw[12:], self._server)))
         except (InvalidTag, ValueError, TypeError):
             return None

@@ -227,3 +227,19 @@ def test_a_task_is_its_subjects_agents_alone(access: AccessProxy) -> None:
     task = made["result"]["taskId"]
     assert asked(access.token(), "tasks/get", taskId=task)[1]["result"]["status"] == "working"
     assert "not found" in asked(access.token(sub="client|2"), "tasks/get", taskId=task)[1]["error"]["message"]
+    # Whoever decodes carelessly reads the same task in all of these, and would keep each.
+    others = [
+        f"{task}\n",
+        f" {task}",
+        f"{task}=",
+        f"{task[:9]}!{task[9:]}",
+        f"{task[:4]}====",
+        "é",
+        "",
+    ]
+    for spelled in others:
+        for method in ("tasks/get", "tasks/cancel"):
+            assert "not found" in asked(access.token(), method, taskId=spelled)[1]["error"]["message"], spelled
+    assert asked(access.token(), "tasks/get", taskId=task)[1]["result"]["status"] == "working"
+    assert "result" in asked(access.token(), "tasks/cancel", taskId=task)[1]
+    assert asked(access.token(), "tasks/get", taskId=task)[1]["result"]["status"] == "cancelled"
