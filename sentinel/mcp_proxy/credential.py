@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from mcp import MCPError
@@ -17,11 +19,12 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class CredentialFilter:
-    """Withholds these values, as headers or variables have them, from what a server answers. Encoded ones are not recognised."""
+    """Withholds these values, as headers or variables have them, from what a server answers. Those encoded otherwise are not recognised."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        bare = {value.rpartition(" ")[2] if value.startswith("Bearer ") else value for value in values}
-        self._texts = [one for one in bare if len(one) >= _LEAST_LENGTH]
+        secrets = {secret for value in values for secret in _secrets_of(value) if len(secret) >= _LEAST_LENGTH}
+        # What holds another one comes first, so that nothing of it is left.
+        self._texts = sorted(secrets, key=len, reverse=True)
 
     def of_answer(self, answer: Answer) -> Answer:
         """The answer, without them."""
@@ -35,7 +38,22 @@ class CredentialFilter:
 
     def of_error(self, error: MCPError) -> MCPError:
         """The error with its code and message, without them."""
-        message = error.message
+        return MCPError(code=error.code, message=self.of_text(error.message))
+
+    def of_text(self, text: str) -> str:
+        """The text, without them."""
         for one in self._texts:
-            message = message.replace(one, WITHHELD)
-        return MCPError(code=error.code, message=message)
+            text = text.replace(one, WITHHELD)
+        return text
+
+
+def _secrets_of(value: str) -> Iterator[str]:
+    """The value, what stands in it behind a scheme (RFC 9110, 11.4: "token …"), and the name with password that Basic encodes."""
+    scheme, _, secret = value.partition(" ")
+    if scheme.lower() != "bearer" or not secret:
+        yield value
+    yield secret.strip()
+    if scheme.lower() == "basic":
+        with suppress(ValueError):
+            pair = base64.b64decode(secret.strip()).decode()
+            yield from (pair, pair.partition(":")[2])

@@ -63,11 +63,20 @@ class Connection:
             request.params.meta = meta
         try:
             answer = await self.client.session.send_request(
-                request, result, request_read_timeout_seconds=seconds, progress_callback=progress
+                request, result, request_read_timeout_seconds=seconds, progress_callback=self._withholding(progress)
             )
         except MCPError as error:
             raise self.credential.of_error(error) from None
         return self.credential.of_answer(answer)
+
+    def _withholding(self, progress: Any) -> Any:
+        if progress is None:
+            return None
+
+        async def without_credential(done: float, total: float | None, message: str | None) -> None:
+            await progress(done, total, message and self.credential.of_text(message))
+
+        return without_credential
 
     async def set_log_level(self) -> None:
         """Tell a server of before 2026-07-28 which messages are wanted. One that does not know of levels, or refuses this one, logs none.

@@ -170,13 +170,20 @@ async def _asked(client: Any, command: dict[str, Any], heard: Heard) -> Any:
         return await _read(client)
     if command["do"] == "complete":
         return await _completed(client)
-    result = await client.call_tool(command["tool"], command["args"])
+    progress: list[str | None] = []
+
+    async def heard_of(done: float, total: float | None, message: str | None) -> None:
+        progress.append(message)
+
+    wanting = {"progress_callback": heard_of} if command.get("progress") else {}
+    result = await client.call_tool(command["tool"], command["args"], **wanting)
     text = " ".join(one.text for one in result.content)
     return {
         "error": result.is_error,
         "text": text,
         "data": result.structured_content,
         "version": client.protocol_version,
+        **({"progress": progress} if wanting else {}),
     }
 
 

@@ -90,6 +90,8 @@ async def log_all(ctx: Any, params: types.CallToolRequestParams) -> None:
         "payment": (params.arguments or {}).get("payment_intent"),
         "by": headers.get("authorization"),
     }
+    if "progress_token" in (ctx.meta or {}):
+        await ctx.session.report_progress(1, 2, f"for {told['by']}, that is {str(told['by']).rpartition(' ')[2]}")
     for level in ("debug", "info", "error") if asked else ():
         message: Any = types.LoggingMessageNotificationParams(level=level, logger="payments", data=told)
         message.meta = {"com.example/mine": "not for the client"}

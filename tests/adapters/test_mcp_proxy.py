@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import http.client
 import shlex
+import subprocess
 import uuid
+from base64 import b64encode
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.adapters.proxy_processes import CLIENTS, SECRET, ProxyProcesses, conformance_results, relay, until
+from tests.adapters.proxy_processes import (
+    CLIENTS,
+    SECRET,
+    ProxyProcesses,
+    conformance_results,
+    python_of,
+    relay,
+    until,
+)
+from tests.support.adapter_environments import REPO, environment_variables
 from tests.support.scripted_server import Asked, ScriptedServer
 
 NEEDS_PERSON, OVER_LIMIT = 40_000, 500_000
@@ -113,6 +124,44 @@ def test_resources_and_prompts_are_read_where_they_are_passed_on_and_never_with_
         "resources": ["payments://policy"], "templates": ["payments://charge/{id}"], "prompts": ["refund"],
         "prompt": "Refund kim.", "policy": "This is payments://policy.",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["sdk", "sdk-legacy"])
+@pytest.mark.parametrize(
+    "credential", [SECRET, f"token {SECRET}", f"Basic {b64encode(f'kim:{SECRET}'.encode()).decode()}"]
+)
+def test_what_the_server_says_of_its_progress_is_without_the_credential(
+    proxied: ProxyProcesses, credential: str, kind: str
+) -> None:
+    kept = proxied.folder / "credential"
+    kept.write_text(credential)
+    try:
+        proxied.start_proxy()
+    finally:
+        kept.write_text(f"{SECRET}\n")
+    found = proxied.ask(kind, **proxied.refund_call(), progress=True)
+    (said,) = found["progress"]
+    assert found["data"] == {"done": "done: create_refund"}
+    assert said.count("withheld") == 2 and credential not in said and credential.split()[-1] not in said
+
+
+@pytest.mark.parametrize(
+    ("credential", "said", "left"),
+    [
+        (f"Bearer {SECRET}", f"Bearer {SECRET} {SECRET}", "Bearer [] []"),
+        (f"token {SECRET}", f"token {SECRET} {SECRET}", "[] []"),
+        (f"Basic {b64encode(b'kim:opensesame').decode()}", f"kim:opensesame {b64encode(b'kim:opensesame').decode()} opensesame", "[] [] []"),
+        ("Basic opensesame", "opensesame", "[]"), (SECRET, f"{SECRET}.", "[]."), ("of four words it", "four words it; of four words it", "[]; []"),
+        ("Bearer", "Bearer of", "Bearer of"), ("token 1234", "token 1234", "[]"),
+    ],
+)  # fmt: skip
+def test_a_credential_is_withheld_with_its_scheme_and_without(credential: str, said: str, left: str) -> None:
+    script = "import sys; from sentinel.mcp_proxy.credential import *; print(CredentialFilter([sys.argv[1]]).of_text(sys.argv[2]).replace(WITHHELD, '[]'))"
+    done = subprocess.run(
+        [python_of("mcp_proxy"), "-c", script, credential, said],
+        cwd=REPO, env=environment_variables(), capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.strip() == left
 
 
 def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(proxied: ProxyProcesses) -> None:
