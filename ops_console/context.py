@@ -55,7 +55,7 @@ def build_context(settings: ConsoleSettings, audience: Audience, *, stopping: Ca
     )  # fmt: skip
     hub = Hub(
         board.after, board.ask_newest, read_status=lambda: {one.name: one.status for one in board.agents()},
-        max_viewers=settings.max_streams, stopping=stopping,
+        max_viewers=settings.max_streams, most_of_address=settings.board_max_connections_per_address, stopping=stopping,
     )  # fmt: skip
     terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds, settings.step_up_seconds)
     authenticator = Authenticator(terms, Vault(settings.second_factor_secrets), Devices(settings.second_factor_secrets))

@@ -101,7 +101,9 @@ class ConsoleSettings:
     )
     board_max_connections: int = setting("SENTINEL_BOARD_MAX_CONNECTIONS", _MOST, 2000)
     board_max_connections_per_address: int = setting(
-        "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS", _MOST_OF_ADDRESS, 100
+        "SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS",
+        f"{_MOST_OF_ADDRESS} Behind trusted proxies, viewers of the live stream from one client's address.",
+        100,
     )
     pool_size: int = setting(
         "SENTINEL_CONSOLE_POOL_SIZE", "Database connections per process for operators' requests.", 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from ops_console.board.events import LiveEvent
@@ -39,6 +39,7 @@ class Hub:
         *,
         read_status: Callable[[], dict[str, str]] = dict,
         max_viewers: int,
+        most_of_address: int,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._read_after = read_after
@@ -46,7 +47,8 @@ class Hub:
         self._read_status = read_status
         self.status: dict[str, str] | None = {}
         """Each agent's status by its name, at most a second old; None while the database cannot be read."""
-        self._max_viewers = max_viewers
+        self._max_viewers, self._most_of_address = max_viewers, most_of_address
+        self._of_address: Counter[str] = Counter()
         self._stopping = stopping
         self._lock = threading.Lock()
         # A row and how many were counted up to it. Every public row behind `_floor` and up to `_position` is here or counted.
@@ -68,17 +70,25 @@ class Hub:
         """Whether the process drains."""
         return self._stopping()
 
-    def join(self) -> None:
-        """Count a viewer in; `leave` counts it out. Raises `TooManyStreams`."""
+    def join(self, address: str) -> None:
+        """Count a viewer of this address in; `leave` counts it out. Raises `TooManyStreams`."""
         with self._lock:
             if self.viewers >= self._max_viewers:
                 raise TooManyStreams("every place for a live stream is taken; try again later")
+            if self._of_address[address] >= self._most_of_address:
+                raise TooManyStreams(
+                    "this address has as many live streams open as one may; close one or try again later"
+                )
             self.viewers += 1
+            self._of_address[address] += 1
 
-    def leave(self) -> None:
-        """Count a viewer out."""
+    def leave(self, address: str) -> None:
+        """Count a viewer of this address out."""
         with self._lock:
             self.viewers -= 1
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
 
     def come(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int], int]:
         """What a viewer gets first: rows behind `last_seen` (None: the latest few), the `latest` that it is at then, and how

@@ -18,7 +18,11 @@ from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, 
 def routes(blueprint: Blueprint, context: Context) -> Stream:
     """Add the public routes, and the pages beside them; the live stream itself, which the event loop answers."""
     board = context.board
-    live = Stream(context.hub, headers={**HEADERS, **PUBLIC_HEADERS, **EVENT_STREAM})
+    live = Stream(
+        context.hub,
+        headers={**HEADERS, **PUBLIC_HEADERS, **EVENT_STREAM},
+        trusted_proxies=context.settings.trusted_proxies,
+    )
 
     @blueprint.get("/ops/api/live/status")
     @documented(

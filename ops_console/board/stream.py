@@ -21,7 +21,7 @@ from ops_console import metrics
 from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
 from sentinel.platform.http.asgi import STALLED_SECONDS, Receive, Send, asgi_headers, disconnected
-from sentinel.platform.http.wire import query_field, request_id_of
+from sentinel.platform.http.wire import address_of, query_field, request_id_of
 
 PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"
@@ -54,8 +54,16 @@ class Pace:
 class Stream:
     """What every viewer of one process shares. `headers` go with each answer."""
 
-    def __init__(self, hub: Hub, *, headers: dict[str, str], heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        headers: dict[str, str],
+        trusted_proxies: int = 0,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
         self._hub = hub
+        self._trusted_proxies = trusted_proxies
         self._heartbeat_seconds = heartbeat_seconds
         self._headers = asgi_headers(headers)
         self._pace = Pace()
@@ -77,7 +85,8 @@ class Stream:
         """
         # A browser repeats its first address when it comes back; what it saw last stands in the header.
         seen = last_seen(environ)
-        self._hub.join()
+        address = address_of(environ, self._trusted_proxies)
+        self._hub.join(address)
         metrics.STREAMS.set(self._hub.viewers)
         gone = asyncio.ensure_future(disconnected(receive))
         try:
@@ -89,7 +98,7 @@ class Stream:
             return
         finally:
             gone.cancel()
-            self._hub.leave()
+            self._hub.leave(address)
             metrics.STREAMS.set(self._hub.viewers)
 
     async def _follow(self, payload: bytes, at: tuple[int, int], gone: asyncio.Future[None], send: Send) -> None:

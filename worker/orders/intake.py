@@ -19,7 +19,7 @@ from sentinel.core.errors import InvalidInput, NotFound, RateLimited, SentinelEr
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES, body_bytes, read_object
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request
+from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, address_of
 from worker.orders import metrics
 from worker.orders.processor import OrderProcessor, OrderSets
 from worker.orders.sources import OrderSource, SourcesFile, Unverified
@@ -132,12 +132,3 @@ def source_of(path: str) -> str | None:
         return None
     name, slash, rest = path[len(_PREFIX) :].partition("/")
     return name if name and slash + rest in _SUFFIXES else None
-
-
-def address_of(environ: Mapping[str, Any], trusted_proxies: int) -> str:
-    """Who asks: the connection's address, or what the outermost trusted proxy saw."""
-    if trusted_proxies:
-        told = [part.strip() for part in str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",") if part.strip()]
-        if len(told) >= trusted_proxies:
-            return told[-trusted_proxies]
-    return str(environ.get("REMOTE_ADDR", ""))

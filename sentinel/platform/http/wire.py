@@ -109,6 +109,15 @@ def query_value(environ: Mapping[str, Any], name: str) -> str:
     return found
 
 
+def address_of(environ: Mapping[str, Any], trusted_proxies: int) -> str:
+    """Who asks: the connection's address, or what the outermost trusted proxy saw."""
+    if trusted_proxies:
+        told = [part.strip() for part in str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",") if part.strip()]
+        if len(told) >= trusted_proxies:
+            return told[-trusted_proxies]
+    return str(environ.get("REMOTE_ADDR", ""))
+
+
 def request_id_of(environ: dict[str, Any]) -> str:
     """The caller's `X-Request-ID` if it is a plain identifier, else one made here; the same all through a request."""
     found = environ.get("sentinel.request_id")

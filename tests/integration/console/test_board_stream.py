@@ -14,7 +14,7 @@ from ops_console.board import hub, stream
 from ops_console.board.events import LiveEvent
 from ops_console.board.hub import Hub
 from ops_console.board.stream import Pace, Stream
-from sentinel.core.errors import EngineUnavailable
+from sentinel.core.errors import EngineUnavailable, TooManyStreams
 from sentinel.core.publication import PublicFields
 from sentinel.platform.serving.server import CannotServe, require_open_files
 from tests.acceptance.places import eventually
@@ -34,7 +34,7 @@ class Airing:
         self.stops = False
         self.hub = Hub(
             self.read_after,
-            lambda most: self.rows[::-1][:most], read_status=self.read_status, max_viewers=1000, stopping=lambda: self.stops,
+            lambda most: self.rows[::-1][:most], read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
         )  # fmt: skip
         self.stream = Stream(self.hub, headers={}, **how)
 
@@ -90,6 +90,30 @@ def test_what_is_new_is_encoded_once_for_all_viewers_and_takes_one_thread(airing
     for viewer in viewers:
         viewer.close()
     assert airing.hub.viewers == 0
+
+
+@pytest.mark.parametrize("airing", [{"trusted_proxies": 1}, {}], indirect=True)
+def test_one_client_takes_no_more_places_than_its_address_may_have(
+    airing: Airing, request: pytest.FixtureRequest
+) -> None:
+    is_behind_proxy = "trusted_proxies" in request.node.callspec.params["airing"]
+
+    def come(address: str) -> Viewer:
+        told = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": f"192.0.2.9, {address}"}
+        return airing.loop.view(airing.stream, **(told if is_behind_proxy else {**told, "REMOTE_ADDR": address}))
+
+    viewers = [come("192.0.2.1") for _ in range(50)]
+    assert all(one.block().startswith(": connected") for one in viewers)
+    with pytest.raises(TooManyStreams, match="this address"):
+        come("192.0.2.1").block()
+    with come("192.0.2.2") as other:
+        assert other.block().startswith(": connected")
+    viewers.pop().close()
+    with come("192.0.2.1") as again:
+        assert again.block().startswith(": connected")
+    for viewer in viewers:
+        viewer.close()
+    assert (airing.hub.viewers, airing.hub._of_address) == (0, {})
 
 
 def test_a_halt_and_a_lost_database_are_told_within_two_seconds(airing: Airing) -> None:

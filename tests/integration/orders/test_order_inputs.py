@@ -13,13 +13,14 @@ from structlog.testing import capture_logs
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.http.wire import address_of
 from tests.support.asgi_client import InProcessApp
 from tests.support.docs_page import require_docs_page
 from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body, signed
 from tests.support.undocumented import undocumented_routes
 from worker.orders.app import create_app
-from worker.orders.intake import Intake, address_of
+from worker.orders.intake import Intake
 
 PATH, HEALTH = "/webhooks/demo/orders", "http://127.0.0.1:7872"
 STORED = "select (select count(*) from orders.reviews) + (select count(*) from orders.deliveries) + (select count(*) from orders.alerts)"
