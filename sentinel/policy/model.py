@@ -115,7 +115,8 @@ class Limit:
 
 
 SUBJECTS = ("tenant", "agent", "key")
-"""Parts of the requester that a limit's `per` may name: known from the key, so the agent cannot choose them."""
+"""Parts of the requester that a limit's `per` may name. Tenant and key are known from the key. The agent is, too, where the key is bound to
+one; with any other key whoever asks chooses the name, and only a limit per key or tenant holds."""
 
 
 @dataclass(frozen=True, slots=True)
