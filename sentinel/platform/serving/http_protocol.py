@@ -150,7 +150,7 @@ class HttpProtocol(HttpToolsProtocol):
         except HttpParserError as error:
             if not self._is_last:
                 self._refuse(400, str(error))
-        if (self._is_in_head or self._is_in_body) and not self._went_on:
+        if (self._is_in_head or (self._is_in_body and self._incoming is None)) and not self._went_on:
             self._framing_bytes += len(data)
             if self._framing_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, "the head is too long, or what frames the body")
@@ -169,7 +169,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """The first byte of a request. One read can hold thousands, of which no more are taken than may wait."""
-        if len(self._turn) + len(self.pipeline) >= MAX_WAITING:
+        if (self._turn or self.pipeline) and len(self._turn) + len(self.pipeline) >= MAX_WAITING:
             self._stop(429, f"no more than {MAX_WAITING} requests wait for their turn on one connection")
         super().on_message_begin()
         self._is_in_head = self._went_on = True
@@ -182,12 +182,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop(414, "the request's target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. A name with an underscore is dropped: it could pass for another's that has a hyphen.
-
-        What follows a body in chunks (RFC 9112, 7.1.2) is none: whoever stood before us has not seen it.
-        """
-        if not self._is_in_head:
-            self._stop(400, "no headers are taken behind a body")
+        """One header. A name with an underscore is dropped: it could pass for another's that has a hyphen."""
         if len(name) + len(value) > MAX_FIELD_BYTES or len(self.headers) >= MAX_FIELDS:
             self._stop(431, "there are too many headers, or one is too long")
         if b"_" in name:
@@ -208,6 +203,8 @@ class HttpProtocol(HttpToolsProtocol):
             except (HttpParserError, AttributeError):  # no URL, or one without a path; `cycle` is still another's
                 self._stop(400, "the request's target is no path")
             self.cycle.keep_alive = self.cycle.keep_alive and self.worker.alive
+            # What follows a chunked body (RFC 9112, 7.1.2) is no header of its request: a proxy before us looked at the head alone.
+            self.headers = []
         self._is_in_body = True
 
     def _hot_request(self) -> _HotRequest | None:
@@ -231,10 +228,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A part of a body; of a hot one no more than its length, which is bounded."""
-        self._went_on, self._framing_bytes = True, 0
         if self._incoming is not None:
             self._incoming.body.append(body)
         else:
+            self._went_on, self._framing_bytes = True, 0
             super().on_body(body)
 
     def on_message_complete(self) -> None:
