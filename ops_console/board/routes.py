@@ -44,7 +44,7 @@ def routes(blueprint: Blueprint, context: Context) -> Stream:
     def feed() -> Response:
         return public_json(board.publisher.feed([one.fields for one in board.newest(limit(20, 100))]))
 
-    stream = Documentation("Decisions as they happen", responses={200: ("Server-sent events.", {"type": "string"})}, problems=(400, 503),
+    stream = Documentation("Decisions as they happen", responses={200: ("Server-sent events.", {"type": "string"})}, problems=(503,),
                 description="Behind the header `Last-Event-ID`, else behind `last_seen`, else beginning with the latest few.",
                 parameters=(in_query("last_seen", pattern="^[0-9]{1,18}$"),), content_type="text/event-stream")  # fmt: skip
     blueprint.add_url_rule(PATH, "stream", answered_on_the_loop(stream))
