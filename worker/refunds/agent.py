@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -72,17 +72,18 @@ class BatchProcessor:
         self._failpoints.hit(Failpoint.AFTER_CLAIM)
         batch = BatchResult([])
         able = [row for row in rows if row.attempts < self._retry_policy.max_attempts]
-        contexts = self._context_loader.contexts(
-            able, self._ledger.facts([row.ledger_entry_id for row in able]) if able else {}
-        )
+        known = self._ledger.facts([row.ledger_entry_id for row in able]) if able else {}
+        contexts = self._context_loader.contexts([row for row in able if row.ledger_entry_id in known], known)
         self._runner.run(contexts)
         self._write_results(contexts)
-        spent = [row for row in rows if row.attempts >= self._retry_policy.max_attempts]
-        given_up = [RunContext(row, _nothing_known(row)) for row in spent]
-        for context in given_up:
-            context.event = transitions.give_up(context.row, transitions.attempts_exhausted(context.row))
-        self._write_results(given_up)
-        by_id = {context.row.ledger_entry_id: context for context in (*contexts, *given_up)}
+        ended = [RunContext(row, _nothing_known(row)) for row in rows if row.ledger_entry_id not in known]
+        for context in ended:
+            if context.row.attempts < self._retry_policy.max_attempts:
+                context.defect = "its facts cannot be read"
+            else:
+                context.event = transitions.give_up(context.row, transitions.attempts_exhausted(context.row))
+        self._write_results(ended)
+        by_id = {context.row.ledger_entry_id: context for context in (*contexts, *ended)}
         for row in rows:
             self._count(batch, by_id[row.ledger_entry_id])
         batch.reported = self._reporter.deliver([c.report for c in contexts if c.report is not None])
@@ -94,22 +95,43 @@ class BatchProcessor:
         """Write the event of each run that the graph's last steps did not record themselves."""
         changes: list[tuple[RunContext, Change]] = []
         releases: list[tuple[RunContext, ReleaseLease]] = []
+        impossible: dict[str, str] = {}
         for context in contexts:
+            if context.event is None and context.outcome is None and context.defect is not None:
+                context.event = transitions.after_defect(context.row, context.defect, self._retry_policy)
             event, trail = context.event, context.trail or None
             if context.outcome is None and isinstance(event, Change):
                 changes.append((context, replace(event, steps=trail)))
             elif context.outcome is None and isinstance(event, ReleaseLease):
                 releases.append((context, replace(event, steps=trail)))
-        applied = self._ledger.apply([change for _, change in changes])
+        applied = self._ledger.apply([change for _, change in changes], impossible)
         for context, change in changes:
             if context.row.ledger_entry_id in applied:
                 context.outcome = result_of_change(change, harmless=change.last_error == transitions.ENDED)
                 context.report = _report_of(change) or context.report
-            else:
+            elif context.row.ledger_entry_id not in impossible:
                 context.outcome = lease_lost(context.row, change.from_state)
         self._ledger.release_leases([release for _, release in releases])
         for context, release in releases:
             context.outcome = result_of_release(release, context.state)
+        self._write_impossible(
+            [context for context, _ in changes if context.row.ledger_entry_id in impossible], impossible
+        )
+
+    def _write_impossible(self, contexts: Sequence[RunContext], why: Mapping[str, str]) -> None:
+        """What the database refused to record costs its row an attempt, or its lease; what it refuses of that too, the lease brings back."""
+        for context in contexts:
+            row = context.row
+            event = transitions.after_defect(
+                row, f"the database refused it: {why[row.ledger_entry_id]}", self._retry_policy
+            )
+            if isinstance(event, ReleaseLease):
+                self._ledger.release_leases([event])
+                context.outcome = result_of_release(event, context.state)
+            elif self._ledger.apply([event], {}):
+                context.outcome = result_of_change(event)
+            else:
+                context.outcome = lease_lost(row, event.from_state)
 
     def _count(self, batch: BatchResult, context: RunContext) -> None:
         """A refusal of the row counts as an answer; a failure outside does not."""

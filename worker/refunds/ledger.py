@@ -5,7 +5,9 @@ A row that is no longer in the expected state and epoch is missing from the resu
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 import time
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -39,8 +41,13 @@ from worker.refunds.rows import (
     WithoutAccount,
 )
 
+_log = logging.getLogger("worker")
+
 _TRIES = 4
 _CHUNK = 1000
+
+ROW_REFUSED = (pg.DataError, pg.IntegrityError)
+"""What the database refuses for what a row says; its neighbours may pass."""
 
 Value = TypeVar("Value")
 Fact = TypeVar("Fact")
@@ -99,8 +106,14 @@ class Ledger:
     # The life of a claimed row
 
     def facts(self, ids: Sequence[str]) -> dict[str, KnownFacts]:
-        """What is known about the rows, by ledger entry id."""
-        return {found.ledger_entry_id: found for found in self._rows(KnownFacts, sql.GATHER_FACTS, ids=list(ids))}
+        """What is known about the rows, by ledger entry id; one whose facts cannot be computed is missing."""
+        try:
+            return {found.ledger_entry_id: found for found in self._rows(KnownFacts, sql.GATHER_FACTS, ids=list(ids))}
+        except ROW_REFUSED as error:
+            if len(ids) > 1:
+                return {row_id: facts for each in ids for row_id, facts in self.facts([each]).items()}
+            _log.error("the facts of %s cannot be read: %s", ids[0], type(error).__name__)
+            return {}
 
     def facts_of_new(self, rows: Sequence[NewRow]) -> tuple[list[LedgerRow], dict[str, KnownFacts]]:
         """Rows that are not entered and what would be known about them; entered for a moment and taken back.
@@ -133,16 +146,28 @@ class Ledger:
         ]
         return dict(self._run(sql.FIX_REQUESTS, requests=_json(batch))) if batch else {}
 
-    def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID | None]:
+    def apply(self, changes: Sequence[Change], impossible: dict[str, str] | None = None) -> dict[str, uuid.UUID | None]:
         """Apply events; returns id → the row's start id, for those that were where they were expected.
 
         One that `takes_order` is not applied where another row has taken the order, and no permission where the order's
-        budget has no room for it; `why_refused` tells.
+        budget has no room for it; `why_refused` tells. One that the database refuses keeps no other from being applied, and is
+        put into `impossible`: id → why.
         """
         if not changes:
             return {}
-        found = self._run(sql.APPLY_CHANGES, changes=_json([change.as_json() for change in changes]))
-        return dict(found)
+        try:
+            return dict(self._run(sql.APPLY_CHANGES, changes=_json([change.as_json() for change in changes])))
+        except ROW_REFUSED as error:
+            if len(changes) > 1:
+                parts = [self.apply([change], impossible) for change in changes]
+                return {row_id: start_id for part in parts for row_id, start_id in part.items()}
+            row_id = changes[0].row.ledger_entry_id
+            # Its first line alone: what follows may quote the row.
+            why = error.diag.message_primary or type(error).__name__
+            _log.error("the database refused %s of %s: %s", changes[0].event, row_id, why)
+            if impossible is not None:
+                impossible[row_id] = why
+            return {}
 
     def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
         """id → why its permission was not taken, for those whose order stands in the way."""
@@ -388,4 +413,27 @@ def _in_turn(facts: Iterable[Fact], key: Callable[[Fact], Hashable]) -> Iterator
 
 
 def _json(value: Any) -> Jsonb:
-    return Jsonb(value, dumps=orjson.dumps)
+    return Jsonb(value, dumps=_dumps)
+
+
+def _dumps(value: Any) -> bytes:
+    """JSON that PostgreSQL takes, whatever texts came from outside: what it cannot hold becomes U+FFFD. Never raises."""
+    try:
+        found = orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(storable(value), default=lambda odd: type(odd).__name__)
+    return orjson.dumps(storable(value)) if b"\\u0000" in found else found
+
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def storable(value: Any) -> Any:
+    """The value with U+FFFD in its texts for what a text in PostgreSQL cannot be: NUL, and half a surrogate pair."""
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {storable(name): storable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(each) for each in value]
+    return value

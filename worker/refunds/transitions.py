@@ -271,6 +271,15 @@ def end_by_customer(row: LedgerRow, reason_code: str) -> Change:
     return Change(row, _GUARDING, LedgerEvent.CUSTOMER_ENDED, decision="DENY", reason_code=reason_code)
 
 
+def after_defect(row: LedgerRow, why: str, retry_policy: RetryPolicy) -> Change | ReleaseLease:
+    """A run failed for this row alone. It costs an attempt, and the last one ends it; what may be started is found out later instead."""
+    if row.may_be_started:
+        return after_unknown_outcome(row, why, retry_policy)
+    if row.attempts + 1 >= retry_policy.max_attempts:
+        return give_up(row, f"gave up after {row.attempts + 1} attempts, the last: {why}")
+    return put_back(row, why, retry_policy.pause_seconds(row.attempts), failures=1)
+
+
 def release_at_stop(row: LedgerRow) -> Change | ReleaseLease:
     """The worker ends: the row is free at once and no attempt is counted. What may have started stays claimed."""
     return ReleaseLease(row, ENDED, 0.0) if row.may_be_started else put_back(row, ENDED, 0.0, failures=0)

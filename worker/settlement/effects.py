@@ -22,7 +22,7 @@ from sentinel.core.errors import EngineUnavailable
 from sentinel.store.database import Pool, first_line
 from sentinel.store.sql_template import SqlTemplate
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
-from worker.refunds.ledger import LedgerUnavailable
+from worker.refunds.ledger import LedgerUnavailable, storable
 from worker.refunds.rows import LedgerRow
 from worker.refunds.sql import ROW_COLUMNS
 from worker.settlement.stripe_refunds import Payment
@@ -361,7 +361,7 @@ def _fields(plan: PlannedEffect) -> dict[str, Any]:
 
 
 def _cut(text: str | None) -> str | None:
-    return text and text[:500]
+    return text and str(storable(text))[:500]
 
 
 # Best-effort effects (a notice after a refund): retried after the execution is on record; a failure undoes nothing.

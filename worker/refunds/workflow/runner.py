@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+import psycopg
 
 from sentinel.client import CheckAnswer, GuardAnswer, Rejected, StartReceipt, Switches, Unreachable
 from sentinel.core.money import Money, money_out
 from sentinel.core.wording import counted
+from sentinel.store.migrate import SchemaNotReady
 from worker.critic.case import Opinion
-from worker.failpoints import Failpoints, step_place
+from worker.failpoints import FailpointHit, Failpoints, step_place
 from worker.refunds.confirmations import Confirmation, Confirmations
+from worker.refunds.ledger import ROW_REFUSED, LedgerUnavailable
 from worker.refunds.rows import (
     Change,
     KeptImage,
@@ -228,6 +231,8 @@ class RunContext:
     """What is to be written down when the run ends without an execution."""
     outcome: RowResult | None = None
     """Set once the run's end is on record."""
+    defect: str | None = None
+    """Where the run failed for this row alone; without an event it costs the row an attempt, or its lease where it may be started."""
     trail: list[dict[str, Any]] = field(default_factory=list)
     began: float = 0.0
     """When its batch entered the graph, by `time.perf_counter`."""
@@ -261,7 +266,7 @@ class Step(Protocol):
     name: StepName
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Gather what `run` needs; nothing by default."""
+        """Gather what `run` needs; nothing by default. Where it raises it is called again with each row alone: it must bear that."""
 
     def run(self, context: RunContext) -> StepResult:
         """Decide where the row goes."""
@@ -323,7 +328,7 @@ class Runner:
             raise UndeclaredSteps(f"steps without a graph or the reverse: {set(self._steps) ^ set(SUCCESSORS)}")
 
     def run(self, contexts: Sequence[RunContext]) -> None:
-        """Until every context has ended its run. What the steps raise for the whole batch goes through."""
+        """Until every context has ended its run. A defect costs its own row only; `LedgerUnavailable` and what else speaks of no row goes through."""
         began = time.perf_counter()
         for context in contexts:
             context.began = began
@@ -337,7 +342,8 @@ class Runner:
             if not standing:
                 return
         for context in (context for here in standing.values() for context in here):
-            # Let go without an event: its lease brings it back, and its attempts end. The others are not held up by it.
+            # The others are not held up by it.
+            context.defect = "the workflow went round in circles"
             _log.error("the workflow went round in circles for %s", context.row.ledger_entry_id)
 
     def _pass(
@@ -351,19 +357,17 @@ class Runner:
         is_armed = _FAILPOINT[step.name] == self._armed
         if is_armed:
             self._failpoints.hit(_FAILPOINT[step.name])
-        if not isinstance(step, PureStep):
-            step.prepare(here)
+        failed = frozenset[str]() if isinstance(step, PureStep) else _prepare(step, here)
         # Many rows share one result: it is looked at once, and its line in the trail is theirs. The result is kept beside it, so that
         # no other one takes its place in memory.
         seen: dict[int, tuple[object, dict[str, Any], list[RunContext] | None, Escalation | None]] = {}
         run = step.run
         for context in here:
             try:
-                said: object = run(context)
+                said: object = _refused(step.name, context) if context.row.ledger_entry_id in failed else run(context)
             except Exception as error:
-                # Its text may quote the row; where it happened is enough to find the defect.
-                _log.error("step %s failed for %s: %s", step.name, context.row.ledger_entry_id, _where(error))
-                said = _refused(step.name)
+                _note_defect(step.name, context, error)
+                said = _refused(step.name, context)
             known = seen.get(id(said))
             if known is None:
                 result = _declared(step.name, said, context)
@@ -387,17 +391,52 @@ def _declared(step: StepName, said: object, context: RunContext) -> StepResult:
     """The step's result where the graph declares it; else the refusal that sends the row to a person."""
     if not isinstance(said, StepResult) or not isinstance(said.next_step, StepName | None):
         _log.error("step %s gave no answer that can be followed for %s", step, context.row.ledger_entry_id)
-        return _refused(step)
+        return _refused(step, context)
     if said.next_step is None or said.next_step in SUCCESSORS[step]:
         return said
     _log.error("step %s named %s, which may not follow it", step, said.next_step)
-    return _refused(step)
+    return _refused(step, context)
 
 
-def _refused(step: StepName) -> StepResult:
-    """In place of a defect's result: to a person, where the graph has a way there."""
-    if StepName.TRANSFER_TO_HUMAN in SUCCESSORS[step]:
+def _prepare(step: Step, here: Sequence[RunContext]) -> frozenset[str]:
+    """The ids of the rows that the step could not be prepared for: one row's data must not cost the others their batch."""
+    try:
+        step.prepare(here)
+    except Exception as error:
+        if _speaks_of_no_row(error):
+            raise
+        if len(here) > 1:
+            return frozenset[str]().union(*(_prepare(step, [context]) for context in here))
+        _note_defect(step.name, here[0], error)
+        return frozenset({here[0].row.ledger_entry_id})
+    return frozenset()
+
+
+def _speaks_of_no_row(error: Exception) -> bool:
+    """The database is away, not migrated or not permitted; or a test breaks this place."""
+    if isinstance(error, psycopg.Error):
+        return not isinstance(error, ROW_REFUSED)
+    return isinstance(error, LedgerUnavailable | SchemaNotReady | FailpointHit)
+
+
+def _note_defect(step: StepName, context: RunContext, error: Exception) -> None:
+    # Its text may quote the row; where it happened is enough to find the defect.
+    context.defect = f"step {step} failed: {_where(error)}"
+    _log.error("step %s failed for %s: %s", step, context.row.ledger_entry_id, _where(error))
+
+
+def _refused(step: StepName, context: RunContext) -> StepResult:
+    """In place of a defect's result: to a person, where the graph has a way there that does not lead back here.
+
+    What may be started is not put to a person as if it was not: its run ends here, and its lease brings it back.
+    """
+    context.event = None
+    if context.encloses_start and context.row.start_id is not None:
+        context.row = msgspec.structs.replace(context.row, may_be_started=True)
+    leads_back = step is StepName.ASK_AUTHORITY or (step is StepName.EXECUTE_BY_SYSTEM and context.row.may_be_started)
+    if StepName.TRANSFER_TO_HUMAN in SUCCESSORS[step] and not leads_back:
         return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
+    context.defect = context.defect or f"step {step} gave no answer that can be followed"
     return StepResult({})
 
 

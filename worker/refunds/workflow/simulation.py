@@ -120,7 +120,7 @@ def simulation_of(context: RunContext) -> Simulation:
         decision, reason = "APPROVAL_REQUIRED", "awaiting_customer"
     else:
         error = context.switches_error or (answer if isinstance(answer, Unreachable | Rejected) else None)
-        detail = error.detail if error is not None else "no answer"
+        detail = error.detail if error is not None else context.defect or "no answer"
     return Simulation(
         row.ledger_entry_id, row.refund_id, row.money, decision, reason, detail, str(last["step"]), tuple(context.trail)
     )

@@ -34,7 +34,7 @@ from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.graph import FIRST, Escalation, StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, Stopped, lease_lost, to_person
-from worker.refunds.workflow.steps.order_and_image import order_of
+from worker.refunds.workflow.steps.order_and_image import paid_of
 from worker.settlement.registry import Systems
 
 # ask_authority.
@@ -133,12 +133,13 @@ class AskAuthority:
         ]
         if not fresh:
             return
-        for context in fresh:
-            context.params = params_of(context)
-        kept = self._ledger.fix_requests([(each.row, params_of(each), _start_id(each)) for each in fresh])
+        questions = [(each, params_of(each)) for each in fresh]
+        kept = self._ledger.fix_requests([(each.row, params, _start_id(each)) for each, params in questions])
         self._failpoints.hit(Failpoint.AFTER_FACTS)
-        for context in fresh:
+        for context, params in questions:
             row_id = context.row.ledger_entry_id
+            # Only now: what is not on record is not asked.
+            context.params = params
             if row_id in kept:
                 context.row = replace(context.row, start_id=kept[row_id])
             else:
@@ -237,8 +238,8 @@ def params_of(context: RunContext) -> Mapping[str, Any]:
         context.params = row.params
         return context.params
     # A row that is asked about before its order was queried says what the ledger knows: the same question is asked at every attempt.
-    order = context.order or order_of(facts)
-    paid = Money(order.paid_minor, order.currency) if order is not None and order.paid_minor > 0 else None
+    paid = paid_of(facts) if context.order is None else Money(context.order.paid_minor, context.order.currency)
+    paid = paid if paid is not None and paid.amount_minor > 0 else None
     optional = {
         "mode": row.mode,
         "account_ref": facts.account_ref,

@@ -7,18 +7,18 @@ write *is* the effect. The report is sent right after the batch, and from the ou
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import ChainMap
 from collections.abc import Sequence
 
 from msgspec.structs import replace
-from psycopg import errors as pg
 
 from sentinel.client import Client, GuardAnswer, Rejected, StartReceipt, Unreachable
 from sentinel.store.ids import new_id
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
-from worker.refunds.ledger import Ledger, LedgerUnavailable
+from worker.refunds.ledger import ROW_REFUSED, Ledger, LedgerUnavailable
 from worker.refunds.rows import Change, Execution, LedgerState, Report, report_body
 from worker.refunds.transitions import RetryPolicy, is_outside
 from worker.refunds.workflow.graph import Escalation, StepName
@@ -26,6 +26,8 @@ from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import RunContext, StepResult, lease_lost, trail_entry, untouched
 from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
 from worker.settlement.registry import Systems
+
+_log = logging.getLogger("worker")
 
 AT_ONCE = 64
 
@@ -52,10 +54,14 @@ class ExecuteBySystem:
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Record ALLOWED, redeem the permit and settle; each stage goes on with the rows whose lease this worker still holds."""
-        fresh = [context for context in contexts if context.permission is None and self._may_start(context)]
-        permitted = self._record_allowed(fresh) if fresh else []
-        self._start(permitted)
-        started = [context for context in contexts if isinstance(context.started, StartReceipt)]
+        waiting = [
+            each for each in contexts if each.permission is None and each.started is None and each.outcome is None
+        ]
+        fresh = [context for context in waiting if context.event is not None and self._may_start(context)]
+        # Called again after it raised: what was recorded then is not recorded twice.
+        recorded = [context for context in waiting if context.event is None and context.not_taken is None]
+        self._start([*recorded, *(self._record_allowed(fresh) if fresh else [])])
+        started = [each for each in contexts if isinstance(each.started, StartReceipt) and each.settled is None]
         # What settles by the execution settles here and now; outside systems are asked several at a time.
         self._worker_pool.map(self._settle, [context for context in started if context.permission is None])
         for context in started:
@@ -71,7 +77,12 @@ class ExecuteBySystem:
         context.execution_id = new_id()
         # The start id is what a system knows this refund by: the same for every try of it.
         assert context.row.start_id is not None
-        context.settled = self._system(context).settle(context.row, context.row.start_id)
+        try:
+            context.settled = self._system(context).settle(context.row, context.row.start_id)
+        except Exception as error:
+            # It may have been done; the rows beside it are under way.
+            _log.error("settling %s failed: %s", context.row.ledger_entry_id, type(error).__name__)
+            context.settled = NoAnswer(f"its adapter failed: {type(error).__name__}")
 
     def _system(self, context: RunContext) -> SettlementSystem:
         return self._systems.get(context.route.settles_to if context.route else "")
@@ -232,7 +243,7 @@ class Confirm:
         ids = [execution.row.ledger_entry_id for execution in executions]
         try:
             return self._ledger.record_executions(executions), {}
-        except pg.IntegrityError as error:
+        except ROW_REFUSED as error:
             if len(executions) == 1:
                 # Its first line alone: what follows may quote the row.
                 return set(), {ids[0]: error.diag.message_primary or type(error).__name__}

@@ -160,6 +160,14 @@ def order_of(facts: KnownFacts) -> OrderFacts | None:
     return OrderFacts(**{**found, **times})
 
 
+def paid_of(facts: KnownFacts) -> Money | None:
+    """What was paid for the order that came with a row's facts; told even where the order's times cannot be read."""
+    if facts.order is None:
+        return None
+    found: dict[str, Any] = orjson.loads(facts.order)
+    return Money(found["paid_minor"], found["currency"])
+
+
 def _moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
