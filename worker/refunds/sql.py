@@ -366,17 +366,22 @@ select %(tenant_id)s, n.channel, n.source, n.order_ref, n.account_ref, n.ordered
 from jsonb_to_recordset(%(orders)s) as n (channel text, source text, order_ref text, account_ref text, ordered_at timestamptz,
   paid_minor bigint, currency text, delivered_at timestamptz, shipping_fee_minor bigint, item_paid_minor bigint,
   price_now_minor bigint, note text, payment_ref text)
-on conflict (tenant_id, channel, source, order_ref) do update set account_ref = excluded.account_ref,
+on conflict (tenant_id, channel, source, order_ref) do update set
+  account_ref = coalesce(excluded.account_ref, o.account_ref),
   ordered_at = excluded.ordered_at, paid_minor = excluded.paid_minor, currency = excluded.currency,
   delivered_at = coalesce(excluded.delivered_at, o.delivered_at),
   shipping_fee_minor = coalesce(excluded.shipping_fee_minor, o.shipping_fee_minor),
   item_paid_minor = coalesce(excluded.item_paid_minor, o.item_paid_minor),
   price_now_minor = coalesce(excluded.price_now_minor, o.price_now_minor),
   note = coalesce(excluded.note, o.note), payment_ref = coalesce(excluded.payment_ref, o.payment_ref), recorded_at = clock_timestamp()
-where (o.account_ref, o.ordered_at, o.paid_minor, o.currency) is distinct from
-      (excluded.account_ref, excluded.ordered_at, excluded.paid_minor, excluded.currency)
-   or (excluded.delivered_at, excluded.shipping_fee_minor, excluded.item_paid_minor, excluded.price_now_minor, excluded.note, excluded.payment_ref)
-      is distinct from (o.delivered_at, o.shipping_fee_minor, o.item_paid_minor, o.price_now_minor, o.note, o.payment_ref)
+where (o.ordered_at, o.paid_minor, o.currency) is distinct from (excluded.ordered_at, excluded.paid_minor, excluded.currency)
+   or coalesce(excluded.account_ref <> o.account_ref, excluded.account_ref is not null)
+   or coalesce(excluded.delivered_at <> o.delivered_at, excluded.delivered_at is not null)
+   or coalesce(excluded.shipping_fee_minor <> o.shipping_fee_minor, excluded.shipping_fee_minor is not null)
+   or coalesce(excluded.item_paid_minor <> o.item_paid_minor, excluded.item_paid_minor is not null)
+   or coalesce(excluded.price_now_minor <> o.price_now_minor, excluded.price_now_minor is not null)
+   or coalesce(excluded.note <> o.note, excluded.note is not null)
+   or coalesce(excluded.payment_ref <> o.payment_ref, excluded.payment_ref is not null)
 returning order_ref
 """
 # What stands against orders and accounts; said again it stays, `closed` ends it, and what has ended ended then.
