@@ -26,7 +26,16 @@ from worker.failpoints import Failpoints
 from worker.images import Recognised, Unrecognised
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import Confirmation
-from worker.refunds.rows import Change, Execution, KeptImage, KnownFacts, LedgerRow, OrderFacts, ReleaseLease
+from worker.refunds.rows import (
+    Change,
+    Execution,
+    FixedQuestion,
+    KeptImage,
+    KnownFacts,
+    LedgerRow,
+    OrderFacts,
+    ReleaseLease,
+)
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow import build
 from worker.refunds.workflow.build import Dependencies
@@ -160,7 +169,7 @@ class Walk:
     def keep_reading(self, *_: Any) -> None:
         """Read anew in the next run."""
 
-    def fix_requests(self, rows: Sequence[tuple[LedgerRow, Mapping[str, Any], Any]]) -> dict[str, Any]:
+    def fix_requests(self, rows: Sequence[tuple[LedgerRow, FixedQuestion, Any]]) -> dict[str, Any]:
         return {row.ledger_entry_id: row.start_id or start_id for row, _, start_id in rows}
 
     def why_refused(self, ids: Sequence[str]) -> dict[str, str]:

@@ -143,7 +143,7 @@ def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencie
         # Reconciliation first: no other task's failure may keep it from running.
         PeriodicTask(reconciler.look, RECONCILE_EVERY_SECONDS),
         PeriodicTask(partial(deliver_best_effort, effects, adapters)),
-        PeriodicTask(InDoubtPoller(ledger, parts.client).look, LOOK_EVERY_SECONDS),
+        PeriodicTask(InDoubtPoller(ledger, parts.client, parts.routes).look, LOOK_EVERY_SECONDS),
         PeriodicTask(watch.look, WATCH_EVERY_SECONDS),
     ]
     if parts.confirmations is not None:

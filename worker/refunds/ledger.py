@@ -28,6 +28,7 @@ from worker.refunds import sql
 from worker.refunds.rows import (
     Change,
     Execution,
+    FixedQuestion,
     KeptImage,
     KnownFacts,
     LedgerFigures,
@@ -134,15 +135,20 @@ class Ledger:
         return found, {facts.ledger_entry_id: facts for facts in known}
 
     def fix_requests(
-        self, rows: Sequence[tuple[LedgerRow, Mapping[str, Any], uuid.UUID | None]]
+        self, rows: Sequence[tuple[LedgerRow, FixedQuestion, uuid.UUID | None]]
     ) -> dict[str, uuid.UUID | None]:
-        """Store what will be asked, once and for all: (row, params, the start id that the question encloses or None).
+        """Store what will be asked, once and for all: (row, question, the start id that the question encloses or None).
 
         Returns id → the row's start id, for those that are still ours: an earlier holder's counts, and an earlier question.
         """
         batch = [
-            {"ledger_entry_id": row.ledger_entry_id, "epoch": row.claim_epoch, "request": params, "start_id": start_id}
-            for row, params, start_id in rows
+            {
+                "ledger_entry_id": row.ledger_entry_id,
+                "epoch": row.claim_epoch,
+                "request": question.as_json(),
+                "start_id": start_id,
+            }
+            for row, question, start_id in rows
         ]
         return dict(self._run(sql.FIX_REQUESTS, requests=_json(batch))) if batch else {}
 

@@ -16,6 +16,7 @@ from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import RISK_CLASS, LedgerRow, Report
 from worker.refunds.transitions import RetryPolicy
+from worker.refunds.workflow.routes import Routes
 
 _log = logging.getLogger("worker")
 
@@ -96,13 +97,13 @@ class InDoubtPoller:
     Thread-safe; `look` raises `LedgerUnavailable`.
     """
 
-    def __init__(self, ledger: Ledger, client: Client) -> None:
-        self._ledger, self._client = ledger, client
+    def __init__(self, ledger: Ledger, client: Client, routes: Routes) -> None:
+        self._ledger, self._client, self._routes = ledger, client, routes
 
     def look(self) -> list[str]:
         """Ask about every row in doubt, oldest first; returns those that are in doubt no more."""
         settled: list[str] = []
-        rows = self._ledger.in_doubt()
+        rows = [self._routes.as_asked(row) for row in self._ledger.in_doubt()]
         for start in range(0, len(rows), _LOOKED_AT_ONCE):
             part = rows[start : start + _LOOKED_AT_ONCE]
             settled += self._ledger.settle_in_doubt(
@@ -126,7 +127,7 @@ def _outcomes(
 
 def _question(row: LedgerRow) -> GuardQuestion:
     return {
-        "action": row.action, "params": orjson.loads(row.guard_request or "{}"), "idempotency_key": row.idempotency_key,
+        "action": row.action, "params": row.asked.params if row.asked else {}, "idempotency_key": row.idempotency_key,
         "resource": row.resource, "risk_class": RISK_CLASS, "agent_id": row.agent_id,
         "evidence_context": {"correlation_id": row.ledger_entry_id},
     }  # fmt: skip

@@ -118,6 +118,25 @@ def after(state: LedgerState, event: LedgerEvent) -> LedgerState:
 RISK_CLASS = "standard"
 
 
+class FixedQuestion(Struct, frozen=True):
+    """What is asked about a row, from its first question to its last report: with other params or another action it would be
+    another operation. `action` is None where the question was fixed by a release that kept the params alone."""
+
+    params: Mapping[str, Any]
+    action: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> FixedQuestion:
+        """From `guard_request`: {action, params}, or the params alone."""
+        found: Mapping[str, Any] = orjson.loads(text)
+        # Params always say an amount.
+        return cls(found) if "amount" in found else cls(found["params"], found["action"])
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is kept in `guard_request`."""
+        return {"action": self.action, "params": self.params}
+
+
 class LedgerRow(Struct, frozen=True, gc=False):
     """A ledger row as its holder sees it; `claim_epoch` is the holder's fence. The customer's text is not in it."""
 
@@ -166,10 +185,9 @@ class LedgerRow(Struct, frozen=True, gc=False):
         return f"refund/{self.refund_id}"
 
     @property
-    def params(self) -> Mapping[str, Any]:
-        """The params of the fixed question."""
-        found: Mapping[str, Any] = orjson.loads(self.guard_request or "{}")
-        return found
+    def asked(self) -> FixedQuestion | None:
+        """The question as it was fixed before it was first asked; None until then."""
+        return None if self.guard_request is None else FixedQuestion.read(self.guard_request)
 
 
 class KnownFacts(Struct, frozen=True, gc=False):

@@ -12,15 +12,18 @@ from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.scratch import listening
 from sentinel.client import Client
+from sentinel.platform.resources import policies_dir
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, digest_of
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.workflow_fixtures import Shop
+from worker.refunds.build import load_routes
 from worker.refunds.reconcile import FIND_BUDGETS
 from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.graph import Escalation
 from worker.settlement import Refused
+from worker.settlement.registry import system_names
 
 PARTS = "select reserved_minor, executed_minor, handled_minor, in_doubt_minor, beyond_minor from refunds.order_budgets"
 
@@ -42,6 +45,10 @@ def asks(shop: Shop, name: str, value: int, account: str | None = None) -> None:
 
 def ordered(shop: Shop, paid: int) -> None:
     shop.fixtures.ledger.add_orders([OrderFacts("o", datetime.now(UTC) - timedelta(days=1), paid, "USD")])
+
+
+def poller(shop: Shop, client: Client) -> InDoubtPoller:
+    return InDoubtPoller(shop.fixtures.ledger, client, load_routes(policies_dir(), system_names()))
 
 
 def vote(shop: Shop, fixtures: Fixtures, name: str, verdict: str, **rest: str) -> None:
@@ -126,7 +133,7 @@ def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
     asks(shop, "first", 60_00)
     assert shop.stands("first")[0] == "ERROR" and parts(shop) == (0, 0, 0, 60_00, 0)
     with Client(shop.url, fixtures.key, agent_id="retail-refund-agent") as client:
-        doubts = InDoubtPoller(shop.fixtures.ledger, client)
+        doubts = poller(shop, client)
         assert doubts.look() == [], "an agent's report of an error frees nothing"
         asks(shop, "second", 60_00)
         assert shop.stands("second")[2] == Escalation.ORDER_OVERDRAWN

@@ -12,7 +12,7 @@ from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import always
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
-from worker.refunds.rows import Change, Execution, LedgerEvent, LedgerRow, LedgerState
+from worker.refunds.rows import Change, Execution, FixedQuestion, LedgerEvent, LedgerRow, LedgerState
 
 GUARD = "action/guard"
 
@@ -96,7 +96,7 @@ def started_by_a_call_without_an_answer(fixtures: LedgerFixtures, authority: Fak
     """Decide and start at the authority what the ledger has on record as asked."""
     if "refund:r" not in authority.operations:
         request = fixtures.one("select guard_request from refunds.ledger_entries")
-        body = {"agent_id": "retail-refund-agent", "action": "refund.create", "params": request, "resource": "refund/rf_r",
+        body = {"agent_id": "retail-refund-agent", "action": "refund.create", "params": request["params"], "resource": "refund/rf_r",
                 "risk_class": "standard"}  # fmt: skip
         authority.operations["refund:r"] = authority._decide(body)
     authority.operations["refund:r"].start_id = start_id
@@ -165,7 +165,7 @@ def test_such_an_execution_needs_the_start_on_record_and_names_no_order(ledger_f
 
 def permitted(fixtures: LedgerFixtures, row: LedgerRow) -> Execution:
     """A claimed row with its question fixed, and the execution that its answer would lead to."""
-    start_id = fixtures.ledger.fix_requests([(row, {}, uuid.uuid4())])[row.ledger_entry_id]
+    start_id = fixtures.ledger.fix_requests([(row, FixedQuestion({}), uuid.uuid4())])[row.ledger_entry_id]
     permission = Change(
         row, LedgerState.GUARDING, LedgerEvent.ALLOWED, decision="ALLOW", operation_id=str(uuid.uuid4()),
         decision_event_id=str(uuid.uuid4()),

@@ -221,7 +221,7 @@ class _Closest:
     """A table that has an answer for everything."""
 
     all = ROUTES.all
-    action_of = ROUTES.action_of
+    action_of, as_asked = ROUTES.action_of, ROUTES.as_asked
 
     @staticmethod
     def find(channel: str, scenario: str, mode: str | None) -> Route:

@@ -11,10 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, Money, parse_money
 from sentinel.policy.errors import PolicyError, nearest
 from sentinel.policy.source import Node, Scalar, Source, Table, read_source
+from worker.refunds.rows import LedgerRow
 from worker.refunds.workflow.graph import Escalation, StepName
 
 CHANNELS = ("retail", "private", "public")
@@ -98,6 +101,16 @@ class Routes:
     def find(self, channel: str, scenario: str, mode: str | None) -> Route | None:
         """The one route of exactly this cell. A mode that a cell does not know is another cell."""
         return self._by_cell.get((channel, scenario, mode))
+
+    def as_asked(self, row: LedgerRow) -> LedgerRow:
+        """The row with the action that the authority is asked about: the one fixed with its question, however the table reads by
+        now; before, its route's where it leaves that to the route. Whoever asks or reports about a row takes it from here."""
+        fixed = row.asked
+        if fixed is None or fixed.action is None:
+            action = self.action_of(row.action, row.channel, row.scenario, row.mode)
+        else:
+            action = fixed.action
+        return row if action == row.action else replace(row, action=action)
 
     def action_of(self, action: str, channel: str, scenario: str, mode: str | None) -> str:
         """What is asked of the authority: the route's action, unless the row itself asks for a particular one.

@@ -296,14 +296,9 @@ class ContextLoader:
         """One per row, in order; `known` by ledger entry id. Raises `LedgerUnavailable`."""
         cards = self._cards(rows)
         return [
-            RunContext(self._with_action(row), known[row.ledger_entry_id], cards.get(row.ledger_entry_id))
+            RunContext(self._routes.as_asked(row), known[row.ledger_entry_id], cards.get(row.ledger_entry_id))
             for row in rows
         ]
-
-    def _with_action(self, row: LedgerRow) -> LedgerRow:
-        """The row with what is asked of the authority about it: its route's action, where it leaves that to the route."""
-        action = self._routes.action_of(row.action, row.channel, row.scenario, row.mode)
-        return row if action == row.action else msgspec.structs.replace(row, action=action)
 
     def _cards(self, rows: Sequence[LedgerRow]) -> dict[str, Confirmation]:
         if self._confirmations is None:

@@ -59,7 +59,7 @@ create table refunds.ledger_entries (
   attempts          integer not null default 0,                            -- that failed; waits for the outside are counted apart
   next_attempt_at   timestamptz not null default clock_timestamp(),        -- not taken before
   -- what was asked and answered
-  guard_request     jsonb,                                                 -- fixed at the first ask: a retry asks the same
+  guard_request     jsonb,                                                 -- {action, params}, fixed at the first ask: a retry asks the same
   operation_id      uuid,                                                  -- the authority's, as the next five
   decision_event_id uuid,
   decision          text,

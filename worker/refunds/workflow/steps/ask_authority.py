@@ -29,7 +29,7 @@ from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import CardStatus, ConfirmationRequest, Confirmations
 from worker.refunds.ledger import Ledger
 from worker.refunds.risk_facts import risk_facts
-from worker.refunds.rows import RISK_CLASS, Change, LedgerEvent, LedgerState, ReleaseLease
+from worker.refunds.rows import RISK_CLASS, Change, FixedQuestion, LedgerEvent, LedgerState, ReleaseLease
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.graph import FIRST, Escalation, StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS
@@ -134,7 +134,9 @@ class AskAuthority:
         if not fresh:
             return
         questions = [(each, params_of(each)) for each in fresh]
-        kept = self._ledger.fix_requests([(each.row, params, _start_id(each)) for each, params in questions])
+        kept = self._ledger.fix_requests(
+            [(each.row, FixedQuestion(params, each.row.action), _start_id(each)) for each, params in questions]
+        )
         self._failpoints.hit(Failpoint.AFTER_FACTS)
         for context, params in questions:
             row_id = context.row.ledger_entry_id
@@ -234,8 +236,8 @@ def params_of(context: RunContext) -> Mapping[str, Any]:
     if context.params is not None:
         return context.params
     row, facts = context.row, context.facts
-    if row.guard_request is not None:
-        context.params = row.params
+    if (asked := row.asked) is not None:
+        context.params = asked.params
         return context.params
     # A row that is asked about before its order was queried says what the ledger knows: the same question is asked at every attempt.
     paid = paid_of(facts) if context.order is None else Money(context.order.paid_minor, context.order.currency)
