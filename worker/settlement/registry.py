@@ -167,9 +167,15 @@ class UnknownSystem(Exception):
 class Systems:
     """The systems of one worker. `adapters` are the outside ones as they are, without their record."""
 
-    def __init__(self, systems: Mapping[str, SettlementSystem], adapters: Mapping[str, SettlementSystem]) -> None:
+    def __init__(
+        self,
+        systems: Mapping[str, SettlementSystem],
+        adapters: Mapping[str, SettlementSystem],
+        book: Effects | None = None,
+    ) -> None:
         self._systems = MappingProxyType(dict(systems))
         self.adapters = MappingProxyType(dict(adapters))
+        self._book = book
 
     @classmethod
     def from_settings(cls, settings: WorkerSettings, book: Effects | None = None) -> Systems:
@@ -186,7 +192,29 @@ class Systems:
                 in_flight_seconds=wait,
             )
         )
-        return cls({system.name: system for system in [*inside, *sagas]}, outside)
+        return cls({system.name: system for system in [*inside, *sagas]}, outside, book)
+
+    def find(self, name: str | None) -> SettlementSystem | None:
+        """The system of this name; None for a branch that settles nowhere."""
+        return None if name is None else self.get(name)
+
+    @property
+    def has_record(self) -> bool:
+        """Whether what was begun outside can be read."""
+        return self._book is not None
+
+    def begun_in(self, reference: uuid.UUID) -> SettlementSystem | None:
+        """The system that an operation was begun in, as its effects on record say, whatever its branch settles in by now.
+
+        None where nothing outside was begun. Raises `LedgerUnavailable`, and `UnknownSystem` for a plan that none here has.
+        """
+        plans = [record.plan for record in self._book.of_operation(reference)] if self._book is not None else []
+        if not plans:
+            return None
+        for system in self._systems.values():
+            if isinstance(system, Saga) and system.has_planned(reference, plans):
+                return system
+        raise UnknownSystem(f"begun in {plans[0].system}, under a plan that no system here has")
 
     def get(self, name: str) -> SettlementSystem:
         """The system of this name. Raises `UnknownSystem`."""

@@ -96,6 +96,10 @@ class Saga:
             return NoAnswer(f"the record: {error}")
         return self._known(records)
 
+    def has_planned(self, reference: uuid.UUID, plans: Sequence[PlannedEffect]) -> bool:
+        """Whether these effects of an operation are of this saga's plan."""
+        return set(plans) <= {planned for _, planned in (*self._plan(reference), *self._plan_later(reference))}
+
     def _known(self, records: dict[int, EffectRecord]) -> EffectResult:
         must = [record for record in records.values() if not record.best_effort]
         if any(each.state in (_S.REFUSED, _S.COMPENSATED) for each in must):

@@ -240,6 +240,11 @@ class RunContext:
     """The params of the question, once they are fixed."""
 
     @property
+    def settles_in(self) -> str | None:
+        """The settlement system of its branch; None where no route takes it up, or its route goes to a person."""
+        return self.route.settles_to if self.route is not None and self.route.to_person is None else None
+
+    @property
     def state(self) -> LedgerState:
         """Where the row stands in the ledger while the run has it."""
         recorded = self.started is not None and self.permission is None

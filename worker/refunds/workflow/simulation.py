@@ -54,9 +54,9 @@ class ReadConfirmCard(PureStep):
 
     def run(self, context: RunContext) -> StepResult:
         """On with a confirmation that is there already; else this is where the row would wait."""
-        route = context.route
-        if route is None or not self._systems.get(route.settles_to).is_ready():
-            name = route.settles_to if route else "none"
+        system = self._systems.find(context.settles_in)
+        if system is None or not system.is_ready():
+            name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
         if self._card.is_confirmed(context):
             return StepResult({"status": "confirmed"}, StepName.ASK_AUTHORITY)
@@ -80,11 +80,12 @@ class CheckAuthority:
         return self._client.check_many([self._question(context) for context in contexts])
 
     def _question(self, context: RunContext) -> CheckQuestion:
-        system = context.route.settles_to if context.route else ""
-        is_ready = bool(system) and self._systems.get(system).is_ready()
+        system = self._systems.find(context.settles_in)
         return {
             "action": context.row.action, "agent_id": context.row.agent_id, "params": params_of(context),
-            "evidence_context": evidence_of(context, system=system or None, is_ready=is_ready),
+            "evidence_context": evidence_of(
+                context, system=context.settles_in, is_ready=system is not None and system.is_ready()
+            ),
         }  # fmt: skip
 
     def run(self, context: RunContext) -> StepResult:

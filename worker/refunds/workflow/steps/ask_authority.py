@@ -110,10 +110,10 @@ class AskAuthority:
 
     def _encloses_start(self, context: RunContext) -> bool:
         """Whether the question starts what it permits: only where the execution row is the effect and no order's budget is taken first."""
-        row, route = context.row, context.route
-        if route is None or row.permit_token is not None or row.order_ref is not None:
+        if context.row.permit_token is not None or context.row.order_ref is not None:
             return False
-        return self._is_ready(context) and getattr(self._systems.get(route.settles_to), "settles_in_ledger", False)
+        system = self._systems.find(context.settles_in)
+        return getattr(system, "settles_in_ledger", False) and self._is_ready(context)
 
     def _lacks_receipt(self, context: RunContext) -> bool:
         answer = context.answer
@@ -123,9 +123,9 @@ class AskAuthority:
         )  # fmt: skip
 
     def _is_ready(self, context: RunContext) -> bool:
-        route = context.route
-        # A route that goes to a person settles nowhere; such a row may come here from an earlier step.
-        return route is not None and route.to_person is None and self._systems.get(route.settles_to).is_ready()
+        # What settles nowhere may come here from an earlier step.
+        system = self._systems.find(context.settles_in)
+        return system is not None and system.is_ready()
 
     def _fix_questions(self, contexts: Sequence[RunContext]) -> None:
         fresh = [
@@ -156,7 +156,7 @@ class AskAuthority:
         return found
 
     def _question(self, context: RunContext) -> GuardQuestion:
-        row, system = context.row, context.route.settles_to if context.route else None
+        row, system = context.row, context.settles_in
         is_ready = context.escalation not in _NEVER_LIFTED and self._is_ready(context)
         question: GuardQuestion = {
             "action": row.action, "params": params_of(context), "idempotency_key": row.idempotency_key, "resource": row.resource,
@@ -175,7 +175,7 @@ class AskAuthority:
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
         if answer is None:
-            name = context.route.settles_to if context.route else "none"
+            name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
         context.answer, context.escalation = None, None
         if isinstance(answer, Stopped):
@@ -362,13 +362,14 @@ class ConfirmCard:
         return context.card is None or context.card.digest != self._confirmations.digest_of(ask_of(context))
 
     def _is_ready(self, context: RunContext) -> bool:
-        return context.route is not None and self._systems.get(context.route.settles_to).is_ready()
+        system = self._systems.find(context.settles_in)
+        return system is not None and system.is_ready()
 
     def run(self, context: RunContext) -> StepResult:
         """On when confirmed; waiting, ended, or to a person otherwise."""
-        card, route = context.card, context.route
+        card = context.card
         if not self._is_ready(context):
-            name = route.settles_to if route else "none"
+            name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
         if self._confirmations is None or card is None:
             return StepResult({"degraded": self.name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)

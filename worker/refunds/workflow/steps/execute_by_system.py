@@ -24,12 +24,16 @@ from worker.refunds.transitions import RetryPolicy, is_outside
 from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import RunContext, StepResult, lease_lost, trail_entry, untouched
-from worker.settlement import NoAnswer, Refused, Settled, SettlementSystem
-from worker.settlement.registry import Systems
+from worker.settlement import EffectResult, NoAnswer, Refused, Settled
+from worker.settlement.registry import Systems, UnknownSystem
 
 _log = logging.getLogger("worker")
 
 AT_ONCE = 64
+_NOWHERE = (
+    "it was begun, and no route says where it settles by now: it is finished once its route is back, and is in doubt, for a "
+    "person, at its deadline"
+)
 
 
 class ExecuteBySystem:
@@ -71,21 +75,24 @@ class ExecuteBySystem:
     def _may_start(self, context: RunContext) -> bool:
         """Whether its system is ready, or it was started before: then an effect may be under way, and it is finished whatever the system says now."""
         begun = isinstance(context.answer, GuardAnswer) and transitions.was_started_before(context.answer)
-        return begun or self._system(context).is_ready()
+        system = self._systems.find(context.settles_in)
+        return begun or (system is not None and system.is_ready())
 
     def _settle(self, context: RunContext) -> None:
         context.execution_id = new_id()
         # The start id is what a system knows this refund by: the same for every try of it.
         assert context.row.start_id is not None
+        system = self._systems.find(context.settles_in)
+        if system is None:
+            # Begun before its branch was closed. Who closed it did not say that what is under way was not paid.
+            context.settled = NoAnswer(_NOWHERE)
+            return
         try:
-            context.settled = self._system(context).settle(context.row, context.row.start_id)
+            context.settled = system.settle(context.row, context.row.start_id)
         except Exception as error:
             # It may have been done; the rows beside it are under way.
             _log.error("settling %s failed: %s", context.row.ledger_entry_id, type(error).__name__)
             context.settled = NoAnswer(f"its adapter failed: {type(error).__name__}")
-
-    def _system(self, context: RunContext) -> SettlementSystem:
-        return self._systems.get(context.route.settles_to if context.route else "")
 
     def _record_allowed(self, contexts: Sequence[RunContext]) -> list[RunContext]:
         start_ids = self._ledger.apply(
@@ -137,7 +144,7 @@ class ExecuteBySystem:
 
         A refused settlement is final and ends the row; what only may have been refused is no answer.
         """
-        row, name = context.row, self._system(context).name
+        row, name = context.row, context.settles_in or "none"
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
         if context.not_taken is not None:
@@ -152,20 +159,17 @@ class ExecuteBySystem:
             context.event = transitions.after_unknown_outcome(row, context.started.detail, self._retry_policy)
             return StepResult({"start": "no answer"})
         if isinstance(context.started, Rejected) and context.started.code == transitions.RESOLVED:
-            return self._not_executed(context, name)
+            return self._not_executed(context)
         if isinstance(context.started, Rejected):
             back, context.event = transitions.after_start_refused(row, context.started, self._retry_policy)
             self._ledger.apply([back])
             return StepResult({"start": "refused", "code": context.started.code})
         return self._settled(context, name)
 
-    def _not_executed(self, context: RunContext, name: str) -> StepResult:
+    def _not_executed(self, context: RunContext) -> StepResult:
         """A person said that it was not executed: the row ends once its system says so too. What it did all the same is reported."""
-        row, system = context.row, self._system(context)
-        assert row.start_id is not None
-        # What settles in the ledger settles by the execution, and an ALLOWED row has none.
-        in_ledger = getattr(system, "settles_in_ledger", False)
-        found = Refused("never tried") if in_ledger else system.look_up(row.start_id)
+        row = context.row
+        name, found = self._looked_up(context)
         if isinstance(found, Refused):
             context.event = transitions.after_not_executed(row)
         elif isinstance(found, NoAnswer):
@@ -174,6 +178,21 @@ class ExecuteBySystem:
             self._ledger.apply([transitions.start_refused(row, "a person said that this was not executed")])
             context.event = transitions.after_not_executed_but(row, found, system=name)
         return StepResult({"start": "refused", "code": transitions.RESOLVED, "found": type(found).__name__})
+
+    def _looked_up(self, context: RunContext) -> tuple[str, EffectResult]:
+        """The system that the row was begun in, or else its branch's, and whether it did it."""
+        assert context.row.start_id is not None
+        try:
+            begun = self._systems.begun_in(context.row.start_id)
+        except (UnknownSystem, LedgerUnavailable) as error:
+            return "the settlement system", NoAnswer(str(error))
+        system = begun or self._systems.find(context.settles_in)
+        # What settles in the ledger settles by the execution, and an ALLOWED row has none. Outside, nothing is tried unrecorded.
+        if system is None and not self._systems.has_record:
+            return "none", NoAnswer("there is no record to read")
+        if system is None or getattr(system, "settles_in_ledger", False):
+            return system.name if system else "none", Refused("never tried")
+        return system.name, system.look_up(context.row.start_id)
 
     def _settled(self, context: RunContext, name: str) -> StepResult:
         row, settled = context.row, context.settled

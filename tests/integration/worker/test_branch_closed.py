@@ -1,0 +1,166 @@
+"""A branch is sent to people, taken out or settled elsewhere while a row of it is begun: that row waits, its neighbours are paid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+
+from sentinel.authority.housekeeping import run_housekeeping
+from sentinel.authority.in_doubt import resolve_in_doubt
+from sentinel.cli.scratch import listening
+from sentinel.platform.resources import policies_dir
+from tests.support.effects_server import EffectsServer
+from tests.support.fixtures import Fixtures
+from tests.support.harness import actor, let_leave_end
+from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
+from tests.support.recording_server import problem
+from worker.refunds.workflow.runner import RunResult
+
+RETAIL = "settles_to: simulated_refund"
+PRIVATE = {"channel": "private", "scenario": "fee"}
+
+
+@dataclass
+class Desk:
+    """A real authority, a platform on loopback, and a route table that can be edited."""
+
+    fixtures: Fixtures
+    ledger: LedgerFixtures
+    platform: EffectsServer
+    price: EffectsServer
+    url: str
+    routes: Path
+
+    def run(self, times: int = 1, **over: Any) -> list[RunResult]:
+        found = []
+        for _ in range(times):
+            self.ledger.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 hour'")
+            self.ledger.make_due()
+            systems = {"platform_url": self.platform.url, "platform_key": "k", "price_difference_url": self.price.url,
+                       "price_difference_key": "k", "policies_dir": self.routes.parent}  # fmt: skip
+            with self.ledger.agent(
+                self.url, key=self.fixtures.key, max_attempts=3, lanes=1, **systems, **over
+            ) as agent:
+                found.append(agent.run_once())
+        return found
+
+    def edit(self, change: Callable[[str], str]) -> None:
+        before = self.routes.read_text()
+        self.routes.write_text(change(before))
+        assert self.routes.read_text() != before
+
+    def stands(self, name: str = "begun") -> tuple[str, str | None]:
+        found: tuple[str, str | None] = self.ledger.all(
+            "select status, reason_code from refunds.ledger_entries where ledger_entry_id = %s", name
+        )[0]  # type: ignore[assignment]
+        return found
+
+    def last_error(self) -> str:
+        return str(self.ledger.one("select last_error from refunds.ledger_entries where ledger_entry_id = 'begun'"))
+
+    def say_not_executed(self) -> None:
+        run_housekeeping(self.fixtures.authority.pool, 0)
+        let_leave_end(self.fixtures)
+        operation = self.fixtures.one(
+            "select operation_id from sentinel.operations where idempotency_key = 'refund:begun'"
+        )
+        resolve_in_doubt(
+            self.fixtures.console_pool, actor(self.fixtures, "admin"), operation, executed=False, evidence="looked"
+        )
+
+
+@pytest.fixture
+def desk(fixtures: Fixtures, tmp_path: Path) -> Iterator[Desk]:
+    policies = copytree(policies_dir(), tmp_path / "policies")
+    ledger = LedgerFixtures(fixtures.url, fixtures.tenant_id)
+    with (
+        EffectsServer().running() as platform,
+        EffectsServer().running() as price,
+        listening(fixtures.app) as url,
+    ):
+        desk = Desk(fixtures, ledger, platform, price, url, policies / "routes.yaml")
+        desk.edit(lambda text: text.replace(RETAIL, "settles_to: platform_backend", 1))
+        yield desk
+    ledger.close()
+
+
+def begin(desk: Desk, *, done: bool = True) -> None:
+    """A row is started; its system does it or not, and says nothing of it."""
+    desk.platform.faults.extend([("POST", done, problem(503)), ("GET", False, problem(503))])
+    desk.ledger.add_with_orders(new_row("begun", risk=CLEAN))
+    desk.run()
+    assert desk.stands()[0] == "ALLOWED" and bool(desk.platform.done) is done
+
+
+def retail(text: str) -> str:
+    """The retail branch's lines."""
+    return text[text.index("  - channel: retail") : text.index("  # Own membership")]
+
+
+def to_person(text: str) -> str:
+    closed = "  - channel: retail\n    scenario: standard\n    action: refund.create\n    switch: retail.standard\n    to_person: mode_needs_person\n\n"  # fmt: skip
+    return text.replace(retail(text), closed)
+
+
+def removed(text: str) -> str:
+    return text.replace(retail(text), "")
+
+
+def elsewhere(text: str) -> str:
+    return text.replace(retail(text), retail(text).replace("platform_backend", "price_difference"))
+
+
+def neighbours(desk: Desk) -> None:
+    """Rows that no branch is closed for: small ones that go to a person of their own, and are not touched by it."""
+    desk.ledger.add_with_orders(*(new_row(f"n{number}", risk=CLEAN, **PRIVATE) for number in range(3)))
+
+
+CLOSINGS = pytest.mark.parametrize("close", [to_person, removed])
+
+
+@CLOSINGS
+def test_a_begun_row_of_a_closed_branch_waits_and_its_neighbours_go_on(desk: Desk, close: Callable[[str], str]) -> None:
+    begin(desk)
+    before = desk.routes.read_text()
+    desk.edit(close)
+    neighbours(desk)
+    first, *_ = desk.run(6)
+    assert first.trouble is None and len(first.rows) == 4, "no row loses its run"
+    assert {desk.stands(f"n{number}")[0] for number in range(3)} == {"APPROVAL_REQUIRED"}
+    assert desk.stands()[0] == "ALLOWED" and desk.ledger.executions() == 0, "neither paid again nor given up"
+    assert "no route says where it settles by now" in desk.last_error()
+    desk.edit(lambda _: before)
+    desk.run()
+    assert desk.stands()[0] == "EXECUTED" and list(desk.platform.done.values()) == [1]
+
+
+@CLOSINGS
+@pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
+def test_a_persons_not_executed_is_held_against_the_system_that_it_was_begun_in(
+    desk: Desk, close: Callable[[str], str], done: bool
+) -> None:
+    begin(desk, done=done)
+    desk.edit(close)
+    desk.say_not_executed()
+    desk.run(2)
+    assert desk.stands() == ("ERROR", "not_executed")
+    part = desk.ledger.one("select in_doubt_minor from refunds.order_budgets where order_ref = 'o_begun'")
+    assert part == (100 if done else 0)
+    assert ("but platform_backend did it" in desk.last_error()) is done
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
+def test_a_branch_that_settles_elsewhere_by_now_does_not_speak_for_where_it_was_begun(desk: Desk, done: bool) -> None:
+    begin(desk, done=done)
+    desk.edit(elsewhere)
+    desk.run(2)
+    assert desk.stands()[0] == "ALLOWED" and not desk.price.done
+    desk.say_not_executed()
+    desk.run(2)
+    assert desk.stands() == ("ERROR", "not_executed") and not desk.price.done
+    assert ("but platform_backend did it" in desk.last_error()) is done
