@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -230,12 +230,12 @@ class Agent:
     def _drain(self, outcome: RunResult, budget: RowLimit, until: datetime) -> None:
         """One lane: batch after batch until nothing is left of what was due."""
         while not self._stopping.is_set() and outcome.trouble is None:
-            allowed = budget.take(self._settings.batch)
-            rows = self._ledger.claim(allowed, until) if allowed else []
-            budget.give_back(allowed - len(rows))
-            if not rows:
-                return
-            batch = self._process(rows)
+            with budget.lend(self._settings.batch) as lent:
+                rows = self._ledger.claim(lent.rows, until) if lent.rows else []
+                if not rows:
+                    return
+                batch = self._process(rows)
+                lent.done = len(rows)
             outcome.rows += batch.rows
             outcome.reported += batch.reported
             if batch.unanswered and not batch.answered:
@@ -279,15 +279,14 @@ class Agent:
                 self._stopping.wait(self._settings.poll_seconds)
 
     def _process_one_batch(self, budget: RowLimit) -> bool:
-        allowed = budget.take(self._breaker.claimable(self._settings.batch))
-        rows = self._ledger.claim(allowed) if allowed else []
-        budget.give_back(allowed - len(rows))
-        if not rows:
-            if allowed and not self._breaker.is_closed:
-                self._probe()
-            return False
-        self._process(rows)
-        return True
+        with budget.lend(self._breaker.claimable(self._settings.batch)) as lent:
+            rows = self._ledger.claim(lent.rows) if lent.rows else []
+            if rows:
+                self._process(rows)
+                lent.done = len(rows)
+        if not rows and lent.rows and not self._breaker.is_closed:
+            self._probe()
+        return bool(rows)
 
     def _probe(self) -> None:
         """Probe the authority with a heartbeat, because no row is due to probe with."""
@@ -421,29 +420,37 @@ class Agent:
                 _log.warning("the end could not be shown: %s", error)
 
 
+@dataclass(slots=True)
+class Lent:
+    """A part of the limit, lent to one batch: so many rows may be claimed, and so many were processed."""
+
+    rows: int
+    done: int = 0
+
+
 class RowLimit:
-    """How many rows may still be claimed, over all lanes; None is without end."""
+    """How many rows may still be processed, over all lanes; None is without end. Thread-safe."""
 
     def __init__(self, limit: int | None) -> None:
-        self._left = limit
+        self._left = self._undone = limit
         self._lock = threading.Lock()
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing may be claimed any more."""
-        return self._left is not None and self._left <= 0
+        """Whether as many rows are done as may be; what is lent to a batch is not done yet."""
+        return self._undone is not None and self._undone <= 0
 
-    def take(self, wanted: int) -> int:
-        """How many of `wanted` may be claimed; takes them off the limit."""
+    @contextmanager
+    def lend(self, wanted: int) -> Iterator[Lent]:
+        """As much of `wanted` as is left, for the block. What is not `done` at its end, for whatever reason, may be claimed again."""
         with self._lock:
-            if self._left is None:
-                return wanted
-            granted = max(min(wanted, self._left), 0)
-            self._left -= granted
-            return granted
-
-    def give_back(self, unused: int) -> None:
-        """Return what was granted and not claimed."""
-        with self._lock:
+            lent = Lent(wanted if self._left is None else min(wanted, self._left))
             if self._left is not None:
-                self._left += unused
+                self._left -= lent.rows
+        try:
+            yield lent
+        finally:
+            with self._lock:
+                if self._left is not None and self._undone is not None:
+                    self._left += lent.rows - lent.done
+                    self._undone -= lent.done
