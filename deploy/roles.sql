@@ -174,7 +174,7 @@ grant execute on function sentinel.turn_switch_on, sentinel.turn_switch_off, sen
 -- effects in outside systems --------------------------------------------------------------------------------------------
 -- A worker records what it is about to do and what became of it; what an effect is, nobody can change or take away.
 grant insert on refunds.effects to sentinel_worker;
-grant update (state, system_reference, last_error, claim_epoch, tries, tried_at, next_attempt_at, updated_at)
+grant update (state, system_reference, last_error, claim_epoch, tries, tried_at, next_attempt_at, updated_at, payment_ref)
   on refunds.effects to sentinel_worker;
 grant select on refunds.effects, refunds.effect_transitions to sentinel_console;
 

@@ -55,9 +55,19 @@ select %(tenant_id)s, f.* from jsonb_to_recordset(%(findings)s) as f
   (system text, system_refund text, finding text, payment_ref text, amount_minor bigint, currency text, ledger_entry_id text, reason text)
 on conflict do nothing returning system_refund
 """
+# Beside what was found there: refunds that were begun with another payment than their order names by now, as long as they stand.
 _FINDINGS = """
-select system, system_refund, finding, payment_ref, amount_minor, currency, ledger_entry_id, reason
-from refunds.settlement_findings where tenant_id = %(tenant_id)s order by found_at
+select system, system_refund, finding, payment_ref, amount_minor, currency, ledger_entry_id, reason from (
+  select system, system_refund, finding, payment_ref, amount_minor, currency, ledger_entry_id, reason, found_at
+  from refunds.settlement_findings where tenant_id = %(tenant_id)s
+  union all
+  select f.system, coalesce(f.system_reference, 'refund'), 'payment_corrected', f.payment_ref, e.amount_minor, e.currency,
+    e.ledger_entry_id, 'its order names ' || o.payment_ref || ' by now', f.created_at
+  from refunds.effects f join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
+  join refunds.orders o on (o.tenant_id, o.channel, o.source, o.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
+  where f.tenant_id = %(tenant_id)s and f.system = 'stripe' and f.payment_ref <> o.payment_ref
+    and f.state not in ('refused', 'compensated')) found
+order by found_at
 """
 _IS_KNOWN = "select exists (select from refunds.orders where tenant_id = %(tenant_id)s and payment_ref = any(%(names)s::text[]))"
 

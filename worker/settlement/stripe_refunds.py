@@ -1,6 +1,6 @@
 """Refunds at Stripe: a `SettlementSystem` that gives back part or all of the payment that an order was paid with.
 
-The order's fact `payment_ref` names the payment (`pi_…` or `ch_…`). The key towards Stripe comes from the tenant and the
+The order's fact `payment_ref` names the payment (`pi_…` or `ch_…`), which is fixed with the refund's first try. The key towards Stripe comes from the tenant and the
 entry's idempotency key, so it is the same even where the database was restored from before the start. Stripe forgets keys
 after a day or more: therefore the payment's refunds are read first, and each carries the key in its metadata for ever.
 
@@ -14,6 +14,7 @@ A refund that is `succeeded` or `pending` is done: Stripe has it, and tells late
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import threading
 import time
@@ -25,6 +26,8 @@ from typing import Any, Protocol
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled, one_line
 from worker.refunds.rows import LedgerRow
 from worker.settlement.stripe_api import API, StripeApi, stripe_amount
+
+_log = logging.getLogger("worker")
 
 KEY_NAME, ENTRY_NAME = "sentinel_key", "ledger_entry_id"
 """Names in the metadata of our refunds."""
@@ -41,6 +44,8 @@ class Payment:
 
     payment_ref: str | None
     idempotency_key: str
+    named_now: str | None = None
+    """What the order names by now, where the refund was begun with something else before."""
 
 
 class Payments(Protocol):
@@ -99,6 +104,11 @@ class StripeRefunds:
         amount = stripe_amount(row.amount_minor, row.currency)
         if amount is None:
             return Refused(f"Stripe cannot express this amount of {row.currency}")
+        if found.named_now not in (None, found.payment_ref):
+            _log.error(
+                "the order of %s names payment %s by now; its refund was begun with %s and stays there",
+                row.ledger_entry_id, found.named_now, found.payment_ref,
+            )  # fmt: skip
         there = self._look(found)
         if there is not _ABSENT:
             return there
@@ -112,8 +122,11 @@ class StripeRefunds:
     def look_up(self, reference: uuid.UUID) -> EffectResult:
         """Whether the refund recorded under `reference` is there."""
         found = self._payments.payment_of_reference(self.name, reference) if self._payments else None
-        if found is None or found.payment_ref is None:
+        if found is None:
             return NoAnswer("the record names no payment to look at")
+        if found.payment_ref is None or not PAYMENT.fullmatch(found.payment_ref):
+            # The payment is on record before Stripe is asked: without one of Stripe's it was never asked.
+            return _ABSENT
         return self._look(found)
 
     def is_ours(self, refund: Mapping[str, Any]) -> str | None:

@@ -31,7 +31,7 @@ OPTIONAL = (
 )
 
 
-def told(facts: OrderFacts, **over: Any) -> OrderFacts:
+def correct(facts: OrderFacts, **over: Any) -> OrderFacts:
     return replace(facts, **over)
 
 
@@ -45,20 +45,20 @@ def test_an_optional_fact_that_is_left_out_keeps_its_value(
     ledger_fixtures: LedgerFixtures, left_out: tuple[str, ...]
 ) -> None:
     ledger_fixtures.ledger.add_orders([FULL])
-    shorter = told(FULL, **dict.fromkeys(left_out))
+    shorter = correct(FULL, **dict.fromkeys(left_out))
     assert ledger_fixtures.ledger.add_orders([shorter]) == set(), "nothing else was told, so nothing has changed"
-    assert ledger_fixtures.ledger.add_orders([told(shorter, paid_minor=800_00)]) == {"o"}
+    assert ledger_fixtures.ledger.add_orders([correct(shorter, paid_minor=800_00)]) == {"o"}
     assert kept(ledger_fixtures) == {name: getattr(FULL, name) for name in OPTIONAL}
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
 def test_an_optional_fact_that_is_told_anew_replaces_the_old_one(ledger_fixtures: LedgerFixtures, name: str) -> None:
     other = AT + timedelta(hours=1) if name == "delivered_at" else 1 if name.endswith("minor") else "pi_other"
-    ledger_fixtures.ledger.add_orders([told(FULL, **{name: None})])
+    ledger_fixtures.ledger.add_orders([correct(FULL, **{name: None})])
     for value in (getattr(FULL, name), other):
-        assert ledger_fixtures.ledger.add_orders([told(FULL, **{name: value})]) == {"o"}
+        assert ledger_fixtures.ledger.add_orders([correct(FULL, **{name: value})]) == {"o"}
         assert kept(ledger_fixtures)[name] == value
-        assert ledger_fixtures.ledger.add_orders([told(FULL, **{name: value})]) == set()
+        assert ledger_fixtures.ledger.add_orders([correct(FULL, **{name: value})]) == set()
 
 
 def test_a_correction_that_leaves_the_owner_out_pays_no_stranger(

@@ -38,6 +38,8 @@ create table refunds.effects (
   next_attempt_at     timestamptz not null default clock_timestamp(),      -- of a best-effort effect
   created_at          timestamptz not null default clock_timestamp(),
   updated_at          timestamptz not null default clock_timestamp(),
+  -- What its order was paid with when it was first tried: it is looked for and done there, whatever the order names later.
+  payment_ref         text check (length(payment_ref) between 1 and 128 and payment_ref !~ '[^A-Za-z0-9._:/@-]'),
   -- By entry and number, not by reference: an entry has its first effect once, whatever name it is tried under.
   constraint effects_once primary key (tenant_id, ledger_entry_id, effect_number),
   constraint effects_reference_once unique (tenant_id, system, reference),
@@ -64,6 +66,9 @@ begin
      is distinct from
      (old.tenant_id, old.ledger_entry_id, old.effect_number, old.operation_reference, old.system, old.reference, old.best_effort, old.must_total) then
     raise exception 'what an effect is cannot change' using errcode = 'check_violation', constraint = 'effects_terms_fixed';
+  end if;
+  if old.payment_ref is not null and new.payment_ref is distinct from old.payment_ref then
+    raise exception 'the payment that an effect was begun with is fixed' using errcode = 'check_violation', constraint = 'effects_payment_fixed';
   end if;
   if new.claim_epoch < old.claim_epoch then
     raise exception 'the claim epoch only grows' using errcode = 'check_violation', constraint = 'effects_epoch_grows';

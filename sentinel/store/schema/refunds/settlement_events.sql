@@ -18,7 +18,7 @@ create table refunds.settlement_findings (
   tenant_id       uuid not null,
   system          text not null check (system ~ '^[a-z_]{1,40}$'),
   system_refund   text not null check (system_refund ~ '^[A-Za-z0-9_]{1,128}$'), -- the system's name of the refund
-  finding         text not null check (finding in ('refund_failed', 'refunded_elsewhere')),
+  finding         text not null check (finding in ('refund_failed', 'refunded_elsewhere', 'payment_unknown')),
   payment_ref     text not null,
   amount_minor    bigint not null check (amount_minor >= 0),
   currency        text not null,

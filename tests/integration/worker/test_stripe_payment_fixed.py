@@ -1,0 +1,122 @@
+"""The payment that a refund's first try names stays its payment: it is looked for and paid there, whatever the order names later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.effects_server import allowed_row, taken_over
+from tests.support.ledger_fixtures import LedgerFixtures
+from tests.support.recording_server import problem
+from tests.support.stripe_server import StripeServer
+from worker.refunds.rows import OrderFacts
+from worker.refunds.settings import WorkerSettings
+from worker.settlement import EffectResult, NoAnswer, Refused, Settled
+from worker.settlement.effects import Effects
+from worker.settlement.registry import Systems
+from worker.settlement.stripe_events import SettlementFindings
+
+
+class Desk:
+    """Two payments at Stripe, an order that names one, and a refund of it under way."""
+
+    def __init__(self, fixtures: LedgerFixtures, server: StripeServer, payment: str | None) -> None:
+        self.fixtures, self.server = fixtures, server
+        server.pay("pi_A", 90_000)
+        server.pay("pi_B", 90_000)
+        settings = replace(WorkerSettings(), stripe_key="rk_test_x", stripe_url=server.url)
+        self.stripe = Systems.from_settings(settings, Effects(fixtures.pool, fixtures.tenant_id)).get("stripe")
+        self.row = allowed_row(fixtures, "r")
+        self.name(payment)
+
+    def name(self, payment: str | None) -> None:
+        """The order's fact, told anew."""
+        self.fixtures.ledger.add_orders([OrderFacts("ord_r", datetime.now(UTC), 90_000, "USD", payment_ref=payment)])
+
+    def settle(self) -> EffectResult:
+        assert self.row.start_id is not None
+        return self.stripe.settle(self.row, self.row.start_id)
+
+    def settle_later(self) -> EffectResult:
+        """Another worker takes the row over, an hour later."""
+        self.fixtures.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 hour'")
+        self.row = taken_over(self.fixtures, "r")
+        return self.settle()
+
+    def refunded(self) -> tuple[int, int]:
+        return self.server.payments["pi_A"].refunded, self.server.payments["pi_B"].refunded
+
+    def corrected(self) -> list[tuple[Any, ...]]:
+        found = SettlementFindings(self.fixtures.pool, self.fixtures.tenant_id).all()
+        return [(one.finding, one.ledger_entry_id, one.payment_ref, one.reason) for one in found]
+
+
+@pytest.fixture
+def server() -> Iterator[StripeServer]:
+    with StripeServer().running() as found:
+        yield found
+
+
+def loses_the_answer(server: StripeServer, *, happens: bool) -> None:
+    """The POST is done or not, and neither it nor the look behind it is answered."""
+    real, seen = server._fault, iter(["POST", "GET"])
+    wanted = [next(seen)]
+
+    def fault(method: str) -> Any:
+        if wanted and method == wanted[0]:
+            wanted[:] = [each for each in [next(seen, "")] if each]
+            return method, happens and method == "POST", problem(503)
+        return real(method)
+
+    server._fault = fault  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("happens", [True, False], ids=["done", "not done"])
+def test_a_fact_corrected_while_the_outcome_is_unknown_pays_nothing_twice(
+    ledger_fixtures: LedgerFixtures, server: StripeServer, happens: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(ledger_fixtures, server, "pi_A")
+    loses_the_answer(server, happens=happens)
+    assert isinstance(desk.settle(), NoAnswer) and desk.corrected() == []
+    desk.name("pi_B")
+    assert desk.corrected() == [("payment_corrected", "r", "pi_A", "its order names pi_B by now")]
+    server.forget_keys()
+    assert isinstance(desk.settle_later(), Settled)
+    assert desk.refunded() == (100, 0)
+    assert happens or "the order of r names payment pi_B by now" in caplog.text
+    assert [finding for finding, *_ in desk.corrected()] == ["payment_corrected"], "a person still looks"
+
+
+def test_an_effect_of_before_takes_its_payment_at_its_next_try_once(
+    ledger_fixtures: LedgerFixtures, server: StripeServer
+) -> None:
+    desk = Desk(ledger_fixtures, server, "pi_A")
+    loses_the_answer(server, happens=False)
+    assert isinstance(desk.settle(), NoAnswer)
+    ledger_fixtures.admin.execute("alter table refunds.effects disable trigger check_effect")
+    ledger_fixtures.admin.execute("update refunds.effects set payment_ref = null")
+    ledger_fixtures.admin.execute("alter table refunds.effects enable trigger check_effect")
+    assert isinstance(desk.settle_later(), Settled) and desk.refunded() == (100, 0)
+    assert ledger_fixtures.one("select payment_ref from refunds.effects") == "pi_A"
+    with pytest.raises(psycopg.errors.CheckViolation, match="begun with is fixed"):
+        ledger_fixtures.admin.execute("update refunds.effects set payment_ref = 'pi_B'")
+
+
+@pytest.mark.parametrize(
+    ("payment", "says"), [(None, "no payment_ref is known"), ("paypal-123", "is no payment of Stripe")]
+)
+def test_a_row_whose_order_names_no_payment_of_stripe_is_refused_and_ends(
+    ledger_fixtures: LedgerFixtures, server: StripeServer, payment: str | None, says: str
+) -> None:
+    desk = Desk(ledger_fixtures, server, payment)
+    found = desk.settle()
+    assert isinstance(found, Refused) and says in found.reason
+    assert ledger_fixtures.all("select state from refunds.effects") == [("refused",)]
+    desk.name("pi_A")
+    assert isinstance(desk.settle_later(), Refused), "refused for good: a fact that comes later pays nothing by itself"
+    assert desk.refunded() == (0, 0) and server.bodies == []
