@@ -211,6 +211,12 @@ def after_not_executed(row: LedgerRow) -> Change:
     return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=_NEVER_PAID, failures=1, reason_code=NOT_EXECUTED)
 
 
+def after_not_executed_left(row: LedgerRow, what: str) -> Change:
+    """A person said "not executed", and no money was paid; what else was done of it stays, for a person. The budget is free."""
+    why = f"a person said that this refund was not executed: no money was paid, but {what}. Take it back there by hand"
+    return replace(after_not_executed(row), last_error=why[:500])
+
+
 def after_not_executed_but(row: LedgerRow, found: Settled, *, system: str) -> Change:
     """A person said "not executed", but the settlement system did it: for a person, and nothing is freed.
 

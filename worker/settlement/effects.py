@@ -58,6 +58,23 @@ class Compensating(Protocol):
         """Take it back: `Settled` when it is not there any more, `Refused` when it stays, `NoAnswer` otherwise."""
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Some of what was to be done is done, and stays there for good; `what` says where and why."""
+
+    what: str
+    moves_money: bool
+
+
+@runtime_checkable
+class Ending(Protocol):
+    """A system that can end what was begun in it without ever being finished."""
+
+    def end(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult | Left:
+        """Try nothing more. `Settled`: all of it was done, and is left so; `Refused`: nothing is there, what was is taken back;
+        `Left`: what is there stays; `NoAnswer`: not known yet, or not taken back yet."""
+
+
 # One try of one system, with every failure turned into a result value.
 
 _log = logging.getLogger("worker")
@@ -89,10 +106,10 @@ def is_there(system: SettlementSystem, reference: uuid.UUID) -> EffectResult:
         return _defect(system, error)
 
 
-def compensate(system: SettlementSystem, reference: uuid.UUID) -> str | None:
-    """Undo the effect. None: nothing is there any more; else what is in the way, and then it may be there or not."""
+def compensate(system: SettlementSystem, reference: uuid.UUID) -> Refused | NoAnswer | None:
+    """Undo the effect. None: nothing is there any more; `Refused`: it stays; `NoAnswer`: it may be there or not."""
     if not isinstance(system, Compensating):
-        return "it cannot be taken back"
+        return Refused("it cannot be taken back")
     try:
         answer = system.compensate(reference)
     except Exception as error:
@@ -101,7 +118,7 @@ def compensate(system: SettlementSystem, reference: uuid.UUID) -> str | None:
         return None
     if isinstance(answer, NoAnswer) and isinstance(is_there(system, reference), Refused):
         return None
-    return answer.reason if isinstance(answer, Refused) else answer.detail
+    return answer
 
 
 def _defect(system: SettlementSystem, error: Exception) -> NoAnswer:

@@ -8,7 +8,7 @@ what nobody knows is in doubt until a system or a person says.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
@@ -18,6 +18,7 @@ from worker.settlement.effects import (
     EffectRecord,
     Effects,
     EffectState,
+    Left,
     PlannedEffect,
     SettlementSystem,
     compensate,
@@ -96,6 +97,15 @@ class Saga:
             return NoAnswer(f"the record: {error}")
         return self._known(records)
 
+    def end(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult | Left:
+        """Try nothing more, and take back what is done of it, unless all of it is."""
+        if self._book is None:
+            return NoAnswer("there is no record to read")
+        try:
+            return _Run(self._book, row, self._in_flight_seconds).end(self._plan(reference))
+        except LedgerUnavailable as error:
+            return NoAnswer(f"the record: {error}")
+
     def has_planned(self, reference: uuid.UUID, plans: Sequence[PlannedEffect]) -> bool:
         """Whether these effects of an operation are of this saga's plan."""
         return set(plans) <= {planned for _, planned in (*self._plan(reference), *self._plan_later(reference))}
@@ -150,6 +160,10 @@ def effect_reference(reference: uuid.UUID, effect_number: int) -> uuid.UUID:
     return reference if effect_number == 1 else uuid.uuid5(reference, f"effect {effect_number}")
 
 
+def _why(trouble: Refused | NoAnswer) -> str:
+    return trouble.reason if isinstance(trouble, Refused) else trouble.detail
+
+
 class _Run:
     """One attempt to bring one row through its plan. Raises `LedgerUnavailable`."""
 
@@ -179,6 +193,37 @@ class _Run:
             self._book.plan_best_effort(self._row, planned)
         return Settled(", ".join(references)[:200])
 
+    def end(self, plan: list[tuple[SettlementSystem, PlannedEffect]]) -> EffectResult | Left:
+        """Find out what is there and try nothing more; unless it is all, it is taken back."""
+        records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
+        seen: list[EffectResult] = []
+        for system, planned in plan:
+            seen.append(self._find_out(system, planned, records.get(planned.effect_number)))
+            if isinstance(seen[-1], NoAnswer):
+                return NoAnswer(f"{system.name}: {seen[-1].detail}")
+        done = [answer.reference for answer in seen if isinstance(answer, Settled)]
+        if len(done) == len(plan):
+            return Settled(", ".join(done)[:200])
+        left = []
+        for system, planned, trouble in self._undo_all(plan):
+            if isinstance(trouble, NoAnswer):
+                return trouble
+            left.append((system, f"{planned.system} is done and not taken back: {trouble.reason}"))
+        if not left:
+            return Refused("nothing is left of it")
+        return Left("; ".join(what for _, what in left), any(system.moves_money for system, _ in left))
+
+    def _find_out(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> EffectResult:
+        """Whether an effect that is tried no more is there; what is surely not is closed."""
+        if record is None or record.state in (_S.REFUSED, _S.COMPENSATED, _S.COMPENSATING):
+            return Refused("never tried, or taken back")
+        if record.state is _S.DONE:
+            return Settled(record.system_reference or "")
+        found = is_there(system, planned.reference)
+        if isinstance(found, Refused) and record.quiet_seconds < self._in_flight_seconds:
+            found = NoAnswer("not there, but may still be on its way")
+        return self._write(planned, found)
+
     def _reach(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> EffectResult:
         """Bring one effect to an end, from wherever the record says it stands."""
         if record is not None and record.state is _S.DONE:
@@ -207,25 +252,34 @@ class _Run:
 
     def _take_back(self, plan: list[tuple[SettlementSystem, PlannedEffect]], why: str) -> EffectResult:
         """Undo what was done, the last first. Only when nothing is left of it is the whole refused."""
+        for system, _, trouble in self._undo_all(plan):
+            if trouble is _LOST:
+                return _LOST
+            return NoAnswer(f"{system.name}: not taken back: {_why(trouble)}")
+        return Refused(why)
+
+    def _undo_all(
+        self, plan: list[tuple[SettlementSystem, PlannedEffect]]
+    ) -> Iterator[tuple[SettlementSystem, PlannedEffect, Refused | NoAnswer]]:
+        """Undo what was done, the last first; what is in the way of each that is not undone."""
         records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
         for system, planned in reversed(plan):
             record = records.get(planned.effect_number)
             if record is None or record.state in (_S.REFUSED, _S.COMPENSATED):
                 continue
-            answer = self._undo(system, planned, record.state)
-            if answer is not None:
-                return answer
-        return Refused(why)
+            trouble = self._undo(system, planned, record.state)
+            if trouble is not None:
+                yield system, planned, trouble
 
-    def _undo(self, system: SettlementSystem, planned: PlannedEffect, state: EffectState) -> NoAnswer | None:
+    def _undo(self, system: SettlementSystem, planned: PlannedEffect, state: EffectState) -> Refused | NoAnswer | None:
         number = planned.effect_number
         if state is not _S.COMPENSATING and not self._move(number, (_S.DONE, _S.IN_DOUBT), _S.COMPENSATING):
             return _LOST
         trouble = compensate(system, planned.reference)
         if trouble is None:
             return None if self._move(number, (_S.COMPENSATING,), _S.COMPENSATED) else _LOST
-        self._move(number, (_S.COMPENSATING,), _S.IN_DOUBT, error=f"not taken back: {trouble}")
-        return NoAnswer(f"{system.name}: not taken back: {trouble}")
+        kept = self._move(number, (_S.COMPENSATING,), _S.IN_DOUBT, error=f"not taken back: {_why(trouble)}")
+        return trouble if kept else _LOST
 
     def _move(
         self, number: int, from_states: Sequence[EffectState], to_state: EffectState, *, reference: str | None = None,

@@ -212,7 +212,7 @@ def test_an_adapter_that_raises_is_no_answer() -> None:
 
     answer = try_once(Broken(), ROW, uuid.uuid4())  # type: ignore[arg-type]
     assert answer == NoAnswer("its adapter failed: ValueError")
-    assert compensate(Broken(), uuid.uuid4()) == "its adapter failed: ZeroDivisionError"  # type: ignore[arg-type]
+    assert compensate(Broken(), uuid.uuid4()) == NoAnswer("its adapter failed: ZeroDivisionError")  # type: ignore[arg-type]
 
 
 def test_an_unknown_system_is_refused_with_the_nearest_name() -> None:

@@ -25,6 +25,7 @@ from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import RunContext, StepResult, lease_lost, trail_entry, untouched
 from worker.settlement import EffectResult, NoAnswer, Refused, Settled
+from worker.settlement.effects import Ending, Left
 from worker.settlement.registry import Systems, UnknownSystem
 
 _log = logging.getLogger("worker")
@@ -167,10 +168,18 @@ class ExecuteBySystem:
         return self._settled(context, name)
 
     def _not_executed(self, context: RunContext) -> StepResult:
-        """A person said that it was not executed: the row ends once its system says so too. What it did all the same is reported."""
+        """A person said that it was not executed: nothing more is tried, and the row ends once nothing of it is there.
+
+        What its system did in part is taken back; what it did all the same is reported.
+        """
         row = context.row
-        name, found = self._looked_up(context)
-        if isinstance(found, Refused):
+        name, found = self._ended(context)
+        if isinstance(found, Left):
+            context.event = transitions.after_not_executed_left(row, found.what)
+            if found.moves_money:
+                self._ledger.apply([transitions.start_refused(row, "a person said that this was not executed")])
+                context.event = transitions.after_not_executed_but(row, Settled(found.what[:200]), system=name)
+        elif isinstance(found, Refused):
             context.event = transitions.after_not_executed(row)
         elif isinstance(found, NoAnswer):
             context.event = transitions.after_not_executed_unseen(row, found, self._retry_policy, system=name)
@@ -179,8 +188,8 @@ class ExecuteBySystem:
             context.event = transitions.after_not_executed_but(row, found, system=name)
         return StepResult({"start": "refused", "code": transitions.RESOLVED, "found": type(found).__name__})
 
-    def _looked_up(self, context: RunContext) -> tuple[str, EffectResult]:
-        """The system that the row was begun in, or else its branch's, and whether it did it."""
+    def _ended(self, context: RunContext) -> tuple[str, EffectResult | Left]:
+        """The system that the row was begun in, or else its branch's, and what it did of it, which is the end of it there."""
         assert context.row.start_id is not None
         try:
             begun = self._systems.begun_in(context.row.start_id)
@@ -192,6 +201,8 @@ class ExecuteBySystem:
             return "none", NoAnswer("there is no record to read")
         if system is None or getattr(system, "settles_in_ledger", False):
             return system.name if system else "none", Refused("never tried")
+        if isinstance(system, Ending):
+            return system.name, system.end(context.row, context.row.start_id)
         return system.name, system.look_up(context.row.start_id)
 
     def _settled(self, context: RunContext, name: str) -> StepResult:
