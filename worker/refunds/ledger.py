@@ -180,9 +180,9 @@ class Ledger:
         found = self._run(sql.FIND_REFUSED, ids=list(ids)) if ids else []
         return {row_id: reason for row_id, reason in found if reason is not None}
 
-    def in_doubt(self) -> list[LedgerRow]:
-        """Rows that ended in doubt and count against their order, the oldest first."""
-        return self._rows(LedgerRow, sql.FIND_IN_DOUBT)
+    def in_doubt(self, limit: int = 200) -> list[LedgerRow]:
+        """A page of the rows that ended in doubt and count against their order, another one each time."""
+        return self._rows(LedgerRow, sql.FIND_IN_DOUBT, limit=limit)
 
     def settle_in_doubt(self, words: Mapping[str, bool]) -> list[str]:
         """id → whether it was executed after all; returns those that were still in doubt."""

@@ -101,7 +101,7 @@ class InDoubtPoller:
         self._ledger, self._client, self._routes = ledger, client, routes
 
     def look(self) -> list[str]:
-        """Ask about every row in doubt, oldest first; returns those that are in doubt no more."""
+        """Ask about a page of the rows in doubt; returns those that are in doubt no more."""
         settled: list[str] = []
         rows = [self._routes.as_asked(row) for row in self._ledger.in_doubt()]
         for start in range(0, len(rows), _LOOKED_AT_ONCE):

@@ -202,12 +202,20 @@ left join refunds.orders_taken t
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """
 
-# Rows that ended in doubt; at a time no more than one look can ask about. Where the doubt is about a person's "not executed"
+# Rows that ended in doubt; at a time no more than one look can ask about, and each time another page of them, drawn by lot: what
+# nobody resolves keeps no other from being asked about, in whatever process. Where the doubt is about a person's "not executed"
 # itself, that word settles nothing.
 FIND_IN_DOUBT = SqlTemplate("""
+with doubts as materialized (
+  select e.ledger_entry_id, e.created_at from refunds.ledger_entries e
+  where e.tenant_id = %(tenant_id)s and e.budget_part = 'in_doubt' and e.guard_request is not null
+    and e.reason_code is distinct from 'not_executed'),
+page as (
+  select d.ledger_entry_id from doubts d order by d.created_at, d.ledger_entry_id limit %(limit)s
+  offset (select floor(random() * ceil(count(*)::numeric / %(limit)s))::bigint * %(limit)s from doubts))
 select {row_columns} from refunds.ledger_entries e
-where e.tenant_id = %(tenant_id)s and e.budget_part = 'in_doubt' and e.guard_request is not null
-  and e.reason_code is distinct from 'not_executed' order by e.updated_at limit 200
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id in (select p.ledger_entry_id from page p)
+order by e.created_at, e.ledger_entry_id
 """).fill(row_columns=ROW_COLUMNS)
 SETTLE_DOUBTS = "select refunds.resolve_budget_doubts(%(tenant_id)s, %(words)s)"
 

@@ -16,11 +16,12 @@ from sentinel.platform.resources import policies_dir
 from tests.support import switch_fixtures as switches
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, digest_of
-from tests.support.ledger_fixtures import LedgerFixtures
+from tests.support.ledger_fixtures import LedgerFixtures, new_row
 from tests.support.workflow_fixtures import FEE, Shop
 from worker.refunds.build import load_routes
 from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import FixedQuestion
+from worker.refunds.transitions import give_up
 from worker.settlement import NoAnswer, Refused
 from worker.settlement.registry import system_names
 
@@ -147,3 +148,17 @@ def test_the_question_reads_as_it_was_kept_and_as_it_was_kept_before() -> None:
     assert FixedQuestion.read('{"amount": 1, "action": "x"}') == FixedQuestion({"amount": 1, "action": "x"})
     assert FixedQuestion.read('{"action": "refund.create", "params": {"amount": 1}}') == FixedQuestion({"amount": 1}, "refund.create")  # fmt: skip
     assert FixedQuestion(params, "refund.create").as_json() == {"action": "refund.create", "params": params}
+
+
+def test_no_number_of_doubts_that_nobody_resolves_keeps_another_from_being_asked_about(
+    ledger_fixtures: LedgerFixtures,
+) -> None:
+    names = [f"d{number}" for number in range(7)]
+    ledger_fixtures.add_with_orders(*(new_row(name) for name in names))
+    rows = ledger_fixtures.ledger.claim(10)
+    ledger_fixtures.ledger.fix_requests([(row, FixedQuestion({"amount": 1}, "refund.create"), None) for row in rows])
+    assert len(ledger_fixtures.ledger.apply([give_up(row, "elsewhere", in_doubt=True) for row in rows])) == 7
+    pages = [[row.ledger_entry_id for row in ledger_fixtures.ledger.in_doubt(2)] for _ in range(200)]
+    assert {name for page in pages for name in page} == set(names)
+    assert {len(page) for page in pages} == {1, 2}
+    assert len(ledger_fixtures.ledger.in_doubt()) == 7
