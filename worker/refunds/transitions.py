@@ -63,6 +63,11 @@ def is_outside(answer: object) -> TypeGuard[Unreachable | Rejected]:
     return isinstance(answer, Unreachable | Rejected) and failure_scope(answer) is FailureScope.OUTSIDE
 
 
+def is_forbidden(answer: Unreachable | Rejected) -> bool:
+    """Whether the authority answered, and refuses just this to this key: it says nothing about whether others get an answer."""
+    return isinstance(answer, Rejected) and answer.status == 403
+
+
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
 _OVER_BY = timedelta(seconds=1)
 """A pending approval is asked about again this long after it ran out."""

@@ -1,0 +1,58 @@
+"""A row that the worker's key may not ask about waits with growing pauses, alone: the worker works on, and nobody wakes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
+from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait_until
+from worker.refunds.agent import Agent
+from worker.refunds.ledger import Ledger
+
+
+def forbids_the_other_agent(exchange: Exchange) -> bool:
+    """As an authority under a key that is bound to another agent."""
+    if "another-agent" not in str(exchange.body):
+        return False
+    exchange.problem(403, "forbidden", "this key is another agent's")
+    return True
+
+
+def test_a_row_that_is_forbidden_waits_alone_and_the_worker_does_not_flap(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[float] = []
+    shown: list[str] = []
+    monkeypatch.setattr(Ledger, "wake_put_off", lambda self, seconds: woken.append(seconds))
+    real = Agent._publish_status
+
+    def publish(self: Agent, status: str) -> None:
+        shown.append(status)
+        real(self, status)
+
+    monkeypatch.setattr(Agent, "_publish_status", publish)
+    authority.misbehave = forbids_the_other_agent
+    ledger_fixtures.add(new_row("forbidden", agent_id="another-agent"))
+    with ledger_fixtures.agent(authority.url, lanes=1, backoff_seconds=0.02, backoff_max_seconds=60.0) as agent, looping(agent):  # fmt: skip
+        wait_until(lambda: ledger_fixtures.one("select waits from refunds.ledger_entries") >= 5, 20)
+        assert agent.reaches_authority
+        ledger_fixtures.add(new_row("good"))
+        wait_until(lambda: ledger_fixtures.state("good") == "EXECUTED", 20)
+    assert set(shown) <= {"running", "stopped"} and woken == [] and "heartbeat" not in authority.calls
+    status, attempts, waits, error = ledger_fixtures.all(
+        "select status, attempts, waits, last_error from refunds.ledger_entries where ledger_entry_id = 'forbidden'"
+    )[0]
+    assert (status, attempts) == ("NEW", 0) and waits < 12, "the pauses doubled"
+    assert "another agent's" in error
+
+
+def test_a_single_run_goes_on_past_a_forbidden_row_and_says_so(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    authority.misbehave = forbids_the_other_agent
+    ledger_fixtures.add(new_row("forbidden", agent_id="another-agent"), *(new_row(f"n{n}") for n in range(3)))
+    with ledger_fixtures.agent(authority.url, lanes=1, batch=1) as agent:
+        outcome = agent.run_once()
+    assert ledger_fixtures.executions() == 3 and ledger_fixtures.state("forbidden") == "NEW"
+    assert outcome.trouble is None and outcome.why_outside is not None and not outcome.row_failed
