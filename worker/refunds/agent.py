@@ -216,7 +216,7 @@ class Agent:
         with self._running():
             not_learnt = self._learn_approvals()
             self._wake_if_answered()
-            self._run_due_tasks()
+            failed = self._run_due_tasks()
             outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
             # Rows that this run itself puts back or releases are for the next one: a row is tried once per run.
             budget, until = RowLimit(limit), self._ledger.now()
@@ -224,8 +224,8 @@ class Agent:
                 running = [lanes.submit(self._drain, outcome, budget, until) for _ in range(self._settings.lanes)]
             for lane in running:
                 lane.result()
-            self._run_due_tasks()
-            outcome.trouble = outcome.trouble or not_learnt
+            failed = self._run_due_tasks() or failed
+            outcome.trouble = outcome.trouble or not_learnt or failed
             outcome.open = self._ledger.open_counts()
         return outcome
 
@@ -254,14 +254,16 @@ class Agent:
                 threading.Thread(target=self._lane, args=(budget,), daemon=True, name=f"lane-{n}")
                 for n in range(self._settings.lanes)
             ]
-            periodic_tasks = threading.Thread(
-                target=self._run_periodic_tasks, args=(budget,), daemon=True, name="periodic-tasks"
-            )
-            for thread in (*lanes, periodic_tasks):
+            # Each in a thread of its own: one that waits for something outside holds up no other.
+            tasks = [
+                threading.Thread(target=self._run_periodic_task, args=(task, budget), daemon=True, name=f"periodic-{n}")
+                for n, task in enumerate(self._periodic_tasks)
+            ]
+            for thread in (*lanes, *tasks):
                 thread.start()
             self._maintain(budget)
             deadline = time.monotonic() + _FINISH_SECONDS + 0.5
-            for thread in (*lanes, periodic_tasks):
+            for thread in (*lanes, *tasks):
                 thread.join(max(deadline - time.monotonic(), 0.01))
         return outcome
 
@@ -321,19 +323,18 @@ class Agent:
                 _log.exception("the round was dropped")
             self._stopping.wait(self._settings.poll_seconds)
 
-    def _run_periodic_tasks(self, budget: RowLimit) -> None:
+    def _run_periodic_task(self, task: PeriodicTask, budget: RowLimit) -> None:
         while not self._stopping.is_set() and not budget.is_spent:
             try:
-                self._run_due_tasks()
+                _run_due(task)
             except LedgerUnavailable as error:
                 _log.warning("the database does not answer: %s", error)
-            except Exception:
-                _log.exception("a periodic task was dropped")
             self._stopping.wait(self._settings.poll_seconds)
 
-    def _run_due_tasks(self) -> None:
-        for task in self._periodic_tasks:
-            task.run_due()
+    def _run_due_tasks(self) -> str | None:
+        """Run what is due of them, each whatever became of the others; why one failed, if one did. Raises `LedgerUnavailable`."""
+        failures = [_run_due(task) for task in self._periodic_tasks]
+        return next((failure for failure in failures if failure is not None), None)
 
     def _answer_operator(self) -> None:
         """Process one due row for an operator's request, if there is one, and store the result."""
@@ -420,6 +421,18 @@ class Agent:
                 self._publish_status("stopped")
             except LedgerUnavailable as error:
                 _log.warning("the end could not be shown: %s", error)
+
+
+def _run_due(task: PeriodicTask) -> str | None:
+    """Run a task if it is due; what it failed with. A defect of one must not end the rows of a run, nor the other tasks."""
+    try:
+        task.run_due()
+    except LedgerUnavailable:
+        raise
+    except Exception as error:
+        _log.exception("a periodic task was dropped")
+        return f"a periodic task failed: {type(error).__name__}"
+    return None
 
 
 @dataclass(slots=True)

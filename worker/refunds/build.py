@@ -140,7 +140,7 @@ def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencie
     reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
     watch = SettlementWatch(SettlementFindings(ledger.pool, ledger.tenant_id), parts.systems)
     periodic_tasks = [
-        # Reconciliation first: no other task's failure may keep it from running.
+        # Reconciliation first: a single run goes through them in turn, and no other task may keep it from running.
         PeriodicTask(reconciler.look, RECONCILE_EVERY_SECONDS),
         PeriodicTask(partial(deliver_best_effort, effects, adapters)),
         PeriodicTask(InDoubtPoller(ledger, parts.client, parts.routes).look, LOOK_EVERY_SECONDS),

@@ -86,7 +86,7 @@ class StripeApi:
             for refund in self._client().v1.refunds.list(asked).auto_paging_iter():
                 if len(found) >= MAX_REFUNDS:
                     raise _TooManyRefunds
-                found.append(refund.to_dict())
+                found.append(_refund_object(refund.to_dict()))
             return found
 
         return _asked(read)
@@ -98,7 +98,10 @@ class StripeApi:
             v1 = self._client().v1
             is_intent = payment_ref.startswith("pi_")
             paid: Any = v1.payment_intents.retrieve(payment_ref) if is_intent else v1.charges.retrieve(payment_ref)
-            return one_line(paid.to_dict().get("currency"), 3).upper()
+            currency = paid.to_dict().get("currency")
+            if not isinstance(currency, str) or not (currency.isascii() and currency.isalpha() and len(currency) == 3):
+                raise ValueError("no payment object")
+            return currency.upper()
 
         return _asked(read)
 
@@ -138,6 +141,16 @@ def _asked(ask: Callable[[], T]) -> T | Refused | NoAnswer:
         return NoAnswer(one_line(error.user_message or "no connection", 60))
     except stripe.StripeError as error:
         return result_of_error(error.http_status, error.code, error.json_body)
+    except Exception as error:
+        # A 200 that is no object of Stripe's: what was asked for may have been done.
+        return NoAnswer(f"an answer of another form: {type(error).__name__}")
+
+
+def _refund_object(found: dict[str, Any]) -> dict[str, Any]:
+    """The refund as it is read on from here. Raises `ValueError` for another form."""
+    if not isinstance(found.get("metadata") or {}, Mapping) or not isinstance(found.get("amount") or 0, int):
+        raise ValueError("no refund object")
+    return found
 
 
 def _bounded_http(seconds: float) -> stripe.HTTPClient:

@@ -284,3 +284,26 @@ def test_a_naive_stripe_and_no_look_would_pay_twice(payments: Payments, monkeypa
         for _ in range(2):
             assert isinstance(stripe.settle(row(), uuid.uuid4()), Settled)
         assert len(server.refunds_of("pi_1")) == 2
+
+
+_ODD: tuple[Any, ...] = (
+    {"foo": 1}, {"object": "list", "data": [{"id": "re_1", "metadata": "none"}]}, {"object": "list", "data": 7},
+    {"object": "list", "data": [{"id": "re_1", "amount": "1250"}]}, {"id": "pi_1", "object": "payment_intent", "currency": 7},
+    {"id": "pi_1", "object": "payment_intent"}, {"object": "list", "data": ["re_1"]},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", _ODD, ids=str)
+def test_a_whole_answer_of_another_form_is_no_answer_and_nothing_raises(
+    server: StripeServer, payments: Payments, body: dict[str, Any]
+) -> None:
+    reference, stripe = uuid.uuid4(), system(server, payments)
+    payments.entries[reference] = "lge_1"
+    server.forever = ("GET", False, lambda asked: asked.say(body))
+    assert isinstance(stripe.api.currency_of("pi_1"), NoAnswer)
+    assert isinstance(stripe.settle(row(), reference), NoAnswer)
+    assert isinstance(try_once(stripe, row(), reference), NoAnswer)
+    server.forever = ("POST", True, lambda asked: asked.say(body))
+    assert isinstance(stripe.settle(row(), reference), NoAnswer)
+    server.forever = None
+    assert isinstance(stripe.settle(row(), reference), Settled) and len(server.refunds_of("pi_1")) == 1
