@@ -3,7 +3,8 @@
     POST /webhooks/stripe    refund.created, refund.updated, refund.failed, charge.refunded; anything else is taken and forgotten
 
 An event only names a payment. Its refunds are then read from Stripe, so late, repeated and reordered events lead to the same
-findings: `refund_failed` (one of ours that a bank sent back) and `refunded_elsewhere` (of an order of ours, not made by us).
+findings: `refund_failed` (one of ours that a bank sent back), `refunded_elsewhere` (of an order of ours, not made by us) and
+`payment_unknown` (Stripe refuses to read the payment: the key is of another account or mode).
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ from worker.settlement.stripe_refunds import DONE, NOT_DONE, PAYMENT, StripeRefu
 
 Value = TypeVar("Value")
 
+# By lot: a payment that is never answered for must not stand before the others, in whatever process.
 _TO_LOOK_AT = """
-select payment_ref, clock_timestamp() as looked_from from refunds.settlement_events where tenant_id = %(tenant_id)s and looked_at is null
-group by payment_ref order by min(received_at) limit %(limit)s
+select payment_ref, clock_timestamp() as looked_from from (
+  select distinct payment_ref from refunds.settlement_events where tenant_id = %(tenant_id)s and looked_at is null) open
+order by random() limit %(limit)s
 """
 # Events that come while the payment is looked at are looked into again: only those from before are closed.
 _KEEP_FINDINGS = """
@@ -72,6 +75,10 @@ order by found_at
 _IS_KNOWN = "select exists (select from refunds.orders where tenant_id = %(tenant_id)s and payment_ref = any(%(names)s::text[]))"
 
 
+UNKNOWN = "payment_unknown"
+"""The finding of a payment that events name and Stripe refuses to read: another account's or mode's key is in use."""
+
+
 @dataclass(frozen=True, slots=True)
 class PaymentToLookAt:
     """A payment that open events name; what comes after `looked_from` is looked into again."""
@@ -96,6 +103,8 @@ class Finding:
     def __str__(self) -> str:
         whose = f" of {self.ledger_entry_id}" if self.ledger_entry_id else ""
         why = f": {self.reason}" if self.reason else ""
+        if self.finding == UNKNOWN:
+            return f"{self.system} {self.payment_ref}: an event names it, and it cannot be read there{why}"
         amount = f"{self.amount_minor} in minor units of {self.currency}"
         return f"{self.system} {self.system_refund}{whose} ({self.payment_ref}, {amount}): {self.finding.replace('_', ' ')}{why}"
 
@@ -107,7 +116,7 @@ class SettlementFindings:
         self._pool, self._tenant_id = pool, tenant_id
 
     def to_look_at(self, limit: int) -> list[PaymentToLookAt]:
-        """Payments of open events, the oldest first."""
+        """Payments of open events, in an order drawn by lot."""
         return self._rows(_TO_LOOK_AT, class_row(PaymentToLookAt), limit=limit)
 
     def keep(self, looked: PaymentToLookAt, findings: Sequence[Finding]) -> set[str]:
@@ -141,6 +150,8 @@ TOLERANCE_SECONDS = 300
 """How far a signature's time may be from now, on either side."""
 KINDS = frozenset({"refund.created", "refund.updated", "refund.failed", "charge.refunded", "charge.refund.updated"})
 EVERY_SECONDS, AT_ONCE = 5.0, 50
+_GIVE_UP_AFTER = 3
+"""So many payments without an answer end a look: Stripe is away, and each costs its whole timeout."""
 _EVENT = re.compile(r"evt_[A-Za-z0-9_]{1,120}", re.ASCII)
 
 _KEEP = "select refunds.record_settlement_event(%(tenant_id)s, 'stripe', %(event_id)s, %(kind)s, %(payment_ref)s)"
@@ -253,13 +264,20 @@ class SettlementWatch:
         if self._stripe is None:
             return []
         found: list[Finding] = []
+        unanswered = 0
         for looked in self._book.to_look_at(AT_ONCE):
             payment_ref = looked.payment_ref
             refunds = self._stripe.api.refunds_of(payment_ref)
             if isinstance(refunds, NoAnswer):
                 log.warning("settlement_not_looked_at", payment_ref=payment_ref, cause=refunds.detail)
-                break
-            findings = [] if isinstance(refunds, Refused) else self._findings(self._stripe, payment_ref, refunds)
+                unanswered += 1
+                if unanswered >= _GIVE_UP_AFTER:
+                    break
+                continue
+            if isinstance(refunds, Refused):
+                findings = [Finding("stripe", payment_ref, UNKNOWN, payment_ref, 0, "", None, refunds.reason)]
+            else:
+                findings = self._findings(self._stripe, payment_ref, refunds)
             new = self._book.keep(looked, findings)
             for finding in findings:
                 if finding.system_refund in new:

@@ -16,7 +16,7 @@ from tests.support.scripted_server import Script
 from tests.support.stripe_server import StripeServer, stripe_error
 from worker.refunds.rows import OrderFacts
 from worker.refunds.settings import WorkerSettings
-from worker.settlement import Settled
+from worker.settlement import NoAnswer, Settled
 from worker.settlement.effects import Effects
 from worker.settlement.registry import Systems
 from worker.settlement.stripe_events import Finding, SettlementFindings, SettlementWatch
@@ -111,6 +111,48 @@ def test_an_event_stays_open_while_stripe_does_not_answer(ledger: Ledger, fault:
     assert ledger.watch.look() == []
     ledger.server.forever = None
     assert len(ledger.watch.look()) == 1
+
+
+def test_a_payment_that_stripe_refuses_to_read_is_named_and_not_closed_in_silence(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(ledger, "pi_of_another_mode", 2)
+    ledger.server.forever = ("GET", False, stripe_error(404, "invalid_request_error", "resource_missing"))
+    (found,) = ledger.watch.look()
+    assert (found.finding, found.payment_ref, found.reason) == (
+        "payment_unknown",
+        "pi_of_another_mode",
+        "404 resource_missing",
+    )
+    assert (
+        str(found) == "stripe pi_of_another_mode: an event names it, and it cannot be read there: 404 resource_missing"
+    )
+    keep(ledger, "pi_of_another_mode")
+    assert ledger.watch.look() == [] and ledger.findings.all() == [found], "once"
+    assert ledger.fixtures.all("select 1 from refunds.settlement_events where looked_at is null") == []
+
+
+def test_a_payment_that_is_never_answered_for_stops_no_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"lge_{number}" for number in range(6)]
+    refunds = {name: ledger.refund(name) for name in names}
+    for name in names:
+        ledger.server.set_status(refunds[name], "failed")
+        keep(ledger, f"pi_{name}")
+    api = ledger.systems.adapters["stripe"].api  # type: ignore[attr-defined]
+    real = api.refunds_of
+    asked: list[str] = []
+
+    def refunds_of(payment: str) -> object:
+        asked.append(payment)
+        return NoAnswer("timeout") if payment in ("pi_lge_0", "pi_lge_1") else real(payment)
+
+    monkeypatch.setattr(api, "refunds_of", refunds_of)
+    assert sorted(one.ledger_entry_id or "" for one in ledger.watch.look()) == names[2:]
+    monkeypatch.setattr(api, "refunds_of", lambda payment: asked.append(payment) or NoAnswer("timeout"))
+    for name in names:
+        keep(ledger, f"pi_{name}")
+    asked.clear()
+    assert ledger.watch.look() == [] and len(asked) == 3, "a Stripe that is away is not asked fifty times"
 
 
 def test_late_repeated_and_reordered_events_lead_to_the_same_findings(ledger: Ledger) -> None:
