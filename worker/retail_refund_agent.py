@@ -1,7 +1,8 @@
 """The operators' command: process refund rows under the authority's decisions.
 
 Runs as `python worker/retail_refund_agent.py` and as `retail-refund-agent`. Exit status: 0 nothing failed, 1 a row failed,
-2 usage or settings, 3 the authority or the database gave no answer: rows wait, and nothing is wrong with them.
+2 usage or settings, 3 the authority or the database gave no answer, or a single run was told to end before it was done: rows
+wait, and nothing is wrong with them.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def _run(
         if mode == "loop":
             return _loop(settings, ledger, client, key, limit, _row_printer(as_json), failpoints)
         agent = make_agent(settings, ledger, client, failpoints=failpoints)
-        with _ends_on_signal(agent):
+        with _ends_on_signal(agent, unfinished=OUTSIDE):
             outcome = agent.run_once(limit)
     _print_run(outcome, as_json)
     if (why := outcome.why_outside) is not None:
@@ -165,7 +166,8 @@ def _loop(
 
             app = create_app("worker.refunds", readiness_of(ledger, key), metrics.exposition)
             stack.enter_context(serving(app, settings.health_host, settings.health_port, "WORKER_HEALTH_PORT"))
-        stack.enter_context(_ends_on_signal(agent))
+        # A loop has no end of its own: to be stopped is its ordinary one, and the next one takes up what is left.
+        stack.enter_context(_ends_on_signal(agent, unfinished=0))
         _log.info(
             "working as %s, asking %s; up to %d batches of %d rows at once",
             settings.agent_id, settings.authority_url, settings.lanes, settings.batch,
@@ -213,13 +215,23 @@ def _row_printer(as_json: bool) -> OnRow:
     return show
 
 
+def _cut_off(status: int) -> None:
+    # Nothing that hangs may keep this from being said and done: no lock is taken, and nothing is flushed.
+    if status:
+        os.write(2, b"error: cut off before its rows were done; their leases bring them back\n")
+    os._exit(status)
+
+
 @contextlib.contextmanager
-def _ends_on_signal(agent: Agent) -> Iterator[None]:
-    """SIGTERM and SIGINT end the run within two seconds, whatever hangs; rows then come back by their lease."""
+def _ends_on_signal(agent: Agent, *, unfinished: int) -> Iterator[None]:
+    """SIGTERM and SIGINT end the run within two seconds, whatever hangs; rows then come back by their lease.
+
+    `unfinished` is the exit status of a run that had to be cut off.
+    """
 
     def stop(number: int, _: object) -> None:
         agent.request_stop()
-        overdue = threading.Timer(_END_WITHIN_SECONDS, os._exit, [0])
+        overdue = threading.Timer(_END_WITHIN_SECONDS, _cut_off, [unfinished])
         overdue.daemon = True
         overdue.start()
 

@@ -227,6 +227,8 @@ class Agent:
             failed = self._run_due_tasks() or failed
             outcome.trouble = outcome.trouble or not_learnt or failed
             outcome.open = self._ledger.open_counts()
+            if self._stopping.is_set() and outcome.open.due:
+                outcome.trouble = outcome.trouble or "told to end before it was done"
         return outcome
 
     def _drain(self, outcome: RunResult, budget: RowLimit, until: datetime) -> None:
