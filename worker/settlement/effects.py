@@ -201,7 +201,7 @@ _COLUMNS = """f.ledger_entry_id, f.effect_number, f.operation_reference, f.syste
 # The fence. Locking the row makes a takeover wait for the change or the change see the takeover.
 _HELD = """
 with held as materialized (
-  select tenant_id, ledger_entry_id, claim_epoch, start_id, act_until, channel, source, order_ref from refunds.ledger_entries
+  select tenant_id, ledger_entry_id, claim_epoch, start_id, act_until from refunds.ledger_entries
   where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and claim_epoch = %(epoch)s and status = 'ALLOWED'
     and lease_until > clock_timestamp() for update)"""
 
@@ -220,13 +220,11 @@ where f.tenant_id = %(tenant_id)s and f.operation_reference = %(reference)s orde
 # that is made up anew at every try protects from nothing.
 _INTEND = SqlTemplate("""{held}
 insert into refunds.effects as f (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, must_total,
-  claim_epoch, payment_ref)
-select h.tenant_id, h.ledger_entry_id, %(effect_number)s, h.start_id, %(system)s, %(reference)s, %(must_total)s, h.claim_epoch,
-  (select o.payment_ref from refunds.orders o
-   where (o.tenant_id, o.channel, o.source, o.order_ref) = (h.tenant_id, h.channel, h.source, h.order_ref))
+  claim_epoch)
+select h.tenant_id, h.ledger_entry_id, %(effect_number)s, h.start_id, %(system)s, %(reference)s, %(must_total)s, h.claim_epoch
 from held h where h.start_id = %(operation_reference)s and h.act_until > clock_timestamp()
 on conflict on constraint effects_once do update set state = 'intended', tries = f.tries + 1, tried_at = clock_timestamp(),
-  claim_epoch = excluded.claim_epoch, payment_ref = coalesce(f.payment_ref, excluded.payment_ref)
+  claim_epoch = excluded.claim_epoch
 where f.state in ('intended', 'in_doubt') and f.system = excluded.system and f.reference = excluded.reference
 returning f.effect_number
 """).fill(held=_HELD)
@@ -273,9 +271,10 @@ where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and effect_numbe
 returning effect_number
 """
 
-# As its first try found it; before, as the order's fact names it. An entry without an order has none.
+# As it was fixed before the first request about it; until then, as the order's fact names it. An entry without an order has none.
 _PAYMENT = """
-select coalesce(t.payment_ref, o.payment_ref) as payment_ref, e.idempotency_key, o.payment_ref as named_now
+select coalesce(t.payment_ref, o.payment_ref) as payment_ref, e.idempotency_key, t.payment_ref is not null as is_fixed,
+  o.payment_ref as named_now
 from refunds.ledger_entries e
 left join refunds.orders o on (o.tenant_id, o.channel, o.source, o.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
 left join lateral (
@@ -285,6 +284,13 @@ left join lateral (
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = coalesce(%(entry)s, (
   select f.ledger_entry_id from refunds.effects f
   where f.tenant_id = %(tenant_id)s and f.system = %(system)s and f.reference = %(reference)s))
+"""
+
+# Once and for all, before the request that may move money; whoever comes second gets the first one's.
+_FIX_PAYMENT = """
+update refunds.effects set payment_ref = coalesce(payment_ref, %(payment_ref)s)
+where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and system = %(system)s and state = 'intended'
+returning payment_ref
 """
 
 _ROWS = SqlTemplate("""
@@ -307,12 +313,17 @@ class Effects:
         return self._records(_OF_OPERATION, reference=reference)
 
     def payment_of(self, ledger_entry_id: str) -> Payment | None:
-        """The payment of the entry's order, as far as it is known: once something was tried, the one that it was tried with."""
+        """The payment of the entry's order, as far as it is known; once one was fixed, that one."""
         return self._payment(entry=ledger_entry_id, system=None, reference=None)
 
     def payment_of_reference(self, system: str, reference: uuid.UUID) -> Payment | None:
         """The payment of the entry whose effect in `system` is on record under `reference`."""
         return self._payment(entry=None, system=system, reference=reference)
+
+    def fix_payment(self, system: str, ledger_entry_id: str, payment_ref: str) -> str | None:
+        """Fix what the entry's effect in `system` is asked of, unless it is already; what it is by now. None: it is not being tried."""
+        fields = {"entry": ledger_entry_id, "system": system, "payment_ref": payment_ref}
+        return next(iter(self._run(_FIX_PAYMENT, scalar_row, **fields)), None)
 
     def _payment(self, **fields: Any) -> Payment | None:
         return next(iter(self._run(_PAYMENT, class_row(Payment), **fields)), None)

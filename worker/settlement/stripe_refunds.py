@@ -1,6 +1,6 @@
 """Refunds at Stripe: a `SettlementSystem` that gives back part or all of the payment that an order was paid with.
 
-The order's fact `payment_ref` names the payment (`pi_…` or `ch_…`), which is fixed with the refund's first try. The key towards Stripe comes from the tenant and the
+The order's fact `payment_ref` names the payment (`pi_…` or `ch_…`), which is fixed before a refund of it is first asked for. The key towards Stripe comes from the tenant and the
 entry's idempotency key, so it is the same even where the database was restored from before the start. Stripe forgets keys
 after a day or more: therefore the payment's refunds are read first, and each carries the key in its metadata for ever.
 
@@ -44,8 +44,10 @@ class Payment:
 
     payment_ref: str | None
     idempotency_key: str
+    is_fixed: bool = False
+    """Whether a refund of it may have been asked for: then it is of this payment, for good."""
     named_now: str | None = None
-    """What the order names by now, where the refund was begun with something else before."""
+    """What the order names by now."""
 
 
 class Payments(Protocol):
@@ -58,6 +60,9 @@ class Payments(Protocol):
 
     def payment_of_reference(self, system: str, reference: uuid.UUID) -> Payment | None:
         """The payment of the entry whose effect is recorded under this reference."""
+
+    def fix_payment(self, system: str, ledger_entry_id: str, payment_ref: str) -> str | None:
+        """Fix the payment that the entry's effect is asked of, once; which it is by now. None: the effect is not being tried."""
 
 
 def idempotency_key(tenant_id: uuid.UUID, entry_key: str) -> str:
@@ -104,7 +109,7 @@ class StripeRefunds:
         amount = stripe_amount(row.amount_minor, row.currency)
         if amount is None:
             return Refused(f"Stripe cannot express this amount of {row.currency}")
-        if found.named_now not in (None, found.payment_ref):
+        if found.is_fixed and found.named_now not in (None, found.payment_ref):
             _log.error(
                 "the order of %s names payment %s by now; its refund was begun with %s and stays there",
                 row.ledger_entry_id, found.named_now, found.payment_ref,
@@ -117,6 +122,8 @@ class StripeRefunds:
             return currency
         if currency != row.currency:
             return Refused(f"the payment was in {currency}")
+        if self._fix(row, found.payment_ref) != found.payment_ref:
+            return NoAnswer("another try was begun with another payment")
         return self._create(row, found, amount)
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
@@ -125,9 +132,16 @@ class StripeRefunds:
         if found is None:
             return NoAnswer("the record names no payment to look at")
         if found.payment_ref is None or not PAYMENT.fullmatch(found.payment_ref):
-            # The payment is on record before Stripe is asked: without one of Stripe's it was never asked.
+            # The payment is fixed before Stripe is asked for a refund: without one of Stripe's it never was.
+            return _ABSENT
+        if not found.is_fixed and isinstance(self.api.refunds_of(found.payment_ref), Refused):
+            # Stripe shows no such payment, and no refund of it was asked for.
             return _ABSENT
         return self._look(found)
+
+    def _fix(self, row: LedgerRow, payment_ref: str) -> str | None:
+        assert self._payments is not None
+        return self._payments.fix_payment(self.name, row.ledger_entry_id, payment_ref)
 
     def is_ours(self, refund: Mapping[str, Any]) -> str | None:
         """The entry that a refund was made for by us; None where it was made elsewhere."""

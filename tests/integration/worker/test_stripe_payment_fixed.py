@@ -13,7 +13,7 @@ import pytest
 from tests.support.effects_server import allowed_row, taken_over
 from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.recording_server import problem
-from tests.support.stripe_server import StripeServer
+from tests.support.stripe_server import StripeServer, stripe_error
 from worker.refunds.rows import OrderFacts
 from worker.refunds.settings import WorkerSettings
 from worker.settlement import EffectResult, NoAnswer, Refused, Settled
@@ -92,17 +92,18 @@ def test_a_fact_corrected_while_the_outcome_is_unknown_pays_nothing_twice(
     assert [finding for finding, *_ in desk.corrected()] == ["payment_corrected"], "a person still looks"
 
 
-def test_an_effect_of_before_takes_its_payment_at_its_next_try_once(
+def test_a_payment_that_stripe_does_not_show_may_be_corrected_as_long_as_nothing_was_asked_of_it(
     ledger_fixtures: LedgerFixtures, server: StripeServer
 ) -> None:
-    desk = Desk(ledger_fixtures, server, "pi_A")
-    loses_the_answer(server, happens=False)
-    assert isinstance(desk.settle(), NoAnswer)
-    ledger_fixtures.admin.execute("alter table refunds.effects disable trigger check_effect")
-    ledger_fixtures.admin.execute("update refunds.effects set payment_ref = null")
-    ledger_fixtures.admin.execute("alter table refunds.effects enable trigger check_effect")
-    assert isinstance(desk.settle_later(), Settled) and desk.refunded() == (100, 0)
-    assert ledger_fixtures.one("select payment_ref from refunds.effects") == "pi_A"
+    desk = Desk(ledger_fixtures, server, "pi_typo")
+    server.forever = ("GET", False, stripe_error(404, "invalid_request_error", "resource_missing"))
+    assert isinstance(desk.settle(), NoAnswer), "it may be the key that is wrong"
+    assert desk.row.start_id is not None and isinstance(desk.stripe.look_up(desk.row.start_id), NoAnswer)
+    ledger_fixtures.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 hour'")
+    assert isinstance(desk.stripe.look_up(desk.row.start_id), Refused), "and a person may end it"
+    server.forever = None
+    desk.name("pi_A")
+    assert isinstance(desk.settle_later(), Settled) and desk.refunded() == (100, 0) and desk.corrected() == []
     with pytest.raises(psycopg.errors.CheckViolation, match="begun with is fixed"):
         ledger_fixtures.admin.execute("update refunds.effects set payment_ref = 'pi_B'")
 

@@ -1,4 +1,4 @@
-"""The payment that an effect was begun with is kept with its record; a payment that its settlement system does not know is a finding."""
+"""The payment that an effect is asked of is kept with its record; a payment that its settlement system does not know is a finding."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,7 @@ down_revision = "0034"
 
 
 def upgrade() -> None:
-    """Add an empty column; an effect that was begun before takes its order's payment at its next try, once."""
+    """Add the column; what is on record at Stripe gets the payment that its order names."""
     run_files(revision)
 
 

@@ -38,7 +38,7 @@ create table refunds.effects (
   next_attempt_at     timestamptz not null default clock_timestamp(),      -- of a best-effort effect
   created_at          timestamptz not null default clock_timestamp(),
   updated_at          timestamptz not null default clock_timestamp(),
-  -- What its order was paid with when it was first tried: it is looked for and done there, whatever the order names later.
+  -- What it is asked of, fixed before it first is: it is looked for and done there, whatever the order names later.
   payment_ref         text check (length(payment_ref) between 1 and 128 and payment_ref !~ '[^A-Za-z0-9._:/@-]'),
   -- By entry and number, not by reference: an entry has its first effect once, whatever name it is tried under.
   constraint effects_once primary key (tenant_id, ledger_entry_id, effect_number),
