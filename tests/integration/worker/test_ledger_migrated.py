@@ -116,3 +116,23 @@ def _without_null(row: Any) -> Any:
     """A row's fields that have a value."""
     found = json.loads(row) if isinstance(row, str) else row
     return {name: value for name, value in found.items() if value is not None} if isinstance(found, dict) else found
+
+
+def test_an_effect_at_stripe_that_is_on_record_is_given_the_payment_of_its_order(pg_server: RunningServer) -> None:
+    """It may have been asked of that one: what the order names later must not become its payment."""
+    with empty_database(pg_server) as url:
+        run_migrations(url, "0034")
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("set session_replication_role = replica")
+            put(admin, "sentinel.tenants", tenant_id=TENANT, label="shop")
+            put(admin, "refunds.orders", tenant_id=TENANT, order_ref="1", ordered_at=YESTERDAY, paid_minor=1, currency="USD",
+                payment_ref="pi_1")  # fmt: skip
+            for name, system in (("paid", "stripe"), ("ticketed", "ticket")):
+                put(admin, "refunds.ledger_entries", tenant_id=TENANT, ledger_entry_id=name, refund_id=name, amount_minor=1,
+                    currency="USD", order_ref="1")  # fmt: skip
+                put(admin, "refunds.effects", tenant_id=TENANT, ledger_entry_id=name, effect_number=1, system=system,
+                    operation_reference=uuid.uuid4(), reference=uuid.uuid4(), must_total=1, claim_epoch=1)  # fmt: skip
+            admin.execute("set session_replication_role = origin")
+            assert migrate(url) == ("0034", HEAD)
+            found = rows(admin, "select ledger_entry_id, payment_ref from refunds.effects order by 1")
+    assert found == [("paid", "pi_1"), ("ticketed", None)]
