@@ -216,7 +216,7 @@ class ExecuteBySystem:
             )
             return StepResult({"settlement": "refused", "report": str(event.report_id)}, tool_used=name)
         detail = settled.detail if isinstance(settled, NoAnswer) else "no usable answer"
-        why = f"{name}: {transitions.without_name(detail, name)}"
+        why = f"{name}: {transitions.without_name(detail, name)}" if context.settles_in is not None else detail
         context.event = transitions.after_unknown_outcome(row, why, self._retry_policy)
         return StepResult({"settlement": "no answer" if isinstance(settled, NoAnswer) else "failed"}, tool_used=name)
 
