@@ -122,7 +122,8 @@ def reconcile(as_json: bool) -> None:
     Also names the orders that were given back more than was paid, by a person's hand, or something in a currency that they were
     not paid in, with the parts of their budget.
 
-    And what a settlement system told afterwards: refunds that a bank sent back, and those made elsewhere.
+    And what a settlement system told afterwards: refunds that a bank sent back, and those made elsewhere; payments that it does
+    not show, and refunds of another payment than their order names by now.
 
     A running worker does this for what is new, every few seconds.
     """

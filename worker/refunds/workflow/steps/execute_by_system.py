@@ -114,6 +114,7 @@ class ExecuteBySystem:
             if not isinstance(change, Change) or start_id is None:
                 context.outcome = lease_lost(context.row, LedgerState.GUARDING)
                 continue
+            context.not_taken = None
             # The stored start id counts, not the proposed one: it may be an earlier holder's.
             context.row = replace(
                 context.row, start_id=start_id, decision=change.decision, reason_code=change.reason_code,
