@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sentinel.core.money import DIGITS
-from sentinel.policy.checked_tree import Node, NodeKind
-from sentinel.policy.conditions import ConditionError, tokens
+from sentinel.policy.conditions import ConditionError
 from sentinel.policy.errors import nearest
+from sentinel.policy.expression_parts import CheckedExpression, ExpressionPart
 from sentinel.policy.model import Policy, variable_name
 
 _EQUALITY = ("equals", "not_equals")
@@ -42,35 +42,35 @@ def closed_values(policy: Policy) -> dict[str, ClosedValues]:
     return found
 
 
-def check_closed_values(text: str, tree: Node | None, closed: Mapping[str, ClosedValues]) -> None:
-    """Raises `ConditionError` for the first comparison of `text` that can never hold; `tree` is the engine's, None if it is not read."""
-    for name, value in _compared(tree) if tree is not None else ():
-        among = closed.get(name)
+def check_closed_values(expression: CheckedExpression, closed: Mapping[str, ClosedValues]) -> None:
+    """Raises `ConditionError` for the first comparison of a condition that can never hold."""
+    for name, constant in _compared(expression, expression.root, frozenset()):
+        among, value = closed.get(name), str(constant.text)
         if among is not None and not among.has(value):
             hint = nearest(value, among.values) or nearest(value.upper(), among.values)
             if hint is None and len(among.values) < 12:
                 hint = "known: " + ", ".join(among.values)
-            raise ConditionError(f'"{value}" is not {among.what}', _offset(text, value), hint=hint)
+            raise ConditionError(f'"{value}" is not {among.what}', expression.offset(constant), hint=hint)
 
 
-def _compared(node: Node) -> Iterator[tuple[str, str]]:
-    """Each variable and text that are compared with each other."""
-    if node.kind is NodeKind.CALL and node.value in _EQUALITY:
-        yield from _pairs(node.arguments[0], node.arguments[1])
-        yield from _pairs(node.arguments[1], node.arguments[0])
-    elif node.kind is NodeKind.CALL and node.value == "in_list":
-        for member in node.arguments[1].arguments:
-            yield from _pairs(node.arguments[0], member)
-    for argument in node.arguments:
-        yield from _compared(argument)
+def _compared(
+    expression: CheckedExpression, part: ExpressionPart, bound: frozenset[str]
+) -> Iterator[tuple[str, ExpressionPart]]:
+    """Each variable and text that are compared with each other; `bound` are names that a loop around it gives to its own."""
+    overload, bound = expression.overload(part), bound | part.bound
+    if overload in _EQUALITY:
+        yield from _pairs(part.parts[0], part.parts[1], bound)
+        yield from _pairs(part.parts[1], part.parts[0], bound)
+    elif overload == "in_list":
+        for member in part.parts[1].parts:
+            yield from _pairs(part.parts[0], member, bound)
+    for inner in part.parts:
+        yield from _compared(expression, inner, bound)
 
 
-def _pairs(variable: Node, constant: Node) -> Iterator[tuple[str, str]]:
-    is_compared = variable.kind is NodeKind.VARIABLE and constant.kind is NodeKind.CONSTANT
-    if is_compared and isinstance(variable.value, str) and isinstance(constant.value, str):
-        yield variable.value, constant.value
-
-
-def _offset(text: str, value: str) -> int:
-    quoted = (f'"{value}"', f"'{value}'")
-    return next((token.offset for token in tokens(text) if token.kind == "string" and token.text in quoted), 0)
+def _pairs(
+    variable: ExpressionPart, constant: ExpressionPart, bound: frozenset[str]
+) -> Iterator[tuple[str, ExpressionPart]]:
+    name = variable.variable
+    if name is not None and name.partition(".")[0] not in bound and constant.text is not None:
+        yield name, constant

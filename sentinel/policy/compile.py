@@ -192,8 +192,9 @@ def _condition(
 ) -> Condition | None:
     try:
         compiled = conditions.compile(parsed.text)
-        conditions.check_constants(parsed.text)
-        check_closed_values(parsed.text, compiled.tree, closed)
+        parts = conditions.parts(parsed.text)
+        conditions.check_constants(parts)
+        check_closed_values(parts, closed)
         return compiled
     except ConditionError as error:
         hint = error.hint or (nearest(error.unknown, conditions.variables) if error.unknown else None)

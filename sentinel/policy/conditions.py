@@ -18,6 +18,7 @@ from cel_expr_python import cel
 from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tree
 from sentinel.policy.condition_function import AskEngine, condition_function
 from sentinel.policy.constant_parts import find_failing_part
+from sentinel.policy.expression_parts import CheckedExpression, checked_expression
 
 MAX_TEXT = 2000
 TYPES = {
@@ -200,25 +201,36 @@ class Conditions:
             f"must be text, a whole number or true or false, but is of type {expression.return_type().name()}"
         )
 
-    def check_constants(self, text: str) -> None:
+    def parts(self, text: str) -> CheckedExpression:
+        """All parts of a condition as it is written, also of one that is not translated. Raises `ConditionError`."""
+        try:
+            return checked_expression(self._as_written(text).serialize())
+        except NotCovered as error:
+            # What cannot be looked at cannot be checked, and an unchecked rule may be one that never holds.
+            raise ConditionError(f"cannot be checked: {error}") from error
+
+    def check_constants(self, expression: CheckedExpression) -> None:
         """Raises `ConditionError` where a part of it can never have a value: `name.matches('(')`, `n / 0`, `timestamp('soon')`.
 
         Apart from `compile`, because a policy that was recorded with one still has to be explained.
         """
-        try:
-            failing = find_failing_part(self._environment, text)
-        except Exception:  # what does not compile is said by whoever compiles it
-            return
+        failing = find_failing_part(self._environment, expression)
         if failing is not None:
             raise ConditionError(f"this can never have a value: {failing.why}", failing.offset)
 
     def _compiled(self, text: str) -> Any:
+        self._as_written(text)  # for places in messages
+        try:
+            # What runs is the normalised text: exactly what the policy's digest covers.
+            return self._environment.compile(normalised(text))
+        except Exception as error:
+            raise _explained(text, str(error)) from error
+
+    def _as_written(self, text: str) -> Any:
         if not tokens(text):
             raise ConditionError("is empty")
         try:
-            self._environment.compile(text)  # as written, for places in messages
-            # What runs is the normalised text: exactly what the policy's digest covers.
-            return self._environment.compile(normalised(text))
+            return self._environment.compile(text)
         except Exception as error:
             raise _explained(text, str(error)) from error
 

@@ -214,7 +214,7 @@ class _Expressions:
         assert isinstance(node, Scalar)
         try:
             compiled = self.conditions.compile_value(text)
-            self.conditions.check_constants(text)
+            self.conditions.check_constants(self.conditions.parts(text))
         except ConditionError as error:
             place = character_place(self.source, node, error.offset)
             hint = _ABSENT if error.hint is not None and "present." in error.hint else error.hint

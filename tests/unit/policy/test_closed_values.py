@@ -8,6 +8,8 @@ import pytest
 from policy_samples import POLICY, compile_text
 
 from sentinel.platform.resources import policies_dir
+from sentinel.policy import conditions
+from sentinel.policy.checked_tree import NotCovered
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyLibrary
 
@@ -43,6 +45,46 @@ def test_a_text_that_the_variable_can_never_be_is_refused(
     assert caught.value.column == column
 
 
+BY_THE_ENGINE = (
+    'now.getHours("Europe/Berlin") >= 22', 'account.matches("a.*")', "[1, 2].exists(x, x == risk.count)",
+    'risk.count in {1: true}', "string(risk.count) == account",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("beside", BY_THE_ENGINE)
+@pytest.mark.parametrize(
+    ("compared", "value"),
+    [
+        ('act == "sample.payout"', '"sample.payout"'),
+        ('tier in ["gold", "silber"]', '"silber"'),
+        ('[true].exists(x, currency == "eur" && x)', '"eur"'),
+    ],
+)
+def test_a_misspelt_value_is_refused_beside_what_only_the_engine_answers(
+    beside: str, compared: str, value: str, tmp_path: Path
+) -> None:
+    for condition in (f"{compared} && {beside}", f"{beside} || !({compared})"):
+        with pytest.raises(PolicyError, match=f"when: {value} is not") as caught:
+            compile_text(tmp_path, _with(condition))
+        assert caught.value.column == 12 + condition.index(value)
+
+
+def test_the_caret_is_under_the_comparison_and_not_under_the_same_text_elsewhere(tmp_path: Path) -> None:
+    condition = 'account == "golden" || tier == "golden"'
+    with pytest.raises(PolicyError) as caught:
+        compile_text(tmp_path, _with(condition))
+    assert caught.value.column == 12 + condition.rindex('"golden"')
+
+
+def test_a_condition_whose_parts_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unread(serialized: bytes) -> None:
+        raise NotCovered("a node of an unknown shape")
+
+    monkeypatch.setattr(conditions, "checked_expression", unread)
+    with pytest.raises(PolicyError, match="when: cannot be checked: a node of an unknown shape"):
+        compile_text(tmp_path, POLICY)
+
+
 @pytest.mark.parametrize(
     "condition",
     [
@@ -50,6 +92,7 @@ def test_a_text_that_the_variable_can_never_be_is_refused(
         'currency in ["EUR", "JPY"] && currency != "USD"',
         'tier == "gold" || tier in ["silver"]',
         'account == "anything"',
+        '["sampel"].exists(act, act == "sampel") && [{"tier": 1}].all(tier, "x" in tier)',
         'act.startsWith("sampel.") || act + "x" == "y" || act == account',
     ],
 )

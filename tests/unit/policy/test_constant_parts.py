@@ -41,7 +41,7 @@ NEVER = [
 @pytest.mark.parametrize(("text", "place", "why"), NEVER)
 def test_a_part_that_can_never_have_a_value_is_refused_with_its_place(text: str, place: str, why: str) -> None:
     with pytest.raises(ConditionError) as refused:
-        CONDITIONS.check_constants(text)
+        CONDITIONS.check_constants(CONDITIONS.parts(text))
     assert "can never have a value" in refused.value.message and why in refused.value.message
     assert refused.value.offset == text.index(place)
 
@@ -57,7 +57,7 @@ def test_a_part_that_can_never_have_a_value_is_refused_with_its_place(text: str,
 )  # fmt: skip
 def test_what_depends_on_the_request_and_what_has_a_value_is_accepted(text: str) -> None:
     CONDITIONS.compile(text)
-    CONDITIONS.check_constants(text)
+    CONDITIONS.check_constants(CONDITIONS.parts(text))
 
 
 @pytest.mark.parametrize(
