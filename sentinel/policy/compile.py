@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.core.decision import Finding, Verdict
 from sentinel.policy.closed_values import ClosedValues, check_closed_values, closed_values
-from sentinel.policy.conditions import Condition, ConditionError, Conditions, ConditionSet, references
+from sentinel.policy.conditions import Condition, ConditionError, Conditions, ConditionSet, references, written
 from sentinel.policy.document import covered_currencies, rate_in_words
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
 from sentinel.policy.model import (
@@ -191,8 +191,8 @@ def _condition(
     source: Source, conditions: Conditions, parsed: Scalar, closed: Mapping[str, ClosedValues]
 ) -> Condition | None:
     try:
-        compiled = conditions.compile(parsed.text)
-        parts = conditions.parts(parsed.text)
+        text = written(parsed)
+        compiled, parts = conditions.compile(text), conditions.parts(text)
         conditions.check_constants(parts)
         check_closed_values(parts, closed)
         return compiled

@@ -19,6 +19,7 @@ from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tre
 from sentinel.policy.condition_function import AskEngine, condition_function
 from sentinel.policy.constant_parts import find_failing_part
 from sentinel.policy.expression_parts import CheckedExpression, checked_expression
+from sentinel.policy.source import Scalar
 
 MAX_TEXT = 2000
 TYPES = {
@@ -31,7 +32,8 @@ TYPES = {
 _PYTHON_TYPES: dict[str, type] = {"string": str, "int": int, "bool": bool}
 
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*)
+    r"""(?P<space>\s+)
+      | (?P<comment>//[^\n]*)
       | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
       | (?P<fraction>[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
       | (?P<number>0[xX][0-9a-fA-F]+[uU]?|[0-9]+[uU]?)
@@ -78,6 +80,19 @@ def tokens(text: str) -> tuple[Token, ...]:
         if token.text == "(" and before.text in _REFUSED_CALLS:
             raise ConditionError(f'"{before.text}" is not accepted', before.offset, hint=_REFUSED_CALLS[before.text])
     return found
+
+
+def written(parsed: Scalar) -> str:
+    """The text of an expression in a YAML file: every reader of such a file takes it from here.
+
+    Raises `ConditionError` for a comment where YAML made one line of several: it would silently take away what follows.
+    """
+    is_joined = not parsed.one_line and parsed.style != "|"
+    comment = next(_comments(parsed.text), None) if is_joined else None
+    if comment is not None:
+        message = "YAML makes one line of these, and the comment would reach to its end"
+        raise ConditionError(message, comment, hint='write it behind "|", which keeps the lines, or without "//"')
+    return parsed.text
 
 
 def normalised(text: str) -> str:
@@ -257,15 +272,29 @@ class Conditions:
 
 
 def _scan(text: str) -> Iterator[Token]:
+    for found in _pieces(text):
+        if found.lastgroup == "fraction":
+            hint = "amounts are whole minor units; use numbers.…"
+            raise ConditionError("a number with a fraction", found.start(), hint=hint)
+        if found.lastgroup == "comment" and len(found[0].splitlines()) > 1:
+            # It ends at "\n" alone: after another line break its next line would look like a part of the condition.
+            raise ConditionError("a comment with an unusual line break in it", found.start())
+        if found.lastgroup not in ("space", "comment"):
+            yield Token(str(found.lastgroup), found[0], found.start())
+
+
+def _comments(text: str) -> Iterator[int]:
+    """Where comments begin; "//" in quoted text is none."""
+    return (found.start() for found in _pieces(text) if found.lastgroup == "comment")
+
+
+def _pieces(text: str) -> Iterator[re.Match[str]]:
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
             raise ConditionError(f'"{text[at]}" is not accepted here', at, hint=_MARK_HINTS.get(text[at]))
-        if found.lastgroup == "fraction":
-            raise ConditionError("a number with a fraction", at, hint="amounts are whole minor units; use numbers.…")
-        if found.lastgroup != "space":
-            yield Token(str(found.lastgroup), found[0], at)
+        yield found
         at = found.end()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.policy.conditions import ConditionError, Conditions, references
+from sentinel.policy.conditions import ConditionError, Conditions, references, written
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
 from sentinel.policy.source import Node, Scalar, Source, Table, character_place, parse_source, read_source
 from sentinel.tools.mapping import ToolTable
@@ -213,6 +213,7 @@ class _Expressions:
         text = self.source.text(node, what)
         assert isinstance(node, Scalar)
         try:
+            text = written(node)
             compiled = self.conditions.compile_value(text)
             self.conditions.check_constants(self.conditions.parts(text))
         except ConditionError as error:

@@ -172,6 +172,48 @@ def test_the_caret_finds_its_place_in_every_kind_of_yaml_text(
     assert (caught.value.line, caught.value.column) == (line, column)
 
 
+FOLDED = (
+    "when: >\n      amount_minor <= 5   // small ones\n      && !risk.known",
+    "when: >-\n      amount_minor <= 5\n\n      && !risk.known // all of them\n",
+    "when: amount_minor <= 5 // small ones\n      && !risk.known",
+    "when: 'amount_minor <= 5 // small ones\n      && !risk.known'",
+    'when: "amount_minor <= 5 // small ones\n      && !risk.known"',
+    "when: >\n      amount_minor <= 5 &&   // what follows is needed\n      !risk.known",
+)
+
+
+@pytest.mark.parametrize("written", FOLDED)
+@pytest.mark.parametrize(("old", "line", "rule"), [(RULE, 27, "small"), (CAP, 36, "account_day")])
+def test_a_comment_in_lines_that_yaml_joins_is_refused_before_it_takes_the_rest_away(
+    written: str, old: str, line: int, rule: str, tmp_path: Path
+) -> None:
+    new = written if old == RULE else f"{CAP}    {written}\n"
+    with pytest.raises(PolicyError) as caught:
+        compile_text(tmp_path, POLICY.replace(old, new, 1))
+    assert (caught.value.line, caught.value.rule) == (line, rule)
+    assert caught.value.message == "when: YAML makes one line of these, and the comment would reach to its end"
+    assert caught.value.hint == 'write it behind "|", which keeps the lines, or without "//"'
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("when: |\n      amount_minor <= 5 // small ones\n      && !risk.known", "amount_minor <= 5 && ! risk.known"),
+        ("when: amount_minor <= 5 // small ones", "amount_minor <= 5"),
+        ("when: >-\n      account == 'https://a.example'\n      && !risk.known", "account == 'https://a.example' && ! risk.known"),
+        ("when: >-\n      amount_minor / 2 <= 5\n      && !risk.known", "amount_minor / 2 <= 5 && ! risk.known"),
+    ],
+)  # fmt: skip
+def test_a_comment_that_ends_at_its_line_takes_nothing_away(written: str, wanted: str, tmp_path: Path) -> None:
+    assert compile_text(tmp_path, POLICY.replace(RULE, written, 1)).policy.rules[2].when == wanted
+
+
+@pytest.mark.parametrize("line_break", ["\\r", "\\u2028", "\\u2029", "\\x85", "\\v"])
+def test_a_comment_with_a_line_break_that_ends_none_is_refused(line_break: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="a comment with an unusual line break in it"):
+        compile_text(tmp_path, POLICY.replace(RULE, f'when: "true // small {line_break} && risk.known"', 1))
+
+
 def test_one_check_names_everything_that_is_wrong_in_the_order_of_lines(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(

@@ -230,6 +230,7 @@ FAULTS = [
     ("string(args.amount)'", "args.amount'", 16, "no matching overload"),
     ("string(args.amount)'", "string(args.amount / 0)'", 16, "key: this can never have a value: divide by zero"),
     ("key: '\"refund:\" + args.charge + \":\" + string(args.amount)'", "key: '\"refund\"'", 16, "the same for every call"),
+    ("args.charge + \":\" + string", "args.charge // the charge\n      + \":\" + string", 16, "the comment would reach to its end"),
     ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression sees it"),
     ("    key: ", "    kye: ", 16, 'did you mean "key"?'),
     ("minor: args.amount", "minor: args.charge", 19, "must be int, but is string"),
