@@ -1,8 +1,8 @@
 """Translates the checked trees of a policy's conditions into one Python function of the variables.
 
 The function is built of `ast` nodes and never of source text: what a policy says reaches it only as constants. It answers as the
-engine does, True, False or None where the engine has an error, for values of the declared types. For a value of another kind it
-raises `AskEngine`, and a condition with a construct that is not here raises `NotCovered` when it is translated: the engine
+engine does, True, False or None where the engine has an error, for values of the declared types. For a value of another kind, and
+for times further apart than the engine counts, it raises `AskEngine`, and a condition with a construct that is not here raises `NotCovered` when it is translated: the engine
 answers those. See docs/decisions/0051-conditions-as-python.md.
 """
 
@@ -27,10 +27,12 @@ _DEPTH = 40
 _MISSING = object()
 _DURATION = re.compile(r"([0-9]{1,7})(h|m|s)")
 _UNITS = {"h": 3600, "m": 60, "s": 1}
+_LONGEST = timedelta(days=106_751)
+"""The most whole days that fit into 64 bits of nanoseconds."""
 
 
 class AskEngine(Exception):
-    """A value is not of its variable's declared kind: the engine knows what that means."""
+    """A value is not of its variable's declared kind, or a difference of times is very long: the engine knows what that means."""
 
 
 def condition_function(trees: Sequence[Node], types: Mapping[str, str]) -> Answers:
@@ -82,6 +84,14 @@ def _moment(value: Any) -> datetime | None:
     raise AskEngine
 
 
+def _difference(one: datetime, other: datetime) -> timedelta:
+    found = one - other
+    # The engine counts a difference in nanoseconds of 64 bits, and has an error where they do not suffice.
+    if -_LONGEST <= found <= _LONGEST:
+        return found
+    raise AskEngine
+
+
 def _whole(value: int) -> int | None:
     return value if LEAST <= value <= MOST else None
 
@@ -100,7 +110,7 @@ def _remainder(one: int, other: int) -> int | None:
 
 
 _GLOBALS: dict[str, Any] = {
-    "_missing": _MISSING, "_text": _text, "_other": _other, "_moment": _moment, "_whole": _whole, "_divided": _divided,
+    "_missing": _MISSING, "_text": _text, "_other": _other, "_moment": _moment, "_difference": _difference, "_whole": _whole, "_divided": _divided,
     "_remainder": _remainder, "len": len, "type": type, "int": int, "str": str,
 }  # fmt: skip
 
@@ -246,7 +256,7 @@ def _operation(overload: str, kinds: Sequence[str]) -> tuple[Callable[..., ast.e
     if overload in ("size_string", "string_size"):
         return (lambda one: _calling("len", one)), "int", False
     if overload == "subtract_timestamp_timestamp":
-        return (lambda one, other: ast.BinOp(one, ast.Sub(), other)), "duration", False
+        return (lambda one, other: _calling("_difference", one, other)), "duration", False
     raise NotCovered(f"{overload} is not translated")
 
 

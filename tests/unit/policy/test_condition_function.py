@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sentinel.core.decision import Verdict
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import condition_function as module
 from sentinel.policy.cases import read_cases
@@ -18,7 +21,7 @@ from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tre
 from sentinel.policy.conditions import ConditionError, Conditions
 from sentinel.policy.evaluate import Requester, evaluate, extract_facts
 from sentinel.policy.library import PolicyLibrary
-from tests.unit.policy.policy_samples import NOW, by_engine, untranslated
+from tests.unit.policy.policy_samples import NOW, POLICY, by_engine, compile_text, sample_request, untranslated
 
 SCALE = int(os.environ.get("SENTINEL_TEST_SCALE", "1"))
 TYPES = {
@@ -46,7 +49,9 @@ _integers = st.recursive(
 _texts = st.recursive(TEXTS, lambda inner: st.builds("({} + {})".format, inner, inner), max_leaves=3)
 _durations = st.one_of(
     st.builds("({} - {})".format, TIMES, TIMES),
-    st.builds("duration('{}')".format, st.sampled_from(["0s", "24h", "90m", "720h", "1s"])),
+    st.builds(
+        "duration('{}')".format, st.sampled_from(["0s", "24h", "90m", "720h", "1s", "2562047h", "2562048h", "9999999h"])
+    ),
 )
 _atoms = st.one_of(
     st.sampled_from(["flag", "present.x", "true", "false"]),
@@ -87,12 +92,20 @@ UNTRANSLATED = st.sampled_from(
     ]
 )
 
+LONGEST = timedelta(microseconds=2**63 // 1000)
+"""The longest difference of two times that the engine has, in whole microseconds; the other way it has one second less."""
+AROUND = [timedelta(microseconds=off) for off in (-2_000_000, -1, 0, 1, 2_000_000)]
+LONG_BEFORE = [datetime(2020, 1, 1, tzinfo=UTC) - LONGEST + around for around in AROUND]
+LONG_AFTER = [datetime(2020, 1, 1, tzinfo=UTC) + LONGEST + around for around in AROUND]
+
 _right: dict[str, st.SearchStrategy[Any]] = {
     "int": st.one_of(st.integers(-3, 4), st.sampled_from([LEAST, LEAST + 1, MOST, MOST - 1, 2**53, 10**12, 3037000500])),
     "bool": st.booleans(),
     "string": st.one_of(st.sampled_from(["", "a", "ab", "é", "e\u0301", "\U0001f600", "\uffff", "a\n", "a\x01b", "A"]), st.text(max_size=5).filter(lambda text: "\0" not in text)),
     "timestamp": st.one_of(
         st.datetimes(datetime(2020, 1, 1), datetime(2020, 1, 3)).map(lambda at: at.replace(tzinfo=UTC)),
+        st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31)).map(lambda at: at.replace(tzinfo=UTC)),
+        st.sampled_from([datetime(2020, 1, 1, tzinfo=UTC), *LONG_BEFORE, *LONG_AFTER]),
         st.sampled_from([datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
                          datetime(2020, 1, 2, tzinfo=timezone(timedelta(hours=-5)))]),
     ),
@@ -169,6 +182,28 @@ def test_a_tree_of_another_shape_is_not_covered() -> None:
     for tree in (Node(NodeKind.VARIABLE, "unknown"), Node(NodeKind.CONSTANT, 1), Node(NodeKind.LIST, None), Node(NodeKind.CALL, "equals", (Node(NodeKind.CONSTANT, 1), Node(NodeKind.CONSTANT, "a")))):  # fmt: skip
         with pytest.raises(NotCovered):
             module.condition_function([tree], TYPES)
+
+
+@pytest.mark.parametrize("text", ["now - at < duration('720h')", "at - now > duration('720h')", "at - now == now - at"])
+@pytest.mark.parametrize(
+    "at", [*LONG_BEFORE, *LONG_AFTER, datetime(2, 1, 1, tzinfo=UTC), datetime(9998, 1, 1, tzinfo=UTC)]
+)
+def test_times_further_apart_than_the_engine_counts_have_no_difference(text: str, at: datetime) -> None:
+    condition, values = CONDITIONS.compile(text), {"at": at, "now": datetime(2020, 1, 1, tzinfo=UTC)}
+    combined = CONDITIONS.combined([condition])
+    assert not combined.by_engine
+    assert [*combined.answers(values)] == engine_answers([text], values)
+
+
+def test_an_allow_does_not_rest_on_a_difference_that_the_engine_does_not_have(tmp_path: Path) -> None:
+    policy = compile_text(
+        tmp_path,
+        POLICY.replace("when: amount_minor <= numbers.allow_up_to", "when: now - ordered_at < duration('720h')"),
+    )
+    for at, verdict in (("2026-11-20T10:00:00Z", Verdict.ALLOW), ("2400-01-01T00:00:00Z", Verdict.DENY)):
+        decision = evaluate(policy, sample_request(ordered_at=at), NOW)
+        assert decision.verdict is verdict
+        assert decision == evaluate(by_engine(policy), sample_request(ordered_at=at), NOW)
 
 
 def test_text_of_a_policy_is_only_ever_a_constant() -> None:
@@ -274,6 +309,12 @@ def _floor(one: int, other: int) -> int | None:
         ("_other", lambda value: None, "n == 1", {"n": True}),
         ("_text", lambda value: None, "name == 'é'", {"name": "é"}),
         ("_moment", lambda value: value, "at < now", {"at": datetime(2020, 1, 1)}),
+        (
+            "_difference",
+            operator.sub,
+            "now - at < duration('720h')",
+            {"at": datetime(2400, 1, 1, tzinfo=UTC), "now": NOW},
+        ),
     ],
 )
 def test_a_translation_that_is_a_little_wrong_is_caught(
