@@ -450,7 +450,8 @@ def _int(raw: Any, fact: Fact) -> int | None:
 
 
 def _string(raw: Any, fact: Fact) -> str | None:
-    if not isinstance(raw, str) or len(raw) > MAX_STRING:
+    # The engine reads a text to its first zero character, and no text of the database may hold one.
+    if not isinstance(raw, str) or len(raw) > MAX_STRING or "\0" in raw:
         return None
     if fact.one_of is not None:
         return raw if raw in fact.one_of else None

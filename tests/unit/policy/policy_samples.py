@@ -75,7 +75,22 @@ rules:
 approval: {expires: 30m, role: approver, people: 1}
 """
 
-WRONG_VALUES: tuple[Any, ...] = (None, "", "false", "0", 0.0, [], {}, -1, 2**63, "\ud800", "x" * 501, "a|b", "~unknown")
+WRONG_VALUES: tuple[Any, ...] = (
+    None,
+    "",
+    "false",
+    "0",
+    0.0,
+    [],
+    {},
+    -1,
+    2**63,
+    "\ud800",
+    "a\0b",
+    "x" * 501,
+    "a|b",
+    "~unknown",
+)
 """What a fact may be spoiled with. (A value that is right for one type is left out by `spoilt`.)"""
 
 
