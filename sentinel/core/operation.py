@@ -54,6 +54,9 @@ MAX_KEY, MAX_TEXT = 128, 8192
 # dict first: asking the abstract class is several times slower.
 _MAPPINGS = (dict, Mapping)
 
+DEFAULTED = frozenset({"resource", "risk_class"})
+"""Fields of a request that have a value where it names none: `with_defaults`."""
+
 _Path = str | tuple[Any, str | int]
 """Where a value is: a name, or a path and the member or index in it."""
 
@@ -118,8 +121,7 @@ def build_operation(
 ) -> Operation:
     """Normalise, apply defaults and compute the digest. Raises `InvalidInput` naming the param and the rule it breaks."""
     normalised = _normal_params(params)
-    resource = resource or action
-    risk_class = risk_class or "standard"
+    resource, risk_class = _defaults(action, resource, risk_class)
     canonical = canonical_json(
         {"action": action, "agent_id": agent_id, "params": normalised, "resource": resource, "risk_class": risk_class}
     )
@@ -142,6 +144,16 @@ def name_in_policy(action: str, names: Container[str]) -> str | None:
         if (pattern := f"{prefix}.*") in names:
             return pattern
     return None
+
+
+def with_defaults(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The request with the resource and the risk class that an operation has where its request names none."""
+    resource, risk_class = _defaults(request.get("action"), request.get("resource"), request.get("risk_class"))
+    return {**request, "resource": resource, "risk_class": risk_class}
+
+
+def _defaults(action: Any, resource: Any, risk_class: Any) -> tuple[Any, Any]:
+    return resource or action, risk_class or "standard"
 
 
 def request_template(operation: Operation) -> str:

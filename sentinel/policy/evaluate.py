@@ -31,7 +31,7 @@ from sentinel.core.decision import (
 )
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, MAX_MINOR, parse_money
-from sentinel.core.operation import IDENTIFIER, MAX_IDENTIFIER, check_identifier
+from sentinel.core.operation import DEFAULTED, IDENTIFIER, MAX_IDENTIFIER, check_identifier, with_defaults
 from sentinel.policy.compile import CompiledLimit, CompiledPolicy, CompiledRule
 from sentinel.policy.model import AMOUNT, SUBJECTS, Fact, FactPath, FactType, Limit, Voucher, variable_name
 
@@ -307,7 +307,9 @@ def extract_facts(
     who = {"tenant": WHOLE_TENANT, "agent": identifier(request.get("agent_id")), "key": requester.principal}
     found = FactSet({}, who=who)
     claimed = []
-    parents, plan = _plan(policy)
+    parents, plan, reads_defaulted = _plan(policy)
+    if reads_defaulted:  # a guard request has these fields; a policy case or a trial may leave them out
+        request = with_defaults(request)
     within = [_mapping_at(request, parent) for parent in parents]
     for fact, name, present, read, places in plan:
         raw = None
@@ -390,9 +392,12 @@ _Read = Callable[[Any, Fact], Any]
 @lru_cache(maxsize=256)
 def _plan(
     policy: CompiledPolicy,
-) -> tuple[tuple[FactPath, ...], tuple[tuple[Fact, str, str | None, _Read | None, tuple[tuple[int, str], ...]], ...]]:
-    """The paths of the objects that facts are members of; and each fact, its variable, the one that says whether it is present
-    if a condition asks, its reader, None for money, and where it may be: an object by its place, and the member's name."""
+) -> tuple[
+    tuple[FactPath, ...], tuple[tuple[Fact, str, str | None, _Read | None, tuple[tuple[int, str], ...]], ...], bool
+]:
+    """The paths of the objects that facts are members of; each fact, its variable, the one that says whether it is present
+    if a condition asks, its reader, None for money, and where it may be: an object by its place, and the member's name; and whether
+    any fact, or the once-key, is a field that a request may leave to its default."""
     parents: dict[FactPath, int] = {}
     plan = tuple(
         (
@@ -404,7 +409,9 @@ def _plan(
         )
         for fact in policy.facts
     )
-    return tuple(parents), plan
+    once = policy.policy.once_per
+    paths = [*(path for fact in policy.facts for path in fact.paths), *([once.path] if once else [])]
+    return tuple(parents), plan, any(path[0] in DEFAULTED for path in paths)
 
 
 def _mapping_at(request: Mapping[str, Any], path: FactPath) -> Mapping[str, Any]:

@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from policy_samples import POLICY
+from policy_samples import NOW, POLICY, compile_file
 
+from sentinel.core.operation import build_operation
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.errors import PolicyError
+from sentinel.policy.evaluate import evaluate
 
 
 @pytest.fixture
@@ -145,6 +147,30 @@ def test_a_wrong_case_says_which_rule_or_breaker_decided(tmp_path: Path) -> None
 def test_a_malformed_case_is_refused(old: str, new: str, tmp_path: Path) -> None:
     with pytest.raises(PolicyError):
         run_cases(_cases(tmp_path, SAMPLE_CASE.replace(old, new, 1)))
+
+
+def test_a_case_that_names_no_resource_or_risk_class_is_decided_as_a_guard_request_that_does_not(
+    tmp_path: Path,
+) -> None:
+    rules = (
+        "  - {id: plain, says: No risk class is named., when: risk_class == 'standard', then: APPROVAL_REQUIRED, reason: plain}\n"
+        "  - {id: itself, says: No resource is named., when: thing == 'sample.pay', then: APPROVAL_REQUIRED, reason: itself}\n"
+    )
+    facts = "  risk_class: {type: string, from: risk_class}\n  thing: {type: string, from: resource}\n"
+    cases = """\
+  - name: nothing is named
+    want: {decision: APPROVAL_REQUIRED, reason: plain, reasons: [plain, itself]}
+  - name: all is named
+    request: {resource: r, risk_class: high}
+    want: {decision: ALLOW, reason: small_amount}
+"""
+    folder = _cases(tmp_path, SAMPLE_CASE[: SAMPLE_CASE.index("  - name")] + cases)
+    text = POLICY.replace("facts:\n", f"facts:\n{facts}").replace("rules:\n", f"rules:\n{rules}")
+    (folder / "sample.yaml").write_text(text)
+    assert [result.problem for result in run_cases(folder).results] == ["", ""]
+    body = {"amount": {"value": "5.00", "currency": "USD"}, "risk": {"known": False, "count": 0}}
+    asked = build_operation(idempotency_key="k", agent_id="a", action="sample.pay", params=body)
+    assert evaluate(compile_file(folder / "sample.yaml"), asked.facts(), NOW).reasons == ("plain", "itself")
 
 
 BY_HOUR = POLICY.replace("when: risk.count >= 3", 'when: now.getHours("Europe/Berlin") >= 22')
