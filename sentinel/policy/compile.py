@@ -16,7 +16,6 @@ from sentinel.policy.conditions import Condition, ConditionError, Conditions, Co
 from sentinel.policy.document import covered_currencies, rate_in_words
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
 from sentinel.policy.model import (
-    AMOUNT,
     EVIDENCE,
     SUBJECTS,
     Breaker,
@@ -135,7 +134,7 @@ def variables(policy: Policy) -> dict[str, str]:
     for fact in policy.facts:
         known[f"present.{fact.name}"] = "bool"
         known[variable_name(fact)] = "int" if fact.type is FactType.MONEY else fact.type.value
-    if any(fact.name == AMOUNT and fact.type is FactType.MONEY for fact in policy.facts):
+    if any(fact.is_amount for fact in policy.facts):
         known |= {"currency": "string", "currency_covered": "bool"}
     return known | {f"numbers.{name}": "int" for name in policy.numbers}
 
@@ -173,7 +172,7 @@ def build_compiled_policy(policy: Policy, conditions: Conditions, compiled: Mapp
         limit_conditions=conditions.combined(list(narrowing.values())),
         limits=tuple(_compiled_limit(policy, limit, list(narrowing)) for limit in policy.limits),
         breakers=tuple(_compiled_breaker(policy, breaker) for breaker in policy.breakers),
-        facts=tuple(sorted(policy.facts, key=lambda fact: fact.name != AMOUNT)),
+        facts=tuple(sorted(policy.facts, key=lambda fact: not fact.is_amount)),
         presence=frozenset(name.removeprefix("present.") for name in used if name.startswith("present.")),
         used=used,
         numbers=_numbers_by_currency(policy),
@@ -208,11 +207,10 @@ def _condition(
 
 def _check_names(source: Source, parsed: ParsedPolicy) -> None:
     policy = parsed.policy
-    amount = next((fact for fact in policy.facts if fact.name == AMOUNT), None)
-    is_money = amount is not None and amount.type is FactType.MONEY
+    amount = next((fact for fact in policy.facts if fact.is_amount), None)
     counted = policy.limits or any(breaker.amount for breaker in policy.breakers)
     needs = policy.numbers or counted or policy.approval.two_people_from
-    if not is_money and (needs or any(fact.type is FactType.MONEY for fact in policy.facts)):
+    if amount is None and (needs or any(fact.type is FactType.MONEY for fact in policy.facts)):
         with source.collecting():
             message = 'a policy about money needs the fact "amount" of type money'
             raise source.error(parsed.sections.get("facts"), message, "amount: {type: money, from: params.amount}")

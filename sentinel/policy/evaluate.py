@@ -33,7 +33,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, MAX_MINOR, parse_money
 from sentinel.core.operation import DEFAULTED, IDENTIFIER, MAX_IDENTIFIER, check_identifier, with_defaults
 from sentinel.policy.compile import CompiledLimit, CompiledPolicy, CompiledRule
-from sentinel.policy.model import AMOUNT, SUBJECTS, Fact, FactPath, FactType, Limit, Voucher, variable_name
+from sentinel.policy.model import SUBJECTS, Fact, FactPath, FactType, Limit, Voucher, variable_name
 
 MAX_STRING = 500
 WHOLE_TENANT = "~tenant"
@@ -322,7 +322,7 @@ def extract_facts(
             found.variables[present] = raw is not None
         if raw is None:
             continue
-        if not requester.is_worker and fact.vouched_by is Voucher.WORKER and fact.name != AMOUNT:
+        if not requester.is_worker and fact.vouched_by is Voucher.WORKER and not fact.is_amount:
             claimed.append(fact.name)
         if read is None:
             _take_money(found, fact, name, raw)
@@ -429,7 +429,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 def _take_money(found: FactSet, fact: Fact, name: str, raw: Any) -> None:
     minor, currency = _money(raw)
-    if currency is not None and fact.name == AMOUNT:
+    if currency is not None and fact.is_amount:
         found.amount_minor, found.currency = minor, currency
         found.variables["currency"] = currency
     # Nothing is converted: money in another currency than the amount's is as good as missing.

@@ -62,9 +62,14 @@ class Fact:
     vouched_by: Voucher = Voucher.AGENT
 
     @property
+    def is_amount(self) -> bool:
+        """Whether it is the operation's amount. One of that name and another type is a fact like any."""
+        return self.name == AMOUNT and self.type is FactType.MONEY
+
+    @property
     def is_asked(self) -> bool:
         """Whether it is part of what is asked itself: the amount, the action, the agent. An ALLOW is about just that."""
-        return self.name == AMOUNT or all(len(path) == 1 and path[0] in OWN_FIELDS for path in self.paths)
+        return self.is_amount or all(len(path) == 1 and path[0] in OWN_FIELDS for path in self.paths)
 
     @property
     def from_evidence(self) -> bool:

@@ -77,6 +77,36 @@ def test_what_is_asked_itself_is_no_claim(tmp_path: Path) -> None:
     assert problems(tmp_path, text) == []
 
 
+NO_MONEY = """\
+policy: sample
+label: Sample
+version: v1
+actions: [sample.pay]
+facts:
+  amount: {type: KIND, from: params.small, vouched_by: VOUCHER}
+rules:
+  - {id: small, says: It is small., when: WHEN, then: ALLOW, reason: small}
+approval: {expires: 30m, role: approver, people: 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "when", "said"),
+    [("bool", "amount", True), ("int", "amount < 5", 1), ("string", "amount == 'low'", "low")],
+)
+def test_a_fact_named_amount_that_is_no_money_is_a_claim_like_any(
+    tmp_path: Path, kind: str, when: str, said: object
+) -> None:
+    text = NO_MONEY.replace("KIND", kind).replace("WHEN", when)
+    (told,) = problems(tmp_path, text.replace("VOUCHER", "agent"))
+    assert 'an ALLOW may not rest on "amount": the agent vouches for it itself' in told
+    policy = compile_text(tmp_path, text.replace("VOUCHER", "worker"))
+    request = {"agent_id": "a", "action": "sample.pay", "params": {"small": said}}
+    assert evaluate(policy, request, NOW, requester=WORKER_REQUESTER).verdict is Verdict.ALLOW
+    claimed = evaluate(policy, request, NOW, requester=AN_AGENT)
+    assert (claimed.verdict, claimed.reasons) == (Verdict.APPROVAL_REQUIRED, ("fact_not_vouched",))
+
+
 @pytest.mark.parametrize("path", ["params.account_ref", "resource", "evidence_context.x"])
 def test_the_authority_vouches_only_for_what_it_knows(tmp_path: Path, path: str) -> None:
     text = POLICY.replace("from: params.account_ref, vouched_by: worker", f"from: {path}, vouched_by: authority")
