@@ -9,6 +9,7 @@ from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import major_text
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.document import rate_in_words
+from sentinel.policy.expression_parts import CheckedExpression, ExpressionPart
 from sentinel.policy.model import Breaker, DeclaredApprovalTerms, Fact, Limit, Once, Policy, Rule, variable_name
 
 _CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MONTH: "per calendar month"}
@@ -47,17 +48,54 @@ def lint_policy(compiled: CompiledPolicy) -> list[str]:
     policy, found = compiled.policy, []
     named = {name for limit in policy.limits for name in limit.per} | {rule.reason_from for rule in policy.rules}
     for fact in policy.facts:
-        if not {variable_name(fact), f"present.{fact.name}"} & compiled.used and fact.name not in named | {"amount"}:
+        if not {variable_name(fact), f"present.{fact.name}"} & compiled.used and not (
+            fact.is_amount or fact.name in named
+        ):
             found.append(f'fact "{fact.name}" is used nowhere')
     found += [f"numbers.{name} is used nowhere" for name in policy.numbers if f"numbers.{name}" not in compiled.used]
     for rule in policy.rules:
-        if rule.verdict is Verdict.ALLOW and "! present." in rule.when:
+        parts = compiled.conditions.parts(rule.when)
+        if rule.verdict is Verdict.ALLOW and _may_hold_by_absence(parts, parts.root, _UPRIGHT):
             found.append(f'rule "{rule.rule_id}" allows because a fact is absent: whoever leaves it out is allowed')
     if not any(rule.verdict is Verdict.ALLOW for rule in policy.rules):
         found.append("no rule allows anything: no operation passes without a person")
     if policy.approval.two_people_from and policy.approval.people > 1:
         found.append(f"two_people_from changes nothing: {policy.approval.people} people approve in any case")
     return found + _lint_currencies(policy)
+
+
+_UPRIGHT, _TURNED, _EITHER = frozenset({True}), frozenset({False}), frozenset({True, False})
+"""How a part bears on the whole: what makes it true makes the whole truer; falser; it may do both."""
+
+
+def _may_hold_by_absence(expression: CheckedExpression, part: ExpressionPart, bears: frozenset[bool]) -> bool:
+    """Whether a `present.<fact>` within it may make the whole true by being false; told by its form, not by what else is asked."""
+    if part.variable is not None:
+        return part.variable.startswith("present.") and False in bears
+    overload = expression.overload(part)
+    if overload in ("logical_and", "logical_or"):
+        inner = [bears] * len(part.parts)
+    elif overload == "logical_not":
+        inner = [_turned(bears)]
+    elif overload in ("equals", "not_equals"):
+        inner = [_beside(other.truth, bears, same=overload == "equals") for other in reversed(part.parts)]
+    elif overload == "conditional":
+        _, one, other = part.parts
+        # "c ? x : false" is "c && x"; "c ? x : true" is "!c || x"; the other way round where the first branch is the constant.
+        known = one.truth if other.truth is None else not other.truth
+        inner = [_beside(known, bears, same=True), bears, bears]
+    else:
+        inner = [_EITHER] * len(part.parts)
+    return any(_may_hold_by_absence(expression, one, how) for one, how in zip(part.parts, inner, strict=True))
+
+
+def _turned(bears: frozenset[bool]) -> frozenset[bool]:
+    return frozenset(not way for way in bears)
+
+
+def _beside(truth: bool | None, bears: frozenset[bool], *, same: bool) -> frozenset[bool]:
+    """How a part bears on the whole that is compared with `truth`, or chooses as it says; None for what is not constant."""
+    return _EITHER if truth is None else bears if truth is same else _turned(bears)
 
 
 def _lint_currencies(policy: Policy) -> list[str]:

@@ -132,6 +132,59 @@ def test_remarks_name_what_is_unlikely_to_be_meant(tmp_path: Path) -> None:
     assert '"known_fraud" allows because a fact is absent' in found
 
 
+def _remarks_on_absence(folder: Path, when: str) -> list[str]:
+    text = POLICY.replace("when: amount_minor <= numbers.allow_up_to", f"when: |\n      {when}")
+    (folder / "sample.yaml").write_text(text)
+    [compiled] = PolicyLibrary.load(folder).policies
+    return [remark for remark in lint_policy(compiled) if "because a fact is absent" in remark]
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "!present.account",
+        "!(present.account)",
+        "present.account == false",
+        "false == present.account",
+        "present.account != true",
+        "!(present.account == true)",
+        "!(present.account != false)",
+        "amount_minor < 5 && !(present.account && account == 'a')",
+        "present.account ? account == 'a' : true",
+        "present.account ? false : risk.known",
+        "present.account ? account == 'a' : !risk.known",
+        "present.account == present.risk.known",
+        "present.account != risk.known",
+        "account.matches('a') || !present.account",
+        "[present.account].exists(x, !x)",
+        "!(risk.known || present.account) && now.getHours('UTC') < 9",
+    ],
+)
+def test_an_allow_that_an_absent_fact_may_bring_about_is_remarked_on(when: str, tmp_path: Path) -> None:
+    assert _remarks_on_absence(tmp_path, when) == [
+        'rule "small" allows because a fact is absent: whoever leaves it out is allowed'
+    ]
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "present.account && account == 'a'",
+        "present.account == true && !risk.known",
+        "present.account != false",
+        "!!present.account",
+        "!(present.account == false)",
+        "!(!present.account || risk.known)",
+        "present.account ? account == 'a' : false",
+        "present.account ? true : risk.known",
+        "account == '! present.account'",
+        "present.account && account.matches('a')",
+    ],
+)
+def test_an_allow_that_only_what_is_there_may_bring_about_is_not(when: str, tmp_path: Path) -> None:
+    assert _remarks_on_absence(tmp_path, when) == []
+
+
 def test_a_policy_can_be_told_in_words() -> None:
     compiled = PolicyLibrary.load(policies_dir()).find("refund.create")
     assert compiled is not None
