@@ -7,6 +7,7 @@ have to be reserved. `docs/wires.md` says how a request becomes an operation.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,8 +54,13 @@ MOST_EVALUATIONS = 64
 UNRECORDED = "idempotency_key_required"
 _UNRECORDED_TEXT = "It would have to be reserved: ask with context.idempotency_key, or as a mapped tool."
 
+_OF_OPERATION = ("operation_id", "idempotency_key", "policy_id", "policy_version", "proof_id", "approval_id")
+
 Decision = dict[str, Any]
 """{"decision": bool, "context": {…}}"""
+
+Starts = dict[tuple[str, str, uuid.UUID], "asyncio.Task[Decision]"]
+"""What one request starts: a key, an operation's digest and the start id → its decision."""
 
 _evaluations = EvaluationsRequestSchema()
 
@@ -109,29 +115,34 @@ class Evaluations:
     async def _go_through(
         self, caller: Caller, body: Mapping[str, Any], several: list[Any], semantic: str, request: Request
     ) -> list[Decision]:
+        starts: Starts = {}
         if semantic == "execute_all":
-            return list(await asyncio.gather(*(self._one_of(caller, body, one, request) for one in several)))
+            return list(await asyncio.gather(*(self._one_of(caller, body, one, request, starts) for one in several)))
         found: list[Decision] = []
         stops_at = semantic == "permit_on_first_permit"
         for one in several:
-            found.append(await self._one_of(caller, body, one, request))
+            found.append(await self._one_of(caller, body, one, request, starts))
             if found[-1]["decision"] is stops_at:
                 if not stops_at:
                     found[-1]["context"] = {"code": "200", **found[-1]["context"], "stopped_by": semantic}
                 break
         return found
 
-    async def _one_of(self, caller: Caller, body: Mapping[str, Any], one: Any, request: Request) -> Decision:
+    async def _one_of(
+        self, caller: Caller, body: Mapping[str, Any], one: Any, request: Request, starts: Starts
+    ) -> Decision:
         """The decision on one of several; what cannot be asked or answered is no, with the error."""
         try:
-            return await self._decision(caller, merged(body, one), request)
+            return await self._decision(caller, merged(body, one), request, starts)
         except SentinelError as error:
             status, title = status_of(retryable(error))
             told = title if isinstance(error, EngineUnavailable) else error.detail
             return {"decision": False, "context": {"error": {"status": status, "message": told}}}
 
-    async def _decision(self, caller: Caller, body: Mapping[str, Any], request: Request) -> Decision:
-        """Raises the refusals of `question_of` that are about the request, and those of the store."""
+    async def _decision(
+        self, caller: Caller, body: Mapping[str, Any], request: Request, starts: Starts | None = None
+    ) -> Decision:
+        """The decision, with what the same request has `starts` of. Raises the refusals of `question_of` that are about the request, and those of the store."""
         try:
             question = question_of(caller, body, self._context.tools.current)
         except ToolRefused as refused:
@@ -140,6 +151,18 @@ class Evaluations:
             return _decision(True, "unguarded", "The table lets this tool run without asking.")
         if not question.is_recorded:
             return _checked(*await self._calls.check(caller, question.operation))
+        if starts is None or question.start_id is None:
+            return await self._guarded(caller, question, request)
+        # A start id is for who asks again, in another request. Within one, the same twice is two calls, and one effect.
+        start = (question.operation.idempotency_key, question.operation.digest, question.start_id)
+        if start in starts:
+            return _repeated(await starts[start])
+        starts[start] = asyncio.ensure_future(self._guarded(caller, question, request))
+        return await starts[start]
+
+    async def _guarded(self, caller: Caller, question: Question, request: Request) -> Decision:
+        """The recorded decision. Raises the refusals of the store."""
+        assert question.operation is not None
         if self._access_requests is not None and question.approval_id is not None:
             refusal = await self._access_requests.refusal_of(caller, question)
             if refusal is not None:
@@ -199,6 +222,16 @@ def _checked(found: Peeked, row: GuardRow) -> Decision:
         return _no(UNRECORDED, _UNRECORDED_TEXT)
     may = found.decision == "ALLOW"
     return _decision(may, found.reason_code, reason_text(found.reason_code))
+
+
+def _repeated(first: Decision) -> Decision:
+    """The decision on what the same request has asked before: never true again."""
+    if not first["decision"]:
+        return dict(first)
+    kept = {name: first["context"][name] for name in _OF_OPERATION if name in first["context"]}
+    answer = _no("already_started", started_before_text(None))
+    answer["context"] |= {"status": "already_started", **kept}
+    return answer
 
 
 def _no(code: str, sentence: str) -> Decision:

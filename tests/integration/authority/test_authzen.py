@@ -216,6 +216,34 @@ def test_in_a_batch_each_tool_is_guarded_and_a_stop_asks_no_further(fixtures: Fi
     assert fixtures.broken_invariants() == []
 
 
+@pytest.mark.parametrize("semantic", ["execute_all", "deny_on_first_deny"])
+@pytest.mark.parametrize("is_common", [True, False])
+def test_one_start_id_in_a_batch_is_told_true_once_of_an_effect(
+    fixtures: Fixtures, semantic: str, is_common: bool
+) -> None:
+    effect, other = refund(), refund()
+    context = {**effect["context"], "start_id": str(uuid.uuid4())}
+    items = [{**one, "context": context} for one in (effect, other, effect, effect)]
+    if is_common:
+        items = [{"resource": one["resource"]} for one in items]
+    shared = {**effect, "context": context} if is_common else {}
+    body = {**shared, "evaluations": items, "options": {"evaluations_semantic": semantic}}
+    wanted = [True, True, False, False] if semantic == "execute_all" else [True, True, False]
+    for _ in range(2):  # the whole request may be asked again
+        found = evaluate(fixtures, body, path=MANY)["evaluations"]
+        assert [one["decision"] for one in found] == wanted
+        assert found[2]["context"]["reason_code"] == "already_started"
+        assert found[2]["context"]["operation_id"] == found[0]["context"]["operation_id"]
+    assert statuses(fixtures) == ["started", "started"]
+
+
+def test_a_start_id_twice_in_a_batch_is_answered_as_the_first_where_that_is_no(fixtures: Fixtures) -> None:
+    body = refund(NEEDS_PERSON, start_id=str(uuid.uuid4()))
+    first, second = evaluate(fixtures, {"evaluations": [body, body]}, path=MANY)["evaluations"]
+    assert first == second
+    assert (first["decision"], first["context"]["status"]) == (False, "pending")
+
+
 def test_an_authority_without_its_database_says_nothing_that_reads_as_yes(fixtures: Fixtures) -> None:
     settings = Settings(database_url="postgresql://nobody@127.0.0.1:9/x", secret_keys=(SECRET,), pool_size=2)
     with served(settings, ReloadablePolicies(policies_dir())) as (_, app):
