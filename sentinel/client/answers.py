@@ -325,11 +325,15 @@ class ApprovalDecision:
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Whose key the client has: its tenant by id and public name, and the agent it is bound to, if it is."""
+    """Whose key the client has: its tenant by id and public name, the agent it is bound to, if it is, and its scopes.
+
+    `scopes` is empty from an authority that does not tell them.
+    """
 
     tenant_id: str
     tenant: str
     agent_id: str | None
+    scopes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +407,10 @@ def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
 
 def key_holder(body: Mapping[str, Any]) -> KeyHolder:
     """A 200 body of `key`."""
-    return KeyHolder(uuid_text(body, "tenant_id"), text(body, "tenant"), optional_text(body, "agent_id"))
+    scopes = body.get("scopes", [])
+    if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
+        malformed("scopes is not a list of texts")
+    return KeyHolder(uuid_text(body, "tenant_id"), text(body, "tenant"), optional_text(body, "agent_id"), tuple(scopes))
 
 
 def headrooms(body: Mapping[str, Any]) -> list[Headroom]:

@@ -15,13 +15,15 @@ from urllib.parse import urlsplit
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
-from sentinel.client import AsyncClient, Rejected, Unreachable
+from sentinel.client import AsyncClient, KeyHolder, Rejected, Unreachable
 from sentinel.mcp_proxy.access_tokens import AccessTokens, IssuerAway, TokenRefused
 
 SCOPE_KEY = "sentinel.agent"
 STILL_KEY = "sentinel.agent_still"
 """In a request's scope: a coroutine function that says whether what the agent presented still opens the door."""
 _METADATA = "/.well-known/oauth-protected-resource"
+_SCOPE = "guard"
+"""What a key must be allowed by itself, so that nobody does by the proxy's key what the authority would refuse to the agent's own."""
 _REMEMBERED_SECONDS = 1.0
 _MOST_REMEMBERED = 1_000
 
@@ -34,31 +36,39 @@ class AgentKeys:
     def __init__(self, url: str, own: AsyncClient) -> None:
         self._url, self._own = url, own
         self._tenant: str | None = None
-        self._known: dict[bytes, tuple[float, str | None]] = {}
+        self._known: dict[bytes, tuple[float, KeyHolder | None]] = {}
 
     async def agent_of(self, key: str) -> str | None:
         """The agent that the key is bound to; None for a key of no one agent, of another tenant, or that is not accepted.
 
-        Raises `Unreachable`.
+        Raises `TokenRefused`, of a key without the scope `guard`, and `Unreachable`.
         """
+        holder = await self._holder_of(key)
+        if holder is None or holder.agent_id is None:
+            return None
+        if _SCOPE not in holder.scopes:
+            raise TokenRefused(403, "insufficient_scope", f"the key has not the scope {_SCOPE}")
+        return holder.agent_id
+
+    async def _holder_of(self, key: str) -> KeyHolder | None:
         name, now = hashlib.sha256(key.encode()).digest(), time.monotonic()
         remembered = self._known.get(name)
         if remembered is not None and remembered[0] > now:
             return remembered[1]
-        agent = await self._asked(key)
+        holder = await self._asked(key)
         if len(self._known) >= _MOST_REMEMBERED:
             self._known.clear()
-        self._known[name] = (now + _REMEMBERED_SECONDS, agent)
-        return agent
+        self._known[name] = (now + _REMEMBERED_SECONDS, holder)
+        return holder
 
-    async def _asked(self, key: str) -> str | None:
+    async def _asked(self, key: str) -> KeyHolder | None:
         if self._tenant is None:
             self._tenant = (await self._own.key()).tenant_id
         try:
             holder = await AsyncClient(self._url, key).key()
         except (Rejected, ValueError):
             return None
-        return holder.agent_id if holder.tenant_id == self._tenant else None
+        return holder if holder.tenant_id == self._tenant else None
 
 
 class _NotAdmitted(Exception):

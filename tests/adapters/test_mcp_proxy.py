@@ -164,7 +164,7 @@ def test_a_credential_is_withheld_with_its_scheme_and_without(credential: str, s
     assert done.stdout.strip() == left
 
 
-def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(proxied: ProxyProcesses) -> None:
+def test_only_a_key_of_one_agent_of_the_tenant_that_may_guard_opens_the_proxy(proxied: ProxyProcesses) -> None:
     assert proxied.proxy is not None
     port = proxied.proxy.port or 0
 
@@ -178,7 +178,10 @@ def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(proxied: ProxyPro
 
     assert status(None) == 401 and status("sk_not_a_key") == 401
     assert status(proxied.place.fixtures.key) == 401, "the proxy's own is of no agent"
-    assert status(proxied.key) != 401
+    assert status(proxied.key) not in (401, 403)
+    for scopes in (("heartbeat",), ("check", "report", "approvals:read")):
+        lesser = proxied.place.fixtures.new_key(agent_id=proxied.agent_id, scopes=scopes)
+        assert [status(lesser), status(lesser)] == [403, 403], "the proxy's key does for nobody what their own may not"
 
 
 def test_a_server_that_dies_after_the_effect_leaves_it_in_doubt_and_the_proxy_goes_on(proxied: ProxyProcesses) -> None:

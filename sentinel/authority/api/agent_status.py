@@ -55,8 +55,8 @@ def _heartbeat_route(blueprint: Blueprint, context: Context) -> None:
 def _key_route(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/key")
     @documented(
-        "Whose key this is", description="Its own tenant and agent, for any key that is accepted; it needs no scope.",
-        responses={200: ("The tenant, and the agent it is bound to if it is.", KeySchema())}, problems=(401, 403, 429, 503),
+        "Whose key this is", description="Its own tenant, agent and scopes, for any key that is accepted; it needs no scope.",
+        responses={200: ("The tenant, the agent it is bound to if it is, and what it may do.", KeySchema())}, problems=(401, 403, 429, 503),
         security=SECURITY,
     )  # fmt: skip
     def key() -> Response:
@@ -65,6 +65,7 @@ def _key_route(blueprint: Blueprint, context: Context) -> None:
             "tenant_id": str(caller.tenant_id),
             "tenant": tenant_label_of(context.authority.pool, caller.tenant_id),
             "agent_id": caller.agent_id,
+            "scopes": sorted(caller.scopes),
         }
         return json_response(orjson.dumps({name: value for name, value in found.items() if value is not None}))
 

@@ -244,11 +244,12 @@ class HeartbeatSchema(Schema):
 
 
 class KeySchema(Schema):
-    """Whose key it is; `agent_id` only where it is bound to one."""
+    """Whose key it is and what it may do; `agent_id` only where it is bound to one."""
 
     tenant_id = fields.UUID(required=True)
     tenant = fields.String(required=True)
     agent_id = fields.String()
+    scopes = fields.List(fields.String(), required=True)
 
 
 class SwitchSchema(Schema):
