@@ -2,14 +2,15 @@
 
 Over HTTP every call has a connection of its own, opened before the operation is started, so that a server that is away costs no
 start, one call's broken connection breaks no other call, and no request goes out over a connection that has gone stale. Over stdio
-there is one process, which is started again when it is gone. Who waits for changes has a connection of its own over HTTP. Redirects are not followed.
+there is one process, which is started again when it is gone or silent, but not ended while it is in use. Who waits for changes has a
+connection of its own over HTTP. Redirects are not followed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -198,8 +199,21 @@ class HttpUpstream:
         """Nothing is kept."""
 
 
+@dataclass(slots=True)
+class _Process:
+    """A server's process, held open by `task` until `ending` is set. `users`: the calls and other requests that it is connected for."""
+
+    client: Client
+    task: asyncio.Task[None]
+    ending: asyncio.Event
+    users: int = 0
+
+
 class StdioUpstream:
-    """A server that the proxy starts as a process; `env` has its credential, beside the few variables that every such server gets."""
+    """A server that the proxy starts as a process; `env` has its credential, beside the few variables that every such server gets.
+
+    A server may answer nothing while it acts, so a silent process that is in use is not ended: a started effect would be cut off.
+    """
 
     has_headers = False
 
@@ -207,43 +221,51 @@ class StdioUpstream:
         self._parameters = StdioServerParameters(command=command[0], args=command[1:], env=dict(env))
         self._credential = CredentialFilter(env.values())
         self._lock = asyncio.Lock()
-        self._kept: tuple[Client, asyncio.Task[None], asyncio.Event] | None = None
+        self._kept: _Process | None = None
         self._subscribed = Subscribed()
         self._watching: set[Heard] = set()
         self._logging: list[LogMessages] = []
 
     @asynccontextmanager
     async def connect(self, messages: LogMessages | None = None) -> AsyncIterator[Connection]:
-        """The process that runs; another where it does not answer."""
-        async with self._lock:
+        """The process that runs; another where it does not answer and nobody else uses it."""
+        process = await self._answering()
+        process.users += 1
+        try:
+            connection = Connection(process.client, None, self._credential, messages)
             try:
-                client = await self._answering() or await self._started()
-                connection = Connection(client, None, self._credential, messages)
                 await connection.set_log_level()
             except Exception as error:
                 raise UpstreamUnavailable(reason_of(error)) from error
+            with self._logged_to(messages):
+                yield connection
+        finally:
+            process.users -= 1
+
+    @contextmanager
+    def _logged_to(self, messages: LogMessages | None) -> Iterator[None]:
         if messages is None:
-            yield connection
+            yield
             return
         self._logging.append(messages)
         try:
-            yield connection
+            yield
         finally:
             self._logging.remove(messages)
 
     @asynccontextmanager
     async def watch(self, wanted: types.SubscriptionFilter) -> AsyncIterator[AsyncIterator[ServerEvent]]:
-        """Of the process that runs, until it ends."""
-        async with self.connect() as connection:
-            heard = Heard()
-            self._watching.add(heard)
-            try:
-                async with changes_of(
-                    connection.client, wanted, heard, self._subscribed, connection.ask_quickly
-                ) as changes:
-                    yield changes
-            finally:
-                self._watching.discard(heard)
+        """Of the process that runs, until it ends. That is no use of it: it waits for nothing that the server does."""
+        connection = Connection((await self._answering()).client, None, self._credential)
+        heard = Heard()
+        self._watching.add(heard)
+        try:
+            async with changes_of(
+                connection.client, wanted, heard, self._subscribed, connection.ask_quickly
+            ) as changes:
+                yield changes
+        finally:
+            self._watching.discard(heard)
 
     async def _logged(self, message: types.LoggingMessageNotificationParams) -> None:
         # Of one agent's requests at once it does not say which one it is of: the oldest that wants it gets it.
@@ -257,34 +279,44 @@ class StdioUpstream:
 
     async def close(self) -> None:
         """End the process."""
-        if self._kept is not None:
-            _, task, ending = self._kept
-            self._kept = None
-            ending.set()
+        process, self._kept = self._kept, None
+        if process is not None:
+            process.ending.set()
             with suppress(Exception):
-                await task
+                await process.task
 
-    async def _answering(self) -> Client | None:
-        if self._kept is None:
-            return None
-        client, task, _ = self._kept
-        if not task.done():
+    async def _answering(self) -> _Process:
+        """A process that has just answered, to be used before anything is awaited. Raises `UpstreamUnavailable`."""
+        # Not under the lock: who waits for a busy server lets others wait at the same time.
+        process = self._kept
+        if process is not None and await self._answers(process) and process is self._kept:
+            return process
+        async with self._lock:
+            if process is not None and process is self._kept:
+                if process.users:
+                    raise UpstreamUnavailable("Busy")
+                await self.close()
+            try:
+                return self._kept or await self._started()
+            except Exception as error:
+                raise UpstreamUnavailable(reason_of(error)) from error
+
+    async def _answers(self, process: _Process) -> bool:
+        if not process.task.done():
             with suppress(MCPError, TimeoutError):
-                await asyncio.wait_for(client.session.list_tools(), CONNECT_SECONDS)
-                return client
-        await self.close()
-        return None
+                await asyncio.wait_for(process.client.session.list_tools(), CONNECT_SECONDS)
+                return True
+        return False
 
-    async def _started(self) -> Client:
+    async def _started(self) -> _Process:
         # In a task of its own: what opens such a connection must also close it.
         ready, ending = asyncio.get_running_loop().create_future(), asyncio.Event()
         task = asyncio.create_task(self._hold(ready, ending))
         done, _ = await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
         if ready not in done:
             await task
-        client: Client = ready.result()
-        self._kept = (client, task, ending)
-        return client
+        self._kept = _Process(ready.result(), task, ending)
+        return self._kept
 
     async def _hold(self, ready: asyncio.Future[Client], ending: asyncio.Event) -> None:
         self._subscribed = Subscribed()

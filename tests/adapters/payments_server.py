@@ -3,7 +3,8 @@
     python -m tests.adapters.payments_server NOTES [PORT]
 
 How it behaves stands in the file NOTES.behaviour and is read at each call: "works", "fails" (answers an error), "raises",
-"dies" (killed after the effect), "hangs", "waits" (answers when it behaves otherwise), "asks" (wants an answer of the client's first).
+"dies" (killed after the effect), "hangs", "waits" (answers when it behaves otherwise), "blocks" (the same, and answers nothing else
+meanwhile), "asks" (wants an answer of the client's first).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,8 @@ class Payments:
             await asyncio.sleep(600)
         while behaviour == "waits" and self._now() == "waits":
             await asyncio.sleep(0.02)
+        while behaviour == "blocks" and "blocks" in self._now():
+            time.sleep(0.02)  # as much code waits for its provider
         if behaviour == "fails":
             content: list[types.ContentBlock] = [types.TextContent(type="text", text="card_declined")]
             return types.CallToolResult(content=content, is_error=True)
