@@ -2,18 +2,21 @@
 
 A task id is the call itself, sealed: whoever holds it goes on with that call, after any restart and at any proxy with the same
 key, and nothing is kept for it. `tasks/get` asks the authority again, and sends the call once there is a permission; nothing is
-sent for a client that does not come back. Results are kept in memory for ten minutes.
+sent for a client that does not come back. Results are kept in memory for ten minutes, and that a task was cancelled for as long as
+the proxy runs: its id says nothing of an end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -25,7 +28,7 @@ from mcp import MCPError
 from pydantic import ConfigDict, Field
 
 from sentinel.mcp_proxy.answers import CallRefused, refused_result
-from sentinel.mcp_proxy.calls import GuardedCalls, Result
+from sentinel.mcp_proxy.calls import GuardedCalls, PermittedCall, Result
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 POLL_MILLISECONDS = 2_000
@@ -34,6 +37,8 @@ _KEPT_SECONDS = 600.0
 _LONGEST_ID = 6_000
 """Characters; a client may repeat the id in a header."""
 _QUICK_SECONDS = 1.0
+_MOST_CANCELLED = 100_000
+"""Some ten megabytes."""
 
 
 class TaskParams(types.RequestParams):
@@ -80,10 +85,11 @@ class TaskIds:
 
 @dataclass(slots=True)
 class _Run:
-    """A task's call that was sent, or a task that its client gave up (no run)."""
+    """A task's call on its way to the server. `is_given_up`: its client cancelled the task since."""
 
-    run: asyncio.Task[Result] | None
+    run: asyncio.Task[Result]
     noted: float = field(default_factory=time.monotonic)
+    is_given_up: bool = False
 
 
 class Tasks:
@@ -92,6 +98,7 @@ class Tasks:
     def __init__(self, calls: GuardedCalls, ids: TaskIds) -> None:
         self._calls, self._ids = calls, ids
         self._runs: dict[str, _Run] = {}
+        self._cancelled: set[bytes] = set()
 
     def create(self, agent: str, params: types.CallToolRequestParams, refused: CallRefused) -> dict[str, Any] | None:
         """The answer to a call that waits for a person; None where it cannot be a task."""
@@ -105,9 +112,7 @@ class Tasks:
         """How the task stands; goes on with its call where that is permitted now. Raises `MCPError`: no such task of this agent."""
         call = self._own(agent, task_id)
         kept = self._runs.get(task_id)
-        if kept is not None and kept.run is None:
-            return _task(task_id, call.since, "cancelled")
-        if kept is None:
+        if kept is None and not self._is_cancelled(task_id):
             params = types.CallToolRequestParams(name=call.tool, arguments=call.arguments)
             try:
                 permitted = await self._calls.ask(agent, params)
@@ -115,20 +120,31 @@ class Tasks:
                 if refused.waits_for_person:
                     return _task(task_id, call.since, "working", refused)
                 return _completed(task_id, call.since, refused_result(refused))
-            # Another poll of the same task may have come first: then the call is its.
-            kept = self._runs.get(task_id) or self._keep(task_id, self._calls.begin(permitted))
-        assert kept.run is not None
+            # Meanwhile another poll of the same task may have come first: then the call is its. Or the client has given up.
+            kept = self._runs.get(task_id)
+            if kept is None and not self._is_cancelled(task_id):
+                kept = self._begin(task_id, permitted)
+        if kept is None:
+            return _task(task_id, call.since, "cancelled")
         await asyncio.wait((kept.run,), timeout=_QUICK_SECONDS)
-        return self._stands(task_id, call.since, kept.run)
+        return _stands(task_id, call.since, kept)
 
     def cancel(self, agent: str, task_id: str) -> None:
-        """The client gives up: the proxy does not go on with the task, unless it was sent. Raises `MCPError`.
+        """The client gives up: the proxy does not go on with the task, unless it was sent. Raises `MCPError`, also for more than it can remember.
 
         The approval stays until it is decided or expires: it is not the agent's to withdraw.
         """
         self._own(agent, task_id)
-        if task_id not in self._runs:
-            self._keep(task_id, None)
+        kept = self._runs.get(task_id)
+        if kept is not None:
+            kept.is_given_up = True
+            return
+        if len(self._cancelled) >= _MOST_CANCELLED:
+            raise MCPError(code=types.INTERNAL_ERROR, message="Too many cancelled tasks; this one is not")
+        self._cancelled.add(_mark(task_id))
+
+    def _is_cancelled(self, task_id: str) -> bool:
+        return _mark(task_id) in self._cancelled
 
     def _own(self, agent: str, task_id: str) -> WaitingCall:
         call = self._ids.open(task_id)
@@ -136,30 +152,43 @@ class Tasks:
             raise MCPError(code=types.INVALID_PARAMS, message="Task not found")
         return call
 
-    def _stands(self, task_id: str, since: str, run: asyncio.Task[Result]) -> dict[str, Any]:
-        if not run.done():
-            return _task(task_id, since, "working")
-        try:
-            result = run.result()
-        except CallRefused as refused:
-            del self._runs[task_id]  # nothing was sent: the next poll asks again
-            retry = refused_result(refused)
-            later = (retry.structured_content or {}).get("retry") == "later"
-            return _task(task_id, since, "working", refused) if later else _completed(task_id, since, retry)
-        except MCPError as error:
-            return {**_task(task_id, since, "failed"), "error": {"code": error.code, "message": error.message}}
-        return _completed(task_id, since, result)
-
-    def _keep(self, task_id: str, run: asyncio.Task[Result] | None) -> _Run:
+    def _begin(self, task_id: str, permitted: PermittedCall) -> _Run:
         now = time.monotonic()
-        for old in [one for one, kept in self._runs.items() if kept.noted + _KEPT_SECONDS < now and _is_over(kept)]:
+        for old in [one for one, kept in self._runs.items() if kept.noted + _KEPT_SECONDS < now and kept.run.done()]:
             del self._runs[old]
-        kept = self._runs[task_id] = _Run(run)
+        kept = self._runs[task_id] = _Run(self._calls.begin(permitted))
+        # Before anybody waits for it: whoever does finds it forgotten.
+        kept.run.add_done_callback(partial(self._ended, task_id, kept))
         return kept
 
+    def _ended(self, task_id: str, kept: _Run, run: asyncio.Task[Result]) -> None:
+        """Forget a run that was refused before anything was sent: the next poll asks again, unless the client has given up."""
+        if run.cancelled() or not isinstance(run.exception(), CallRefused):
+            return
+        if self._runs.get(task_id) is kept:
+            del self._runs[task_id]
+        if kept.is_given_up:
+            self._cancelled.add(_mark(task_id))
 
-def _is_over(kept: _Run) -> bool:
-    return kept.run is None or kept.run.done()
+
+def _mark(task_id: str) -> bytes:
+    return hashlib.sha256(task_id.encode()).digest()
+
+
+def _stands(task_id: str, since: str, kept: _Run) -> dict[str, Any]:
+    if not kept.run.done():
+        return _task(task_id, since, "working")
+    try:
+        result = kept.run.result()
+    except CallRefused as refused:
+        if kept.is_given_up:
+            return _task(task_id, since, "cancelled")
+        retry = refused_result(refused)
+        later = (retry.structured_content or {}).get("retry") == "later"
+        return _task(task_id, since, "working", refused) if later else _completed(task_id, since, retry)
+    except MCPError as error:
+        return {**_task(task_id, since, "failed"), "error": {"code": error.code, "message": error.message}}
+    return _completed(task_id, since, result)
 
 
 def _completed(task_id: str, since: str, result: Result) -> dict[str, Any]:

@@ -1,0 +1,23 @@
+"""Tasks that are polled and cancelled in inconvenient orders."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from tests.adapters.proxy_processes import python_of
+from tests.support.adapter_environments import REPO, environment_variables
+
+
+def test_a_cancelled_task_stays_so_and_polls_at_once_agree() -> None:
+    command = [python_of("mcp_proxy"), "-m", "tests.adapters.task_polls"]
+    done = subprocess.run(command, cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == {
+        "later": ["cancelled", "completed", "completed", "cancelled"],
+        "two polls of a refused call": ["working", "working"], "cancelled before it was refused": ["cancelled", "cancelled"],
+        "asked again": ["cancelled"], "cancelled while it was asked": ["cancelled", "cancelled"],
+        "cancelled after it was sent": ["completed", "completed"],
+        "one too many": ["Too many cancelled tasks; this one is not", "completed"],
+        "calls": ["other", "third", "sent", "full"],
+    }  # fmt: skip
