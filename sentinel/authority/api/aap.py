@@ -22,6 +22,7 @@ from sentinel.authority.api.aap_wire import (
     RequestStatus,
     outcome_of,
     refused,
+    refused_since,
     rendered,
     stored_question,
     submission_of,
@@ -145,7 +146,7 @@ class AapRoutes:
         key = _key_of(request)
         if row.consumed_at is not None:
             return _only_of(row, key)
-        if row.cancelled_at is not None or row.refusal is not None:
+        if row.cancelled_at is not None or self._refusal_of(row) is not None:
             raise AapConflict("not_approved", "the request is not approved")
         if self._clock() >= row.deadline_at:
             raise AapConflict("approval_expired", "the time of the request is over")
@@ -218,8 +219,9 @@ class AapRoutes:
             return RequestStatus("approved", row.decided_at, row.expires_at)
         if row.cancelled_at is not None:
             return RequestStatus("cancelled", row.cancelled_at)
-        if row.refusal is not None:
-            return RequestStatus("denied", row.created_at, note=row.refusal)
+        refusal = self._refusal_of(row)
+        if refusal is not None:
+            return RequestStatus("denied", row.created_at, note=refusal)
         if self._clock() >= row.deadline_at:
             return RequestStatus("expired", row.deadline_at)
         if row.question is None:
@@ -228,6 +230,12 @@ class AapRoutes:
         if found.recorded is None:
             return RequestStatus("denied", row.created_at, note=found.refusal)
         return await self._status_of(row, found.recorded)
+
+    def _refusal_of(self, row: AapRequest) -> str | None:
+        """Why the table refuses the request: when it was submitted, or now, what no policy is asked about."""
+        if row.refusal is not None or row.question is not None:
+            return row.refusal
+        return refused_since(row, self._context.tools.current)
 
     async def _status_of(self, row: AapRequest, found: Recorded) -> RequestStatus:
         if found.status == "pending":

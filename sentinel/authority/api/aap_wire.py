@@ -160,6 +160,15 @@ def stored_question(row: AapRequest) -> Operation:
     return operation_of(json.loads(row.question), row.agent_id)
 
 
+def refused_since(row: AapRequest, table: ToolTable) -> str | None:
+    """Why a call that the table let run unguarded may not be made by the table of now; None where it still may."""
+    asked = json.loads(row.submission)
+    mapping = table.find(asked.get("server", LOCAL), asked["tool"])
+    if mapping is None or mapping.hidden:
+        return "unmapped_tool: the tool is no longer mapped"
+    return None if mapping.action is None else "guarded_since: the tool is guarded now; submit the call anew"
+
+
 def rendered(row: AapRequest, now: RequestStatus) -> bytes:
     """The request as its client checks it: everything submitted, and how it stands."""
     found: dict[str, Any] = {

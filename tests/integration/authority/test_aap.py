@@ -18,6 +18,8 @@ from sentinel.authority.api.aap import AapRoutes
 from sentinel.authority.api.aap_wire import RequestStatus
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.halts import set_halt
+from sentinel.policy.source import ReloadedFile
+from sentinel.tools.parse import parse_tool_table
 from tests.support.fixtures import Fixtures, unique
 from tests.support.harness import at_once, decide, let_approvals_expire, let_permits_expire
 
@@ -209,6 +211,39 @@ def test_an_unguarded_tool_is_approved_without_an_operation(instance: Instance) 
     assert instance.consume(asked["id"], "c").json["consumption"]
     assert instance.outcome(asked["id"], "failed", note="no").json["consumption"]["outcome"]["note"] == "no"
     assert instance.fixtures.one("select count(*) from sentinel.operations") == 0
+
+
+@pytest.mark.parametrize(
+    ("since", "code_of_note"),
+    [
+        ("action: gift_card.issue\n    key: '\"k:\" + call.digest'", "guarded_since"), ("hidden: true", "unmapped_tool"),
+        (None, "unmapped_tool"),
+    ],
+)  # fmt: skip
+def test_an_unguarded_tools_request_is_approved_only_while_the_table_says_so(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, since: str | None, code_of_note: str
+) -> None:
+    body = call(tool="list_customers", arguments={}, timeout="30d")
+    asked, consumed = instance.made(body), instance.made(body)
+    assert asked["status"] == "approved"
+    assert instance.consume(consumed["id"], "c").status_code == 200
+    tool = "" if since is None else f"  - server: stripe\n    tool: list_customers\n    {since}\n"
+    _let_the_table_be(monkeypatch, tool)
+    found = instance.show(asked["id"])
+    assert found["status"] == "denied" and found["decision"]["note"].startswith(f"{code_of_note}: ")
+    assert code(instance.consume(asked["id"])) == (409, "not_approved")
+    assert instance.show(consumed["id"])["status"] == "approved", "what was done was done"
+    assert instance.consume(consumed["id"], "c").status_code == 200
+
+
+def _let_the_table_be(monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    """`tools.yaml` with this tool, or without any but one of another server."""
+    other = "  - server: other\n    tool: look\n    unguarded: It only reads.\n"
+    table = parse_tool_table(f"tools:\n{other}{tool}")
+    as_read = ReloadedFile.current.fget
+    assert as_read is not None
+    now = property(lambda self: table if self.path.name == "tools.yaml" else as_read(self))
+    monkeypatch.setattr(ReloadedFile, "current", now)
 
 
 def test_the_agents_reasoning_is_neither_a_fact_nor_part_of_what_is_decided(instance: Instance) -> None:
