@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.authority.reasons import reason_text
 from sentinel.core.money import parse_money
-from sentinel.core.wording import counted
+from sentinel.core.wording import counted, named
 from sentinel.export.cloud_events import REQUESTED, EventMessage, FeedEvent, messages_of
 from sentinel.export.deliveries import Claim, Resend
 from sentinel.platform.outbound.mail import Mail, Mailer
@@ -20,9 +20,13 @@ from sentinel.platform.outbound.slack import SlackWebhook, slack_text
 
 
 def notice_lines(data: Mapping[str, Any], console_url: str) -> list[str]:
-    """What is asked, by whom, why a person has to look, until when, and where. Identifiers, amounts and our own sentences alone."""
+    """What is asked, by whom, why a person has to look, until when, and where. Identifiers, amounts and our own sentences alone.
+
+    The one link is ours: what agents choose, their own name and what stands for a pattern's `*` in an action, becomes none.
+    """
     amount = data.get("amount")
-    what = f"{data.get('action')} by {data.get('agent_id')}" + (f", {parse_money(**amount)}" if amount else "")
+    what = f"{named(str(data.get('action')))} by {named(str(data.get('agent_id')))}"
+    what += f", {parse_money(**amount)}" if amount else ""
     people = data.get("required_people", 1)
     return [
         f"Approval wanted: {what}",

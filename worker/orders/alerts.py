@@ -21,6 +21,7 @@ from psycopg.rows import class_row, scalar_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable
+from sentinel.core.wording import unlinked
 from sentinel.platform.outbound.public_addresses import PublicHttpClient, public_client
 from sentinel.platform.outbound.slack import SlackWebhook, slack_text
 from sentinel.store.database import Pool, first_line
@@ -156,8 +157,8 @@ def _worded(signal: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line that Slack does not interpret."""
-    return slack_text(one_line(text, _MAX_SUMMARY))
+    """One line that Slack does not interpret, and makes no link of."""
+    return slack_text(unlinked(one_line(text, _MAX_SUMMARY)))
 
 
 def pause_seconds(attempts: int, spread: float = 0.0) -> float:

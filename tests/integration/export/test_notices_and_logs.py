@@ -24,7 +24,7 @@ from sentinel.export.settings import ExportSettings, load_export_settings
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.event_receiver import answers
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
-from tests.support.fixtures import Fixtures, guard_body
+from tests.support.fixtures import Fixtures, guard_body, unique
 from tests.support.scripted_server import ScriptedServer
 
 CONSOLE = "https://console.shop.example/"
@@ -98,7 +98,7 @@ def test_a_channel_is_told_of_an_approval_with_a_link_and_nothing_that_approves(
     assert server.asked[0].body == server.asked[1].body
     assert list(server.asked[0].json) == ["text"], "text alone: no button"
     text = server.asked[0].json["text"]
-    assert text.startswith("*Approval wanted: refund.create by retail-refund-agent, 900.00 USD*\nWhy: The amount ")
+    assert text.startswith('*Approval wanted: "refund. create" by retail-refund-agent, 900.00 USD*\nWhy: The amount ')
     assert re.search(r", until 20\d\d-\d\d-\d\d \d\d:\d\d UTC\n", text)
     assert text.endswith(f"{CONSOLE}ops/approvals/{answer['approval_id']}")
     (row,) = [
@@ -123,12 +123,33 @@ def test_a_mailbox_is_told_of_an_approval(export: Export, monkeypatch: pytest.Mo
     ((mail, to),) = handed_in
     assert (to, mail["Subject"]) == (
         "desk@shop.example",
-        "Approval wanted: refund.create by retail-refund-agent, 900.00 USD",
+        'Approval wanted: "refund. create" by retail-refund-agent, 900.00 USD',
     )
     assert f"{CONSOLE}ops/approvals/{answer['approval_id']}" in mail.get_content()
     assert mail["Message-ID"] == f"<{answer['decision_event_id']}.approval-requested@shop.example>", (
         "the same at every try"
     )
+
+
+def test_a_notices_one_link_is_ours_whatever_an_agent_calls_itself(
+    export: Export, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_in: list[EmailMessage] = []
+    monkeypatch.setattr(smtplib.SMTP, "connect", lambda self, host, port: (220, b"ready"))
+    monkeypatch.setattr(smtplib.SMTP, "send_message", lambda self, mail, sender, to: handed_in.append(mail))
+    sender = sender_with(
+        export, slack_webhook_url=f"{server.url}/T/B/secret", mail_to="desk@shop.example", smtp_host="mail.shop.example",
+        smtp_from="sentinel@shop.example", smtp_security="none",
+    )  # fmt: skip
+    asked = {**guard_body(unique("link"), value=900), "agent_id": "https://evil.example/ops/approvals/1"}
+    approval_id = export.fixtures.post("action/guard", asked).json["approval_id"]
+    send(export, sender)
+    ((mail,), (posted,)) = handed_in, server.asked
+    who = 'by "https:// evil. example/ ops/ approvals/ 1", 900.00 USD'
+    assert mail["Subject"].endswith(who) and who in posted.json["text"]
+    for text in (mail["Subject"], mail.get_content(), posted.json["text"]):
+        ours = f"{CONSOLE}ops/approvals/{approval_id}"
+        assert re.findall(r"\S*\w[.:/@]+[A-Za-z]\S*", text.replace(ours, "")) == []
 
 
 def test_a_mail_server_is_handed_one_mail_for_each_approval(export: Export) -> None:

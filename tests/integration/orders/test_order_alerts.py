@@ -194,6 +194,14 @@ def test_a_message_is_bounded_and_has_no_line_of_a_strangers(desk: Desk) -> None
     assert len(text) < 12_000
 
 
+def test_a_strangers_text_makes_no_link_in_a_message() -> None:
+    details = {"signals": [{"code": "note", "detail": "ask @here at http://evil.example/ops or 12.50 USD"}]}
+    told = text_of(Alert(uuid.uuid4(), "order_held", "demo", "www.evil.example", "held", details, 1))
+    assert told.splitlines() == [
+        "*held*", "order www. evil. example of demo", "• note: ask @ here at http:// evil. example/ ops or 12.50 USD",
+    ]  # fmt: skip
+
+
 # The simulated shop --------------------------------------------------------------------------------------------------
 
 
