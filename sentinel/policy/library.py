@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class PolicyLibrary:
 
 
 class ReloadablePolicies:
-    """The library in use. `reload` swaps it in one step, or leaves it and raises.
+    """The library in use. `reload` swaps it in one step, or leaves it and raises. Safe for threads: the last to read is in force.
 
     `library` is the last good one. Take it once per request, so that one request sees one set.
     """
@@ -68,12 +69,15 @@ class ReloadablePolicies:
         Without `totals` the policies are those of `PolicyLibrary.without_totals`.
         """
         self.directory, self._totals = directory, totals
+        self._reloading = threading.Lock()
         self.library = self._load()
 
     def reload(self) -> PolicyLibrary:
         """Read the folder again. On `PolicyError` the last good library stays in use."""
-        self.library = self._load()
-        return self.library
+        # The folder is read under the lock: who began earlier would else put older policies over newer ones.
+        with self._reloading:
+            self.library = self._load()
+            return self.library
 
     def _load(self) -> PolicyLibrary:
         library = PolicyLibrary.load(self.directory)

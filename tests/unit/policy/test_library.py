@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,32 @@ def test_a_bad_file_at_reload_keeps_the_last_good_set(tmp_path: Path) -> None:
     path.write_text(POLICY.replace('USD: "10.00"', 'USD: "11.00"'))
     assert holder.reload() is holder.library
     assert holder.library.policies[0].digest != first.policies[0].digest
+
+
+def test_of_two_reloads_at_once_the_newer_policies_are_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sample.yaml"
+    path.write_text(POLICY)
+    holder = ReloadablePolicies(tmp_path)
+    honest, is_read, is_over = PolicyLibrary.load, threading.Event(), threading.Event()
+
+    def slow(folder: Path) -> PolicyLibrary:
+        library = honest(folder)
+        if not is_read.is_set():
+            is_read.set()
+            is_over.wait(1)  # compiling takes longer than that of who began later
+        return library
+
+    monkeypatch.setattr(PolicyLibrary, "load", slow)
+    older = threading.Thread(target=holder.reload)
+    older.start()
+    assert is_read.wait(30)
+    path.write_text(POLICY.replace('USD: "10.00"', 'USD: "11.00"'))
+    holder.reload()
+    is_over.set()
+    older.join()
+    assert holder.library.policies[0].digest == honest(tmp_path).policies[0].digest
 
 
 def test_the_first_load_needs_a_good_set(tmp_path: Path) -> None:
