@@ -18,6 +18,7 @@ from typing import Protocol
 import orjson
 
 from sentinel.core.customer_text import language_of, moment_text, money_text, visible_text
+from sentinel.core.wording import unlinked
 from sentinel.platform.outbound.mail import Mail, Mailer, SmtpAccount
 from worker.refunds.confirmations import Confirmations, Undelivered
 from worker.refunds.settings import WorkerSettings
@@ -68,13 +69,13 @@ def confirm_message(
     *, confirmation_id: uuid.UUID, language: str | None, contact: str | None, scenario: str, amount_minor: int,
     currency: str, order_ref: str | None, expires_at: datetime, link: str,
 ) -> Message:  # fmt: skip
-    """The message of a card; the order's name is foreign text and written plainly."""
+    """The message of a card; the order's name is foreign text and written plainly, so that the card's is the only link."""
     spoken = language_of(language)
     words = CATALOGUES[spoken]
     amount = money_text(amount_minor, currency, spoken)
     facts = [words["coupon" if scenario == "compensation" else "amount"].format(amount=amount)]
     if order_ref:
-        facts.append(words["order"].format(order=visible_text(order_ref)))
+        facts.append(words["order"].format(order=unlinked(visible_text(order_ref))))
     until = words["until"].format(until=moment_text(expires_at, spoken))
     paragraphs = (
         words["greeting"],

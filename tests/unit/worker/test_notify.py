@@ -61,6 +61,12 @@ def test_a_message_says_amount_order_end_and_link_in_the_customers_language() ->
     assert "Coupon worth: €980.00" in message(language="en", scenario="compensation").text
 
 
+def test_an_orders_name_is_no_second_link() -> None:
+    told = message(order_ref="https://evil.example/pay?now").text
+    assert "https:// evil. example/ pay?now" in told
+    assert told.count("https://") == 2 and LINK in told
+
+
 def test_a_printed_message_holds_nothing_that_only_its_customer_may_see() -> None:
     printed = repr(message())
     assert str(CARD) in printed
