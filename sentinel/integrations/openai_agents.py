@@ -8,18 +8,19 @@
             result = await Runner.run(agent, state)
 
 `state.approve` is no approval, sticky or not: each call asks the authority before it runs. What the model is told of a refusal
-is the tool's output.
+is the tool's output. A tool with a `needs_approval` of its own is left to the program, whose question is not the authority's.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from decimal import Decimal
 from typing import Any
+from weakref import WeakSet
 
 from agents import Agent, FunctionTool, RunContextWrapper, RunState
-from agents.tool import maybe_invoke_function_tool_failure_error_function
+from agents.items import ToolApprovalItem
+from agents.tool import maybe_invoke_function_tool_failure_error_function as failure_message
 from agents.tool_context import ToolContext
 
 from sentinel.client.errors import ClientError
@@ -27,20 +28,29 @@ from sentinel.integrations.refusals import refusal_message
 from sentinel.integrations.tool_guard import CallNames, Refused, ToolGuard
 from sentinel.tools.mapping import parse_arguments
 
+_made: WeakSet[Any] = WeakSet()
+"""What `protect` put into tools: by these functions a protected tool is known, also in a clone of its agent."""
+
 
 def protect_agent(agent: Agent[Any], guard: ToolGuard) -> Agent[Any]:
     """A copy of the agent with all its tools protected. Raises `ValueError` for tools that run elsewhere and cannot be."""
-    if agent.mcp_servers or agent.handoffs:
+    others = [tool.name for tool in agent.tools if getattr(tool, "_is_agent_tool", False)]
+    if agent.mcp_servers or agent.handoffs or others:
         raise ValueError(
-            "tools of MCP servers and of other agents are not protected: protect each agent, and proxy the servers"
+            f"tools of MCP servers and of other agents {others} are not protected: proxy the servers, protect each agent,"
+            " and where one is a tool of another, add it to tools that `protect` made"
         )
     return agent.clone(tools=[protect(tool, guard) for tool in agent.tools])
 
 
 def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
-    """A copy of the function tool that asks before it runs. Raises `ValueError` for a hosted tool."""
+    """A copy of the function tool that asks before it runs. Raises `ValueError` for a hosted tool, and for one that asks already."""
     if not isinstance(tool, FunctionTool):
         raise ValueError(f"{type(tool).__name__} runs outside this process and cannot be protected")
+    if tool.needs_approval is not False:
+        raise ValueError(
+            f"{tool.name} has a needs_approval of its own: let the policy ask a person, or leave this tool unprotected"
+        )
     # A copy without a formatter of errors, so that a failure is seen as one and not as a sentence for the model.
     raising = dataclasses.replace(tool, _failure_error_function=None, _use_default_failure_error_function=False)
 
@@ -50,15 +60,14 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
 
         try:
             given = parse_arguments(text)
+        except ClientError as malformed:
+            return refusal_message(malformed)
+        try:
             # The group of a run is what its traces call a conversation.
             names = CallNames(context.tool_call_id, context.run_config and context.run_config.group_id)
             attempted = await guard.attempt_async(tool.name, given, call, named=names)
-        except ClientError as malformed:
-            return refusal_message(malformed)
-        except Exception as error:
-            told = await maybe_invoke_function_tool_failure_error_function(
-                function_tool=tool, context=context, error=error
-            )
+        except Exception as error:  # the tool's own, whatever its class: it may have done its effect
+            told = await failure_message(function_tool=tool, context=context, error=error)
             if told is None:
                 raise
             return told
@@ -67,22 +76,36 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
     async def needs_approval(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
         return await guard.approval_wanted(tool.name, arguments) is not None
 
+    _made.update((invoke, needs_approval))
     return dataclasses.replace(tool, on_invoke_tool=invoke, needs_approval=needs_approval)
 
 
 async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[str]:
-    """Approve the interruptions whose approval is decided, either way; the ids of those that still wait.
+    """Approve the interruptions of protected tools whose approval is decided, either way; the ids of those that still wait.
 
-    A rejected one is let go on too: the authority refuses it again, and the model is told why.
+    A rejected one is let go on too: the authority refuses it again, and the model is told why. Interruptions of other tools
+    stay what they are: whether those run is for the program to ask.
     """
     waiting = []
-    for item in state.get_interruptions():
+    for item in filter(_is_of_protected, state.get_interruptions()):
         approval_id = await guard.approval_wanted(item.name or "", _arguments(item.arguments))
         if approval_id is None:
             state.approve(item)
         else:
             waiting.append(approval_id)
     return waiting
+
+
+def _is_of_protected(item: ToolApprovalItem) -> bool:
+    """Is it a call of one of our function tools? Another tool may have the name of one, or approve by the same way."""
+    raw = item.raw_item
+    kind = raw.get("type") if isinstance(raw, dict) else raw.type
+    named = [tool for tool in item.agent.tools if tool.name == item.name]
+    return kind == "function_call" and named != [] and all(map(_is_protected, named))
+
+
+def _is_protected(tool: Any) -> bool:
+    return isinstance(tool, FunctionTool) and tool.on_invoke_tool in _made and tool.needs_approval in _made
 
 
 def _arguments(text: str | None) -> dict[str, Any]:
@@ -94,10 +117,4 @@ def _arguments(text: str | None) -> dict[str, Any]:
 
 def _text(text: str, given: dict[str, Any], arguments: dict[str, Any]) -> str:
     """The arguments as JSON; the model's own text where nothing was injected."""
-    return text if arguments == given else json.dumps(arguments, default=_number)
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return float(value)
-    raise TypeError(type(value).__name__)
+    return text if arguments == given else json.dumps(arguments, default=float)  # a `Decimal`, as the digest has it

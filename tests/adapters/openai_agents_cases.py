@@ -1,0 +1,127 @@
+"""Runs of the OpenAI Agents SDK with tools that are protected, and others that are not: one JSON object on standard output.
+
+python -m tests.adapters.openai_agents_cases URL
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from agents import Agent, FunctionTool, Runner, RunState, function_tool
+from agents.items import ToolCallOutputItem
+from agents.testing import ScriptedModel, assistant_message, function_call
+
+from sentinel.client import Client, NoAnswerKind, Unreachable
+from sentinel.integrations import ToolGuard
+from sentinel.integrations.openai_agents import approve_decided, protect, protect_agent
+from sentinel.tools.parse import parse_tool_table
+
+TABLE = parse_tool_table(
+    """
+tools:
+  - server: local
+    tool: pay
+    action: gift_card.issue
+    arguments: {order: {type: string}, copies: {type: int, required: false}}
+    key: '"pay:" + args.order'
+    params:
+      amount: {minor: '100', currency: '"USD"'}
+      risk.duplicate_refund: 'false'
+      risk.stale_window: 'false'
+      risk.suspicious_reason: 'false'
+      risk.customer_attempts_24h: '1'
+  - {server: local, tool: wipe, unguarded: It only reads.}
+"""
+)
+
+
+class Cases:
+    """Each case is what was called, what the model was told, and what else it is about."""
+
+    def __init__(self, url: str) -> None:
+        self.guard = ToolGuard(TABLE, Client(url, "key", agent_id="agent", retries=0))
+        self.called: list[Any] = []
+
+    def tool(self, name: str, *, breaks: Exception | None = None, **options: Any) -> FunctionTool:
+        """A tool that notes its calls."""
+
+        def run(order: str, copies: int | None = 50) -> str:
+            self.called.append([name, order, copies])
+            if breaks is not None:
+                raise breaks
+            return "done"
+
+        return function_tool(run, name_override=name, description_override="x", strict_mode=False, **options)
+
+    def agent(self, tools: list[Any], *calls: Any, name: str = "agent") -> Agent[Any]:
+        """An agent whose model makes these calls, one after another."""
+        turns = [[function_call(tool, given, call_id=f"call_{tool}")] for tool, given in calls]
+        return Agent(name=name, tools=tools, model=ScriptedModel([*turns, [assistant_message("ready")]]))
+
+    async def run(self, agent: Agent[Any], *, kept: bool = False) -> dict[str, Any]:
+        """A run that is gone on with once, as the module's text says; `kept`: its state was JSON meanwhile."""
+        result = await Runner.run(agent, "go")
+        if result.interruptions:
+            state = result.to_state()
+            if kept:
+                state = await RunState.from_json(agent, state.to_json())
+            await approve_decided(state, self.guard)
+            result = await Runner.run(agent, state)
+        told = [str(item.output) for item in result.new_items if isinstance(item, ToolCallOutputItem)]
+        return {"waiting": [item.name for item in result.interruptions], "called": self.called, "told": told}
+
+    async def own_question(self) -> dict[str, Any]:
+        """A tool that the program asks about, beside one that is protected."""
+        tools = [protect(self.tool("pay"), self.guard), self.tool("delete", needs_approval=True)]
+        return await self.run(self.agent(tools, ("delete", {"order": "o1"})))
+
+    async def own_question_kept(self) -> dict[str, Any]:
+        tools = [protect(self.tool("pay"), self.guard), self.tool("delete", needs_approval=True)]
+        return await self.run(self.agent(tools, ("delete", {"order": "o1"})), kept=True)
+
+    async def question_of_an_inner_agent(self) -> dict[str, Any]:
+        inner = self.agent([self.tool("delete", needs_approval=True)], ("delete", {"order": "o1"}), name="inner")
+        tools = [protect(self.tool("pay"), self.guard), inner.as_tool("ask_inner", "x")]
+        return await self.run(self.agent(tools, ("ask_inner", {"input": "go"})))
+
+    async def refused(self) -> dict[str, Any]:
+        """What cannot be protected, with the words of the error."""
+        inner = self.agent([self.tool("delete", needs_approval=True)], name="inner")
+
+        async def sometimes(*given: Any) -> bool:
+            return False
+
+        return {
+            "always": refusal(lambda: protect(self.tool("wipe", needs_approval=True), self.guard)),
+            "sometimes": refusal(lambda: protect(self.tool("wipe", needs_approval=sometimes), self.guard)),
+            "twice": refusal(lambda: protect(protect(self.tool("pay"), self.guard), self.guard)),
+            "agent": refusal(lambda: protect_agent(self.agent([inner.as_tool("wipe", "x")]), self.guard)),
+        }
+
+    async def own_error(self) -> dict[str, Any]:
+        """The tool asks an authority of its own, which is silent."""
+        broken = self.tool("pay", breaks=Unreachable(NoAnswerKind.TIMEOUT, "no answer in time"))
+        return await self.run(protect_agent(self.agent([broken], ("pay", {"order": "o2"})), self.guard))
+
+
+def refusal(protected: Callable[[], Any]) -> str:
+    """The words of a `ValueError`."""
+    try:
+        protected()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def main() -> None:
+    """Every case, with new tools for each."""
+    names = [name for name, made in vars(Cases).items() if asyncio.iscoroutinefunction(made) and name != "run"]
+    print(json.dumps({name: asyncio.run(getattr(Cases(sys.argv[1]), name)()) for name in names}))
+
+
+if __name__ == "__main__":
+    main()

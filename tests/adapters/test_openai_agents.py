@@ -1,0 +1,56 @@
+"""OpenAI Agents SDK: only what is protected is answered by the authority, and what a tool does itself is told as its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.support.adapter_environments import NotInstalled, environment_variables, interpreter_of
+from tests.support.fake_authority import FakeAuthority
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Any]:
+    """What each run of `openai_agents_cases` came to."""
+    try:
+        python = interpreter_of("openai_agents")
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    with FakeAuthority().running() as authority:
+        done = subprocess.run(
+            [str(python), "-m", "tests.adapters.openai_agents_cases", authority.url], capture_output=True, text=True,
+            timeout=120, check=False, env=environment_variables(),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        outcomes = {key: operation.outcome for key, operation in authority.operations.items()}
+    return {**json.loads(done.stdout), "outcomes": outcomes}
+
+
+@pytest.mark.parametrize(
+    ("case", "asked"),
+    [("own_question", "delete"), ("own_question_kept", "delete"), ("question_of_an_inner_agent", "delete")],
+)
+def test_a_tool_that_is_not_protected_is_not_approved_with_those_that_are(
+    cases: dict[str, Any], case: str, asked: str
+) -> None:
+    assert cases[case] == {"waiting": [asked], "called": [], "told": []}
+
+
+@pytest.mark.parametrize("kind", ["always", "sometimes"])
+def test_a_tool_with_a_question_of_its_own_is_not_protected_without_it(cases: dict[str, Any], kind: str) -> None:
+    assert "needs_approval of its own" in cases["refused"][kind]
+
+
+def test_a_tool_is_not_protected_twice_and_an_agent_is_no_tool_to_protect(cases: dict[str, Any]) -> None:
+    assert cases["refused"]["twice"] and "protect each agent" in cases["refused"]["agent"]
+
+
+def test_an_error_of_the_tool_itself_is_not_told_as_a_call_that_was_not_made(cases: dict[str, Any]) -> None:
+    found = cases["own_error"]
+    assert found["called"] == [["pay", "o2", 50]] and cases["outcomes"]["pay:o2"] == "error"
+    assert "Not executed" not in str(found["told"]) and "An error occurred while running the tool" in str(found["told"])
