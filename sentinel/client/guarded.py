@@ -109,12 +109,14 @@ class Guarded(_Run):
         return False
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The decorator form: each call of `function` is one guarded run."""
+        """The decorator form: each call of `function` is one guarded run. Raises `TypeError` for one that is not over when it returns."""
+        if runs_as(function) != "plain":
+            raise TypeError(f"{function!r} is not over when it returns: guard a coroutine function by an AsyncClient")
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             with Guarded(self._client, self._question_of_call(*args, **kwargs), self._wait_seconds):
-                return function(*args, **kwargs)
+                return finished(function(*args, **kwargs))
 
         return run
 
@@ -150,12 +152,14 @@ class AsyncGuarded(_Run):
         return False
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        """The decorator form for a coroutine function."""
+        """The decorator form for a coroutine function. Raises `TypeError` for a generator function."""
+        if runs_as(function) == "generator":
+            raise TypeError(f"{function!r} is a generator function, which is not over when it returns")
 
         @functools.wraps(function)
         async def run(*args: P.args, **kwargs: P.kwargs) -> R:
             async with AsyncGuarded(self._client, self._question_of_call(*args, **kwargs), self._wait_seconds):
-                return await function(*args, **kwargs)
+                return finished(await function(*args, **kwargs))
 
         return run
 
@@ -214,6 +218,32 @@ def guarded(
     }  # fmt: skip
     kind = Guarded if isinstance(client, Client) else AsyncGuarded
     return kind(client, question, wait_seconds)
+
+
+def runs_as(function: Callable[..., Any]) -> Literal["plain", "coroutine", "generator"]:
+    """What a call of the function (or of an object that is called like one) gives: its result, or something that runs only later."""
+    import inspect  # for who decorates: it takes longer than the rest of the client
+
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "generator"
+    return "coroutine" if inspect.iscoroutinefunction(function) else "plain"
+
+
+def finished(result: R) -> R:
+    """The result of a call that is over. Raises `TypeError` for a coroutine, an awaitable or a generator: its effect is still to come."""
+    import inspect
+
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(
+            f"a guarded call returned a {type(result).__name__}, which would run after its outcome is reported"
+        )
+    return result
 
 
 def outcome_of(answer: GuardAnswer, error: str | None) -> Outcome:

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from sentinel.client.guarded import runs_as
 from sentinel.integrations.tool_guard import ToolGuard
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,10 +22,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 def guarded_tool(guard: ToolGuard, *, name: str | None = None) -> Callable[[F], F]:
     """A decorator: each call is the tool `name` (the function's own if None) with its arguments by their parameter's names.
 
-    A default counts as an argument like any other. Raises `TypeError` for a function whose arguments have no names.
+    A default counts as an argument like any other. Raises `TypeError` for a function whose arguments have no names, and for a
+    generator function, whose body would run after its outcome is reported.
     """
 
     def decorate(function: F) -> F:
+        runs = runs_as(function)
+        if runs == "generator":
+            raise TypeError(f"{function!r} is a generator function: a guarded tool is over when it returns")
         signature = inspect.signature(function)
         _require_names(signature)
         tool = name or function.__name__
@@ -34,7 +39,7 @@ def guarded_tool(guard: ToolGuard, *, name: str | None = None) -> Callable[[F], 
             bound.apply_defaults()
             return _by_name(signature, bound.arguments)
 
-        if inspect.iscoroutinefunction(function):
+        if runs == "coroutine":
 
             @functools.wraps(function)
             async def run_async(*args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sentinel.client import Client, ClientError, GuardAnswer, guarded
+from sentinel.client.guarded import finished
 from sentinel.client.transport import open_span
 from sentinel.integrations.refusals import refusal_details
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
@@ -147,7 +148,7 @@ class ToolGuard:
             except ClientError as refusal:
                 return _refused(span, refusal)
             _tell(span, asked, answer)
-            result = call({**arguments, **stack.enter_context(_running(asked, answer))})
+            result = finished(call({**arguments, **stack.enter_context(_running(asked, answer))}))
             if run and failed(result):
                 run.failure = "ToolFailed"
             return Ran(result)
@@ -166,7 +167,7 @@ class ToolGuard:
             except ClientError as refusal:
                 return _refused(span, refusal)
             _tell(span, asked, answer)
-            result = await call({**arguments, **stack.enter_context(_running(asked, answer))})
+            result = finished(await call({**arguments, **stack.enter_context(_running(asked, answer))}))
             if run and failed(result):
                 run.failure = "ToolFailed"
             return Ran(result)

@@ -21,7 +21,8 @@ export interface GuardedOptions extends Omit<GuardQuestion, "action" | "startId"
  *
  * Throws `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`, `KeyConflict`, `Rejected` or `Unreachable`
  * before the effect. What the effect throws is reported as an error, which puts the operation in doubt, and goes on. An
- * aborted `signal` gives up whatever comes before the effect; the effect itself has to look at it.
+ * aborted `signal` gives up whatever comes before the effect; the effect itself has to look at it. A generator is no effect:
+ * it would run after its outcome is reported.
  */
 export async function guarded<Result>(
   client: Client,
@@ -30,6 +31,7 @@ export async function guarded<Result>(
   effect: (answer: GuardAnswer) => Result | PromiseLike<Result>,
 ): Promise<Result> {
   if (typeof effect !== "function") throw new TypeError("the effect must be a function");
+  if (/GeneratorFunction\]$/.test(formOf(effect))) throw new TypeError("the effect must not be a generator function");
   const answer = await permitted(client, { ...options, action }, options);
   const start = { signal: options.signal, actWithinSeconds: options.actWithinSeconds };
   await client.start(answer, crypto.randomUUID(), start).catch((error: unknown) => {
@@ -39,6 +41,7 @@ export async function guarded<Result>(
   try {
     options.signal?.throwIfAborted();
     result = await effect(answer);
+    if (/Generator\]$/.test(formOf(result))) throw new TypeError("the effect returned a generator, which has not run yet");
   } catch (error) {
     await report(client, answer, options, nameOf(error));
     throw error;
@@ -94,6 +97,11 @@ async function report(client: Client, answer: GuardAnswer, options: GuardedOptio
 
 function warn(failure: unknown, answer: GuardAnswer): void {
   console.warn(`the outcome of ${answer.idempotencyKey} was not reported: ${String(failure)}`);
+}
+
+/** E.g. "[object AsyncGeneratorFunction]". A generator would run after its outcome is reported. */
+function formOf(value: unknown): string {
+  return Object.prototype.toString.call(value);
 }
 
 /** The error's name only: its text may carry what must not leave this process. */

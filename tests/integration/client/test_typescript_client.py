@@ -44,6 +44,11 @@ for (const [what, value] of Object.entries({ huge: 2n ** 60n, map: new Map([[1, 
   const odd = await tried(`a ${what}`, asking, { ...gift("10.00", what), params: { ...gift("10.00").params, [what]: value } });
   said[`a ${what}`] += odd.message.startsWith(`${what} `) ? ", named" : `: ${odd.message}`;
 }
+for (const [what, effect] of Object.entries({ stream: async function* () { called.ran = 1 }, generator: function* () { called.ran = 1 } })) {
+  const question = (key) => gift("10.00", key);
+  said[what] = await guarded(asking, "gift_card.issue", question(what), effect).catch((error) => error.name);
+  await tried(`returned ${what}`, asking, question(`returned-${what}`), effect);
+}
 said.check = (await asking.check({ action: "gift_card.issue", params: gift("10.00").params })).decision;
 said.heartbeat = await asking.heartbeat();
 """
@@ -59,14 +64,18 @@ def test_an_effect_is_called_once_and_only_when_allowed_and_its_outcome_is_repor
         "reason": "over_limit", "throws": "RangeError", "thrown": "secret", "throws again": "AlreadyStarted",
         "not a number": "TypeError", "a big integer": "done", "asked as its number": "completed",
         **{f"a {what}": "TypeError, named" for what in ("huge", "map", "set", "code", "tag")}, "check": "ALLOW", "heartbeat": "OK",
+        **dict.fromkeys(("stream", "generator", "returned stream", "returned generator"), "TypeError"),
     }  # fmt: skip
-    assert found["called"] == {"allowed": 1, "throws": 1, "a big integer": 1}
+    assert found["called"] == {
+        "allowed": 1, "throws": 1, "a big integer": 1, "returned stream": 1, "returned generator": 1,
+    }, "and the body of no generator ran"  # fmt: skip
     rows = fixtures.admin.execute(
         "select o.idempotency_key, s.status, s.outcome from sentinel.operations o"
         " join sentinel.operation_states s using (operation_id, tenant_id)"
     ).fetchall()
     assert {key: (status, outcome) for key, status, outcome in rows} == {
         "small": ("completed", "success"), "huge": ("denied", None), "throws": ("in_doubt", "error"), "big": ("completed", "success"),
+        "returned-stream": ("in_doubt", "error"), "returned-generator": ("in_doubt", "error"),
     }  # fmt: skip
 
 

@@ -1,0 +1,141 @@
+"""A guarded call is reported when it is over, and runs with what was asked about."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from sentinel.client import AsyncClient, Client, guarded
+from sentinel.integrations import ToolGuard, guarded_tool
+from sentinel.tools.parse import parse_tool_table
+from tests.support.fake_authority import FakeAuthority
+from tests.support.harness import on_a_loop
+
+TABLE = parse_tool_table(
+    """
+tools:
+  - server: local
+    tool: pay
+    action: gift_card.issue
+    arguments: {order: {type: string}, copies: {type: int, required: false}, lines: {type: json, required: false}}
+    key: '"pay:" + args.order'
+    params:
+      amount: {minor: '100', currency: '"USD"'}
+      risk.duplicate_refund: 'false'
+      risk.stale_window: 'false'
+      risk.suspicious_reason: 'false'
+      risk.customer_attempts_24h: '1'
+  - {server: local, tool: note, unguarded: It only writes a note.}
+"""
+)
+RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
+QUESTION: dict[str, Any] = {"params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, "idempotency_key": "k"}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[FakeAuthority]:
+    """A stand-in for the authority."""
+    with FakeAuthority().running() as running:
+        yield running
+
+
+@pytest.fixture
+def authority(served: FakeAuthority) -> FakeAuthority:
+    """The same, forgetful of what other tests did."""
+    served.__dict__.update(operations={}, calls=[], halted=False, misbehave=lambda exchange: False)
+    return served
+
+
+@pytest.fixture
+def guard(authority: FakeAuthority) -> Iterator[ToolGuard]:
+    """Over a client that does not repeat its calls."""
+    with Client(authority.url, "key", agent_id="agent", retries=0) as client:
+        yield ToolGuard(TABLE, client)
+
+
+def sends(order: str) -> Iterator[str]:
+    """Its body runs when somebody takes from it."""
+    yield order
+
+
+async def sends_on_a_loop(order: str) -> AsyncIterator[str]:
+    """The same on a loop."""
+    yield order
+
+
+class Sender:
+    """A tool that is an object."""
+
+    async def __call__(self, order: str) -> str:
+        return order
+
+
+class Streamer:
+    """One whose calls are generators."""
+
+    def __call__(self, order: str) -> Iterator[str]:
+        yield order
+
+
+GENERATORS: dict[str, Any] = {
+    "generator": sends, "async generator": sends_on_a_loop, "partial": functools.partial(sends, "o"),
+    "object": Streamer(), "method": Streamer().__call__,
+}  # fmt: skip
+COROUTINES: dict[str, Any] = {
+    "object": Sender(), "method": Sender().__call__, "partial": functools.partial(Sender().__call__, "o"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_function_is_not_decorated(guard: ToolGuard, name: str) -> None:
+    with pytest.raises(TypeError, match="over when it returns"):
+        guarded_tool(guard, name="pay")(GENERATORS[name])
+    for client in (guard.client, guard.async_client):
+        with pytest.raises(TypeError, match="over when it returns"):
+            guarded(client, "a", **QUESTION)(GENERATORS[name])
+
+
+@pytest.mark.parametrize("name", COROUTINES)
+def test_a_coroutine_function_is_not_decorated_by_a_client_for_threads(guard: ToolGuard, name: str) -> None:
+    with pytest.raises(TypeError, match="AsyncClient"):
+        guarded(guard.client, "a", **QUESTION)(COROUTINES[name])
+
+
+def test_an_object_that_is_called_as_a_coroutine_function_is_reported_when_it_is_over(
+    guard: ToolGuard, authority: FakeAuthority
+) -> None:
+    class Breaks:
+        async def __call__(self, order: str) -> None:
+            await asyncio.sleep(0)
+            raise RuntimeError("the provider timed out")
+
+    with pytest.raises(RuntimeError, match="timed out"):
+        on_a_loop(guarded_tool(guard, name="pay")(Breaks())("o"))
+    assert authority.operations["pay:o"].outcome == "error"
+
+
+@pytest.mark.parametrize("later", [sends, sends_on_a_loop, Sender()], ids=["generator", "async generator", "coroutine"])
+def test_a_call_that_returns_what_runs_later_is_reported_as_an_error(
+    guard: ToolGuard, authority: FakeAuthority, later: Any
+) -> None:
+    with pytest.raises(TypeError, match="would run after"):
+        guarded_tool(guard, name="pay")(lambda order: later(order))("o")
+    with pytest.raises(TypeError, match="would run after"):
+        guarded(guard.client, "a", **QUESTION)(lambda: later("o"))()
+
+    async def gives_it() -> Any:
+        return later("o")
+
+    async def on_the_loop() -> None:
+        async with AsyncClient(authority.url, "key", agent_id="agent") as client:
+            await guarded(client, "a", **{**QUESTION, "idempotency_key": "k2"})(gives_it)()
+
+    with pytest.raises(TypeError, match="would run after"):
+        on_a_loop(on_the_loop())
+    assert {key: one.outcome for key, one in authority.operations.items()} == dict.fromkeys(
+        ("pay:o", "k", "k2"), "error"
+    )
