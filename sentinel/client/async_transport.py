@@ -7,10 +7,11 @@ what async generators hold), and when nobody has the client any more: one that n
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from sentinel.client.errors import NoAnswerKind, Unreachable
 from sentinel.client.transport import (
@@ -34,6 +35,7 @@ class AsyncTransport:
         self._pool_size = pool_size
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._closed = False
+        _transports.add(self)
 
     async def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawResponse:
         """Send one request, return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`."""
@@ -49,6 +51,10 @@ class AsyncTransport:
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.close()
+
+    def take_idle(self) -> list[_Link]:
+        """The idle connections of every loop, which are not kept any more."""
+        return [link for pool in self._pools.values() for link in iter(pool.take, None)]
 
     async def _exchange(self, request: bytes) -> RawResponse:
         while True:
@@ -90,6 +96,20 @@ class AsyncTransport:
             )
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
+
+
+_transports: WeakSet[AsyncTransport] = WeakSet()
+_inherited: list[_Link] = []
+"""Of the parent, in a forked process. Nothing ends them here: that would take them out of the selector that both have."""
+
+
+def _after_fork() -> None:
+    for transport in list(_transports):
+        _inherited.extend(transport.take_idle())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Idle(deque[_Link]):

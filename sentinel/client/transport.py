@@ -9,6 +9,7 @@ understood exactly is refused, and the connection with it.
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
@@ -34,13 +35,14 @@ _CHUNK_LINE = 64
 
 
 class Transport:
-    """Exchanges with one base address. Thread-safe; keeps up to `pool_size` idle connections."""
+    """Exchanges with one base address. Thread-safe; keeps up to `pool_size` idle connections, each for the process that made it."""
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], pool_size: int = 16) -> None:
         self._endpoint = Endpoint(base_url, headers)
         self._idle: deque[socket.socket] = deque(maxlen=pool_size)
         self._live: WeakSet[socket.socket] = WeakSet()
         self._closed = False
+        _transports.add(self)
 
     def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawResponse:
         """Send one request, return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`.
@@ -80,6 +82,13 @@ class Transport:
         """Close idle connections; the transport is not used afterwards."""
         self._closed = True
         self._drop_idle()
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: the connections are the parent's, whose answers would be read here. They go on there."""
+        inherited, self._live = self._live, WeakSet()
+        self._idle.clear()
+        for link in list(inherited):
+            link.close()
 
     def _send_and_receive(self, link: socket.socket, request: bytes, deadline: float) -> RawResponse:
         link.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -131,6 +140,18 @@ class Transport:
         if self._endpoint.tls is None:
             return link
         return self._endpoint.tls.wrap_socket(link, server_hostname=self._endpoint.host)
+
+
+_transports: WeakSet[Transport] = WeakSet()
+
+
+def _after_fork() -> None:
+    for transport in list(_transports):
+        transport.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class RawResponse(NamedTuple):
