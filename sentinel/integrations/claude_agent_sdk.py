@@ -59,8 +59,8 @@ class ClaudeHooks:
         except ClientError as error:
             waits = refusal_details(error)["decision"] == "APPROVAL_REQUIRED"
             return _decision(self._pending if waits else "deny", refusal_message(error))
-        injected = call.injected("argument", operation_id=answer.operation_id)
-        changed = {"updatedInput": {**given["tool_input"], **injected}} if injected else {}
+        run_with = {**call.arguments, **call.injected("argument", operation_id=answer.operation_id)}
+        changed = {"updatedInput": run_with} if run_with != given["tool_input"] else {}
         return _decision("allow", f"{answer.reason_code} ({answer.operation_id})", **changed)
 
     async def post_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def table_name(tool_name: str) -> tuple[str, str]:
 def without_injected(table: ToolTable, given: Any) -> dict[str, Any]:
     """The model's arguments of a call that ran: what the hook injected came back with them, and is no argument of the table."""
     mapping = table.find(*table_name(given["tool_name"]))
-    names = {one.name for one in mapping.action.injections} if mapping and mapping.action else set()
+    names = mapping.action.injected_arguments if mapping and mapping.action else set()
     return {name: value for name, value in given["tool_input"].items() if name not in names}
 
 

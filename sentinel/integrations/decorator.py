@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 
 from sentinel.client.guarded import runs_as
 from sentinel.integrations.tool_guard import ToolGuard
+from sentinel.tools import ToolRefused
+from sentinel.tools.model import ToolMapping
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def guarded_tool(guard: ToolGuard, *, name: str | None = None) -> Callable[[F], F]:
     """A decorator: each call is the tool `name` (the function's own if None) with its arguments by their parameter's names.
 
-    A default counts as an argument like any other. Raises `TypeError` for a function whose arguments have no names, and for a
+    A default counts as an argument like any other, and None as an absent one: it is refused where the function's default is
+    another, and left out where it is the default of a parameter that the table does not name. Raises `TypeError` for a function whose arguments have no names, and for a
     generator function, whose body would run after its outcome is reported.
     """
 
@@ -34,22 +37,26 @@ def guarded_tool(guard: ToolGuard, *, name: str | None = None) -> Callable[[F], 
         _require_names(signature)
         tool = name or function.__name__
 
-        def named(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        def named(*args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return _by_name(signature, bound.arguments)
+            found = _by_name(signature, bound.arguments)
+            mapping = guard.table.find(guard.server, tool)
+            return (found, {}) if mapping is None or mapping.action is None else _absent(mapping, signature, found)
 
         if runs == "coroutine":
 
             @functools.wraps(function)
             async def run_async(*args: Any, **kwargs: Any) -> Any:
-                return await guard.run_async(tool, named(*args, **kwargs), lambda given: function(**given))
+                asked, none = named(*args, **kwargs)
+                return await guard.run_async(tool, asked, lambda given: function(**{**none, **given}))
 
             return cast(F, run_async)
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            return guard.run(tool, named(*args, **kwargs), lambda given: function(**given))
+            asked, none = named(*args, **kwargs)
+            return guard.run(tool, asked, lambda given: function(**{**none, **given}))
 
         return cast(F, run)
 
@@ -71,3 +78,22 @@ def _by_name(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[st
         else:
             found[name] = value
     return found
+
+
+def _absent(
+    mapping: ToolMapping, signature: inspect.Signature, found: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what is asked about, the parameters that must be given None). Raises `ToolRefused` where None and absent would differ."""
+    asked, none = dict(found), dict[str, Any]()
+    for name, parameter in signature.parameters.items():
+        if found.get(name, "") is not None:
+            continue
+        if parameter.default is parameter.empty:
+            none[name] = None
+        elif parameter.default is not None:
+            raise ToolRefused(
+                "malformed_argument", f"{mapping.name}: the argument {name} is None and has another default"
+            )
+        elif name not in mapping.arguments:
+            del asked[name]
+    return asked, none

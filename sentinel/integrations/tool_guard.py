@@ -142,13 +142,14 @@ class ToolGuard:
         with ExitStack() as stack:
             span = stack.enter_context(self._span(named))
             try:
-                asked = self.call_of(tool, arguments, self._known(tool, arguments))
+                given = self._own(tool, arguments)
+                asked = self._asked(tool, given, self._known(tool, arguments, given))
                 run = None if asked.question is None else guarded(self.client, **self._options(asked))
                 answer = stack.enter_context(run) if run else None
             except ClientError as refusal:
                 return _refused(span, refusal)
             _tell(span, asked, answer)
-            result = finished(call({**arguments, **stack.enter_context(_running(asked, answer))}))
+            result = finished(call({**asked.arguments, **stack.enter_context(_running(asked, answer))}))
             if run and failed(result):
                 run.failure = "ToolFailed"
             return Ran(result)
@@ -167,7 +168,7 @@ class ToolGuard:
             except ClientError as refusal:
                 return _refused(span, refusal)
             _tell(span, asked, answer)
-            result = finished(await call({**arguments, **stack.enter_context(_running(asked, answer))}))
+            result = finished(await call({**asked.arguments, **stack.enter_context(_running(asked, answer))}))
             if run and failed(result):
                 run.failure = "ToolFailed"
             return Ran(result)
@@ -186,18 +187,26 @@ class ToolGuard:
 
     async def call_of_async(self, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """The call as the table sees it, with the program's facts. Raises `ToolRefused`."""
-        known = self._known(tool, arguments)
+        given = self._own(tool, arguments)
+        known = self._known(tool, arguments, given)
         if inspect.isawaitable(known):
             known = await _awaited(tool, known)
-        return self.call_of(tool, arguments, known)
+        return self._asked(tool, given, known)
 
     def call_of(self, tool: str, arguments: Mapping[str, Any], facts: Any) -> ToolCall:
         """The call as the table sees it. Raises `ToolRefused`."""
+        return self._asked(tool, self._own(tool, arguments), facts)
+
+    def _own(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        # Before the facts are looked up: they, the question and the call are about one and the same.
+        return self.table.own_arguments(self.server, tool, arguments)
+
+    def _asked(self, tool: str, given: dict[str, Any], facts: Any) -> ToolCall:
         if inspect.isawaitable(facts):
             if inspect.iscoroutine(facts):
                 facts.close()
             raise TypeError("facts are a coroutine: this tool must be called asynchronously")
-        return self.table.call(self.server, tool, arguments, facts)
+        return self.table.call(self.server, tool, given, facts)
 
     def _span(self, named: CallNames) -> AbstractContextManager[Any]:
         """Around a call of a tool, where the agent's program uses OpenTelemetry; without arguments."""
@@ -208,12 +217,12 @@ class ToolGuard:
         }  # fmt: skip
         return open_span("execute_tool", "INTERNAL", told)
 
-    def _known(self, tool: str, arguments: Mapping[str, Any]) -> Any:
+    def _known(self, tool: str, arguments: Mapping[str, Any], given: dict[str, Any]) -> Any:
         if self._facts is None:
             return None
         try:
-            # A copy: what looks up facts changes nothing of the call.
-            return self._facts(tool, dict(arguments))
+            # A copy: what looks up facts changes nothing of the call. It finds every name that the call has, nulls too.
+            return self._facts(tool, {**dict.fromkeys(arguments), **self._own(tool, given)})
         except Exception as error:
             raise _without_facts(tool, error) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -33,10 +33,14 @@ class ToolRefused(ActionDenied):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as the table sees it. `question` is the operation to ask about; None: it runs unguarded."""
+    """One call as the table sees it. `question` is the operation to ask about; None: it runs unguarded.
+
+    `arguments` are those that were asked about, and what the tool runs with, beside what is injected.
+    """
 
     mapping: ToolMapping
     question: GuardQuestion | None
+    arguments: Mapping[str, Any]
 
     def injected(self, place: str, *, operation_id: str) -> dict[str, str]:
         """What goes along to the provider by name, for "argument" or "header"."""
@@ -60,18 +64,42 @@ class ToolTable:
     def call(
         self, server: str, tool: str, arguments: Mapping[str, Any], facts: Mapping[str, Any] | None = None
     ) -> ToolCall:
-        """The operation that this call is. `facts` are the program's, never the model's. Raises `ToolRefused`."""
+        """The operation that this call is. `facts` are the program's, never the model's. Raises `ToolRefused`.
+
+        A null is another call than one without the argument: it is bound as null, and refused where an expression would have to
+        take it for absent, for a tool may do more on it. Who runs the tool itself asks about `own_arguments`, which has none.
+        """
+        mapping = self._mapped(server, tool)
+        if mapping.action is None:
+            return ToolCall(mapping, None, arguments)
+        checked = _arguments(mapping, mapping.action, arguments)
+        digest = _digest(mapping, checked)
+        values = {
+            f"args.{name}": value for name, value in checked.items()
+            if value is not None and mapping.arguments[name].kind != "json"
+        }  # fmt: skip
+        values |= _facts(mapping, facts or {})
+        values[CALL_DIGEST] = digest[:_DIGEST_CHARACTERS]
+        return ToolCall(mapping, _question(mapping, mapping.action, values, digest), arguments)
+
+    def own_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What to ask about and then run the tool with: a copy that nobody changes meanwhile, without nulls. Raises `ToolRefused`.
+
+        A null that is not mapped is refused like any other value, but for the name of what is injected. What is not bound, and
+        what an unguarded tool is called with, may be anything and is not copied.
+        """
+        mapping = self._mapped(server, tool)
+        if mapping.action is None:
+            return dict(arguments)
+        _refuse_unmapped(mapping, (name for name in arguments if name not in mapping.action.injected_arguments))
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return {name: _copied(mapping, name, value) for name, value in given.items()}
+
+    def _mapped(self, server: str, tool: str) -> ToolMapping:
         mapping = self.find(server, tool)
         if mapping is None or mapping.hidden:
             raise ToolRefused("unmapped_tool", f"the tool {server}/{tool} is not mapped to an action")
-        if mapping.action is None:
-            return ToolCall(mapping, None)
-        checked = _arguments(mapping, arguments)
-        digest = _digest(mapping, checked)
-        values = {f"args.{name}": value for name, value in checked.items() if mapping.arguments[name].kind != "json"}
-        values |= _facts(mapping, facts or {})
-        values[CALL_DIGEST] = digest[:_DIGEST_CHARACTERS]
-        return ToolCall(mapping, _question(mapping, mapping.action, values, digest))
+        return mapping
 
 
 def parse_arguments(text: str | bytes) -> dict[str, Any]:
@@ -85,16 +113,52 @@ def parse_arguments(text: str | bytes) -> dict[str, Any]:
     return read
 
 
-def _arguments(mapping: ToolMapping, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that are there, each of its declared type; null is absent."""
-    present = {name: value for name, value in given.items() if value is not None}
-    for name in present:
+def _arguments(mapping: ToolMapping, action: ActionMapping, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, each of its declared type or null."""
+    said = {name: value for name, value in given.items() if value is not None or name not in action.injected_arguments}
+    _refuse_unmapped(mapping, said)
+    for name, argument in mapping.arguments.items():
+        if argument.required and said.get(name) is None:
+            raise ToolRefused("missing_argument", f"{mapping.name}: the argument {name} is missing")
+    nulls = {name for name, value in said.items() if value is None}
+    for name in sorted(nulls):
+        if f"args.{name}" in action.reads:
+            raise ToolRefused("malformed_argument", f"{mapping.name}: the argument {name} is null: leave it out")
+    return {
+        name: value if name in nulls else _checked(mapping, mapping.arguments[name], value)
+        for name, value in said.items()
+    }
+
+
+def _refuse_unmapped(mapping: ToolMapping, names: Iterable[str]) -> None:
+    for name in names:
         if name not in mapping.arguments:
             raise ToolRefused("unmapped_argument", f"{mapping.name}: the argument {str(name)[:64]!r} is not mapped")
-    for name, argument in mapping.arguments.items():
-        if argument.required and name not in present:
-            raise ToolRefused("missing_argument", f"{mapping.name}: the argument {name} is missing")
-    return {name: _checked(mapping, mapping.arguments[name], value) for name, value in present.items()}
+
+
+def _copied(mapping: ToolMapping, name: str, value: Any) -> Any:
+    if name not in mapping.arguments or not mapping.arguments[name].bound:
+        return value
+    try:
+        return _copy(value, 1)
+    except (TypeError, ValueError):
+        raise ToolRefused("malformed_argument", f"{mapping.name}: the argument {name} is not JSON") from None
+
+
+def _copy(value: Any, depth: int) -> Any:
+    """A copy of what JSON has a form for. Raises `TypeError` for anything else, `ValueError` for what is too deep."""
+    if depth > _MAX_DEPTH:
+        raise ValueError("too deep")
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("a key is not text")
+        return {key: _copy(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_copy(item, depth + 1) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    if value is None or isinstance(value, (str, int, float, Decimal)):
+        return value
+    raise TypeError(type(value).__name__)
 
 
 def _checked(mapping: ToolMapping, argument: Argument, value: Any) -> Any:

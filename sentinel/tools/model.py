@@ -80,6 +80,19 @@ class ActionMapping:
     risk_class: str | None = None
     injections: tuple[Injection, ...] = ()
 
+    @property
+    def reads(self) -> set[str]:
+        """What its expressions read, e.g. "args.amount"."""
+        sources = [self.key, *([self.resource] if self.resource else [])]
+        for one in self.params.values():
+            sources += [one.value, one.currency] if isinstance(one, Amount) else [one]
+        return {name for source in sources for name in source.reads}
+
+    @property
+    def injected_arguments(self) -> set[str]:
+        """The names of the arguments into which something is injected."""
+        return {one.name for one in self.injections if one.place == "argument"}
+
 
 @dataclass(frozen=True, slots=True)
 class ToolMapping:

@@ -102,6 +102,13 @@ class Cases:
             "agent": refusal(lambda: protect_agent(self.agent([inner.as_tool("wipe", "x")]), self.guard)),
         }
 
+    async def nulls(self) -> dict[str, Any]:
+        """One that is mapped, and one that is not."""
+        tools = [self.tool("pay")]
+        calls = [("pay", {"order": "o3", "copies": None}), ("pay", {"order": "o4", "limit": None})]
+        runs = [await self.run(protect_agent(self.agent(tools, one), self.guard)) for one in calls]
+        return runs[1] | {"told": runs[0]["told"] + runs[1]["told"]}
+
     async def own_error(self) -> dict[str, Any]:
         """The tool asks an authority of its own, which is silent."""
         broken = self.tool("pay", breaks=Unreachable(NoAnswerKind.TIMEOUT, "no answer in time"))

@@ -54,3 +54,9 @@ def test_an_error_of_the_tool_itself_is_not_told_as_a_call_that_was_not_made(cas
     found = cases["own_error"]
     assert found["called"] == [["pay", "o2", 50]] and cases["outcomes"]["pay:o2"] == "error"
     assert "Not executed" not in str(found["told"]) and "An error occurred while running the tool" in str(found["told"])
+
+
+def test_a_null_of_the_models_reaches_no_tool(cases: dict[str, Any]) -> None:
+    found = cases["nulls"]
+    assert found["called"] == [["pay", "o3", 50]], "as if it had been left out, which is what was asked about"
+    assert found["told"][0] == "done" and "unmapped_argument" in found["told"][1]

@@ -22,7 +22,7 @@ tools:
   - server: shop
     tool: refund
     action: refund.create
-    arguments: {charge: {type: string}, amount: {type: int}}
+    arguments: {charge: {type: string}, amount: {type: int}, reason: {type: string, required: false}}
     facts: {clean: {type: bool, from: program}}
     key: '"refund:" + args.charge'
     params:
@@ -94,6 +94,12 @@ def test_a_permitted_tool_is_started_once_with_what_is_injected_and_reported(
     assert answer["hookSpecificOutput"]["updatedInput"]["request_key"] == operation.operation_id
     assert decision(hook(before())[1]) == "deny", "the same call again may have been executed"
     assert hook(after())[0] == 0 and operation.outcome == "success"
+
+
+def test_the_program_runs_the_tool_without_a_null_that_the_table_saw_as_absent(hook: Any) -> None:
+    changed = hook(before(reason=None))[1]["hookSpecificOutput"]["updatedInput"]
+    assert changed.keys() == {"charge", "amount", "request_key"}
+    assert "unmapped_argument" in str(hook(before(limit=None))[1])
 
 
 @pytest.mark.parametrize("said", [after("PostToolUseFailure", error="x"), after(tool_response={"is_error": True})])

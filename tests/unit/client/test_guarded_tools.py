@@ -11,8 +11,11 @@ import pytest
 
 from sentinel.client import AsyncClient, Client, guarded
 from sentinel.integrations import ToolGuard, guarded_tool
+from sentinel.integrations.tool_guard import Ran, Refused
+from sentinel.tools import ToolRefused
 from sentinel.tools.parse import parse_tool_table
 from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
 from tests.support.harness import on_a_loop
 
 TABLE = parse_tool_table(
@@ -139,3 +142,76 @@ def test_a_call_that_returns_what_runs_later_is_reported_as_an_error(
     assert {key: one.outcome for key, one in authority.operations.items()} == dict.fromkeys(
         ("pay:o", "k", "k2"), "error"
     )
+
+
+CALLS_WITH_NULLS: dict[str, tuple[dict[str, Any], Any]] = {
+    "mapped": ({"order": "o", "copies": None}, {"order": "o"}),
+    "not mapped": ({"order": "o", "limit": None}, "unmapped_argument"),
+}
+"""What the model says, and what the tool runs with or why it does not."""
+
+
+@pytest.mark.parametrize("name", CALLS_WITH_NULLS)
+def test_a_null_reaches_no_tool(guard: ToolGuard, authority: FakeAuthority, name: str) -> None:
+    given, wanted = CALLS_WITH_NULLS[name]
+    ran: list[Any] = []
+
+    async def runs(arguments: dict[str, Any]) -> None:
+        ran.append(arguments)
+
+    for attempt in (
+        lambda: guard.attempt("pay", given, ran.append),
+        lambda: on_a_loop(guard.attempt_async("pay", given, runs)),
+    ):
+        authority.operations.clear()
+        ran.clear()
+        attempted = attempt()
+        if isinstance(wanted, str):
+            assert isinstance(attempted, Refused) and ran == [] and authority.operations == {}
+            assert isinstance(attempted.error, ToolRefused) and attempted.error.reason_code == wanted
+        else:
+            assert ran == [wanted] and isinstance(attempted, Ran)
+
+
+def test_none_is_an_absent_argument_of_a_function_and_nothing_else(guard: ToolGuard, authority: FakeAuthority) -> None:
+    def all_or_some(order: str, copies: int | None = 50) -> int | None:
+        return copies
+
+    def needed(order: str, copies: int | None, more: str | None = None) -> Any:
+        return copies, more
+
+    def rest(order: str, **more: Any) -> Any:
+        return more
+
+    tool = guarded_tool(guard, name="pay")
+    assert tool(all_or_some)("o1") == 50
+    with pytest.raises(ToolRefused, match="another default"):
+        tool(all_or_some)("o2", None)
+    assert tool(needed)("o3", None) == (None, None), "a parameter without a default is given what it was given"
+    assert tool(rest)("o4", copies=None) == {}
+    with pytest.raises(ToolRefused, match="unmapped_argument"):
+        tool(rest)("o5", limit=None)
+    assert guarded_tool(guard, name="note")(all_or_some)("o6", None) is None, "what runs unguarded is left alone"
+    assert set(authority.operations) == {"pay:o1", "pay:o3", "pay:o4"}
+
+
+def test_a_tool_runs_with_what_was_asked_about_whatever_is_changed_meanwhile(
+    guard: ToolGuard, authority: FakeAuthority
+) -> None:
+    cart, ran = [{"to": "a", "amount": "1.00"}], []
+
+    def adds_a_line(exchange: Exchange) -> bool:
+        cart[0]["amount"] = "2.00"
+        cart.append({"to": "b", "amount": "999.00"})
+        return False
+
+    def changes_what_it_sees(tool: str, arguments: Any) -> dict[str, Any]:
+        arguments["lines"][0]["amount"] = "999.00"
+        return {}
+
+    authority.misbehave = adds_a_line
+    looking = ToolGuard(TABLE, guard.client, facts=changes_what_it_sees)
+    guarded_tool(looking, name="pay")(lambda order, lines: ran.append(lines))("o", cart)
+    asked = TABLE.call("local", "pay", {"order": "o", "lines": [{"to": "a", "amount": "1.00"}]}).question
+    assert asked is not None and ran == [[{"to": "a", "amount": "1.00"}]]
+    assert authority.operations["pay:o"].body["params"]["tool_call"] == asked["params"]["tool_call"]

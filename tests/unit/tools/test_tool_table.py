@@ -87,7 +87,6 @@ def test_the_key_is_the_same_for_the_same_effect_and_every_bound_argument_is_par
         assert other["params"] != plain["params"], f"{name} could change after an approval"
     assert question(table, amount=1251)["idempotency_key"] != plain["idempotency_key"]
     assert question(table, note={"text": "hello"}) == plain, "what is not bound changes nothing"
-    assert question(table, reason=None) == plain, "null is absent"
     assert question(table, lines={"b": 1, "a": 2}) == question(table, lines={"a": 2, "b": 1})
     assert question(table, lines=[Decimal("1.5")]) == question(table, lines=[1.5])
 
@@ -96,6 +95,9 @@ def test_the_key_is_the_same_for_the_same_effect_and_every_bound_argument_is_par
     ("over", "code"),
     [
         ({"amount": None}, "missing_argument"),
+        ({"reason": None}, "malformed_argument"),
+        ({"limit": None}, "unmapped_argument"),
+        ({"request_key": "mine"}, "unmapped_argument"),
         ({"amount": "1250"}, "malformed_argument"),
         ({"amount": True}, "malformed_argument"),
         ({"amount": 12.5}, "malformed_argument"),
@@ -143,12 +145,45 @@ def test_a_refused_argument_is_told_what_it_must_be_and_not_what_it_was(
     assert refused.value.reason == f"shop/refund: the argument {says}"
 
 
+def test_null_is_another_call_than_one_without_the_argument(table: ToolTable) -> None:
+    plain, null = question(table), question(table, lines=None)
+    assert null["idempotency_key"] == plain["idempotency_key"] and null["params"] != plain["params"]
+    assert question(table, note=None) == plain, "what is not bound changes nothing"
+    assert question(table, request_key=None) == plain, "nor does what is injected anyway"
+
+
+def test_who_runs_the_tool_asks_about_arguments_of_its_own_without_nulls(table: ToolTable) -> None:
+    lines, note = [{"a": (1, Decimal("1.5"))}], object()
+    given = {**ARGUMENTS, "lines": lines, "note": note, "reason": None, "request_key": None}
+    own = table.own_arguments("shop", "refund", given)
+    assert own == {**ARGUMENTS, "lines": [{"a": (1, Decimal("1.5"))}], "note": note}
+    assert table.call("shop", "refund", own).arguments is own
+    lines[0]["a"] = (2,)
+    assert own["lines"] == [{"a": (1, Decimal("1.5"))}], "nobody changes what was asked about"
+    assert table.own_arguments("shop", "look", {"anything": None}) == {"anything": None}
+
+
+@pytest.mark.parametrize(
+    ("over", "code"),
+    [
+        ({"limit": None}, "unmapped_argument"), ({"limit": 1}, "unmapped_argument"), ({"lines": object()}, "malformed_argument"),
+        ({"lines": [{1: 2}]}, "malformed_argument"), ({"lines": {"a": {1, 2}}}, "malformed_argument"),
+    ],
+)  # fmt: skip
+def test_what_is_not_mapped_is_nobodys_own_argument(table: ToolTable, over: dict[str, Any], code: str) -> None:
+    with pytest.raises(ToolRefused) as refused:
+        table.own_arguments("shop", "refund", {**ARGUMENTS, **over})
+    assert refused.value.reason_code == code
+
+
 def test_a_deeply_nested_argument_is_refused_and_not_followed(table: ToolTable) -> None:
     nested: Any = "x"
     for _ in range(5000):
         nested = [nested]
     with pytest.raises(ToolRefused, match="malformed_argument"):
         question(table, lines=nested)
+    with pytest.raises(ToolRefused, match="malformed_argument"):
+        table.own_arguments("shop", "refund", {**ARGUMENTS, "lines": nested})
 
 
 def test_facts_are_the_programs_and_an_unknown_one_is_left_out(table: ToolTable) -> None:
