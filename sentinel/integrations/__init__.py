@@ -3,8 +3,24 @@
 `tool_guard` is what they share; `decorator` is for tools without a framework. `docs/agents.md` shows them.
 """
 
-from sentinel.integrations.decorator import guarded_tool
-from sentinel.integrations.refusals import refusal_details, refusal_message
-from sentinel.integrations.tool_guard import ToolGuard, current_operation
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sentinel.integrations.decorator import guarded_tool
+    from sentinel.integrations.refusals import refusal_details, refusal_message
+    from sentinel.integrations.tool_guard import ToolGuard, current_operation
 
 __all__ = ["ToolGuard", "current_operation", "guarded_tool", "refusal_details", "refusal_message"]
+
+_MODULES = {
+    "ToolGuard": "tool_guard", "current_operation": "tool_guard", "guarded_tool": "decorator", "refusal_details": "refusals",
+    "refusal_message": "refusals",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when first asked for: the hook of Claude Code must start, and block, where what this needs is not installed."""
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

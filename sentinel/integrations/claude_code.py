@@ -1,22 +1,24 @@
 """`sentinel hook claude-code`, or `sentinel-hook` of the client alone: the hooks as a command of Claude Code's settings.
 
 Reads one hook's JSON on standard input and writes its answer. A PreToolUse that cannot be decided, for whatever reason, ends with
-exit code 2, which blocks the tool; an outcome that cannot be reported ends with 1, which only says so.
+exit code 2, which blocks the tool; an outcome that cannot be reported ends with 1, which only says so. Any other end, by a signal
+or for want of a package, would let the tool run: so this module imports the standard library alone, and all else where it is caught.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sentinel.client import Client
-from sentinel.integrations.claude_agent_sdk import ClaudeHooks
-from sentinel.integrations.tool_guard import ToolGuard
-from sentinel.tools import read_tool_table
+if TYPE_CHECKING:
+    from sentinel.client import Client
 
 BLOCK, NOT_REPORTED = 2, 1
 HOOKS = {"PreToolUse": "pre_tool_use", "PostToolUse": "post_tool_use", "PostToolUseFailure": "post_tool_use"}
@@ -24,22 +26,44 @@ HOOKS = {"PreToolUse": "pre_tool_use", "PostToolUse": "post_tool_use", "PostTool
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """One hook; its exit code."""
-    event: Any = "PreToolUse"
+    options, event = None, "PreToolUse"
     try:
+        with suppress(ValueError):  # not in the main thread
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, _stop)
         options = _parser().parse_args(arguments)
         given = json.loads(sys.stdin.read())
         event = given["hook_event_name"]
-        answer = _answer(options, given, event)
-    except SystemExit as wrong_usage:
-        return BLOCK if wrong_usage.code else 0
-    except Exception as error:
-        sys.stderr.write(f"sentinel: {type(error).__name__}: {error}\n")
+        _say(_answer(options, given, event))
+    except BaseException as error:
+        if options is None and isinstance(error, SystemExit):  # the parser has said what it wants
+            return BLOCK if error.code else 0
+        with suppress(Exception):
+            sys.stderr.write(f"sentinel: {type(error).__name__}: {error}\n")
         return BLOCK if event == "PreToolUse" else NOT_REPORTED
-    sys.stdout.write(json.dumps(answer) + "\n")
     return 0
 
 
+def _stop(number: int, _: Any) -> None:
+    raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
+
+
+def _say(answer: dict[str, Any]) -> None:
+    try:
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        # Tried again at the interpreter's end, it would change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise
+
+
 def _answer(options: argparse.Namespace, given: Any, event: str) -> dict[str, Any]:
+    from sentinel.client import Client
+    from sentinel.integrations.claude_agent_sdk import ClaudeHooks
+    from sentinel.integrations.tool_guard import ToolGuard
+    from sentinel.tools import read_tool_table
+
     if event not in HOOKS:
         raise ValueError(f"no hook for {event}")
     facts = json.loads(options.facts.read_text()) if options.facts else None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from sentinel.integrations.claude_agent_sdk import table_name
 from sentinel.integrations.claude_code import main
 from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
 from tests.support.harness import at_once
 
 TABLE = """\
@@ -149,6 +152,72 @@ def test_what_cannot_be_decided_does_not_run(hook: Any, given: Any, over: dict[s
     code, answer, said = hook(given, **over)
     event = given.get("hook_event_name") if isinstance(given, dict) else None
     assert code == (1 if event == "Stop" else 2) and answer is None and said
+
+
+WITHOUT_A_PACKAGE = """
+import sys
+
+class Missing:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] == {missing!r} or name == {missing!r}:
+            raise ModuleNotFoundError("No module named " + name)
+
+sys.meta_path.insert(0, Missing())
+from sentinel.integrations.claude_code import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("missing", ["yaml", "cel_expr_python", "sentinel.client", "sentinel.tools"])
+def test_a_hook_that_cannot_be_imported_blocks(tmp_path: Path, missing: str) -> None:
+    with started(tmp_path, "http://127.0.0.1:9", ["-c", WITHOUT_A_PACKAGE.format(missing=missing)]) as process:
+        out, err = process.communicate(json.dumps(before()), timeout=60)
+    assert (process.returncode, out) == (2, "") and "No module named" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "program",
+    [
+        ["-m", "sentinel.integrations.claude_code"],
+        ["-c", "from sentinel.cli.main import main; main()", "hook", "claude-code"],
+    ],
+)
+def test_a_hook_that_is_stopped_while_it_asks_blocks(
+    authority: FakeAuthority, tmp_path: Path, number: int, program: list[str]
+) -> None:
+    asked = threading.Event()
+
+    def stop(exchange: Exchange) -> bool:
+        process.send_signal(number)
+        process.wait(60)
+        asked.set()
+        return False
+
+    with started(tmp_path, authority.url, program) as process:
+        authority.misbehave = stop
+        try:
+            out, err = process.communicate(json.dumps(before()), timeout=60)
+        finally:
+            authority.misbehave = lambda exchange: False
+    assert asked.wait(60) and (process.returncode, out) == (2, "") and "KeyboardInterrupt" in err
+
+
+def test_a_hook_whose_answer_cannot_be_written_blocks(authority: FakeAuthority, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full, started(tmp_path, authority.url, stdout=full) as process:
+        _, err = process.communicate(json.dumps(before(500_000)), timeout=60)
+    assert process.returncode == 2 and "No space" in err
+
+
+def started(folder: Path, url: str, program: Any = None, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+    """The command as Claude Code starts it, waiting for its input."""
+    (folder / "tools.yaml").write_text(TABLE)
+    (folder / "key").write_text("key")
+    words = ["--url", url, "--key-file", "key", "--agent", "a", "--tools", "tools.yaml"]
+    return subprocess.Popen(
+        [sys.executable, *(program or ["-m", "sentinel.integrations.claude_code"]), *words], cwd=folder, text=True,
+        stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
 def test_a_lost_authority_denies_before_and_only_says_so_after(hook: Any) -> None:
