@@ -17,6 +17,7 @@ from sentinel.client.errors import (
     KeyConflict,
     NoAnswerKind,
     Rejected,
+    StartedTooLate,
     Unreachable,
 )
 from sentinel.client.guarded import AsyncGuarded, Guarded, guarded
@@ -62,6 +63,7 @@ __all__ = [
     "Rejected",
     "ReportReceipt",
     "StartReceipt",
+    "StartedTooLate",
     "SwitchState",
     "Switches",
     "Unreachable",

@@ -40,7 +40,7 @@ class AsyncClient:
         headers = calls.client_headers(api_key, tenant_id)
         self._transport = AsyncTransport(base_url, headers=headers, pool_size=pool_size)
         self.agent_id = agent_id
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._retries = retries
 
     async def guard(self, **question: Unpack[GuardQuestion]) -> GuardAnswer:
@@ -110,7 +110,7 @@ class AsyncClient:
         return calls.chosen_agent(given, self.agent_id)
 
     async def _run(self, call: ClientCall[Parsed]) -> Parsed:
-        sent, deadline = call.sent, time.monotonic() + self._timeout_seconds
+        sent, deadline = call.sent, time.monotonic() + self.timeout_seconds
         for attempt in range(self._retries + 1):
             try:
                 with call_span(call.method, call.path):

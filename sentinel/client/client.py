@@ -59,7 +59,7 @@ class Client:
         self._transport = Transport(base_url, headers=headers, pool_size=pool_size)
         self._made_with = (base_url, api_key, tenant_id)
         self.agent_id = agent_id
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._retries = retries
 
     def guard(self, **question: Unpack[GuardQuestion]) -> GuardAnswer:
@@ -181,7 +181,7 @@ class Client:
 
         base_url, api_key, tenant_id = self._made_with
         return AsyncClient(
-            base_url, api_key, agent_id=self.agent_id, tenant_id=tenant_id, timeout_seconds=self._timeout_seconds,
+            base_url, api_key, agent_id=self.agent_id, tenant_id=tenant_id, timeout_seconds=self.timeout_seconds,
             retries=self._retries,
         )  # fmt: skip
 
@@ -241,7 +241,7 @@ class Client:
             return error
 
     def _run(self, call: ClientCall[Parsed]) -> Parsed:
-        sent, deadline = call.sent, time.monotonic() + self._timeout_seconds
+        sent, deadline = call.sent, time.monotonic() + self.timeout_seconds
         for attempt in range(self._retries + 1):
             try:
                 with call_span(call.method, call.path):

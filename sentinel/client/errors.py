@@ -89,3 +89,10 @@ class AlreadyStarted(ClientError):
     def __init__(self, idempotency_key: str, outcome: str | None = None, resolution: str | None = None) -> None:
         super().__init__(f"{idempotency_key} was {'done' if outcome == 'success' else 'started'} before")
         self.outcome, self.resolution = outcome, resolution
+
+
+class StartedTooLate(ClientError):
+    """The start is recorded, but its answer was read so late that the block was not entered: this process stood still meanwhile.
+
+    An error is reported, so the operation is in doubt until a person says that it was not executed.
+    """

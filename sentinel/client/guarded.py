@@ -12,6 +12,7 @@ As a decorator the key and the params may be functions of the call's own argumen
 from __future__ import annotations
 
 import functools
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -25,6 +26,7 @@ from sentinel.client.errors import (
     ApprovalPending,
     ClientError,
     Rejected,
+    StartedTooLate,
     Unreachable,
 )
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 R = TypeVar("R")
+_LEAST_LATE_SECONDS = 5.0
 
 
 class _Run:
@@ -93,11 +96,16 @@ class Guarded(_Run):
             self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
             answer = self._client.guard(**question)
         raise_unless_permitted(answer)
+        began, act_within = time.monotonic(), question.get("act_within_seconds")
         try:
-            self._client.start(answer, uuid.uuid4(), act_within_seconds=question.get("act_within_seconds"))
+            self._client.start(answer, uuid.uuid4(), act_within_seconds=act_within)
         except Rejected as refused:
             raise refused_start(answer, refused) from refused
         self.answer = answer
+        if is_started_too_late(began, self._client, act_within):
+            self.failure = StartedTooLate.__name__
+            self.__exit__(None, None, None)
+            raise StartedTooLate("the start was answered too late to act on it")
         return answer
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> Literal[False]:
@@ -134,11 +142,16 @@ class AsyncGuarded(_Run):
             await self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
             answer = await self._client.guard(**question)
         raise_unless_permitted(answer)
+        began, act_within = time.monotonic(), question.get("act_within_seconds")
         try:
-            await self._client.start(answer, uuid.uuid4(), act_within_seconds=question.get("act_within_seconds"))
+            await self._client.start(answer, uuid.uuid4(), act_within_seconds=act_within)
         except Rejected as refused:
             raise refused_start(answer, refused) from refused
         self.answer = answer
+        if is_started_too_late(began, self._client, act_within):
+            self.failure = StartedTooLate.__name__
+            await self.__aexit__(None, None, None)
+            raise StartedTooLate("the start was answered too late to act on it")
         return answer
 
     async def __aexit__(
@@ -271,6 +284,15 @@ def raise_unless_permitted(answer: GuardAnswer) -> None:
     if answer.status in ("already_started", "completed"):
         raise AlreadyStarted(answer.idempotency_key, answer.outcome, answer.resolution)
     raise ActionDenied(answer.reason_code, answer.reason)
+
+
+def is_started_too_late(began: float, client: Client | AsyncClient, act_within_seconds: int | None) -> bool:
+    """Was a start that was asked for at `began` (monotonic seconds) answered so late that somebody may say that it was not executed?
+
+    No call outlasts its client's time by more than a busy machine adds; a process that was stopped may be any time behind.
+    """
+    most = max(2 * client.timeout_seconds, _LEAST_LATE_SECONDS)
+    return time.monotonic() - began > min(most, act_within_seconds or most)
 
 
 def refused_start(answer: GuardAnswer, refused: Rejected) -> ClientError:

@@ -11,11 +11,12 @@ that the model must make it again. `can_use_tool` and permission modes are no gu
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from typing import Any
 
-from sentinel.client import ClientError, Outcome, Rejected
-from sentinel.client.guarded import raise_unless_permitted, refused_start
+from sentinel.client import ClientError, Outcome, Rejected, StartedTooLate
+from sentinel.client.guarded import is_started_too_late, outcome_of, raise_unless_permitted, refused_start
 from sentinel.integrations.refusals import refusal_details, refusal_message
 from sentinel.integrations.tool_guard import ToolGuard
 from sentinel.tools import ToolCall, ToolTable
@@ -52,10 +53,14 @@ class ClaudeHooks:
                 return {}
             answer = await client.guard(**call.question)
             raise_unless_permitted(answer)
+            began = time.monotonic()
             try:
                 await client.start(answer, uuid.uuid4())
             except Rejected as refused:
                 raise refused_start(answer, refused) from refused
+            if is_started_too_late(began, self._guard.client, None):
+                await client.report(**outcome_of(answer, StartedTooLate.__name__))
+                raise StartedTooLate("the start was answered too late to act on it")
         except ClientError as error:
             waits = refusal_details(error)["decision"] == "APPROVAL_REQUIRED"
             return _decision(self._pending if waits else "deny", refusal_message(error))

@@ -12,6 +12,7 @@ from sentinel.client.errors import (
     ClientError,
     KeyConflict,
     Rejected,
+    StartedTooLate,
 )
 
 
@@ -57,6 +58,8 @@ def _denied(error: ClientError) -> tuple[str, str, str]:
         return "already_started", _started_before(error), "never"
     if isinstance(error, ActionExpired):
         return "expired", "nobody decided in time, or the permission ran out", "never"
+    if isinstance(error, StartedTooLate):
+        return "started_too_late", "the permission to start it came too late to act on it", "never"
     if isinstance(error, KeyConflict):
         return "idempotency_key_reused", "the same effect was asked for before with other arguments", "never"
     if isinstance(error, Rejected):

@@ -109,6 +109,14 @@ export class AlreadyStarted extends ClientError {
   }
 }
 
+/**
+ * The start is recorded, but its answer was read so late that the effect was not called: this process stood still meanwhile. An
+ * error is reported, so the operation is in doubt until a person says that it was not executed.
+ */
+export class StartedTooLate extends ClientError {
+  override readonly name: string = "StartedTooLate";
+}
+
 /** The last part of a problem's type. */
 export function codeOf(type: string): string {
   return type.replace(/\/+$/, "").split(/[/#:]/).pop() ?? "";

@@ -7,7 +7,9 @@
 import type { GuardAnswer } from "./answers.js";
 import type { GuardQuestion } from "./calls.js";
 import type { CallOptions, Client } from "./client.js";
-import { ActionDenied, ActionExpired, AlreadyStarted, ApprovalPending, type ClientError, Rejected } from "./errors.js";
+import { ActionDenied, ActionExpired, AlreadyStarted, ApprovalPending, type ClientError, Rejected, StartedTooLate } from "./errors.js";
+
+const LEAST_LATE_SECONDS = 5;
 
 export interface GuardedOptions extends Omit<GuardQuestion, "action" | "startId">, CallOptions {
   /** How long to wait for a person, then ask again with the same key; 0 or nothing: throw `ApprovalPending` at once. */
@@ -19,8 +21,8 @@ export interface GuardedOptions extends Omit<GuardQuestion, "action" | "startId"
 /**
  * What `effect` returns, called only with a started permit; its answer has the operation's id for a provider's idempotency key.
  *
- * Throws `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`, `KeyConflict`, `Rejected` or `Unreachable`
- * before the effect. What the effect throws is reported as an error, which puts the operation in doubt, and goes on. An
+ * Throws `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`, `KeyConflict`, `Rejected`, `StartedTooLate` or
+ * `Unreachable` before the effect. What the effect throws is reported as an error, which puts the operation in doubt, and goes on. An
  * aborted `signal` gives up whatever comes before the effect; the effect itself has to look at it. A generator is no effect:
  * it would run after its outcome is reported.
  */
@@ -34,9 +36,14 @@ export async function guarded<Result>(
   if (/GeneratorFunction\]$/.test(formOf(effect))) throw new TypeError("the effect must not be a generator function");
   const answer = await permitted(client, { ...options, action }, options);
   const start = { signal: options.signal, actWithinSeconds: options.actWithinSeconds };
+  const began = performance.now();
   await client.start(answer, crypto.randomUUID(), start).catch((error: unknown) => {
     throw error instanceof Rejected ? refusedStart(answer, error) : error;
   });
+  if (isTooLate(began, client, options.actWithinSeconds)) {
+    await report(client, answer, options, "StartedTooLate");
+    throw new StartedTooLate("the start was answered too late to act on it");
+  }
   let result: Result;
   try {
     options.signal?.throwIfAborted();
@@ -75,6 +82,15 @@ async function permitted(client: Client, question: GuardQuestion, options: Guard
   }
   throwUnlessPermitted(answer);
   return answer;
+}
+
+/**
+ * Was the start answered so late that somebody may say that it was not executed? No call outlasts its client's time by more than
+ * a busy machine adds; a process that was stopped may be any time behind.
+ */
+function isTooLate(began: number, client: Client, actWithinSeconds: number | undefined): boolean {
+  const most = Math.max(2 * client.timeoutSeconds, LEAST_LATE_SECONDS);
+  return performance.now() - began > 1000 * Math.min(most, actWithinSeconds || most);
 }
 
 /** What a refused start means for the effect. */

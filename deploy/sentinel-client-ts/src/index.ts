@@ -18,6 +18,7 @@ export {
   ClientError,
   KeyConflict,
   Rejected,
+  StartedTooLate,
   Unreachable,
 } from "./errors.js";
 export type { NoAnswerKind } from "./errors.js";

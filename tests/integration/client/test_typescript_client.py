@@ -235,6 +235,30 @@ def test_a_refused_start_says_why_and_the_effect_is_not_called(
     assert found == {"said": {"refused": error}, "called": {}}
 
 
+STOOD_STILL = """
+const [seconds, now, send] = [Number(rest[0]), performance.now.bind(performance), fetch];
+let behind = 0;
+performance.now = () => now() + behind;
+globalThis.fetch = async (url, ...more) => {
+  const answer = await send(url, ...more);
+  if (String(url).endsWith("/start")) behind += 1000 * seconds;
+  return answer;
+};
+await tried("late", client(), refund("declared", { actWithinSeconds: 2 }));
+await tried("not declared", client(), refund("undeclared"));
+"""
+
+
+def test_an_effect_is_not_called_on_a_start_that_was_answered_after_its_time(
+    package: Path, authority: FakeAuthority
+) -> None:
+    assert ran(package, STOOD_STILL, authority.url, "key", "1")["called"] == {"late": 1, "not declared": 1}
+    authority.operations.clear()
+    found = ran(package, STOOD_STILL, authority.url, "key", "11")
+    assert found == {"said": dict.fromkeys(("late", "not declared"), "StartedTooLate"), "called": {}}
+    assert [one.outcome for one in authority.operations.values()] == ["error", "error"]
+
+
 GOES_ON = ("throw error instanceof Rejected ? refusedStart(answer, error) : error;", "")
 
 

@@ -220,6 +220,15 @@ def started(folder: Path, url: str, program: Any = None, stdout: Any = subproces
     )  # fmt: skip
 
 
+def test_a_tool_is_denied_whose_start_was_answered_too_late(
+    hook: Any, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.integrations.claude_agent_sdk.is_started_too_late", lambda *given: True)
+    _, answer, _ = hook(before())
+    assert decision(answer) == "deny" and "started_too_late" in str(answer)
+    assert authority.operations["refund:ch_1"].outcome == "error"
+
+
 def test_a_lost_authority_denies_before_and_only_says_so_after(hook: Any) -> None:
     code, answer, _ = hook(before(), url="http://127.0.0.1:9")
     assert code == 0 and decision(answer) == "deny"

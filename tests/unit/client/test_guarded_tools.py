@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sentinel.client import AsyncClient, Client, guarded
-from sentinel.integrations import ToolGuard, guarded_tool
+from sentinel.client import AsyncClient, Client, StartedTooLate, guarded
+from sentinel.integrations import ToolGuard, guarded_tool, refusal_message
 from sentinel.integrations.tool_guard import Ran, Refused
 from sentinel.tools import ToolRefused
 from sentinel.tools.parse import parse_tool_table
@@ -142,6 +144,34 @@ def test_a_call_that_returns_what_runs_later_is_reported_as_an_error(
     assert {key: one.outcome for key, one in authority.operations.items()} == dict.fromkeys(
         ("pay:o", "k", "k2"), "error"
     )
+
+
+LATE = [(2, 2.5, True), (2, 1.5, False), (None, 10.5, True), (None, 9.5, False), (1200, 10.5, True)]
+"""The declared time to act, how long the start took for a client of 5 s, and whether that is too late."""
+
+
+@pytest.mark.parametrize(("act_within", "took", "late"), LATE)
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_a_block_is_not_entered_on_a_start_that_was_answered_after_its_time(
+    guard: ToolGuard, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch, kind: str, act_within: int | None, took: float, late: bool,
+) -> None:  # fmt: skip
+    clock = SimpleNamespace(monotonic=iter([100.0, 100.0 + took]).__next__)
+    monkeypatch.setattr(sys.modules["sentinel.client.guarded"], "time", clock)
+    guard = ToolGuard(TABLE, guard.client, act_within_seconds=act_within)
+    ran: list[Any] = []
+
+    async def runs(arguments: Any) -> None:
+        ran.append(arguments)
+
+    if kind == "loop":
+        attempted: Any = on_a_loop(guard.attempt_async("pay", {"order": "o"}, runs))
+    else:
+        attempted = guard.attempt("pay", {"order": "o"}, ran.append)
+    assert authority.operations["pay:o"].outcome == ("error" if late else "success")
+    assert len(ran) == (0 if late else 1)
+    if late:
+        assert isinstance(attempted, Refused) and isinstance(attempted.error, StartedTooLate)
+        assert "started_too_late" in refusal_message(attempted.error)
 
 
 CALLS_WITH_NULLS: dict[str, tuple[dict[str, Any], Any]] = {
