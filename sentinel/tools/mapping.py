@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,13 +13,23 @@ from typing import Any
 from sentinel.client.calls import GuardQuestion
 from sentinel.client.errors import ActionDenied
 from sentinel.core.errors import InvalidInput
-from sentinel.core.money import Money, money_out, parse_money
+from sentinel.core.money import Money, major_text, money_out, parse_money
 from sentinel.core.strict_json import strict_json
-from sentinel.tools.model import CALL_DIGEST, ActionMapping, Amount, Argument, Expression, ToolMapping
+from sentinel.tools.model import (
+    CALL_DIGEST,
+    ActionMapping,
+    Amount,
+    Argument,
+    Expression,
+    ParamPath,
+    ToolMapping,
+)
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
 _DIGEST_CHARACTERS = 32
 _MAX_DEPTH = 16
+_MOST_PLACES = 400
+_FRACTION = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
 _WHOLE_MOST = 2**53 - 1
 
 
@@ -72,15 +82,12 @@ class ToolTable:
         mapping = self._mapped(server, tool)
         if mapping.action is None:
             return ToolCall(mapping, None, arguments)
-        checked = _arguments(mapping, mapping.action, arguments)
-        digest = _digest(mapping, checked)
-        values = {
-            f"args.{name}": value for name, value in checked.items()
-            if value is not None and mapping.arguments[name].kind != "json"
-        }  # fmt: skip
-        values |= _facts(mapping, facts or {})
-        values[CALL_DIGEST] = digest[:_DIGEST_CHARACTERS]
-        return ToolCall(mapping, _question(mapping, mapping.action, values, digest), arguments)
+        checked, known = _arguments(mapping, mapping.action, arguments), _facts(mapping, facts or {})
+        amounts = _amounts(mapping, mapping.action, _values(mapping, checked) | known)
+        same = _canonical(mapping, mapping.action, checked, amounts)
+        digest = _digest(mapping, same)
+        values = _values(mapping, same) | known | {CALL_DIGEST: digest[:_DIGEST_CHARACTERS]}
+        return ToolCall(mapping, _question(mapping, mapping.action, values, amounts, digest), arguments)
 
     def own_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What to ask about and then run the tool with: a copy that nobody changes meanwhile, without nulls. Raises `ToolRefused`.
@@ -91,7 +98,8 @@ class ToolTable:
         mapping = self._mapped(server, tool)
         if mapping.action is None:
             return dict(arguments)
-        _refuse_unmapped(mapping, (name for name in arguments if name not in mapping.action.injected_arguments))
+        injected = mapping.action.injected_arguments
+        _refuse_unmapped(mapping, [name for name in arguments if name not in injected])
         given = {name: value for name, value in arguments.items() if value is not None}
         return {name: _copied(mapping, name, value) for name, value in given.items()}
 
@@ -198,10 +206,52 @@ def _is_within(argument: Argument, value: Any) -> bool:
 
 
 def _decimal_text(value: Any) -> Any:
-    """A number as plain decimal text. A float stands for its shortest text, which is what the model wrote."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        return value
-    return format(Decimal(repr(value)) if isinstance(value, float) else Decimal(value), "f")
+    """A number as plain decimal text. A float stands for its shortest text, which is what the model wrote.
+
+    What is no finite number of a length that anybody writes is left as it is, and is no text.
+    """
+    if isinstance(value, (float, Decimal)) or type(value) is int:
+        number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+        # A few characters with an exponent could otherwise become gigabytes of digits.
+        if not number.is_finite() or abs(number.adjusted()) > _MOST_PLACES:
+            return value
+        value = format(number, "f")
+    return value
+
+
+def _canonical(
+    mapping: ToolMapping, action: ActionMapping, checked: dict[str, Any], amounts: Mapping[ParamPath, Money]
+) -> dict[str, Any]:
+    """The arguments in one spelling: 40, "40.0" and "40.00" dollars, in "usd" or "USD", are one amount under one key."""
+    found = {
+        name: _without_zeros(value) if mapping.arguments[name].kind == "decimal" and value is not None else value
+        for name, value in checked.items()
+    }
+    for path, money in amounts.items():
+        source = action.params[path]
+        assert isinstance(source, Amount)
+        text = major_text(money.amount_minor, money.currency)
+        for read, spelled in ((source.value, text), (source.currency, money.currency)):
+            name = read.text.strip().removeprefix("args.")
+            if (
+                name in found
+                and read.reads == {f"args.{name}"}
+                and mapping.arguments[name].kind in ("decimal", "string")
+            ):
+                found[name] = spelled
+    return found
+
+
+def _without_zeros(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if _FRACTION.fullmatch(text) else text
+
+
+def _values(mapping: ToolMapping, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What expressions see of the arguments."""
+    return {
+        f"args.{name}": value for name, value in arguments.items()
+        if value is not None and mapping.arguments[name].kind != "json"
+    }  # fmt: skip
 
 
 def _facts(mapping: ToolMapping, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,67 +305,81 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def _question(mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any], digest: str) -> GuardQuestion:
-    try:
-        activation = action.conditions.activation(values)
-    except ValueError:
-        raise ToolRefused("malformed_argument", f"{mapping.name}: an argument that no condition can read") from None
+class _Reader:
+    """What expressions come to with these values."""
 
-    def value_of(what: str, one: Expression) -> Any:
-        missing = sorted(one.reads - values.keys())
+    def __init__(self, mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any]) -> None:
+        self._name, self._values = mapping.name, values
+        try:
+            self._activation = action.conditions.activation(values)
+        except ValueError:
+            raise ToolRefused("malformed_argument", f"{mapping.name}: an argument that no condition can read") from None
+
+    def value(self, what: str, one: Expression) -> Any:
+        """Raises `ToolRefused` where something that it reads is missing, or it has no value."""
+        missing = sorted(one.reads - self._values.keys())
         if missing:
             code = "missing_fact" if missing[0].startswith("facts.") else "missing_argument"
-            raise ToolRefused(code, f"{mapping.name}: {what} needs {missing[0]}")
-        found = one.compiled.value(activation)
+            raise ToolRefused(code, f"{self._name}: {what} needs {missing[0]}")
+        found = one.compiled.value(self._activation)
         if found is None:
-            raise ToolRefused("mapping_failed", f"{mapping.name}: {what} has no value for these arguments")
+            raise ToolRefused("mapping_failed", f"{self._name}: {what} has no value for these arguments")
         return found
 
+
+def _question(
+    mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any], amounts: Mapping[ParamPath, Money], digest: str
+) -> GuardQuestion:  # fmt: skip
+    read = _Reader(mapping, action, values).value
     params: dict[str, Any] = {}
-    for path, source, found in _param_values(mapping, action, values, value_of):
-        _put(params, path, _money(mapping, path, source, found) if isinstance(source, Amount) else found)
+    for path, source in action.params.items():
+        if isinstance(source, Amount):
+            _put(params, path, money_out(amounts[path]))
+        elif source.reads <= values.keys():
+            # One that needs an absent optional argument or an unknown fact is left out, and the policy tightens; never an amount.
+            _put(params, path, read(_param(path), source))
     params["tool_call"] = {"server": mapping.server, "tool": mapping.tool, "arguments_digest": f"sha256:{digest}"}
     question: GuardQuestion = {
         "action": action.action,
         "params": params,
-        "idempotency_key": _identifier(mapping, "key", value_of("key", action.key)),
+        "idempotency_key": _identifier(mapping, "key", read("key", action.key)),
     }
     if action.resource is not None:
-        question["resource"] = _identifier(mapping, "resource", value_of("resource", action.resource))
+        question["resource"] = _identifier(mapping, "resource", read("resource", action.resource))
     if action.risk_class is not None:
         question["risk_class"] = action.risk_class
     return question
 
 
-def _param_values(
-    mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any], value_of: Any
-) -> Iterator[tuple[tuple[str, ...], Expression | Amount, Any]]:
-    """(path, source, value or (amount, currency)) of each param that can be said.
-
-    One that needs an absent optional argument or an unknown fact is left out, and the policy tightens; but never an amount.
-    """
-    for path, source in action.params.items():
-        what = f"params.{'.'.join(path)}"
-        if isinstance(source, Amount):
-            yield path, source, (value_of(what, source.value), value_of(f"{what}.currency", source.currency))
-        elif source.reads <= values.keys():
-            yield path, source, value_of(what, source)
+def _param(path: ParamPath) -> str:
+    return "params." + ".".join(path)
 
 
-def _money(mapping: ToolMapping, path: tuple[str, ...], source: Amount, found: tuple[Any, str]) -> dict[str, Any]:
-    value, currency = found[0], found[1].upper()
+def _amounts(mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any]) -> dict[ParamPath, Money]:
+    """The amounts of money, read as they were written: "40.000" is no amount of dollars, whatever number it is."""
+    read = _Reader(mapping, action, values).value
+    return {
+        path: _money(
+            mapping, path, source, read(_param(path), source.value), read(f"{_param(path)}.currency", source.currency)
+        )
+        for path, source in action.params.items()
+        if isinstance(source, Amount)
+    }
+
+
+def _money(mapping: ToolMapping, path: ParamPath, source: Amount, value: Any, code: str) -> Money:
+    currency = code.upper()
     try:
         # Parsed either way, so that the currency is known and the amount within bounds.
         money = Money(value, currency) if source.unit == "minor" else parse_money(value, currency)
-        out = money_out(money)
-        parse_money(out["value"], currency)
+        return parse_money(money_out(money)["value"], currency)
     except (InvalidInput, KeyError) as error:
-        what = "params." + ".".join(path)
         why = (
             "; ".join(error.errors.values()) if isinstance(error, InvalidInput) else f"no currency {currency} is known"
         )
-        raise ToolRefused("mapping_failed", f"{mapping.name}: {what} is not an amount of money: {why}") from None
-    return out
+        raise ToolRefused(
+            "mapping_failed", f"{mapping.name}: {_param(path)} is not an amount of money: {why}"
+        ) from None
 
 
 def _identifier(mapping: ToolMapping, what: str, text: str) -> str:

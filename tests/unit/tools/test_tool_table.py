@@ -254,6 +254,37 @@ def test_major_units_are_read_exactly_or_refused(amount: Any, value: Any) -> Non
     assert asked is not None and asked["params"]["amount"] == {"value": value, "currency": "USD"}
 
 
+MAJOR = (
+    TABLE.replace("amount: {type: int, min: 1, max: 100000}", "amount: {type: decimal}")
+    .replace(", one_of: [usd, EUR]", "")
+    .replace("minor: args.amount", "major: args.amount")
+    .replace("string(args.amount)'", 'args.amount + ":" + args.currency\'')
+    .replace("lines: {type: json, required: false}", "rate: {type: decimal, required: false}")
+)
+
+
+def test_one_amount_is_one_operation_however_it_is_spelled() -> None:
+    table = parse_tool_table(MAJOR)
+    spelled = [(40, "usd"), (40.0, "USD"), ("40", "Usd"), ("40.0", "USD"), ("40.00", "USD"), (Decimal("4E1"), "usd")]
+    asked = [question(table, amount=amount, currency=currency, rate="1.50") for amount, currency in spelled]
+    assert asked == [question(table, amount="40.00", currency="USD", rate=1.5)] * len(spelled)
+    assert asked[0]["idempotency_key"] == "refund:ch_1:40.00:USD"
+    assert question(table, amount="0.5", currency="kwd")["idempotency_key"] == "refund:ch_1:0.500:KWD"
+    with pytest.raises(ToolRefused, match="more than 2 decimal digits"):
+        question(table, amount="40.000", currency="USD")
+    arguments = {**ARGUMENTS, "amount": 40.0}
+    assert table.call("shop", "refund", arguments).arguments == arguments, "the tool runs with what was written"
+
+
+ENDLESS = ["1E+100000000", "1E-100000000", "Infinity", "sNaN"]
+
+
+@pytest.mark.parametrize("amount", [*map(Decimal, ENDLESS), 10**5000], ids=[*ENDLESS, "5000 digits"])
+def test_a_number_that_nobody_writes_is_not_written_out(amount: Any) -> None:
+    with pytest.raises(ToolRefused, match="malformed_argument"):
+        question(parse_tool_table(MAJOR), amount=amount)
+
+
 FAULTS = [
     ("charge: {type: string}", "charge: {type: strin}", 6, 'did you mean "string"?'),
     ("amount: {type: int, min: 1,", "amount: {type: string, min: 1,", 7, "arguments.amount.min goes with type int only"),
