@@ -253,14 +253,15 @@ def _refused(span: Any, error: ClientError) -> Refused:
 
 @contextmanager
 def _running(asked: ToolCall, answer: GuardAnswer | None) -> Iterator[dict[str, str]]:
-    """The tool's time: its operation is the current one. Gives the arguments to inject."""
-    if answer is None:
-        yield {}
-        return
-    headers = asked.injected("header", operation_id=answer.operation_id)
-    token = _current.set(CurrentOperation(answer.operation_id, answer.idempotency_key, headers))
+    """The tool's time: its operation is the current one, and none in an unguarded tool. Gives the arguments to inject."""
+    operation, injected = None, dict[str, str]()
+    if answer is not None:
+        headers = asked.injected("header", operation_id=answer.operation_id)
+        operation = CurrentOperation(answer.operation_id, answer.idempotency_key, headers)
+        injected = asked.injected("argument", operation_id=answer.operation_id)
+    token = _current.set(operation)
     try:
-        yield asked.injected("argument", operation_id=answer.operation_id)
+        yield injected
     finally:
         _current.reset(token)
 

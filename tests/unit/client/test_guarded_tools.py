@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sentinel.client import AsyncClient, Client, StartedTooLate, guarded
-from sentinel.integrations import ToolGuard, guarded_tool, refusal_message
+from sentinel.integrations import ToolGuard, current_operation, guarded_tool, refusal_message
 from sentinel.integrations.tool_guard import Ran, Refused
 from sentinel.tools import ToolRefused
 from sentinel.tools.parse import parse_tool_table
@@ -245,3 +245,12 @@ def test_a_tool_runs_with_what_was_asked_about_whatever_is_changed_meanwhile(
     asked = TABLE.call("local", "pay", {"order": "o", "lines": [{"to": "a", "amount": "1.00"}]}).question
     assert asked is not None and ran == [[{"to": "a", "amount": "1.00"}]]
     assert authority.operations["pay:o"].body["params"]["tool_call"] == asked["params"]["tool_call"]
+
+
+def test_an_unguarded_tool_inside_a_guarded_one_has_no_operation(guard: ToolGuard, authority: FakeAuthority) -> None:
+    note = guarded_tool(guard, name="note")(current_operation)
+    outer, inner, after = guarded_tool(guard, name="pay")(
+        lambda order: (current_operation(), note(), current_operation())
+    )("o")
+    assert outer is not None and outer.idempotency_key == "pay:o"
+    assert inner is None and after == outer
