@@ -32,19 +32,36 @@ except ImportError:  # pragma: no cover - depends on what is installed
 
 
 def _encode(value: Any) -> bytes:
-    """JSON. A `Decimal` is sent as the text of its digits, which is how an amount is written; raises `TypeError` for what JSON has no form for."""
-    return _dumps(value, default=_written)
+    """JSON. A `Decimal` is sent as the text of its digits, which is how an amount is written.
+
+    Raises `TypeError` for what JSON has no form for, `ValueError` for a float that is no number.
+    """
+    sent = _dumps(value, default=_written)
+    if b"null" in sent:  # what orjson makes of it, which would mean that it is absent
+        _refuse_not_finite(value)
+    return sent
+
+
+def _refuse_not_finite(value: Any) -> None:
+    if isinstance(value, float) and value - value != 0:
+        raise ValueError(f"{value!r} cannot be sent as JSON")
+    fields = getattr(value, "__dataclass_fields__", None)
+    members = value.values() if isinstance(value, dict) else [getattr(value, name) for name in fields or ()]
+    for member in value if isinstance(value, (list, tuple)) else members:
+        _refuse_not_finite(member)
 
 
 def _written(value: Any) -> str:
     from decimal import Decimal  # what nobody needs who sends texts and integers
 
-    if isinstance(value, Decimal) and value.is_finite():
+    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) <= _MOST_PLACES:
         return format(value, "f")
     raise TypeError(f"a {type(value).__name__} cannot be sent as JSON: {value!r}")
 
 
 PREFIX = "/api/sentinel"
+_MOST_PLACES = 400
+"""Of a `Decimal`: a few characters with an exponent could otherwise become gigabytes of digits."""
 _FIRST_BACKOFF_SECONDS = 0.05
 _LEAST_ATTEMPT_SECONDS = 0.01
 _FIRST_POLL_SECONDS = 0.2

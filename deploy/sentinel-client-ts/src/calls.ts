@@ -187,19 +187,26 @@ function post<Answer>(path: string, body: object, read: Call<Answer>["read"]): C
 
 /**
  * Refuses what JSON would change or leave out: the question would be about something else than the effect. A number that lost
- * digits when it was read, a Map or a Set, which would be an empty object, and a function, which would not be there.
+ * digits when it was read, an object of a class (a Map, or one with private fields), which may come out empty, a function, which
+ * would not be there, and a hole in an array, which would be null.
  */
-function exactly(name: string, value: unknown): unknown {
+function exactly(this: unknown, name: string, value: unknown): unknown {
   const number = typeof value === "bigint" ? Number(value) : value;
   if (typeof number === "number" && (!Number.isFinite(number) || (Number.isInteger(number) && !Number.isSafeInteger(number)))) {
     throw new TypeError(`${name} is not an exact number: give it as text`);
   }
-  const form = Object.prototype.toString.call(value);
-  const isForeign = typeof value === "object" && value !== null && form !== "[object Object]" && form !== "[object Array]";
-  if (isForeign || typeof value === "function" || typeof value === "symbol") {
-    throw new TypeError(`${name} cannot be sent as JSON: it is ${form}`);
+  const isHole = value === undefined && Array.isArray(this);
+  if (isHole || isForeign(value) || typeof value === "function" || typeof value === "symbol") {
+    throw new TypeError(`${name} cannot be sent as JSON: it is ${isHole ? "a hole" : Object.prototype.toString.call(value)}, nothing plain`);
   }
   return number;
+}
+
+/** Is it an object that is neither an array nor plain? A plain one's prototype has none itself, in whatever realm it was made. */
+function isForeign(value: unknown): boolean {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype !== null && Object.getPrototypeOf(prototype) !== null;
 }
 
 function given<Name extends string, Value>(name: Name, value: Value | undefined): { [Key in Name]?: Value } {

@@ -40,7 +40,8 @@ await tried("throws again", asking, gift("10.00", "throws"));
 await tried("not a number", asking, gift(NaN, "nan"));
 await tried("a big integer", asking, gift(10n, "big"));
 said["asked as its number"] = (await asking.guard({ action: "gift_card.issue", ...gift("10", "big") }).then((one) => one.status, (error) => error.name));
-for (const [what, value] of Object.entries({ huge: 2n ** 60n, map: new Map([[1, 2]]), set: new Set([1]), code: () => 1, tag: Symbol("x") })) {
+class Secretive { #amount = 1; get amount() { return this.#amount } }
+for (const [what, value] of Object.entries({ secretive: new Secretive(), getter: Object.create({ get amount() { return 1 } }), huge: 2n ** 60n, map: new Map([[1, 2]]), set: new Set([1]), code: () => 1, tag: Symbol("x") })) {
   const odd = await tried(`a ${what}`, asking, { ...gift("10.00", what), params: { ...gift("10.00").params, [what]: value } });
   said[`a ${what}`] += odd.message.startsWith(`${what} `) ? ", named" : `: ${odd.message}`;
 }
@@ -49,6 +50,11 @@ for (const [what, effect] of Object.entries({ stream: async function* () { calle
   said[what] = await guarded(asking, "gift_card.issue", question(what), effect).catch((error) => error.name);
   await tried(`returned ${what}`, asking, question(`returned-${what}`), effect);
 }
+for (const [what, value] of Object.entries({ hole: [1, , 2], nothing: [undefined] })) {
+  said[what] = (await tried(what, asking, { ...gift("10.00", what), params: { ...gift("10.00").params, [what]: value } })).name;
+}
+const plain = { made: Object.assign(Object.create(null), { a: [null, {}] }), absent: undefined };
+await tried("plain", asking, { ...gift("10.00", "plain"), params: { ...gift("10.00").params, ...plain } });
 said.check = (await asking.check({ action: "gift_card.issue", params: gift("10.00").params })).decision;
 said.heartbeat = await asking.heartbeat();
 """
@@ -63,18 +69,18 @@ def test_an_effect_is_called_once_and_only_when_allowed_and_its_outcome_is_repor
         "allowed": "allowed 36", "repeated": "AlreadyStarted", "repeated was a": "success", "another": "KeyConflict", "denied": "ActionDenied",
         "reason": "over_limit", "throws": "RangeError", "thrown": "secret", "throws again": "AlreadyStarted",
         "not a number": "TypeError", "a big integer": "done", "asked as its number": "completed",
-        **{f"a {what}": "TypeError, named" for what in ("huge", "map", "set", "code", "tag")}, "check": "ALLOW", "heartbeat": "OK",
-        **dict.fromkeys(("stream", "generator", "returned stream", "returned generator"), "TypeError"),
+        **{f"a {what}": "TypeError, named" for what in ("secretive", "getter", "huge", "map", "set", "code", "tag")}, "check": "ALLOW", "heartbeat": "OK",
+        **dict.fromkeys(("stream", "generator", "returned stream", "returned generator", "hole", "nothing"), "TypeError"), "plain": "done",
     }  # fmt: skip
     assert found["called"] == {
-        "allowed": 1, "throws": 1, "a big integer": 1, "returned stream": 1, "returned generator": 1,
+        "allowed": 1, "throws": 1, "a big integer": 1, "returned stream": 1, "returned generator": 1, "plain": 1,
     }, "and the body of no generator ran"  # fmt: skip
     rows = fixtures.admin.execute(
         "select o.idempotency_key, s.status, s.outcome from sentinel.operations o"
         " join sentinel.operation_states s using (operation_id, tenant_id)"
     ).fetchall()
     assert {key: (status, outcome) for key, status, outcome in rows} == {
-        "small": ("completed", "success"), "huge": ("denied", None), "throws": ("in_doubt", "error"), "big": ("completed", "success"),
+        "small": ("completed", "success"), "huge": ("denied", None), "throws": ("in_doubt", "error"), "big": ("completed", "success"), "plain": ("completed", "success"),
         "returned-stream": ("in_doubt", "error"), "returned-generator": ("in_doubt", "error"),
     }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -28,8 +29,34 @@ def test_a_decimal_is_sent_as_its_digits(amount: Any, written: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "amount", [Decimal("NaN"), Decimal("Infinity"), {1, 2}, object()], ids=lambda one: type(one).__name__
+    "amount",
+    [Decimal("NaN"), Decimal("Infinity"), Decimal("1E+100000000"), {1, 2}, object()],
+    ids=lambda one: type(one).__name__,
 )
 def test_what_json_has_no_form_for_is_said_by_its_type_before_anything_is_sent(amount: Any) -> None:
     with pytest.raises(TypeError):
         sent(amount)
+
+
+@dataclass
+class Limits:
+    """What orjson writes as an object."""
+
+    most: float
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: {"a": [1, None, (one,)]}], ids=["alone", "nested"])
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_a_float_that_is_no_number_is_not_sent_as_null(number: float, wrap: Any) -> None:
+    with pytest.raises(ValueError):
+        sent(wrap(number))
+
+
+def test_nor_one_in_what_only_orjson_writes() -> None:
+    assert sent(Limits(1.5)) == {"most": 1.5}
+    with pytest.raises(ValueError):
+        sent(Limits(float("inf")))
+
+
+def test_null_is_sent_as_null() -> None:
+    assert sent({"a": [None, 1.5]}) == {"a": [None, 1.5]}
