@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from sentinel.client.errors import NoAnswerKind, Unreachable
@@ -24,6 +26,7 @@ from sentinel.client.transport import (
     raw_response,
 )
 
+T = TypeVar("T")
 _Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -41,7 +44,7 @@ class AsyncTransport:
         """Send one request, return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`."""
         request = self._endpoint.request(method, path, body)
         try:
-            return await asyncio.wait_for(self._exchange(request), max(deadline - time.monotonic(), 0.001))
+            return await _within(max(deadline - time.monotonic(), 0.001), self._exchange(request))
         except asyncio.TimeoutError as error:  # noqa: UP041 - another class than TimeoutError on Python 3.10
             raise Unreachable(NoAnswerKind.TIMEOUT, "no answer in time") from error
 
@@ -153,6 +156,36 @@ async def _hold(idle: _Idle) -> AsyncGenerator[None, None]:
         while idle:
             _abort(idle.pop())
         await asyncio.sleep(0)  # lets the loop forget them
+
+
+async def _within(seconds: float, waiting: Coroutine[Any, Any, T]) -> T:
+    """What it returns in this time, else `TimeoutError`. `asyncio.wait_for` loses a cancellation that comes with the result on Python 3.11."""
+    if sys.version_info >= (3, 11):  # noqa: UP036 - the client runs on Python 3.10
+        async with asyncio.timeout(seconds):
+            return await waiting
+    else:
+        return await _within_by_timer(seconds, waiting)
+
+
+async def _within_by_timer(seconds: float, waiting: Coroutine[Any, Any, T]) -> T:
+    """The same for Python 3.10, which has no `asyncio.timeout`."""
+    task, is_over = asyncio.current_task(), False
+    assert task is not None
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        return await waiting
+    except asyncio.CancelledError:
+        if is_over:
+            raise TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
 
 
 async def _send_and_receive(link: _Link, request: bytes) -> HttpResponse:

@@ -152,6 +152,9 @@ class AsyncGuarded(_Run):
             self.failure = StartedTooLate.__name__
             await self.__aexit__(None, None, None)
             raise StartedTooLate("the start was answered too late to act on it")
+        import asyncio
+
+        await asyncio.sleep(0)  # a cancellation that came with the answer ends it here, before the block
         return answer
 
     async def __aexit__(

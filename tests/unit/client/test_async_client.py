@@ -22,6 +22,7 @@ from sentinel.client import (
     KeyConflict,
     NoAnswerKind,
     Unreachable,
+    async_transport,
     guarded,
 )
 from tests.support.busy import overload
@@ -263,6 +264,54 @@ def test_a_cancelled_block_is_reported_as_an_error(authority: FakeAuthority) -> 
         assert authority.operations["a"].outcome == "error"
 
     with_client(authority, use, timeout_seconds=5)
+
+
+def test_a_block_is_not_entered_when_it_is_cancelled_while_its_start_is_answered(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = []
+
+    async def use(client: AsyncClient) -> None:
+        answered = async_transport._send_and_receive
+
+        async def cancelled_with_it(link: Any, request: bytes) -> Any:
+            found = await answered(link, request)
+            if b"/guard/start" in request:
+                task.cancel()
+            return found
+
+        monkeypatch.setattr(async_transport, "_send_and_receive", cancelled_with_it)
+
+        async def block() -> None:
+            async with guarded(client, "refund.create", params=params(1), idempotency_key="a"):
+                entered.append(True)
+
+        task = asyncio.create_task(block())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with_client(authority, use, timeout_seconds=5)
+    assert not entered and authority.operations["a"].start_id and authority.operations["a"].outcome is None
+
+
+@pytest.mark.parametrize("within", [async_transport._within, async_transport._within_by_timer])
+def test_a_wait_ends_with_its_result_its_time_or_its_cancellation(within: Any) -> None:
+    async def given() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def use() -> None:
+        assert await within(30, given()) == "done"
+        with pytest.raises(TimeoutError):
+            await within(0.01, asyncio.Event().wait())
+        task = asyncio.create_task(within(30, asyncio.Event().wait()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await within(30, given()) == "done", "no timer is left"
+
+    on_a_loop(use())
 
 
 def test_as_a_decorator_each_call_is_one_operation(authority: FakeAuthority) -> None:
