@@ -25,7 +25,12 @@ class NoAnswerKind(str, Enum):  # noqa: UP042 - the client runs on Python 3.10, 
 
 
 class ClientError(Exception):
-    """Base of everything this client raises; `detail` is one line without secrets."""
+    """Base of everything this client raises; `detail` is one line without secrets.
+
+    `is_of_tool`: a tool that ran raised it, e.g. about a call of its own. It is no refusal of that tool.
+    """
+
+    is_of_tool = False
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)

@@ -21,7 +21,7 @@ def refusal_details(error: ClientError) -> dict[str, Any]:
 
     `retry` is about the same call: "never" means that it will not be done under this key.
     """
-    if isinstance(error, ApprovalPending):
+    if isinstance(error, ApprovalPending) and not error.is_of_tool:
         return {
             "decision": "APPROVAL_REQUIRED", "reason_code": "approval_pending", "retry": "after_approval",
             "reason": error.reason or "A person must decide first.", "approval_id": error.approval_id,
@@ -31,7 +31,7 @@ def refusal_details(error: ClientError) -> dict[str, Any]:
 
 
 def refusal_message(error: ClientError) -> str:
-    """One or two sentences for the model. The tool was not called, or not a second time."""
+    """One or two sentences for the model. The tool was not called, or not a second time, or failed by itself."""
     details = refusal_details(error)
     advice = {
         "after_approval": "Do not repeat it with other arguments; the same call goes on once a person has approved it.",
@@ -39,7 +39,8 @@ def refusal_message(error: ClientError) -> str:
         "never": "Do not call it again for the same purpose.",
     }[details["retry"]]
     approval = f" (approval {details['approval_id']})" if "approval_id" in details else ""
-    return f"Not executed: {details['reason']} [{details['reason_code']}]{approval}. {advice}"
+    said = "Failed" if error.is_of_tool else "Not executed"
+    return f"{said}: {details['reason']} [{details['reason_code']}]{approval}. {advice}"
 
 
 def _started_before(error: AlreadyStarted) -> str:
@@ -52,6 +53,8 @@ def _started_before(error: AlreadyStarted) -> str:
 
 def _denied(error: ClientError) -> tuple[str, str, str]:
     """(reason code, sentence, retry)."""
+    if error.is_of_tool:
+        return "tool_failed", "the tool ran and broke off, and may have done something", "never"
     if isinstance(error, ActionDenied):
         return error.reason_code, error.reason.rstrip("."), "never"
     if isinstance(error, AlreadyStarted):

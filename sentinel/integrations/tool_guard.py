@@ -2,7 +2,7 @@
 
 Every refusal is a `ClientError` (`ToolRefused`, `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`,
 `Rejected`, `Unreachable`), raised before the tool is called. An exception of the tool is reported as an error, which puts the
-operation in doubt, and goes on.
+operation in doubt, and goes on; of a `ClientError` `is_of_tool` says that it is one.
 """
 
 from __future__ import annotations
@@ -262,6 +262,9 @@ def _running(asked: ToolCall, answer: GuardAnswer | None) -> Iterator[dict[str, 
     token = _current.set(operation)
     try:
         yield injected
+    except ClientError as own:
+        own.is_of_tool = True
+        raise
     finally:
         _current.reset(token)
 

@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest
 
-from sentinel.client import AsyncClient, Client, StartedTooLate, guarded
-from sentinel.integrations import ToolGuard, current_operation, guarded_tool, refusal_message
+from sentinel.client import (
+    ActionDenied,
+    ApprovalPending,
+    AsyncClient,
+    Client,
+    ClientError,
+    NoAnswerKind,
+    StartedTooLate,
+    Unreachable,
+    guarded,
+)
+from sentinel.integrations import ToolGuard, current_operation, guarded_tool, refusal_details, refusal_message
 from sentinel.integrations.tool_guard import Ran, Refused
 from sentinel.tools import ToolRefused
 from sentinel.tools.parse import parse_tool_table
@@ -254,3 +264,31 @@ def test_an_unguarded_tool_inside_a_guarded_one_has_no_operation(guard: ToolGuar
     )("o")
     assert outer is not None and outer.idempotency_key == "pay:o"
     assert inner is None and after == outer
+
+
+OWN: dict[str, ClientError] = {
+    "silence": Unreachable(NoAnswerKind.TIMEOUT, "no answer"), "a person": ApprovalPending("a-1", "large"),
+    "a refusal": ActionDenied("over_limit", "Too much."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("tool", ["pay", "note"])
+def test_an_error_of_the_tool_itself_is_not_told_as_a_call_that_was_not_made(
+    guard: ToolGuard, authority: FakeAuthority, tool: str, kind: str
+) -> None:
+    def asks_by_itself(order: str) -> None:
+        raise OWN[kind]
+
+    with pytest.raises(ClientError) as raised:
+        guarded_tool(guard, name=tool)(asks_by_itself)("o")
+    told = refusal_message(raised.value)
+    assert raised.value is OWN[kind] and told.startswith("Failed") and "tool_failed" in told
+    assert refusal_details(raised.value)["retry"] == "never"
+    assert [one.outcome for one in authority.operations.values()] == (["error"] if tool == "pay" else [])
+
+
+def test_a_refusal_is_told_as_one(guard: ToolGuard, authority: FakeAuthority) -> None:
+    with pytest.raises(ToolRefused) as raised:
+        guarded_tool(guard, name="other")(lambda order: None)("o")
+    assert not raised.value.is_of_tool and refusal_message(raised.value).startswith("Not executed")
