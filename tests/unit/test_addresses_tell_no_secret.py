@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_a_server_that_is_checked_against_no_file_is_a_fault_of_the_address(
 @pytest.mark.parametrize(
     "address",
     [
-        f"{CHECKED}&sslrootcert=system", f"{CHECKED}&sslrootcert={__file__}", f"{CHECKED}&service=shop",
+        f"{CHECKED}&sslrootcert=system", f"{CHECKED}&sslrootcert={quote(__file__)}", f"{CHECKED}&service=shop",
         CHECKED.replace("verify-full", "require"), CHECKED.replace("db.example", "%2Ftmp"), CHECKED.replace("db.example", ""),
     ],
 )  # fmt: skip
