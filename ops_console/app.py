@@ -100,7 +100,7 @@ def _finish(response: Response) -> Response:
             response.headers.setdefault(name, value)
     if (
         request.endpoint == "static"
-        and response.status_code == 200
+        and response.status_code in (200, 304)
         and shell.names_content(request.view_args, request.args)
     ):
         # The address names the content: nobody has to ask again.

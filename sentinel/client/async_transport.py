@@ -159,7 +159,7 @@ async def _hold(idle: _Idle) -> AsyncGenerator[None, None]:
 
 
 async def _within(seconds: float, waiting: Coroutine[Any, Any, T]) -> T:
-    """What it returns in this time, else `TimeoutError`. `asyncio.wait_for` loses a cancellation that comes with the result on Python 3.11."""
+    """What it returns in this time, else `asyncio.TimeoutError`. `asyncio.wait_for` loses a cancellation that comes with the result on Python 3.11."""
     if sys.version_info >= (3, 11):  # noqa: UP036 - the client runs on Python 3.10
         async with asyncio.timeout(seconds):
             return await waiting
@@ -182,7 +182,7 @@ async def _within_by_timer(seconds: float, waiting: Coroutine[Any, Any, T]) -> T
         return await waiting
     except asyncio.CancelledError:
         if is_over:
-            raise TimeoutError from None
+            raise asyncio.TimeoutError from None  # noqa: UP041 - as `asyncio.wait_for` raises it there
         raise
     finally:
         timer.cancel()

@@ -179,7 +179,10 @@ def test_only_the_content_that_an_address_names_is_kept_for_ever(fixtures: Any) 
     client = app.test_client()
     page = client.get("/ops/sign-in").get_data(as_text=True)
     (named,) = re.findall(r"/static/console.css\?v=[0-9a-f]{16}", page)
-    assert client.get(named).headers["Cache-Control"] == "public, max-age=31536000, immutable"
+    first = client.get(named)
+    assert first.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+    again = client.get(named, headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.headers["Cache-Control"]) == (304, first.headers["Cache-Control"])
     other = [
         named[:-16] + "0" * 16,
         named + "0",

@@ -314,6 +314,28 @@ def test_a_wait_ends_with_its_result_its_time_or_its_cancellation(within: Any) -
     on_a_loop(use())
 
 
+def test_a_wait_that_is_over_is_no_answer_on_python_3_10_too(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There asyncio's own error is another class than the builtin one."""
+
+    class OldTimeoutError(Exception):
+        pass
+
+    async def never(link: Any, request: bytes) -> Any:
+        await asyncio.Event().wait()
+
+    async def use(client: AsyncClient) -> None:
+        monkeypatch.setattr(async_transport, "_within", async_transport._within_by_timer)
+        monkeypatch.setattr(async_transport, "_send_and_receive", never)
+        monkeypatch.setattr(asyncio, "TimeoutError", OldTimeoutError)
+        with pytest.raises(Unreachable) as met:
+            await client.key()
+        assert met.value.kind is NoAnswerKind.TIMEOUT
+
+    with_client(authority, use, timeout_seconds=0.05, retries=0)
+
+
 def test_as_a_decorator_each_call_is_one_operation(authority: FakeAuthority) -> None:
     async def use(client: AsyncClient) -> None:
         @guarded(client, "refund.create", params=params, idempotency_key=lambda value: f"refund:{value}")
