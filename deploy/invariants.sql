@@ -310,12 +310,6 @@ with declared as materialized (
     select from sentinel.halts k where (k.tenant_id, k.scope, k.target, k.set_at) = (h.tenant_id, h.scope, h.target, h.lifted_at)
       and h.level = 'pause' and k.level = 'kill')
   group by 1, 2, 3
-), renewable as (
-  -- The first that was allowed, by whose permit a renewal may have counted; what is renewed then is not written down.
-  select o.tenant_id, d.name || '|' || case d.per when 'tenant' then '' else o.agent_id end as breaker_key, coalesce(o.currency, '') as currency,
-         min(o.created_at) as since, max(d.part) * 8 as least_age
-  from sentinel.operations o join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id and s.approval_id is null
-  cross join (select name, per, max(part) as part from declared group by 1, 2) d group by 1, 2, 3
 ), counted as (
   select o.tenant_id, d.name || '|' || who.target as breaker_key, date_bin(d.part, e.occurred_at, 'epoch') as bucket,
          coalesce(o.currency, '') as currency, count(*) as most, coalesce(sum(o.amount_minor), 0) as most_minor,
@@ -334,11 +328,14 @@ with declared as materialized (
 )
 select format('breaker %s from %s', breaker_key, bucket)
 from sentinel.velocity v full join counted c using (tenant_id, breaker_key, bucket, currency)
-left join renewable r using (tenant_id, breaker_key, currency)
 -- The housekeeper forgets them after a day.
 where bucket > now() - interval '23 hours' and split_part(breaker_key, '|', 1) in (select name from declared)
   and not (coalesce(v.operations, 0) >= coalesce(c.least, 0) and coalesce(v.amount_minor, 0) >= coalesce(c.least_minor, 0)
-    and (coalesce(r.since < bucket - r.least_age, false) or coalesce(v.operations, 0) <= coalesce(c.most, 0) and coalesce(v.amount_minor, 0) <= coalesce(c.most_minor, 0)));
+    and (coalesce(v.operations, 0) <= coalesce(c.most, 0) and coalesce(v.amount_minor, 0) <= coalesce(c.most_minor, 0)
+      -- What is renewed is not written down: an operation from before the window may have been.
+      or exists (select from sentinel.operations o join declared d on d.name = split_part(breaker_key, '|', 1)
+                 where o.tenant_id = v.tenant_id and o.created_at < bucket - d.part * 8
+                   and (d.per = 'tenant' or o.agent_id = substr(breaker_key, strpos(breaker_key, '|') + 1)))));
 
 -- velocity_exceeded: within no window has a velocity breaker let more pass than a recorded policy declares
 with declared as materialized (

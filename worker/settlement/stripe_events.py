@@ -58,7 +58,8 @@ select %(tenant_id)s, f.* from jsonb_to_recordset(%(findings)s) as f
   (system text, system_refund text, finding text, payment_ref text, amount_minor bigint, currency text, ledger_entry_id text, reason text)
 on conflict do nothing returning system_refund
 """
-# Beside what was found there: refunds that were begun with another payment than their order names by now, as long as they stand.
+# Beside what was found there: refunds that were begun with another payment than their order names by now, as long as they are under way, and
+# for a month after the correction where they are done: a person has seen it by then.
 _FINDINGS = """
 select system, system_refund, finding, payment_ref, amount_minor, currency, ledger_entry_id, reason from (
   select system, system_refund, finding, payment_ref, amount_minor, currency, ledger_entry_id, reason, found_at
@@ -69,7 +70,8 @@ select system, system_refund, finding, payment_ref, amount_minor, currency, ledg
   from refunds.effects f join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
   join refunds.orders o on (o.tenant_id, o.channel, o.source, o.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
   where f.tenant_id = %(tenant_id)s and f.system = 'stripe' and f.payment_ref <> o.payment_ref
-    and f.state not in ('refused', 'compensated')) found
+    and f.state not in ('refused', 'compensated')
+    and (f.state <> 'done' or o.recorded_at > clock_timestamp() - interval '30 days')) found
 order by found_at
 """
 _IS_KNOWN = "select exists (select from refunds.orders where tenant_id = %(tenant_id)s and payment_ref = any(%(names)s::text[]))"

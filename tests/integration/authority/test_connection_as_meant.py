@@ -98,14 +98,14 @@ def test_another_connection_is_refused_at_the_start_and_its_cause_named(fixtures
 
 
 def test_a_worker_whose_login_may_open_fewer_connections_than_its_lanes_need_does_not_start(fixtures: Fixtures) -> None:
-    with login(fixtures, f"connection limit 5 in role {WORKER}") as (name, url):
+    with login(fixtures, f"connection limit 6 in role {WORKER}") as (name, url):
         for lanes in (2, 3):
             settings = WorkerSettings(database_url=url, tenant_id=fixtures.tenant_id, lanes=lanes)
             with open_ledger(settings) as ledger:
                 if lanes == 2:
                     refuse_unsafe_database(ledger)
                     continue
-                with pytest.raises(UnsafeDatabase, match=f"may open 6 connections and {name} is allowed 5"):
+                with pytest.raises(UnsafeDatabase, match=f"may open 7 connections and {name} is allowed 6"):
                     refuse_unsafe_database(ledger)
 
 
