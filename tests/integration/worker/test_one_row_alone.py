@@ -175,6 +175,27 @@ def test_a_change_that_cannot_be_recorded_costs_its_row_an_attempt(
     assert attempts == 1 and error.startswith("the database refused it: ")
 
 
+def test_a_permission_that_cannot_be_recorded_costs_its_row_an_attempt_and_is_no_lost_lease(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Change.as_json
+
+    def as_json(change: Change) -> dict[str, Any]:
+        odd = change.row.ledger_entry_id == "odd" and change.event is LedgerEvent.ALLOWED
+        return {**real(change), **({"start_id": "no id"} if odd else {})}
+
+    monkeypatch.setattr(Change, "as_json", as_json)
+    enter(ledger_fixtures)
+    for _ in range(2):
+        with ledger_fixtures.agent(authority.url, lanes=1, max_attempts=2) as agent:
+            outcome = agent.run_once()
+        ledger_fixtures.make_due()
+    assert ledger_fixtures.states() == {**PAID, "odd": "ERROR"} and outcome.row_failed
+    error = ledger_fixtures.one("select last_error from refunds.ledger_entries where ledger_entry_id = 'odd'")
+    assert error.startswith("gave up after 2 attempts, the last: the database refused it: ")
+    assert authority.operations["refund:odd"].start_id is None, "what is not recorded is not begun"
+
+
 def test_an_error_whose_words_no_database_can_hold_is_kept_without_them(ledger_fixtures: LedgerFixtures) -> None:
     enter(ledger_fixtures)
     row = claimed(ledger_fixtures, "odd")

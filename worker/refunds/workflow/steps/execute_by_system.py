@@ -64,7 +64,7 @@ class ExecuteBySystem:
         ]
         fresh = [context for context in waiting if context.event is not None and self._may_start(context)]
         # Called again after it raised: what was recorded then is not recorded twice.
-        recorded = [context for context in waiting if context.event is None and context.not_taken is None]
+        recorded = [each for each in waiting if each.event is None and each.not_taken is None and each.defect is None]
         self._start([*recorded, *(self._record_allowed(fresh) if fresh else [])])
         started = [each for each in contexts if isinstance(each.started, StartReceipt) and each.settled is None]
         # What settles by the execution settles here and now; outside systems are asked several at a time.
@@ -96,8 +96,9 @@ class ExecuteBySystem:
             context.settled = NoAnswer(f"its adapter failed: {type(error).__name__}")
 
     def _record_allowed(self, contexts: Sequence[RunContext]) -> list[RunContext]:
+        impossible: dict[str, str] = {}
         start_ids = self._ledger.apply(
-            [_with_order_flags(each, each.event) for each in contexts if isinstance(each.event, Change)]
+            [_with_order_flags(each, each.event) for each in contexts if isinstance(each.event, Change)], impossible
         )
         left = [
             context.row.ledger_entry_id for context in contexts if start_ids.get(context.row.ledger_entry_id) is None
@@ -110,6 +111,9 @@ class ExecuteBySystem:
             start_id = start_ids.get(context.row.ledger_entry_id)
             if context.row.ledger_entry_id in refused:
                 context.not_taken = Escalation(refused[context.row.ledger_entry_id])
+                continue
+            if context.row.ledger_entry_id in impossible:
+                context.defect = f"the database refused it: {impossible[context.row.ledger_entry_id]}"
                 continue
             if not isinstance(change, Change) or start_id is None:
                 context.outcome = lease_lost(context.row, LedgerState.GUARDING)
@@ -149,6 +153,8 @@ class ExecuteBySystem:
         row, name = context.row, context.settles_in or "none"
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
+        if context.defect is not None and context.started is None:
+            return StepResult({"claim": "not recorded"})
         if context.not_taken is not None:
             # Another row of this order was quicker: the permit is given back with the question to a person.
             context.event = None
