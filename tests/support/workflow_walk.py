@@ -176,7 +176,7 @@ class Walk:
         """Nobody else is about."""
         return {}
 
-    def apply(self, changes: Sequence[Change]) -> dict[str, uuid.UUID]:
+    def apply(self, changes: Sequence[Change], impossible: dict[str, str] | None = None) -> dict[str, uuid.UUID]:
         return {change.row.ledger_entry_id: uuid.UUID(change.start_id or str(uuid.uuid4())) for change in changes}
 
     def record_executions(self, executions: Sequence[Execution]) -> set[str]:
