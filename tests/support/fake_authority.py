@@ -66,6 +66,11 @@ class FakeAuthority:
 
     # Running
 
+    def forget(self) -> None:
+        """As new for another test of the same server, but for its switches and standing halts."""
+        self.operations, self.calls, self.halted = {}, [], False
+        self.misbehave = lambda exchange: False
+
     @property
     def url(self) -> str:
         """Where it listens."""

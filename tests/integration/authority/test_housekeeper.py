@@ -31,6 +31,7 @@ def test_permits_run_out_although_events_get_no_position(
         wait_until(lambda: fixtures.one(HELD) == 0)
     finally:
         keeper.stop()
+    assert fixtures.one(HELD) == 0
 
 
 def test_events_that_were_restored_keep_their_positions_when_the_new_cluster_comes_to_their_transactions(

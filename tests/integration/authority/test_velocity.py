@@ -326,7 +326,7 @@ def test_what_a_batch_allowed_before_it_tripped_a_breaker_stands_before_the_halt
 
 def test_mutant_that_has_a_transactions_events_in_the_order_of_their_ids_is_caught(ten: Fixtures) -> None:
     mutants.cut(
-        ten, "sentinel.sequence_events", "e.transaction_id, e.occurred_at, e.event_id", "e.transaction_id, e.event_id"
+        ten, "sentinel.place_events", "e.transaction_id, e.occurred_at, e.event_id", "e.transaction_id, e.event_id"
     )
     assert feed_of_a_batch_that_trips(ten) != BEFORE_THE_HALT
 

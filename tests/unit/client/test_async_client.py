@@ -43,7 +43,7 @@ def shared() -> Iterator[FakeAuthority]:
 @pytest.fixture
 def authority(shared: FakeAuthority) -> FakeAuthority:
     """The server, forgetful of what other tests did."""
-    shared.__dict__.update(operations={}, calls=[], halted=False, misbehave=lambda exchange: False)
+    shared.forget()
     return shared
 
 

@@ -61,7 +61,7 @@ def served() -> Iterator[FakeAuthority]:
 @pytest.fixture
 def authority(served: FakeAuthority) -> FakeAuthority:
     """The same, forgetful of what other tests did."""
-    served.__dict__.update(operations={}, calls=[], halted=False, misbehave=lambda exchange: False)
+    served.forget()
     return served
 
 

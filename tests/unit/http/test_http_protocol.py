@@ -490,17 +490,22 @@ def test_what_follows_a_body_in_chunks_becomes_no_header(trailer: bytes, in_piec
     within(scene)
 
 
+async def refused_before_it_fills_the_memory(served: Listening, writer: asyncio.StreamWriter) -> None:
+    """Sends what never ends until the server has refused it."""
+    sent = 0
+    while not served.worker.made or served.worker.made[0]._unread is None:
+        writer.write(b"x" * 4096)
+        sent += 4096
+        await asyncio.sleep(0.01)
+        assert sent < 200_000
+
+
 @pytest.mark.parametrize("framing", [b"0\r\nX: ", b"3;x="], ids=["trailer", "chunk-extension"])
 def test_a_body_that_is_all_framing_is_refused_before_it_fills_the_memory(framing: bytes) -> None:
     async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n" + framing)
-        sent = 0
-        while not served.worker.made or served.worker.made[0]._unread is None:
-            writer.write(b"x" * 4096)
-            sent += 4096
-            await asyncio.sleep(0.01)
-            assert sent < 200_000
+        await refused_before_it_fills_the_memory(served, writer)
         assert (await answer(reader)).status == 431
 
     within(scene)
@@ -591,12 +596,7 @@ def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
     async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
         writer.write(b"GET /cold HTTP/1.1\r\nX: ")
-        sent = 0
-        while not served.worker.made or served.worker.made[0]._unread is None:
-            writer.write(b"x" * 4096)
-            sent += 4096
-            await asyncio.sleep(0.01)
-        assert sent < 200_000
+        await refused_before_it_fills_the_memory(served, writer)
         assert (await answer(reader)).status == 431
 
     within(scene)

@@ -125,6 +125,29 @@ begin
   select e.tenant_id, e.event_id, e.kind, e.operation_id, e.agent_id, e.body, sentinel.hash_bytes(e.hash), e.occurred_at from unnest(events) as e;
 end $$;
 
+-- Gives the events of these transactions their positions, behind what has one; how many. What was restored into this cluster has a
+-- position already, and may have a transaction that this cluster only now comes to.
+create or replace function sentinel.place_events(above xid8, upto xid8) returns integer language plpgsql as $$
+declare
+  placed_now integer;
+begin
+  with fresh as materialized (
+    select e.tenant_id, e.event_id,
+           row_number() over (partition by e.tenant_id order by e.transaction_id, e.occurred_at, e.event_id) as nth,
+           count(*) over (partition by e.tenant_id) as many
+    from sentinel.event_rows e where e.transaction_id > above and e.transaction_id <= upto
+      and not exists (select from sentinel.feed f where f.event_id = e.event_id and f.tenant_id = e.tenant_id offset 0)
+  ), heads as (
+    insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
+    on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
+  ), placed as (
+    insert into sentinel.feed (tenant_id, position, event_id)
+    select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
+  )
+  select count(*) into placed_now from placed;
+  return placed_now;
+end $$;
+
 -- Hands out feed positions to events whose transactions are all over, so that no position can appear late or be skipped.
 -- Whole transactions at a time, so that the mark is one number and nothing before it is ever looked at again; within one, what was decided
 -- earlier comes earlier, and what came with a decision after it: its id was made after the decision's.
@@ -145,21 +168,7 @@ begin
       order by transaction_id limit most) e
     order by e.transaction_id desc limit 1;
     if last is null then return 0; end if;
-    -- What was restored into this cluster has a position, and may have a transaction that this cluster only now comes to.
-    with fresh as materialized (
-      select e.tenant_id, e.event_id,
-             row_number() over (partition by e.tenant_id order by e.transaction_id, e.occurred_at, e.event_id) as nth,
-             count(*) over (partition by e.tenant_id) as many
-      from sentinel.event_rows e where e.transaction_id > seen and e.transaction_id <= last
-        and not exists (select from sentinel.feed f where f.event_id = e.event_id and f.tenant_id = e.tenant_id offset 0)
-    ), heads as (
-      insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
-      on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
-    ), placed as (
-      insert into sentinel.feed (tenant_id, position, event_id)
-      select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
-    )
-    select count(*) into sequenced from placed;
+    sequenced := sentinel.place_events(seen, last);
     update sentinel.sequencer set transaction_id = last;
     if sequenced > 0 then return sequenced; end if;
     seen := last;
@@ -170,24 +179,13 @@ end $$;
 -- yet get theirs once, and the mark begins again with this cluster's ids.
 create or replace function sentinel.sequence_restored() returns integer language plpgsql as $$
 declare
+  -- One for all of it: between two, a transaction could end that neither this nor the next round then looks at.
+  present pg_snapshot := pg_current_snapshot();
+  -- Just below the oldest transaction that may still write: what it writes is to come, what was before is placed.
+  mark xid8 := (pg_snapshot_xmin(present)::text::bigint - 1)::text::xid8;
   sequenced integer;
 begin
-  with fresh as materialized (
-    select e.tenant_id, e.event_id,
-           row_number() over (partition by e.tenant_id order by e.transaction_id, e.occurred_at, e.event_id) as nth,
-           count(*) over (partition by e.tenant_id) as many
-    from sentinel.event_rows e
-    where (e.transaction_id < pg_snapshot_xmin(pg_current_snapshot()) or e.transaction_id > pg_snapshot_xmax(pg_current_snapshot()))
-      and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)
-  ), heads as (
-    insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
-    on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
-  ), placed as (
-    insert into sentinel.feed (tenant_id, position, event_id)
-    select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
-  )
-  select count(*) into sequenced from placed;
-  -- Just below the oldest transaction that may still write: what it writes is to come, what was before is placed.
-  update sentinel.sequencer set transaction_id = (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
+  sequenced := sentinel.place_events('0', mark) + sentinel.place_events(pg_snapshot_xmax(present), '18446744073709551615');
+  update sentinel.sequencer set transaction_id = mark;
   return sequenced;
 end $$;

@@ -150,7 +150,6 @@ begin
   return marked;
 end $$;
 
--- Whether this question would leave one more permit out, that is, whether its caller starts later, if at all.
 -- Whether this operation was asked for by somebody else: by another key, which is not bound to its agent either. What stands in a
 -- key's place after a rotation is the same principal.
 create or replace function sentinel.is_anothers(o sentinel.operations, principal uuid, bound_agent text) returns boolean language plpgsql immutable as $$
@@ -158,6 +157,7 @@ begin
   return not coalesce(o.principal_id = principal, false) and not coalesce(o.agent_id = bound_agent, false);
 end $$;
 
+-- Whether this question would leave one more permit out, that is, whether its caller starts later, if at all.
 create or replace function sentinel.leaves_permit_out(ask sentinel.guard_input) returns boolean language plpgsql immutable as $$
 begin
   return ask.verdict = 'ALLOW' and ask.start_id is null and not coalesce(ask.hand_out_is_start, false);
