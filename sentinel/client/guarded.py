@@ -96,13 +96,13 @@ class Guarded(_Run):
             self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
             answer = self._client.guard(**question)
         raise_unless_permitted(answer)
-        began, act_within = time.monotonic(), question.get("act_within_seconds")
+        asked, act_within = Stopwatch(), question.get("act_within_seconds")
         try:
             self._client.start(answer, uuid.uuid4(), act_within_seconds=act_within)
         except Rejected as refused:
             raise refused_start(answer, refused) from refused
         self.answer = answer
-        if is_started_too_late(began, self._client, act_within):
+        if is_started_too_late(asked, self._client, act_within):
             self.failure = StartedTooLate.__name__
             self.__exit__(None, None, None)
             raise StartedTooLate("the start was answered too late to act on it")
@@ -142,13 +142,13 @@ class AsyncGuarded(_Run):
             await self._client.wait_for_approval(answer.approval_id or "", timeout_seconds=self._wait_seconds)
             answer = await self._client.guard(**question)
         raise_unless_permitted(answer)
-        began, act_within = time.monotonic(), question.get("act_within_seconds")
+        asked, act_within = Stopwatch(), question.get("act_within_seconds")
         try:
             await self._client.start(answer, uuid.uuid4(), act_within_seconds=act_within)
         except Rejected as refused:
             raise refused_start(answer, refused) from refused
         self.answer = answer
-        if is_started_too_late(began, self._client, act_within):
+        if is_started_too_late(asked, self._client, act_within):
             self.failure = StartedTooLate.__name__
             await self.__aexit__(None, None, None)
             raise StartedTooLate("the start was answered too late to act on it")
@@ -289,13 +289,27 @@ def raise_unless_permitted(answer: GuardAnswer) -> None:
     raise ActionDenied(answer.reason_code, answer.reason)
 
 
-def is_started_too_late(began: float, client: Client | AsyncClient, act_within_seconds: int | None) -> bool:
-    """Was a start that was asked for at `began` (monotonic seconds) answered so late that somebody may say that it was not executed?
+class Stopwatch:
+    """Time since it was made, the time in which the machine was suspended included."""
+
+    __slots__ = ("_monotonic", "_wall")
+
+    def __init__(self) -> None:
+        self._monotonic, self._wall = time.monotonic(), time.time()
+
+    @property
+    def seconds(self) -> float:
+        """By the monotonic clock, which nobody sets and which may stand still with the machine, or by the wall clock: whichever says more."""
+        return max(time.monotonic() - self._monotonic, time.time() - self._wall)
+
+
+def is_started_too_late(asked: Stopwatch, client: Client | AsyncClient, act_within_seconds: int | None) -> bool:
+    """Was a start that was asked for when `asked` was made answered so late that somebody may say that it was not executed?
 
     No call outlasts its client's time by more than a busy machine adds; a process that was stopped may be any time behind.
     """
     most = max(2 * client.timeout_seconds, _LEAST_LATE_SECONDS)
-    return time.monotonic() - began > min(most, act_within_seconds or most)
+    return asked.seconds > min(most, act_within_seconds or most)
 
 
 def refused_start(answer: GuardAnswer, refused: Rejected) -> ClientError:

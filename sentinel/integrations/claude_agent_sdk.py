@@ -11,12 +11,11 @@ that the model must make it again. `can_use_tool` and permission modes are no gu
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from typing import Any
 
 from sentinel.client import ClientError, Outcome, Rejected, StartedTooLate
-from sentinel.client.guarded import is_started_too_late, outcome_of, raise_unless_permitted, refused_start
+from sentinel.client.guarded import Stopwatch, is_started_too_late, outcome_of, raise_unless_permitted, refused_start
 from sentinel.integrations.refusals import refusal_details, refusal_message
 from sentinel.integrations.tool_guard import ToolGuard
 from sentinel.tools import ToolCall, ToolTable
@@ -53,12 +52,12 @@ class ClaudeHooks:
                 return {}
             answer = await client.guard(**call.question)
             raise_unless_permitted(answer)
-            began = time.monotonic()
+            asked = Stopwatch()
             try:
                 await client.start(answer, uuid.uuid4())
             except Rejected as refused:
                 raise refused_start(answer, refused) from refused
-            if is_started_too_late(began, self._guard.client, None):
+            if is_started_too_late(asked, self._guard.client, None):
                 await client.report(**outcome_of(answer, StartedTooLate.__name__))
                 raise StartedTooLate("the start was answered too late to act on it")
         except ClientError as error:

@@ -60,12 +60,14 @@ def refused_result(refused: CallRefused) -> types.CallToolResult:
     return _error_result(text, details)
 
 
-def in_doubt_result(answer: GuardAnswer, failure: str) -> types.CallToolResult:
-    """The call was sent, and what came of it is not known."""
-    text = (
-        f"The call was sent and its result is not known ({failure}): it may have been executed [{IN_DOUBT}]. Do not call it"
-        " again for the same purpose; a person finds out what happened."
+def in_doubt_result(answer: GuardAnswer, failure: str, *, is_sent: bool) -> types.CallToolResult:
+    """The call was started, and what came of it is not known to the authority; `is_sent`: the server may have executed it."""
+    what = (
+        f"The call was sent and its result is not known ({failure}): it may have been executed"
+        if is_sent
+        else f"The call was started at the authority and not sent ({failure})"
     )
+    text = f"{what} [{IN_DOUBT}]. Do not call it again for the same purpose; a person finds out what happened."
     details = {
         "decision": answer.decision,
         "reason_code": IN_DOUBT,

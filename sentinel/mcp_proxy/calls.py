@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import mcp_types as types
 from mcp import MCPError
 
 from sentinel.client import ClientError, GuardAnswer, GuardQuestion, Headroom, Rejected, Unreachable
-from sentinel.client.guarded import outcome_of, raise_unless_permitted, refused_start
+from sentinel.client.guarded import Stopwatch, outcome_of, raise_unless_permitted, refused_start
 from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, upstream_unavailable
 from sentinel.mcp_proxy.log_messages import LogMessages
@@ -57,9 +56,10 @@ class PermittedCall:
 
 @dataclass(slots=True)
 class _Attempt:
-    """How far a call came. `failure`: started, and what came of it is not known."""
+    """How far a call came. `failure`: started, and what came of it is not known; nothing did where it was not sent."""
 
     is_started: bool = False
+    is_sent: bool = False
     refusal: ClientError | None = None
     result: Result | None = None
     failure: str | None = None
@@ -163,13 +163,13 @@ class GuardedCalls:
         if attempt.result is None:
             attempt.failure = attempt.failure or "ConnectionLost"
         await self._report(answer, attempt.failure)
-        return attempt.result or in_doubt_result(answer, attempt.failure or "")
+        return attempt.result or in_doubt_result(answer, attempt.failure or "", is_sent=attempt.is_sent)
 
     async def _attempt(
         self, connection: Connection, call: PermittedCall, answer: GuardAnswer, attempt: _Attempt
     ) -> None:
         """Start and send. Raises nothing but a cancellation, when the connection breaks: the caller reads `attempt`."""
-        began, leave = time.monotonic(), int(self._seconds) + REPORT_MARGIN_SECONDS
+        asked, leave = Stopwatch(), int(self._seconds) + REPORT_MARGIN_SECONDS
         try:
             # Before it: a start whose answer is lost may be recorded.
             attempt.is_started = True
@@ -180,11 +180,12 @@ class GuardedCalls:
         except Unreachable as silent:
             attempt.is_started, attempt.refusal = False, silent
             return
-        if time.monotonic() - began > _MOST_START_SECONDS:
+        if asked.seconds > _MOST_START_SECONDS:
             # This process stood still. Sent now, the call could end after somebody may say that it was not executed.
             attempt.failure = "StartedTooLate"
             return
         headers = call.asked.injected("header", operation_id=answer.operation_id)
+        attempt.is_sent = True
         try:
             attempt.result = await connection.call(
                 call.params, headers=headers, seconds=self._seconds, progress=call.updates.progress

@@ -36,11 +36,11 @@ export async function guarded<Result>(
   if (/GeneratorFunction\]$/.test(formOf(effect))) throw new TypeError("the effect must not be a generator function");
   const answer = await permitted(client, { ...options, action }, options);
   const start = { signal: options.signal, actWithinSeconds: options.actWithinSeconds };
-  const began = performance.now();
+  const asked = stopwatch();
   await client.start(answer, crypto.randomUUID(), start).catch((error: unknown) => {
     throw error instanceof Rejected ? refusedStart(answer, error) : error;
   });
-  if (isTooLate(began, client, options.actWithinSeconds)) {
+  if (isTooLate(asked(), client, options.actWithinSeconds)) {
     await report(client, answer, options, "StartedTooLate");
     throw new StartedTooLate("the start was answered too late to act on it");
   }
@@ -88,9 +88,18 @@ async function permitted(client: Client, question: GuardQuestion, options: Guard
  * Was the start answered so late that somebody may say that it was not executed? No call outlasts its client's time by more than
  * a busy machine adds; a process that was stopped may be any time behind.
  */
-function isTooLate(began: number, client: Client, actWithinSeconds: number | undefined): boolean {
+function isTooLate(seconds: number, client: Client, actWithinSeconds: number | undefined): boolean {
   const most = Math.max(2 * client.timeoutSeconds, LEAST_LATE_SECONDS);
-  return performance.now() - began > 1000 * Math.min(most, actWithinSeconds || most);
+  return seconds > Math.min(most, actWithinSeconds || most);
+}
+
+/**
+ * Seconds since now: by the monotonic clock, which nobody sets and which may stand still while the machine is suspended, or by the wall
+ * clock, whichever says more.
+ */
+function stopwatch(): () => number {
+  const [monotonic, wall] = [performance.now(), Date.now()];
+  return () => Math.max(performance.now() - monotonic, Date.now() - wall) / 1000;
 }
 
 /** What a refused start means for the effect. */

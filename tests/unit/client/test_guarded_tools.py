@@ -158,14 +158,21 @@ def test_a_call_that_returns_what_runs_later_is_reported_as_an_error(
 
 LATE = [(2, 2.5, True), (2, 1.5, False), (None, 10.5, True), (None, 9.5, False), (1200, 10.5, True)]
 """The declared time to act, how long the start took for a client of 5 s, and whether that is too late."""
+STOOD_STILL = {
+    "a stopped process": ("monotonic", "time"), "a suspended machine": ("time",), "a wall clock that is set back": ("monotonic",),
+}  # fmt: skip
+"""Which clocks go on meanwhile."""
 
 
 @pytest.mark.parametrize(("act_within", "took", "late"), LATE)
 @pytest.mark.parametrize("kind", ["threads", "loop"])
+@pytest.mark.parametrize("still", STOOD_STILL)
 def test_a_block_is_not_entered_on_a_start_that_was_answered_after_its_time(
-    guard: ToolGuard, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch, kind: str, act_within: int | None, took: float, late: bool,
+    guard: ToolGuard, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch, still: str, kind: str, act_within: int | None, took: float, late: bool,
 ) -> None:  # fmt: skip
-    clock = SimpleNamespace(monotonic=iter([100.0, 100.0 + took]).__next__)
+    clock = SimpleNamespace(**{
+        name: iter([100.0, 100.0 + (took if name in STOOD_STILL[still] else -1.0)]).__next__ for name in ("monotonic", "time")
+    })  # fmt: skip
     monkeypatch.setattr(sys.modules["sentinel.client.guarded"], "time", clock)
     guard = ToolGuard(TABLE, guard.client, act_within_seconds=act_within)
     ran: list[Any] = []
