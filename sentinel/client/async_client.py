@@ -11,7 +11,7 @@ from sentinel.client import answers, calls
 from sentinel.client.answers import GuardAnswer, StartReceipt
 from sentinel.client.async_transport import AsyncTransport
 from sentinel.client.calls import PREFIX, CheckQuestion, ClientCall, GuardQuestion, Outcome
-from sentinel.client.errors import ApprovalPending, Unreachable
+from sentinel.client.errors import ApprovalPending, NoAnswerKind, Unreachable
 from sentinel.client.transport import call_span
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class AsyncClient:
                 if view.status != "pending":
                     return view
             except Unreachable as error:
+                if error.kind is NoAnswerKind.CLOSED:
+                    raise
                 silent = error
             left = deadline - time.monotonic()
             if left <= 0:

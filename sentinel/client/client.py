@@ -22,7 +22,7 @@ from sentinel.client.calls import (
     question_body,
     readers,
 )
-from sentinel.client.errors import ApprovalPending, Rejected, Unreachable
+from sentinel.client.errors import ApprovalPending, NoAnswerKind, Rejected, Unreachable
 from sentinel.client.transport import Transport, call_span
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Client:
         """The approval once it is decided or expired; then guard again with the same key. It grants nothing itself.
 
         Looks every `poll_seconds` at most; what gives no answer meanwhile is looked at again. Raises `ApprovalPending` after
-        `timeout_seconds`, or the last `Unreachable`.
+        `timeout_seconds`, or the last `Unreachable`; at once where this client is closed.
         """
         deadline, attempt = time.monotonic() + timeout_seconds, 0
         while True:
@@ -140,6 +140,8 @@ class Client:
                 if view.status != "pending":
                     return view
             except Unreachable as error:
+                if error.kind is NoAnswerKind.CLOSED:
+                    raise
                 silent = error
             left = deadline - time.monotonic()
             if left <= 0:

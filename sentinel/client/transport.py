@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
@@ -41,6 +42,7 @@ class Transport:
         self._endpoint = Endpoint(base_url, headers)
         self._idle: deque[socket.socket] = deque(maxlen=pool_size)
         self._live: WeakSet[socket.socket] = WeakSet()
+        self._live_lock = threading.Lock()
         self._closed = False
         _transports.add(self)
 
@@ -72,7 +74,9 @@ class Transport:
     def abort(self) -> None:
         """Break every exchange now under way, in any thread; later ones raise `Unreachable(CLOSED)`."""
         self._closed = True
-        for link in list(self._live):
+        with self._live_lock:
+            live = list(self._live)
+        for link in live:
             try:
                 link.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -85,7 +89,7 @@ class Transport:
 
     def leave_to_parent(self) -> None:
         """In a forked process: the connections are the parent's, whose answers would be read here. They go on there."""
-        inherited, self._live = self._live, WeakSet()
+        inherited, self._live, self._live_lock = self._live, WeakSet(), threading.Lock()
         self._idle.clear()
         for link in list(inherited):
             link.close()
@@ -117,7 +121,11 @@ class Transport:
             raise Unreachable(NoAnswerKind.TIMEOUT, "no connection in time") from error
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
-        self._live.add(link)
+        with self._live_lock:
+            self._live.add(link)
+        if self._closed:  # it was aborted while this connection was made
+            link.close()
+            raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
         return link
 
     def _dial(self, deadline: float) -> socket.socket:

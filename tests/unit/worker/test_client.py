@@ -16,6 +16,7 @@ from sentinel.client import (
     ActionExpired,
     AlreadyStarted,
     ApprovalPending,
+    AsyncClient,
     Client,
     GuardAnswer,
     KeyConflict,
@@ -24,10 +25,12 @@ from sentinel.client import (
     Unreachable,
     guarded,
 )
+from sentinel.client.transport import Transport
 from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import FAULTS, always
+from tests.support.harness import on_a_loop
 from tests.support.ledger_fixtures import wait_until
 
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
@@ -224,6 +227,55 @@ def test_abort_ends_calls_under_way(authority: FakeAuthority) -> None:
         client.abort()
         thread.join(20)
     assert len(ended) == 1
+
+
+def test_a_call_that_connects_while_the_client_is_aborted_is_not_sent(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialled, go_on = threading.Event(), threading.Event()
+    real = Transport._dial
+
+    def slow(self: Transport, deadline: float) -> Any:
+        link = real(self, deadline)
+        dialled.set()
+        go_on.wait(20)
+        return link
+
+    monkeypatch.setattr(Transport, "_dial", slow)
+    ended: list[Unreachable] = []
+
+    def call() -> None:
+        try:
+            client.heartbeat()
+        except Unreachable as error:
+            ended.append(error)
+
+    with Client(authority.url, "key", agent_id="a", timeout_seconds=30, retries=2) as client:
+        thread = threading.Thread(target=call)
+        thread.start()
+        assert dialled.wait(20)
+        client.abort()
+        go_on.set()
+        thread.join(20)
+    assert [error.kind for error in ended] == [NoAnswerKind.CLOSED] and authority.calls == []
+
+
+def test_who_waits_for_a_decision_stops_waiting_once_the_client_is_closed() -> None:
+    began = time.monotonic()
+    client = Client("http://127.0.0.1:1", "key", agent_id="a")
+    client.abort()
+    with pytest.raises(Unreachable) as aborted:
+        client.wait_for_approval("a", timeout_seconds=30)
+
+    async def closed() -> None:
+        client = AsyncClient("http://127.0.0.1:1", "key", agent_id="a")
+        await client.close()
+        await client.wait_for_approval("a", timeout_seconds=30)
+
+    with pytest.raises(Unreachable) as closing:
+        on_a_loop(closed())
+    assert (aborted.value.kind, closing.value.kind) == (NoAnswerKind.CLOSED, NoAnswerKind.CLOSED)
+    assert in_time(time.monotonic() - began, 5)
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:80", "http://", "http://x?y=1"])
