@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.export.cloud_events import GLOBAL, FeedEvent
 from sentinel.store.database import Pool
-from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.queries import all_rows, changed, one_row, scalar
 from sentinel.store.sql_template import SqlTemplate
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
@@ -79,17 +79,20 @@ update sentinel.event_endpoints e set position = %(position)s, global_position =
   last_error = case when h.is_well then null else e.last_error end, delivered_at = case when %(delivered)s then clock_timestamp() else e.delivered_at end,
   lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 from heard as h where {mine}
+returning e.attempts
 """).fill(mine=_MINE)
 POSTPONE = SqlTemplate("""
 update sentinel.event_endpoints set attempts = attempts + 1, first_failed_at = coalesce(first_failed_at, clock_timestamp()),
   last_error = %(error)s, next_attempt_at = clock_timestamp() + make_interval(secs => %(pause_seconds)s), lease_until = clock_timestamp()
 where {mine}
 """).fill(mine=_MINE)
-# The time allowed is over: the cursor goes past the event, which stays as a dead letter. What was dead before stays as it was.
+# The time allowed is over, since it happened and since the receiver takes nothing: the cursor goes past the event, which stays as a dead
+# letter. Of two feeds the receiver may have refused only the other's event for that long. What was dead before stays as it was.
 GIVE_UP = SqlTemplate("""
 with failed as (
   select attempts + 1 as attempts from sentinel.event_endpoints
-  where {mine} and first_failed_at <= clock_timestamp() - make_interval(secs => %(give_up_seconds)s) for no key update
+  where {mine} and greatest(first_failed_at, %(occurred_at)s::timestamptz) <= clock_timestamp() - make_interval(secs => %(give_up_seconds)s)
+  for no key update
 ), letters as (
   insert into sentinel.dead_letters (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error)
   select %(tenant_id)s, %(endpoint_id)s, l.event_id, %(feed_tenant_id)s, l.position, f.attempts, %(error)s
@@ -193,7 +196,8 @@ class Deliveries:
         """Move the cursor to a position of a feed, and hold on; None when the claim is another's by now."""
         place = _place(claim, feed, position)
         fields = {**_mine(claim), **place, "delivered": delivered, "lease_seconds": self._lease_seconds}
-        return _moved(claim, place) if changed(self._pool, ADVANCE, fields) else None
+        attempts = scalar(self._pool, ADVANCE, fields)
+        return None if attempts is None else replace(claim, attempts=attempts, **place)
 
     def fail(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str, spread: float) -> bool:
         """These events were not taken: try again after a pause, or, after the time allowed, make them dead letters.
@@ -204,6 +208,7 @@ class Deliveries:
             **_mine(claim), **_place(claim, feed, events[-1].position), "error": error[:200],
             "pause_seconds": pause_seconds(claim.attempts, spread), "give_up_seconds": self._give_up_seconds,
             "feed_tenant_id": feed, "event_ids": [one.event_id for one in events], "positions": [one.position for one in events],
+            "occurred_at": events[0].occurred_at,
         }  # fmt: skip
         if changed(self._pool, GIVE_UP, fields):
             return True
@@ -254,7 +259,3 @@ def _mine(claim: Claim) -> dict[str, Any]:
         "tenant_id": claim.tenant_id, "endpoint_id": claim.endpoint_id, "epoch": claim.epoch,
         "from_position": claim.position, "from_global_position": claim.global_position,
     }  # fmt: skip
-
-
-def _moved(claim: Claim, place: dict[str, int]) -> Claim:
-    return replace(claim, attempts=0, position=place["position"], global_position=place["global_position"])

@@ -84,16 +84,14 @@ async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[s
     """Approve the interruptions of protected tools whose approval is decided, either way; the ids of those that still wait.
 
     A rejected one is let go on too: the authority refuses it again, and the model is told why. Interruptions of other tools
-    stay what they are: whether those run is for the program to ask.
+    stay what they are: whether those run is for the program to ask. Raises `Unreachable`, and approves none then.
     """
-    waiting = []
-    for item in filter(_is_of_protected, state.get_interruptions()):
-        approval_id = await guard.approval_wanted(item.name or "", _arguments(item.arguments))
+    ours = list(filter(_is_of_protected, state.get_interruptions()))
+    wanted = [await guard.approval_pending(item.name or "", _arguments(item.arguments)) for item in ours]
+    for item, approval_id in zip(ours, wanted, strict=True):
         if approval_id is None:
             state.approve(item)
-        else:
-            waiting.append(approval_id)
-    return waiting
+    return [approval_id for approval_id in wanted if approval_id is not None]
 
 
 def _is_of_protected(item: ToolApprovalItem) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sentinel.client import Client, ClientError, GuardAnswer, guarded
+from sentinel.client import Client, ClientError, GuardAnswer, Unreachable, guarded
 from sentinel.client.guarded import finished
 from sentinel.client.transport import open_span
 from sentinel.integrations.refusals import refusal_details
@@ -176,11 +176,20 @@ class ToolGuard:
     async def approval_wanted(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
         """Ask without starting: the id of the approval that this call waits for, or None where it may be attempted now.
 
-        A refusal is None too: the attempt is refused, and tells the model why.
+        A refusal is None too: the attempt is refused, and tells the model why; so does an authority that cannot be asked.
         """
+        try:
+            return await self.approval_pending(tool, arguments)
+        except Unreachable:
+            return None
+
+    async def approval_pending(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
+        """As `approval_wanted`. Raises `Unreachable`: nobody knows then whether the call waits."""
         try:
             asked = await self.call_of_async(tool, arguments)
             answer = None if asked.question is None else await self.async_client.guard(**asked.question)
+        except Unreachable:
+            raise
         except ClientError:
             return None
         return answer.approval_id if answer is not None and answer.status == "pending" else None

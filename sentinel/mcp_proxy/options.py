@@ -16,6 +16,8 @@ from sentinel.mcp_proxy.access_rules import AccessRules, read_access_rules
 from sentinel.tools import ToolTable, read_tool_table
 
 PORT = 7864
+LONGEST_CALL_SECONDS = 3590
+"""The longest time to act that an authority gives as shipped (SENTINEL_LONGEST_ACT_SECONDS), less what a report may take."""
 MAY_BE_PASSED_ON = ("resources", "prompts", "logging")
 
 
@@ -51,6 +53,8 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
     given = parser().parse_args(arguments)
     if bool(given.upstream_url) == bool(given.upstream_command):
         raise WrongOptions("give either --upstream-url or --upstream-command")
+    if not 0 < given.timeout <= LONGEST_CALL_SECONDS:  # nan is neither
+        raise WrongOptions(f"--timeout {given.timeout:g}: seconds, more than 0 and at most {LONGEST_CALL_SECONDS}")
     if bool(given.listen) == bool(given.agent):
         raise WrongOptions("give either --listen (each agent has its key) or --agent (stdio, one agent)")
     if unknown := sorted(set(given.pass_on) - set(MAY_BE_PASSED_ON)):

@@ -20,8 +20,7 @@ from sentinel.integrations import ToolGuard
 from sentinel.integrations.openai_agents import approve_decided, protect, protect_agent
 from sentinel.tools.parse import parse_tool_table
 
-TABLE = parse_tool_table(
-    """
+TABLE_TEXT = """
 tools:
   - server: local
     tool: pay
@@ -36,7 +35,7 @@ tools:
       risk.customer_attempts_24h: '1'
   - {server: local, tool: wipe, unguarded: It only reads.}
 """
-)
+TABLE = parse_tool_table(TABLE_TEXT)
 
 
 class Cases:
@@ -113,6 +112,26 @@ class Cases:
         """The tool asks an authority of its own, which is silent."""
         broken = self.tool("pay", breaks=Unreachable(NoAnswerKind.TIMEOUT, "no answer in time"))
         return await self.run(protect_agent(self.agent([broken], ("pay", {"order": "o2"})), self.guard))
+
+    async def silent_authority(self) -> dict[str, Any]:
+        """An interruption that waits for a person, gone on with while the authority is away, and then again."""
+        table = parse_tool_table(TABLE_TEXT.replace("minor: '100'", "minor: '50000'"))
+        here, away = (
+            ToolGuard(table, Client(url, "key", agent_id="agent", retries=0))
+            for url in (sys.argv[1], "http://127.0.0.1:9")
+        )
+        asked = protect_agent(self.agent([self.tool("pay")], ("pay", {"order": "o5"})), here)
+        state = (await Runner.run(asked, "go")).to_state()
+        try:
+            await approve_decided(state, away)
+            raised = ""
+        except Unreachable as error:
+            raised = error.kind.value
+        result = await Runner.run(asked, state)
+        return {
+            "raised": raised, "waiting": [item.name for item in result.interruptions], "called": self.called,
+            "approvals": len(await approve_decided(result.to_state(), here)),
+        }  # fmt: skip
 
 
 def refusal(protected: Callable[[], Any]) -> str:

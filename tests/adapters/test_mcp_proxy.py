@@ -164,6 +164,47 @@ def test_a_credential_is_withheld_with_its_scheme_and_without(credential: str, s
     assert done.stdout.strip() == left
 
 
+SUSPENDED = """
+import asyncio, contextlib, time
+from types import SimpleNamespace
+from sentinel.mcp_proxy.calls import GuardedCalls, PermittedCall
+
+class Upstream:
+    @contextlib.asynccontextmanager
+    async def connect(self, messages):
+        yield SimpleNamespace(call=sent)
+
+async def sent(*args, **more):
+    raise AssertionError("it was sent")
+
+async def suspended(*args, **more):
+    real, behind = time.time, 600
+    time.time = lambda: real() + behind
+
+async def reported(**outcome):
+    print(outcome["error"])
+
+async def main():
+    client = SimpleNamespace(start=suspended, report=reported)
+    answer = SimpleNamespace(**dict.fromkeys((
+        "decision", "operation_id", "proof_id", "policy_version", "approval_id", "outcome", "resolution", "expires_at", "idempotency_key",
+        "action", "agent_id", "resource", "risk_class", "permit_token")))
+    calls = GuardedCalls(SimpleNamespace(async_client=client), Upstream(), seconds=60)
+    call = PermittedCall(SimpleNamespace(injected=lambda *a, **k: {}), answer, None)
+    print((await calls._guarded(call, answer)).content[0].text)
+
+asyncio.run(main())
+"""
+
+
+def test_a_call_whose_start_came_while_the_machine_was_suspended_is_not_sent_and_not_called_sent() -> None:
+    done = subprocess.run(
+        [python_of("mcp_proxy"), "-c", SUSPENDED], cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("StartedTooLate\nThe call was started at the authority and not sent (StartedTooLate)")
+
+
 def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(proxied: ProxyProcesses) -> None:
     assert _listing_status(proxied, None) == 401 and _listing_status(proxied, "sk_not_a_key") == 401
     assert _listing_status(proxied, proxied.place.fixtures.key) == 401, "the proxy's own is of no agent"

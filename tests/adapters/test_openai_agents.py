@@ -56,6 +56,11 @@ def test_an_error_of_the_tool_itself_is_not_told_as_a_call_that_was_not_made(cas
     assert "Not executed" not in str(found["told"]) and "An error occurred while running the tool" in str(found["told"])
 
 
+def test_an_interruption_stays_one_while_the_authority_cannot_be_asked(cases: dict[str, Any]) -> None:
+    found = cases["silent_authority"]
+    assert found == {"raised": "connection_refused", "waiting": ["pay"], "called": [], "approvals": 1}
+
+
 def test_a_null_of_the_models_reaches_no_tool(cases: dict[str, Any]) -> None:
     found = cases["nulls"]
     assert found["called"] == [["pay", "o3", 50]], "as if it had been left out, which is what was asked about"

@@ -84,8 +84,9 @@ def test_a_sender_killed_while_it_gives_up_or_sends_again_loses_nothing(export: 
         export.receiver.taken.clear()
         # The first was failing for a day: one more failure makes it a dead letter, the others are taken.
         letters.admin.execute(
-            "update sentinel.event_endpoints set attempts = 9, first_failed_at = clock_timestamp() - interval '1 day'"
-            " where endpoint_id = %s", [endpoint])  # fmt: skip
+            "update sentinel.event_endpoints set attempts = 9, first_failed_at = clock_timestamp() where endpoint_id = %s", [endpoint]
+        )  # fmt: skip
+        export.let_hours_pass(24)
         export.receiver.faults[:] = [answers(500)]
         code = run_sender(export, fatal)
         export.due_now()

@@ -56,6 +56,18 @@ class Export:
             "update sentinel.event_endpoints set next_attempt_at = clock_timestamp(), lease_until = clock_timestamp()"
         )
 
+    def let_hours_pass(self, hours: int) -> None:
+        """What happened and failed until now did so this much earlier."""
+        self.fixtures.admin.execute("set session_replication_role = replica")
+        self.fixtures.admin.execute(
+            "update sentinel.event_rows set occurred_at = occurred_at - make_interval(hours => %s)", [hours]
+        )
+        self.fixtures.admin.execute("set session_replication_role = origin")
+        self.fixtures.admin.execute(
+            "update sentinel.event_endpoints set first_failed_at = first_failed_at - make_interval(hours => %s)",
+            [hours],
+        )
+
     def row(self, columns: str, endpoint_id: uuid.UUID | None = None) -> Any:
         """Columns of a webhook's row."""
         asked = f"select {columns} from sentinel.event_endpoints where endpoint_id = %s"

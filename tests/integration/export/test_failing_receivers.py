@@ -96,9 +96,7 @@ def fail_for_too_long(export: Export) -> str:
     made = export.fixtures.guard()["decision_event_id"]
     export.receiver.faults[:] = [answers(500), answers(500)]
     export.send()
-    export.fixtures.admin.execute(
-        "update sentinel.event_endpoints set first_failed_at = clock_timestamp() - interval '13 hours'"
-    )
+    export.let_hours_pass(13)
     export.due_now()
     export.send()
     return str(made)
@@ -158,9 +156,31 @@ def test_what_concerns_every_tenant_gives_what_fails_behind_it_no_new_time(expor
     export.send()
     assert export.receiver.faults == [], "the policy was taken, the decision behind it was not"
     assert export.row("attempts") == (4,) and export.row("first_failed_at") == since
+    pause = "extract(epoch from next_attempt_at - clock_timestamp()) > 30"
+    assert export.row(pause) == (True,), "the fourth pause is 40 s, not the first one's 5"
     export.due_now()
     export.send()
     assert export.row("attempts, first_failed_at") == (0, None)
+
+
+def test_what_happens_while_a_receiver_is_down_has_its_own_time(export: Export) -> None:
+    """What concerns every tenant is tried first, by a receiver that fails since before it happened."""
+    export.fixtures.guard()
+    export.receiver.faults[:] = [answers(500)] * 3
+    export.send()
+    export.let_hours_pass(13)
+    export.fixtures.admin.execute(
+        "select sentinel.append_event(%s, gen_random_uuid(), 'policy_in_force', null, null, clock_timestamp(), '{}')",
+        [uuid.UUID(int=0)],
+    )
+    export.due_now()
+    export.send()
+    assert list_dead_letters(export.fixtures.console_pool, export.fixtures.tenant_id) == []
+    export.let_hours_pass(13)
+    export.due_now()
+    export.send()
+    (letter,) = list_dead_letters(export.fixtures.console_pool, export.fixtures.tenant_id)
+    assert (letter.event, letter.attempts) == ("policy_in_force", 3)
 
 
 def test_only_time_makes_a_dead_letter(export: Export) -> None:

@@ -267,9 +267,7 @@ def test_a_batch_that_is_not_taken_is_sent_again_whole_and_given_up_event_by_eve
     export.due_now()
     send(export, sender)
     assert server.asked[0].body == server.asked[1].body
-    export.fixtures.admin.execute(
-        "update sentinel.event_endpoints set first_failed_at = now() - interval '1 day' where attempts > 0"
-    )
+    export.let_hours_pass(24)
     export.due_now()
     send(export, sender)
     rows = export.fixtures.admin.execute(

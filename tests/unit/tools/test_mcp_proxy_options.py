@@ -1,0 +1,39 @@
+"""The MCP proxy's command line refuses what could not be kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.authority.settings import Settings
+from sentinel.mcp_proxy.options import LONGEST_CALL_SECONDS, Options, WrongOptions, read_options
+
+TOOLS = Path(__file__).parents[3] / "policies" / "tools.yaml"
+
+
+def options(tmp_path: Path, *more: str) -> Options:
+    """The options of a proxy for one agent."""
+    (tmp_path / "key").write_text("sk_test")
+    given = [
+        "--key-file",
+        str(tmp_path / "key"),
+        "--tools",
+        str(TOOLS),
+        "--server",
+        "local",
+        "--upstream-url",
+        "http://127.0.0.1:1/mcp",
+    ]
+    return read_options([*given, "--agent", "support", *more])
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "3591", "86400"])
+def test_a_call_has_a_time_that_the_authority_gives(tmp_path: Path, seconds: str) -> None:
+    with pytest.raises(WrongOptions, match="--timeout .* more than 0 and at most 3590"):
+        options(tmp_path, f"--timeout={seconds}")
+
+
+def test_the_longest_call_and_its_report_are_within_what_the_authority_gives_as_shipped(tmp_path: Path) -> None:
+    assert options(tmp_path, "--timeout", "3590").seconds == LONGEST_CALL_SECONDS
+    assert LONGEST_CALL_SECONDS + 10 <= Settings().longest_act_seconds
