@@ -25,6 +25,7 @@ from sentinel.core.decision import Decision, no_matching_policy
 from sentinel.core.errors import (
     AlreadyStarted,
     Conflict,
+    Forbidden,
     InvalidInput,
     KeyReused,
     PermitExpired,
@@ -50,9 +51,9 @@ from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, random_bytes, 
 def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
     """The recorded decision: the one just made, or the one its key has had all along.
 
-    Raises `KeyReused` when the idempotency key turned out to be another operation's, `TooManyOpenPermits` when nothing was
-    recorded because the agent's key leaves its permits lying, and where a start was asked for with it,
-    `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead.
+    Raises `KeyReused` when the idempotency key turned out to be another operation's, `Forbidden` when it is permitted to another
+    key of the tenant, `TooManyOpenPermits` when nothing was recorded because the agent's key leaves its permits lying, and where
+    a start was asked for with it, `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead.
     """
     if recorded.result == "too_many_open":
         raise TooManyOpenPermits(PERMIT_LIMIT_MARK_SECONDS)
@@ -60,6 +61,8 @@ def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bo
         raise ResolvedNotExecuted
     if recorded.result == "key_reused":
         raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
+    if recorded.result == "another_key":
+        raise Forbidden(not_what_was_guarded("key"))
     return recorded
 
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pytest
+
+from sentinel.authority.halts import set_halt
 from sentinel.authority.keys import rotate_key
 from tests import mutants
-from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures
+from tests.support.fixtures import AGENT, Fixtures, four_keys, guard_body, make_fixtures
+from tests.support.harness import actor, decide, let_permits_expire
 
 REFUSED = (403, "urn:sentinel:problem:permit-refused")
+NOT_YOURS = (403, "urn:sentinel:problem:forbidden")
+OUT = ("approved", "allowed", "allowed, and halted", "allowed, and its permit ran out")
+"""How a permission of one key stands when another key asks for the same."""
 
 
 def start_fields(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
@@ -53,6 +60,48 @@ def stranger_acts(fixtures: Fixtures) -> list[str]:
     return done
 
 
+def permission_of_another_key(fixtures: Fixtures, how: str) -> dict[str, Any]:
+    """The request of four keys whose permission another key has, unused."""
+    four = four_keys(guard_body(value=200 if how == "approved" else 40))
+    if how == "approved":
+        decide(fixtures, uuid.UUID(fixtures.guard(four)["approval_id"]))
+        return four
+    # The same operation: what a caller with a start step names besides is what stands for the others by itself.
+    assert fixtures.guard({**four, "risk_class": "standard"})["status"] == "allowed"
+    if how.endswith("halted"):
+        set_halt(fixtures.console_pool, actor(fixtures, "admin"), scope="agent", target=AGENT, level="pause", reason="look")
+    elif how.endswith("ran out"):
+        let_permits_expire(fixtures)
+        fixtures.run_housekeeping()
+    return four
+
+
+@pytest.mark.parametrize("how", OUT)
+def test_a_permission_of_another_key_is_no_answer_that_a_caller_without_a_start_step_acts_on(
+    fixtures: Fixtures, how: str
+) -> None:
+    four = permission_of_another_key(fixtures, how)
+    stranger = fixtures.new_key(agent_id=None)
+    alone = fixtures.post("action/guard", four, key=stranger)
+    assert refusal(alone) == NOT_YOURS
+    assert "another key" in alone.get_json()["detail"]
+    assert fixtures.one("select count(*) from sentinel.operation_states where status = 'started'") == 0
+    assert fixtures.broken_invariants() == []
+
+
+def test_in_a_batch_it_refuses_that_row_alone(fixtures: Fixtures) -> None:
+    four, own = permission_of_another_key(fixtures, "approved"), four_keys(guard_body())
+    found = fixtures.post("action/guard/batch", {"requests": [four, own]}, key=fixtures.new_key()).get_json()["answers"]
+    assert [(row["status"], row["body"].get("status")) for row in found] == [(403, 403), (200, "allowed")]
+
+
+@pytest.mark.parametrize("how", OUT)
+def test_a_key_of_the_agent_gets_the_permission_all_the_same(fixtures: Fixtures, how: str) -> None:
+    four = permission_of_another_key(fixtures, how)
+    bound = fixtures.post("action/guard", four, key=fixtures.new_key(agent_id=AGENT)).get_json()
+    assert bound["status"] == {"approved": "approved", "allowed, and halted": "denied"}.get(how, "allowed")
+
+
 def test_another_unbound_key_of_the_tenant_may_read_the_decision_and_act_on_nothing(fixtures: Fixtures) -> None:
     assert stranger_acts(fixtures) == []
 
@@ -86,6 +135,13 @@ def test_what_stands_in_a_keys_place_after_a_rotation_goes_on(fixtures: Fixtures
     key_id = fixtures.one("select key_id from sentinel.agent_keys where tenant_id = %s", fixtures.tenant_id)
     turned = rotate_key(fixtures.console_pool, fixtures.tenant_id, uuid.UUID(str(key_id)))
     assert fixtures.post("action/guard/start", start_fields(body, asked), key=turned.key).status_code == 200
+
+
+def test_mutant_that_tells_another_key_of_a_permission_is_caught(fixtures: Fixtures) -> None:
+    mutants.cut(fixtures, "sentinel.replay", "if s.status in ('allowed', 'approved') then", "if false then")
+    asked = [permission_of_another_key(fixtures, how) for how in OUT[:3]]
+    told = [fixtures.post("action/guard", four, key=fixtures.new_key()).get_json() for four in asked]
+    assert [one.get("status") for one in told] == ["approved", "allowed", "allowed"]
 
 
 def test_mutant_that_asks_nobody_whose_permit_it_is_is_caught(database_url: str) -> None:

@@ -49,9 +49,12 @@ begin
   select * into s from sentinel.operation_states
   where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
   if sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then
-    -- What was decided may be read; to act on it is for whoever asked.
+    -- What was decided may be read; to act on it is for whoever asked. A caller without a start step acts on these two words alone.
+    if s.status in ('allowed', 'approved') then
+      out.seq := ask.seq; out.result := 'another_key';
+      return out;
+    end if;
     out := sentinel.current_answer(ask, o.operation_id, 'replayed');
-    out.permit_id := null; out.permit_expires_at := null;
     out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
     return out;
   end if;
