@@ -215,7 +215,8 @@ class GuardAnswer:
     resolution: str | None = field(
         default=None,
         metadata=_optional(
-            "A person said that it was not executed: it is never started again under this key.",
+            "A person said that it was not executed: it is never started again under this key. Beside the outcome `success` a report says the"
+            " contrary, and nobody has decided yet; gone once a person says that it was executed.",
             optional_text, "not_executed",
         ),
     )  # fmt: skip

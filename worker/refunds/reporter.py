@@ -15,7 +15,7 @@ from worker.failpoints import Failpoint, Failpoints
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import RISK_CLASS, LedgerRow, Report
-from worker.refunds.transitions import RetryPolicy
+from worker.refunds.transitions import RetryPolicy, was_not_executed
 from worker.refunds.workflow.routes import Routes
 
 _log = logging.getLogger("worker")
@@ -115,12 +115,14 @@ class InDoubtPoller:
 def _outcomes(
     rows: Sequence[LedgerRow], answers: Sequence[GuardAnswer | Unreachable | Rejected]
 ) -> dict[str, bool]:  # fmt: skip
-    """id → whether it was executed, for those that have an outcome."""
+    """id → whether it was executed, for those that have an outcome. Where a success contradicts a person's word, a person says."""
     found = {}
     for row, answer in zip(rows, answers, strict=True):
-        if isinstance(answer, GuardAnswer) and answer.resolution == "not_executed":
+        if not isinstance(answer, GuardAnswer):
+            continue
+        if was_not_executed(answer):
             found[row.ledger_entry_id] = False
-        elif isinstance(answer, GuardAnswer) and (answer.status, answer.outcome) == ("completed", "success"):
+        elif (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None):
             found[row.ledger_entry_id] = True
     return found
 

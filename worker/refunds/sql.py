@@ -203,13 +203,15 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """
 
 # Rows that ended in doubt; at a time no more than one look can ask about, and each time another page of them, drawn by lot: what
-# nobody resolves keeps no other from being asked about, in whatever process. Where the doubt is about a person's "not executed"
-# itself, that word settles nothing.
+# nobody resolves keeps no other from being asked about, in whatever process. Not while a success of the row is still to be told:
+# what a person said without knowing of it settles nothing.
 FIND_IN_DOUBT = SqlTemplate("""
 with doubts as materialized (
   select e.ledger_entry_id, e.created_at from refunds.ledger_entries e
   where e.tenant_id = %(tenant_id)s and e.budget_part = 'in_doubt' and e.guard_request is not null
-    and e.reason_code is distinct from 'not_executed'),
+    and not exists (
+      select from refunds.outbox o where o.tenant_id = e.tenant_id and o.ledger_entry_id = e.ledger_entry_id
+        and o.acknowledged_at is null and o.payload ->> 'outcome' = 'success')),
 page as (
   select d.ledger_entry_id from doubts d order by d.created_at, d.ledger_entry_id limit %(limit)s
   offset (select floor(random() * ceil(count(*)::numeric / %(limit)s))::bigint * %(limit)s from doubts))

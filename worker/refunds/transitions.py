@@ -110,7 +110,12 @@ def was_started_before(answer: GuardAnswer) -> bool:
 
     Then a start under the row's own start id is asked for all the same: its receipt tells whether the start was this row's.
     """
-    return answer.status == "already_started" or answer.resolution == NOT_EXECUTED
+    return answer.status == "already_started" or was_not_executed(answer)
+
+
+def was_not_executed(answer: GuardAnswer) -> bool:
+    """Whether a person's "not executed" is the last word. Beside a success that was reported after it, nobody has decided yet."""
+    return answer.resolution == NOT_EXECUTED and answer.outcome != "success"
 
 
 def after_guard(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
@@ -134,7 +139,7 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
             # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
             # refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
-        case "already_started" | "completed" if answer.resolution == NOT_EXECUTED and row.may_be_started:
+        case "already_started" | "completed" if was_not_executed(answer) and row.may_be_started:
             # A start that a question enclosed: what it would have settled is the execution, and there is none.
             return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
         case "already_started" | "completed":

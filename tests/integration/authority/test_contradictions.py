@@ -57,6 +57,12 @@ def test_the_halt_covers_that_action_of_that_agent_until_a_person_lifts_it(fixtu
     assert alone(fixtures, body, answer, start_id)["type"] == PROBLEM, "what was said stays said"
 
 
+def words(fixtures: Fixtures, body: dict[str, Any]) -> tuple[str, str | None, str | None]:
+    """(status, outcome, resolution) of the answer to who asks again."""
+    found = fixtures.guard(body)
+    return found["status"], found.get("outcome"), found.get("resolution")
+
+
 @pytest.mark.parametrize("executed, left", [(True, ["captured"]), (False, ["released"])])
 def test_a_person_ends_the_contradiction_and_nothing_starts_after_it(
     fixtures: Fixtures, executed: bool, left: list[str]
@@ -64,7 +70,13 @@ def test_a_person_ends_the_contradiction_and_nothing_starts_after_it(
     body, answer, start_id = ended(fixtures)
     said_at = state(fixtures, body)["not_executed_at"]
     fixtures.report(body)
+    assert words(fixtures, body) == ("completed", "success", "not_executed"), (
+        "both words stand while nobody has decided"
+    )
     say(fixtures, body, executed=executed)
+    assert words(fixtures, body) == (
+        ("completed", "success", None) if executed else ("completed", "error", "not_executed")
+    ), "the last word is the answer"
     now = state(fixtures, body)
     assert (now["status"], now["outcome"], now["once_live"]) == (
         "completed",

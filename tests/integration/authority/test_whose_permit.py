@@ -69,7 +69,9 @@ def permission_of_another_key(fixtures: Fixtures, how: str) -> dict[str, Any]:
     # The same operation: what a caller with a start step names besides is what stands for the others by itself.
     assert fixtures.guard({**four, "risk_class": "standard"})["status"] == "allowed"
     if how.endswith("halted"):
-        set_halt(fixtures.console_pool, actor(fixtures, "admin"), scope="agent", target=AGENT, level="pause", reason="look")
+        set_halt(
+            fixtures.console_pool, actor(fixtures, "admin"), scope="agent", target=AGENT, level="pause", reason="look"
+        )
     elif how.endswith("ran out"):
         let_permits_expire(fixtures)
         fixtures.run_housekeeping()

@@ -11,9 +11,11 @@ import pytest
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.scratch import listening
-from sentinel.client import Client
+from sentinel.client import Client, NoAnswerKind, Unreachable
 from sentinel.platform.resources import policies_dir
-from tests.support.fixtures import Fixtures
+from tests.integration.worker.test_not_executed import outside, say_not_executed, time_passes
+from tests.support.effects_server import InMemory
+from tests.support.fixtures import AGENT, Fixtures
 from tests.support.harness import actor, digest_of
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.workflow_fixtures import Shop
@@ -23,6 +25,7 @@ from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.graph import Escalation
 from worker.settlement import Refused
+from worker.settlement.effects import Effects
 from worker.settlement.registry import system_names
 
 PARTS = "select reserved_minor, executed_minor, handled_minor, in_doubt_minor, beyond_minor from refunds.order_budgets"
@@ -151,3 +154,65 @@ def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
     else:
         assert parts(shop) == (0, 60_00, 0, 0, 0) and shop.stands("third")[0] == "EXECUTED"
     assert fixtures.broken_invariants() == []
+
+
+# After a success that contradicts a person's "not executed"
+
+
+def says(fixtures: Fixtures, *, executed: bool) -> None:
+    """A person decides on the one operation in doubt."""
+    (doubt,) = list_in_doubt(fixtures.console_pool, fixtures.tenant_id)
+    resolve_in_doubt(
+        fixtures.console_pool, actor(fixtures, "admin"), doubt.operation_id, executed=executed, evidence="asked again"
+    )
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])
+def test_after_a_contradiction_the_last_word_says_where_the_amount_goes(
+    shop: Shop, fixtures: Fixtures, executed: bool
+) -> None:
+    ordered(shop, 100_00)
+    shop.spies["simulated_refund"].says = [Refused("account closed")]
+    asks(shop, "first", 60_00)
+    says(fixtures, executed=False)
+    body = {"idempotency_key": "refund:first", "action": "refund.create", "agent_id": AGENT}
+    assert fixtures.report(body).get_json()["contradiction"] is True
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        doubts = poller(shop, client)
+        assert doubts.look() == [] and parts(shop) == (0, 0, 0, 60_00, 0), "neither of the two words frees or takes it"
+        says(fixtures, executed=executed)
+        assert doubts.look() == ["first"]
+    assert parts(shop) == ((0, 0, 60_00, 0, 0) if executed else (0, 0, 0, 0, 0))
+    assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])
+def test_what_was_done_after_not_executed_is_settled_by_the_word_after_it_was_told(
+    shop: Shop, fixtures: Fixtures, executed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered(shop, 100_00)
+    outside(shop, InMemory("platform_backend"))
+    with monkeypatch.context() as dies, monkeypatch.context() as unheard:
+        dies.setattr(Effects, "move", lambda *args, **rest: False)  # after the call, before it is on record
+        asks(shop, "first", 60_00)
+        dies.undo()
+        time_passes(fixtures)
+        assert say_not_executed(fixtures) == ""
+        unheard.setattr(
+            Client, "report_many", lambda self, told: [Unreachable(NoAnswerKind.REFUSED, "away") for _ in told]
+        )
+        shop.fixtures.make_due()
+        shop.run()
+    assert shop.stands("first")[::2] == ("ERROR", "not_executed") and parts(shop) == (0, 0, 0, 60_00, 0)
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        doubts = poller(shop, client)
+        assert doubts.look() == [], "the authority does not know yet that it was done"
+        shop.fixtures.admin.execute("update refunds.outbox set next_attempt_at = clock_timestamp()")
+        shop.run()
+        assert fixtures.one("select in_doubt_reason from sentinel.operation_states") == "contradiction"
+        assert doubts.look() == [], "and now nobody has decided"
+        says(fixtures, executed=executed)
+        assert doubts.look() == ["first"]
+    assert parts(shop) == ((0, 0, 60_00, 0, 0) if executed else (0, 0, 0, 0, 0))
+    left = ["execution_missing"] if executed else []
+    assert fixtures.broken_invariants() == left, "paid after the word, so by no execution of the ledger's"

@@ -210,6 +210,19 @@ def test_an_own_start_goes_on_with_the_stored_ids() -> None:
     assert transitions.after_guard(mine, answer("completed"), PATIENCE).event is LedgerEvent.GAVE_UP
 
 
+def test_a_success_beside_a_persons_not_executed_keeps_the_amount_of_a_row_that_has_not_ended() -> None:
+    """Until a person decides between the two, nothing of it is tried and nothing freed."""
+    mine = row(start_id=uuid.uuid4(), permit_token="stored", may_be_started=True)
+    found = [
+        transitions.after_guard(mine, answer("completed", outcome=outcome, resolution="not_executed"), PATIENCE)
+        for outcome in ("error", "success")
+    ]
+    assert [(change.event, change.in_doubt) for change in found] == [
+        (LedgerEvent.ALLOWED, False),  # and its start is refused: its system is looked at
+        (LedgerEvent.GAVE_UP, True),
+    ]
+
+
 def test_a_halt_puts_back_what_was_decided_before_and_refuses_what_was_not() -> None:
     halted = answer("denied", "DENY", reason_code="halted")
     assert transitions.after_guard(row(decision="ALLOW"), halted, PATIENCE).event is LedgerEvent.PUT_BACK

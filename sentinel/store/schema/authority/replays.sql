@@ -59,8 +59,10 @@ begin
     return out;
   end if;
   if s.not_executed_at is not null then
-    -- Nothing here says "go" any more, whoever asks and however.
-    out := sentinel.current_answer(ask, o.operation_id, 'not_executed');
+    -- Nothing here says "go" any more, whoever asks and however. The answer is the last word: after a success that contradicted the first
+    -- one a person may have said "executed"; until then both stand, the success as the outcome.
+    out := sentinel.current_answer(ask, o.operation_id,
+      case when s.status = 'completed' and s.outcome = 'success' then 'replayed' else 'not_executed' end);
     out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
     return out;
   end if;
