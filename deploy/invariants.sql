@@ -298,7 +298,7 @@ where not exists (select from caps c where c.name = split_part(u.limit_key, '|',
                     and c.currency = any (string_to_array(u.limit_key, '|')));
 
 -- velocity_differs: what a velocity breaker has counted is what was allowed since a person last lifted such a halt, and maybe what was
--- renewed, of operations that were decided before
+-- renewed, of operations that were decided before its window, before that lift or before the policy had the breaker
 with declared as materialized (
   select p.policy_digest, p.policy_id || '/' || (b.item ->> 'id') as name, b.item ->> 'per' as per, b.item -> 'amount' as amount,
          make_interval(secs => (b.item ->> 'seconds')::integer / 10) as part
@@ -332,10 +332,14 @@ from sentinel.velocity v full join counted c using (tenant_id, breaker_key, buck
 where bucket > now() - interval '23 hours' and split_part(breaker_key, '|', 1) in (select name from declared)
   and not (coalesce(v.operations, 0) >= coalesce(c.least, 0) and coalesce(v.amount_minor, 0) >= coalesce(c.least_minor, 0)
     and (coalesce(v.operations, 0) <= coalesce(c.most, 0) and coalesce(v.amount_minor, 0) <= coalesce(c.most_minor, 0)
-      -- What is renewed is not written down: an operation from before the window may have been.
+      -- What is renewed is not written down: an operation that counts nowhere any more may have been.
       or exists (select from sentinel.operations o join declared d on d.name = split_part(breaker_key, '|', 1)
-                 where o.tenant_id = v.tenant_id and o.created_at < bucket - d.part * 8
-                   and (d.per = 'tenant' or o.agent_id = substr(breaker_key, strpos(breaker_key, '|') + 1)))));
+                 join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id
+                 join sentinel.decision_terms t on t.terms_id = s.terms_id
+                 left join lifted l on l.tenant_id = o.tenant_id and l.scope = d.per and l.target = substr(breaker_key, strpos(breaker_key, '|') + 1)
+                 where o.tenant_id = v.tenant_id and (d.per = 'tenant' or o.agent_id = substr(breaker_key, strpos(breaker_key, '|') + 1))
+                   and (o.created_at < bucket - d.part * 8 or o.created_at <= l.at or starts_with(d.name, t.policy_id || '/')
+                     and t.policy_digest not in (select before.policy_digest from declared before where before.name = d.name)))));
 
 -- velocity_exceeded: within no window has a velocity breaker let more pass than a recorded policy declares
 with declared as materialized (

@@ -16,8 +16,9 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.decisions import Recorded, record_decisions
 from sentinel.authority.engine import Caller
 from sentinel.authority.guard import decided_row
-from sentinel.authority.halts import heartbeat_status, lift_halt, list_halts
+from sentinel.authority.halts import heartbeat_status, lift_halt, list_halts, set_halt
 from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
+from sentinel.authority.policies import declare_policies
 from sentinel.core.operation import build_operation
 from tests import mutants
 from tests.integration.authority.test_halts_stop_everything import waits_without_a_number
@@ -220,6 +221,87 @@ def test_a_permit_renewed_while_its_decision_still_counts_is_counted_once(ten: F
         assert ten.guard(body)["decision"] == "ALLOW"
         let_permits_expire(ten)
     assert ten.one("select sum(operations) from sentinel.velocity") == 1
+
+
+def started_after_a_lift(fixtures: Fixtures) -> int:
+    """How many of three permissions that ran out unused and of three new ones start, once a person has lifted the breaker's halt."""
+    bodies = [guard_body(value="1.00") for _ in range(3)]
+    assert [fixtures.guard(body)["decision"] for body in bodies] == ["ALLOW"] * 3
+    assert fixtures.guard(guard_body(value="1.00"))["reason_code"] == "velocity_halted"
+    (halt,) = list_halts(fixtures.console_pool, fixtures.tenant_id)
+    lift(fixtures, halt.halt_id)
+    let_permits_expire(fixtures)
+    return renewed_and_started(fixtures, bodies + [guard_body(value="1.00") for _ in range(3)])
+
+
+def test_what_was_decided_before_a_lift_counts_when_it_is_renewed_after_it(database_url: str, tmp_path: Path) -> None:
+    """Counting began anew: what was counted before is counted nowhere any more."""
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=3))
+    try:
+        assert started_after_a_lift(fixtures) == 3
+        assert fixtures.one("select sum(operations) from sentinel.velocity") == 3
+        assert [halt.set_by for halt in list_halts(fixtures.console_pool, fixtures.tenant_id)] == [
+            "velocity breaker rated/agent_velocity"
+        ]
+        assert fixtures.broken_invariants() == []
+    finally:
+        fixtures.close()
+
+
+def test_a_lift_for_another_agent_counts_nothing_again(ten: Fixtures) -> None:
+    body = guard_body(value="1.00")
+    assert ten.guard(body)["decision"] == "ALLOW"
+    person = Actor(ten.tenant_id, ten.operators["admin"], "admin@example.test", "admin", "test")
+    for scope, target in (("agent", "another-agent"), ("action", "refund.create"), ("tenant", "")):
+        set_halt(ten.console_pool, person, scope=scope, target=target, reason="look")
+        lift(ten, list_halts(ten.console_pool, ten.tenant_id)[0].halt_id)
+    let_permits_expire(ten)
+    assert ten.guard(body)["decision"] == "ALLOW"
+    assert ten.one("select sum(operations) from sentinel.velocity") == 1
+
+
+def test_what_was_decided_before_there_was_a_breaker_counts_when_it_is_renewed(
+    database_url: str, tmp_path: Path
+) -> None:
+    text = (rated(tmp_path, count=3) / "rated.yaml").read_text()
+    (tmp_path / "rated.yaml").write_text(text.partition("breakers:")[0] + "approval:" + text.partition("approval:")[2])
+    fixtures = make_fixtures(database_url, policies=tmp_path)
+    try:
+        bodies = [guard_body(value="1.00") for _ in range(5)]
+        assert [fixtures.guard(body)["decision"] for body in bodies] == ["ALLOW"] * 5
+        (tmp_path / "rated.yaml").write_text(text.replace("rated-v1", "rated-v2"))
+        fixtures.authority.policies.reload()
+        declare_policies(fixtures.authority)
+        let_permits_expire(fixtures)
+        assert renewed_and_started(fixtures, bodies) == 3
+        assert fixtures.broken_invariants() == []
+    finally:
+        fixtures.close()
+
+
+def test_a_renewal_under_another_text_with_the_same_breaker_is_counted_once(database_url: str, tmp_path: Path) -> None:
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=3))
+    try:
+        body = guard_body(value="1.00")
+        assert fixtures.guard(body)["decision"] == "ALLOW"
+        text = (tmp_path / "rated.yaml").read_text()
+        (tmp_path / "rated.yaml").write_text(text.replace("rated-v1", "rated-v2"))
+        fixtures.authority.policies.reload()
+        declare_policies(fixtures.authority)
+        let_permits_expire(fixtures)
+        assert fixtures.guard(body)["decision"] == "ALLOW"
+        assert fixtures.one("select sum(operations) from sentinel.velocity") == 1
+    finally:
+        fixtures.close()
+
+
+def test_mutant_that_counts_no_renewal_after_a_lift_is_caught(database_url: str, tmp_path: Path) -> None:
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=3))
+    try:
+        mutants.cut(fixtures, "sentinel.renew_permit", "h.lifted_at >= o.created_at", "false")
+        assert started_after_a_lift(fixtures) == 6
+    finally:
+        fixtures.close()
 
 
 def test_permits_that_are_out_are_stopped_too(database_url: str, tmp_path: Path) -> None:

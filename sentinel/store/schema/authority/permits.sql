@@ -226,8 +226,18 @@ begin
 
   -- What a person approved is no part of a rate, as when it was decided.
   if s.approval_id is null then
-    ask.breakers := sentinel.breakers_without(ask.breakers, (select o.created_at from sentinel.operations o
-      where o.tenant_id = s.tenant_id and o.operation_id = s.operation_id), moment);
+    ask.breakers := (
+      select jsonb_agg(b) from sentinel.operations o cross join lateral jsonb_array_elements(ask.breakers) as b
+      cross join lateral jsonb_populate_record(null::sentinel.breaker_ask, b) as r
+      where o.tenant_id = s.tenant_id and o.operation_id = s.operation_id and (
+        sentinel.breakers_without(jsonb_build_array(b), o.created_at, moment) is not null
+        -- Its count was taken away with the end of a halt, or the policy of then had no such breaker.
+        or exists (select from sentinel.halts h
+          where h.tenant_id = s.tenant_id and h.scope = r.scope and h.target = r.target and h.lifted_at >= o.created_at)
+        or exists (select from sentinel.decision_terms t where t.terms_id = s.terms_id and t.policy_digest <> ask.policy_digest and not exists (
+          select from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'breakers') as d
+          where p.policy_digest = t.policy_digest and p.policy_id || '/' || (d ->> 'id') = split_part(r.breaker_key, '|', 1)
+            and d ->> 'per' = r.scope and (d -> 'amount' = '{}' or d -> 'amount' ? ask.currency)))));
     passed := sentinel.passed_breaker(ask, moment);
     if passed.breaker_key is not null then
       perform sentinel.trip_breaker(ask, passed, moment);

@@ -1,7 +1,8 @@
 -- Velocity breakers: a declared rate within minutes, which nobody passes and who tries is halted until a person lifts it.
 
 -- One row per breaker, part of its window and currency. Counted once for each operation when it is allowed, again when its permit is
--- renewed after that count has left the window, and never given back: a rate is about what was set in motion. Lifting the halt takes the rows away, so that counting begins anew.
+-- renewed and that count has left the window or was taken away, and never given back: a rate is about what was set in motion. Lifting the
+-- halt takes the rows away, so that counting begins anew.
 create table sentinel.velocity (
   tenant_id    uuid not null,
   breaker_key  text not null,
