@@ -174,6 +174,52 @@ def test_mutant_that_writes_new_terms_before_the_halt_lock_is_caught(fixtures: F
     ]
 
 
+WAITING = """
+select count(*) from pg_locks l join pg_stat_activity a using (pid)
+where l.locktype = 'advisory' and not l.granted and a.datname = current_database()
+"""
+
+
+def decided_beside_a_halt(fixtures: Fixtures) -> list[str]:
+    """The log of a question that comes alone, waits for its full budget and has to be decided as a set, while a halt waits for it."""
+    body = guard_body(value=150)
+    fixtures.guard(body)
+    fixtures.guard(guard_body(value=150, params={"account_ref": body["params"]["account_ref"]}))
+    budget = fixtures.one("select holds[1] from sentinel.operation_states limit 1")
+    full = guard_body(value=150, params={"account_ref": body["params"]["account_ref"]})
+    with psycopg.connect(fixtures.url) as other, ThreadPoolExecutor(2) as threads:
+        other.execute("select pg_advisory_xact_lock(%s)", [budget])
+        asked = threads.submit(record_decisions, fixtures.authority.pool, rows_of(fixtures, [full]))
+        wait_until(lambda: fixtures.one(WAITING) == 1)
+        halted = threads.submit(halt, fixtures, "tenant", "")
+        wait_until(lambda: fixtures.one(WAITING) == 2)
+        other.commit()
+        asked.result(30), halted.result(30)
+    log: list[str] = fixtures.one(
+        "select array_agg(coalesce(body::json ->> 'reason_code', kind) order by transaction_id, occurred_at, event_id)"
+        " from sentinel.events where kind in ('decision', 'halt_set')"
+    )
+    return log[2:]
+
+
+def test_what_is_decided_in_a_second_try_keeps_a_halt_waiting_from_the_first_on(fixtures: Fixtures) -> None:
+    """Its first try gave it its place in the log: what a halt refused would stand before the halt."""
+    assert decided_beside_a_halt(fixtures) == ["limit_exceeded", "halt_set"]
+    assert fixtures.broken_invariants() == []
+
+
+def test_mutant_whose_first_try_has_the_halt_lock_to_itself_is_caught(fixtures: Fixtures) -> None:
+    taken = "perform pg_advisory_xact_lock_shared(sentinel.halt_lock());"
+    mutants.cut(fixtures, "sentinel.record_decisions", taken)
+    mutants.cut(
+        fixtures,
+        "sentinel.record_one",
+        "perform sentinel.take_locks(locks",
+        f"{taken} perform sentinel.take_locks(locks",
+    )
+    assert decided_beside_a_halt(fixtures) == ["halted", "halt_set"]
+
+
 def test_a_start_that_waits_for_the_halt_lock_has_written_nothing(fixtures: Fixtures) -> None:
     body = body_of()
     permit = fixtures.guard(body)

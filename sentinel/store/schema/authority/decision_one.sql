@@ -91,7 +91,7 @@ begin
 end $$;
 
 -- Records one new permission that nothing stands against, and answers it. What it leaves is the same as record_batch would. Null for
--- everything else; then something may be written and locked, and the caller undoes it.
+-- everything else; then something may be written and locked, and the caller, who holds the halt lock, undoes it.
 create or replace function sentinel.record_one(
   t sentinel.guard_terms, r sentinel.guard_row, limits sentinel.limit_terms[], sums sentinel.budget_sum[], rates sentinel.rate_sum[],
   began timestamptz, patience_ms integer
@@ -116,8 +116,6 @@ declare
 begin
   if r.once_key is not null then locks := locks || sentinel.once_lock(t.tenant_id, r.once_key); end if;
   foreach b in array rates loop locks := locks || sentinel.velocity_lock(b.tenant_id, b.breaker_key); end loop;
-  if patience_ms < 1900 then perform sentinel.wait_until(deadline); end if;
-  perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
   perform sentinel.take_locks(locks, deadline);
 
   moment := clock_timestamp();

@@ -333,7 +333,7 @@ begin
   end if;
 end $$;
 
--- One decision in plain statements where that is enough; else all of that is undone, its locks too, and it is a batch.
+-- One decision in plain statements where that is enough; else all of that is undone, its locks too but for the halt lock, and it is a batch.
 -- Decisions are made beside each other. Where one trips a breaker and so has to set a halt, this ends with the SQLSTATE SNTRP, and the
 -- caller asks record_decisions_alone.
 -- The settings are for all that is called from here: the plans must not depend on how much there was when they were made.
@@ -349,6 +349,9 @@ begin
   perform sentinel.require_read_committed();
   terms := sentinel.known_terms(terms);
   if cardinality(batch) = 1 and terms[1].verdict = 'ALLOW' then
+    -- Not in the block: what is undone has a place in the log by then, and whoever waits for this lock alone would come in between.
+    if patience_ms < 1900 then perform sentinel.wait_until(began + make_interval(secs => patience_ms / 1000.0)); end if;
+    perform pg_advisory_xact_lock_shared(sentinel.halt_lock());
     begin
       one := sentinel.record_one(terms[1], batch[1], limits, sums, rates, began, patience_ms);
       if one.seq is not null then return next one; return; end if;
