@@ -129,7 +129,7 @@ select 'operation ' || s.operation_id from sentinel.operation_states s join sent
 join sentinel.halts h on h.scope = 'global' or h.tenant_id = s.tenant_id and (
   h.scope = 'tenant' or h.scope = 'agent' and h.target = o.agent_id or h.scope = 'scenario' and h.target = o.scenario
   or h.scope = 'agent_action' and h.target = o.agent_id || ' ' || o.action
-  or h.scope = 'action' and (h.target = o.action or right(h.target, 2) = '.*' and o.action like left(h.target, -1) || '%'))
+  or h.scope = 'action' and (h.target = o.action or right(h.target, 2) = '.*' and starts_with(o.action, left(h.target, -1))))
 where s.started_at > h.set_at and (h.lifted_at is null or s.started_at < h.lifted_at);
 
 -- started_after_not_executed: nothing started after a person said that it was not executed, and nobody was told "go" past it

@@ -259,7 +259,8 @@ grant insert on sentinel.public_ids, sentinel.public_id_marks to sentinel_consol
 grant update (position) on sentinel.public_id_marks to sentinel_console;
 
 -- the sender of events -----------------------------------------------------------------------------------------------------
--- It reads what it sends: events, and of an approval what its card asks; no request, no evidence, nothing that people wrote.
+-- It reads what it sends: events, and of an approval what its card asks; no request. It reads events whole, so what people wrote in them too
+-- (reasons of votes, halts and switches, evidence of what was in doubt), of which it sends nothing (docs/events.md).
 grant usage on schema sentinel to sentinel_exporter;
 grant select on sentinel.tenants, sentinel.feed, sentinel.feed_heads, sentinel.events, sentinel.event_endpoints, sentinel.dead_letters
   to sentinel_exporter;

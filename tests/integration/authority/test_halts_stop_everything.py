@@ -299,6 +299,7 @@ OTHERS = [
     ("agent", "another-agent"),
     ("action", "refund.creat"),
     ("action", "refun.*"),
+    ("action", "refun_.*"),
     ("action", "refund.create.*"),
     ("action", "refund_create"),
     ("scenario", "other"),

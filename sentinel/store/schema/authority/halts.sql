@@ -31,7 +31,7 @@ begin
     where lifted_at is null
       and (scope = 'global' or tenant_id = tenant and (
            scope = 'tenant' or scope = 'agent' and target = agent
-           or scope = 'action' and (target = act or right(target, 2) = '.*' and act like left(target, -1) || '%')
+           or scope = 'action' and (target = act or right(target, 2) = '.*' and starts_with(act, left(target, -1)))
            or scope = 'agent_action' and target = agent || ' ' || act
            or scope = 'scenario' and target = scene))
     limit 1);

@@ -27,7 +27,7 @@ create table sentinel.budgets (
 ) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Parts of windows that a slot has left behind. Where a slot has a part, this table has none of what it holds and captured.
--- override_*: what a person approved above the limit, in any part; counted, but outside the cap's invariant.
+-- override_*: what a person approved above the limit, in any part: kept beside the cap, and no part of what is compared with it.
 create table sentinel.usage_parts (
   tenant_id               uuid not null,
   limit_key               text not null,                                   -- "policy/limit|owner"
