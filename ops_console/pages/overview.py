@@ -175,7 +175,7 @@ def _contradicted(context: Context, tenant_id: uuid.UUID, now: datetime) -> list
 
 
 def _failed(load: figures.LedgerLoad) -> list[Line]:
-    about = "given up by the worker or refused where it settles; not executed"
+    about = "given up by the worker or refused where it settles; it may have been paid: look at the entry"
     oldest = load.failed_oldest_seconds if load.failed else None
     return [Line("Errors", "/ops/ledger?status=ERROR", about, load.failed, 0, [], oldest, None)]
 

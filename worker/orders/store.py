@@ -271,7 +271,7 @@ class OrderStore:
         self.rows(MOVE_CURSOR, scalar_row, since=since)
 
     def track_filed_refunds(self, limit: int) -> int:
-        """Pass people's decisions to the refunds they filed, and bring back the orders whose refund was not paid."""
+        """Pass people's decisions to the refunds they filed, and bring back the orders whose refund was denied or failed."""
         events = [str(one) for one in sorted(new_id() for _ in range(2 * limit))]
         return int(self.rows(FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
 

@@ -146,6 +146,20 @@ def test_an_order_whose_refund_was_denied_says_why_in_words(fixtures: Any) -> No
     assert "refund_denied" not in page
 
 
+def test_an_order_whose_refund_failed_is_not_said_to_be_unpaid(fixtures: Any) -> None:
+    """It may have been paid: its settlement system did it after a person had said "not executed", or its start is in doubt."""
+    order_id = refused_by_shop(fixtures)
+    fixtures.sql(
+        "set session_replication_role = replica; update orders.reviews set status = 'REFUND_REFUSED',"
+        " last_error = 'refund_failed: resolved as not executed, but stripe did it: re_1. The authority is told'"
+    )
+    page = " ".join(fixtures.browser("ann", "viewer").get(f"/ops/orders/demo/{order_id}").text.split())
+    assert "not paid" not in page
+    assert "The refund that was filed failed, and may have been paid all the same" in page
+    assert "stripe did it: re_1" in page
+    assert '<a href="/ops/in-doubt">In doubt</a>' in page
+
+
 def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:
     refused_by_shop(fixtures)
     lanes = (

@@ -68,6 +68,10 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: 
         "/ops/policies",
     ):
         assert f'href="{address}"' in page, address
+    errors = re.search(r'status=ERROR">Errors</a> <small>([^<]+)</small>', page)
+    assert errors is not None
+    assert "may have been paid" in errors[1]
+    assert "not executed" not in errors[1]
     assert "never seen" in page
     assert "nothing expired in 24 h" in page
     run_housekeeping(fixtures.authority.pool, 900)

@@ -105,7 +105,8 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
     assert rows(orders)[0][1:] == ("DENIED", reason)
     assert orders.status_and_lane("o-1") == ("REFUND_REFUSED", "medium")
     assert orders.one("select last_error from orders.reviews") == f"refund_denied: {reason}"
-    assert orders.all("select kind, occasion from orders.alerts") == [("refund_refused", "try 1")]
+    told = f"the refund of an order was not paid: refund_denied: {reason}"
+    assert orders.all("select kind, occasion, summary from orders.alerts") == [("refund_refused", "try 1", told)]
     assert say(orders, "o-1", "fulfil") == "conflict" and say(orders, "o-1", "refund") == "conflict"
     # Tried again it is a row of its own under the same refund id, and comes back again.
     assert say(orders, "o-1", "retry") == "retry"
@@ -174,6 +175,8 @@ def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_hap
     admin.execute("set session_replication_role = origin")
     orders.rounds()
     assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
+    told = orders.one("select summary from orders.alerts")
+    assert told == "the refund of an order failed, and may have been paid: refund_failed: settlement refused"
     assert [say(orders, "o-1", word) for word in ("retry", "hold")] == ["conflict"] * 2
     # It had been done: the order's way is over, and nothing is filed anew.
     admin.execute(

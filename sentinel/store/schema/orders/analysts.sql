@@ -272,7 +272,9 @@ begin
       update orders.reviews set status = 'REFUND_REFUSED', last_event = 'refund_refused', last_error = left(why, 500)
       where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_FILED';
       insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
-      select r.tenant_id, 'refund_refused', r.source, r.order_id, 'try ' || f.attempt, left('the refund of an order was not paid: ' || why, 500),
+      select r.tenant_id, 'refund_refused', r.source, r.order_id, 'try ' || f.attempt,
+        left(case f.status when 'DENIED' then 'the refund of an order was not paid: '
+          else 'the refund of an order failed, and may have been paid: ' end || why, 500),
         jsonb_build_object('reason', why, 'ledger_entry_id', f.ledger_entry_id)
       from orders.reviews r where r.tenant_id = tenant and r.review_id = f.review_id
       on conflict on constraint alerts_once do nothing;
