@@ -113,17 +113,20 @@ def routes(pages: Blueprint, context: Context) -> None:
 def _queue(context: Context) -> Response:
     person, kind, status = actor(), _filter("kind", approval_queue.KINDS), _filter("status", approval_queue.STATUSES)
     status = status or "waiting"
+    for_reader = status == "waiting" and _filter("for", ("me",)) is not None
     if status == "waiting":
         rows = approval_queue.waiting_page(
-            context.pool, person.tenant_id, person.operator_id, kind=kind, after=_after_waiting(), limit=PAGE + 1
-        )
+            context.pool, person.tenant_id, person.operator_id, kind=kind, after=_after_waiting(), limit=PAGE + 1,
+            for_reader=for_reader,
+        )  # fmt: skip
     else:
         rows = approval_queue.decided_page(
             context.pool, person.tenant_id, person.operator_id, kind=kind, status=status, after=_after_decided(), limit=PAGE + 1
         )  # fmt: skip
     return shell.page(
         context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, state=status, kinds=approval_queue.KINDS,
-        statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, more=_more(rows, kind, status),
+        statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, for_reader=for_reader,
+        more=_more(rows, status, {**({"kind": kind} if kind else {}), **({"for": "me"} if for_reader else {})}),
         first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context), seen=_seen_queue(approval_queue.queue_state(context.pool, person.tenant_id)),
     )  # fmt: skip
 
@@ -145,15 +148,14 @@ def _seen_queue(found: approval_queue.QueueState) -> str:
     return f"{found.waiting}.{found.newest or 'none'}"
 
 
-def _more(rows: list[approval_queue.QueueRow], kind: str | None, status: str) -> dict[str, str]:
-    """The address of what comes after this page, as its query; empty where nothing does."""
+def _more(rows: list[approval_queue.QueueRow], status: str, asked: dict[str, str]) -> dict[str, str]:
+    """The address of what comes after this page, as its query; empty where nothing does. `asked` are the other filters."""
     if len(rows) <= PAGE:
         return {}
     last = rows[PAGE - 1]
     at = last.expires_at if status == "waiting" else last.decided_at
     assert at is not None
-    named = {"kind": kind} if kind else {}
-    return {**named, "status": status, "cursor": cursor_out(at, f"{last.risk_rank}.{last.approval_id}")}
+    return {**asked, "status": status, "cursor": cursor_out(at, f"{last.risk_rank}.{last.approval_id}")}
 
 
 def _after_waiting() -> tuple[int, datetime, uuid.UUID] | None:
@@ -247,11 +249,11 @@ def _collect(context: Context, approval_id: str) -> Response:
 
 
 def _next(context: Context, person: Actor) -> approval_queue.QueueRow | None:
-    """The next pending approval that this person has not voted on."""
+    """The next pending approval that this person can vote on and has not."""
     rows = approval_queue.waiting_page(
-        context.pool, person.tenant_id, person.operator_id, kind=None, after=None, limit=5
+        context.pool, person.tenant_id, person.operator_id, kind=None, after=None, limit=1, for_reader=True
     )
-    return next((row for row in rows if row.mine is None), None)
+    return rows[0] if rows else None
 
 
 def _give(context: Context, approval_id: str) -> str:

@@ -140,6 +140,14 @@ _BEHIND_WAITING = tuple_(*_QUEUE_ORDER) > tuple_(
 _BEHIND_DECIDED = tuple_(_A.c.decided_at, _A.c.approval_id) < tuple_(
     value("after_at", datetime), value("after_id", uuid.UUID)
 )
+# What the reader may vote on and has not: the rules of `sentinel.resolve_approval` that hold for every vote.
+_FOR_READER = text("""
+not exists (select from sentinel.approval_votes v where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id
+  and v.operator_id = :operator_id)
+and exists (select from sentinel.operators p where p.tenant_id = a.tenant_id and p.operator_id = :operator_id and p.active
+  and p.role in ('admin', a.required_role) and coalesce(p.changed_by_another_at <= a.created_at, true))
+and not sentinel.is_requester(a, :operator_id)
+""")
 # What was decided, by what a reader asks for; every other status is the column's own.
 _DECIDED_AS = {
     "decided": true(),
@@ -178,20 +186,25 @@ from unnest(sentinel.limit_states(%(tenant_id)s, %(asks)s::jsonb, %(amount_minor
 
 
 @cache
-def waiting_sql(*, of_kind: bool, behind: bool) -> str:
-    """The SQL of a page of what waits, of one kind or all, the first one or one behind a cursor."""
+def waiting_sql(*, of_kind: bool, behind: bool, for_reader: bool = False) -> str:
+    """The SQL of a page of what waits, of one kind or all, for the reader or anybody, the first one or one behind a cursor."""
     page = _LINES.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
     page = page.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_WAITING] if behind else []))
+    page = page.where(*([_FOR_READER] if for_reader else []))
     return sql_text(page.order_by(*_QUEUE_ORDER).limit(LIMIT))
 
 
 def waiting_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None,
-    after: tuple[int, datetime, uuid.UUID] | None, limit: int,
+    after: tuple[int, datetime, uuid.UUID] | None, limit: int, for_reader: bool = False,
 ) -> list[QueueRow]:  # fmt: skip
-    """Pending approvals, riskiest and soonest due first, from behind `after` = (rank, end, id)."""
+    """Pending approvals, riskiest and soonest due first, from behind `after` = (rank, end, id).
+
+    `for_reader`: only what the reader may vote on and has not; none without a reader.
+    """
     rank, at, last_id = after or (None, None, None)
-    return all_rows(pool, QueueRow, waiting_sql(of_kind=kind is not None, behind=after is not None), {
+    statement = waiting_sql(of_kind=kind is not None, behind=after is not None, for_reader=for_reader)
+    return all_rows(pool, QueueRow, statement, {
         "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "after_rank": rank, "after_at": at, "after_id": last_id,
         "limit": limit,
     })  # fmt: skip

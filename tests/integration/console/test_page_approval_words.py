@@ -49,7 +49,7 @@ def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(fixtures: Any) 
     page = card(ann, approval_id)
     assert "Approved." in page
     assert "ann@demo.local" in page
-    assert "Nothing else waits" in page
+    assert "Nothing else waits for you." in page
 
     # The twin does not compare digests: what was never shown is taken, and that is seen.
     ((function,),) = fixtures.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
@@ -105,6 +105,32 @@ def test_two_people_are_told_how_far_it_is_and_an_ended_one_cannot_be_decided(fi
     assert "expired" in card(cyd, ended)
     assert say(cyd, ended).status_code == 409
     assert str(ended) not in listed(cyd)
+
+
+def test_the_next_is_what_this_person_can_decide_behind_whatever_waits_for_others(fixtures: Any) -> None:
+    ann = fixtures.operator("ann")
+    page = fixtures.at_page(ann.email, proved=True)
+    others = [fixtures.approval("600.00") for _ in range(6)]
+    for approval_id in others:
+        assert say(page, approval_id).status_code == 303
+    for change in ("required_role = 'admin'", f"requester_operator_id = '{ann.operator_id}'"):
+        others.append(fixtures.approval())
+        fixtures.sql(f"update sentinel.approvals set {change} where approval_id = %s", others[-1])
+    last, decided = fixtures.approval(), fixtures.approval()
+    assert say(page, decided).status_code == 303
+    shown = card(page, decided)
+    assert "Nothing else waits" not in shown
+    assert re.findall(r'Next in the queue: <a href="/ops/approvals/([^"]+)"', shown) == [str(last)]
+    assert listed(page, "?for=me") == [str(last)]
+    assert set(listed(page)) == {str(one) for one in (*others, last)}
+    assert say(page, last).status_code == 303
+    assert "Nothing else waits for you." in card(page, last)
+    assert listed(page, "?for=me") == []
+    # An account that another person changed since, and one that only looks, can decide none of them.
+    fixtures.operator("new", since="infinity")
+    assert listed(fixtures.at_page("new@demo.local"), "?for=me") == []
+    assert listed(fixtures.browser("vic", "viewer"), "?for=me") == []
+    assert page.get("/ops/approvals?for=you").status_code == 400
 
 
 def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(fixtures: Any) -> None:

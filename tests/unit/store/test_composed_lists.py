@@ -32,7 +32,12 @@ def test_a_value_has_a_type_in_the_text(kind: type) -> None:
 def test_only_what_is_asked_for_is_in_the_text() -> None:
     both = (False, True)
     texts = [
-        *(approval_queue.waiting_sql(of_kind=kind, behind=behind) for kind in both for behind in both),
+        *(
+            approval_queue.waiting_sql(of_kind=kind, behind=behind, for_reader=mine)
+            for kind in both
+            for behind in both
+            for mine in both
+        ),
         *(approval_queue.decided_sql("rejected", of_kind=kind, behind=behind) for kind in both for behind in both),
         *(approval_queue.list_sql(of_status=status, behind=behind) for status in both for behind in both),
         *(
