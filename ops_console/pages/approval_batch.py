@@ -45,12 +45,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one line. `question` is None where there is nothing of that id."""
+    """What became of one line. `question` is None where there is nothing of that id; `is_unsure`: it may be done all the same."""
 
     line: Line
     question: ApprovalDetail | None
     done: bool
     told: str
+    is_unsure: bool = False
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -145,5 +146,6 @@ def _resolve(context: Context, person: Actor, line: Line, reason: str, reference
     try:
         told = cast_vote(context, person, question, VoteInput(line.verdict, reason, line.digest, reference))
     except SentinelError as error:
-        return Result(line, question, False, error.detail)
+        refused = shell.refused(error)
+        return Result(line, question, False, refused.detail, refused.is_unsure)
     return Result(line, question, True, told)

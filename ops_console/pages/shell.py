@@ -23,8 +23,8 @@ from ops_console.pages.step_up import needs_proof
 from ops_console.pages.text import FILTERS, FUNCTIONS, named_amounts
 from sentinel.authority.actor import has_role
 from sentinel.authority.protected_changes import WaitsForAdministrator
-from sentinel.core.errors import InvalidInput, RateLimited, SentinelError
-from sentinel.platform.http.problems import status_of
+from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError, StillDeciding
+from sentinel.platform.http.problems import log_unavailable, request_id, retry_after_seconds, status_of
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self';"
@@ -63,6 +63,9 @@ MENU = (
     ("in_doubt", "In doubt", "viewer"), ("events", "Events", "viewer"), ("keys", "Keys", "admin"),
     ("webhooks", "Webhooks", "admin"), ("operators", "Operators", "admin"),
 )  # fmt: skip
+_NO_ANSWER = "The database gave no usable answer. "
+_MAY_BE_DONE = "Whether what you sent was done is not known: look before you send it again."
+_TRY_AGAIN = "Try again in a moment."
 View = TypeVar("View", bound=Callable[..., Response])
 Again = Callable[..., Response]
 """Shows a form again with why it was refused: `(told, **the address's parts)`."""
@@ -70,12 +73,13 @@ Again = Callable[..., Response]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why an act was not done: the sentence, and what is wrong by field name."""
+    """Why an act was not done: the sentence, and what is wrong by field name. `is_unsure`: it may have been done all the same."""
 
     detail: str
     fields: dict[str, str]
     status: int
     retry_after_seconds: int | None = None
+    is_unsure: bool = False
 
 
 def install(app: Flask) -> None:
@@ -120,15 +124,17 @@ def page(context: Context, template: str, *, title: str, status: int | None = No
 
     Without a `status` it is that of the first `Refused` among the values, else 200.
     """
-    said = take_messages(context.pool, g.signed_in) if "signed_in" in g and g.get("by_cookie") else []
-    html = render_template(f"pages/{template}", title=title, said=said, who=g.get("signed_in"), **values)
     refusal = next((value for value in values.values() if isinstance(value, Refused)), None)
+    # Where the database gave no answer it is not asked for more: what is to be told waits for the next page.
+    tells = "signed_in" in g and g.get("by_cookie") and not (refusal and refusal.is_unsure)
+    said = take_messages(context.pool, g.signed_in) if tells else []
+    html = render_template(f"pages/{template}", title=title, said=said, who=g.get("signed_in"), **values)
     status = status or (refusal.status if refusal else 200)
     return Response(html, status=status, content_type="text/html; charset=utf-8", headers=_HEADERS | _wait(refusal))
 
 
 def _wait(refusal: Refused | None) -> dict[str, str]:
-    """When to come back, where a page tells that something is asked for too often (`docs/CONTRACT.md` §1)."""
+    """When to come back, where something is asked for too often or the database gives no answer (`docs/CONTRACT.md` §1)."""
     seconds = refusal.retry_after_seconds if refusal else None
     return {"Retry-After": str(seconds)} if seconds else {}
 
@@ -174,16 +180,19 @@ def waits(context: Context, error: WaitsForAdministrator) -> Response:
 
 
 def refused(error: SentinelError) -> Refused:
-    """An error as a page shows it."""
+    """An error as a page shows it. What the database said is for the log."""
+    if isinstance(error, EngineUnavailable):
+        log_unavailable(error, request_id())
     detail, fields = in_words(error)
-    wait = error.retry_after_seconds if isinstance(error, RateLimited) else None
-    return Refused(detail, fields, status_of(error)[0], wait)
+    is_unsure = isinstance(error, (EngineUnavailable, StillDeciding))
+    return Refused(detail, fields, status_of(error)[0], retry_after_seconds(error), is_unsure)
 
 
 def not_possible(context: Context, error: SentinelError, back: str = "") -> Response:
     """A page of its own for what was refused; `back` is where it was asked from."""
     told = refused(error)
-    return page(context, "error.html", title="That was not possible", told=told, back=back)
+    title = "No usable answer" if told.is_unsure else "That was not possible"
+    return page(context, "error.html", title=title, told=told, back=back)
 
 
 def shows(again: Again) -> Callable[[View], View]:
@@ -229,6 +238,10 @@ def whole_number(text: str) -> int | None:
 
 def in_words(error: SentinelError) -> tuple[str, dict[str, str]]:
     """An error as a page says it: the sentence, and the rule by field name. The API keeps its own names."""
+    if isinstance(error, EngineUnavailable):
+        # The answer to a commit may be lost: an act that failed so can be on record.
+        is_act = request.method not in ("GET", "HEAD")
+        return _NO_ANSWER + (_MAY_BE_DONE if is_act else _TRY_AGAIN), {}
     rules = {path: _RULES.get(rule, rule) for path, rule in error.errors.items()}
     fields = {path.rpartition(".")[2]: rule for path, rule in rules.items()}
     for path, rule in error.errors.items():

@@ -69,15 +69,26 @@ def problem_of(error: e.SentinelError, request_id: str) -> Problem:
     if isinstance(error, e.StillActing):
         extra["act_until"] = error.act_until.isoformat()
     if isinstance(error, e.EngineUnavailable):
-        # A careless client that reads only the decision stays closed. The cause is for the log, not for callers.
-        log.error("engine_unavailable", cause=detail, request_id=request_id)
+        log_unavailable(error, request_id)
+        # A careless client that reads only the decision stays closed.
         detail = "The decision could not be recorded; nothing is allowed. Ask again with the same key."
         extra |= {"decision": "DENY", "reason_code": "engine_unavailable", "retryable": True}
-    if isinstance(error, e.RateLimited):
-        headers["Retry-After"] = str(error.retry_after_seconds)
-    elif status == 503 or isinstance(error, e.StillDeciding):
-        headers["Retry-After"] = "1"
+    wait = retry_after_seconds(error)
+    if wait is not None:
+        headers["Retry-After"] = str(wait)
     return _problem(status, error.code, title, detail, request_id, extra, headers)
+
+
+def retry_after_seconds(error: e.SentinelError) -> int | None:
+    """When the same may be asked for again; None where an answer says nothing of it."""
+    if isinstance(error, e.RateLimited):
+        return error.retry_after_seconds
+    return 1 if status_of(error)[0] == 503 or isinstance(error, e.StillDeciding) else None
+
+
+def log_unavailable(error: e.EngineUnavailable, request_id: str) -> None:
+    """Write why no answer could be given: the cause is for the log, not for callers."""
+    log.error("engine_unavailable", cause=error.detail, request_id=request_id)
 
 
 def internal_problem(request_id: str) -> Problem:

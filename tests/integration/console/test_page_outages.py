@@ -1,0 +1,88 @@
+"""Pages while a database does not answer: they say so and no more, and never "nothing was changed" of what may have been."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from ops_console.pages import approval_batch, approvals
+from sentinel.core.errors import EngineUnavailable
+from tests.integration.console.approval_pages import card, digest_of
+from tests.support.ports import free_port
+
+CAUSE = 'the database cannot be reached: connection to server at "10.0.0.9", port 5432 failed: role "inner_login"'
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "fields"),
+    [("GET", "/ops", {}), ("GET", "/ops/halts", {}), ("POST", "/ops/halts", {"target": "x"}),
+     ("POST", "/ops/sign-in", {"email": "ann@demo.local", "password": "secret"})],
+)  # fmt: skip
+def test_a_stranger_learns_nothing_of_a_database_that_is_away(
+    fixtures: Any, method: str, path: str, fields: dict[str, str]
+) -> None:
+    port = free_port()
+    client = fixtures.app(database_url=f"postgresql://inner_login@127.0.0.1:{port}/inner").test_client()
+    client.set_cookie("sentinel", "x" * 43)
+    with capture_logs() as lines:
+        answer = client.open(path, method=method, data=fields or None, headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1")
+    for inner in ("127.0.0.1", str(port), "inner", "cannot be reached"):
+        assert inner not in answer.text, inner
+    assert "The database gave no usable answer." in answer.text
+    causes = [line["cause"] for line in lines if line["event"] == "engine_unavailable"]
+    assert len(causes) == 1, lines
+    assert "127.0.0.1" in causes[0]
+
+
+def away(*_: Any, **__: Any) -> Any:
+    raise EngineUnavailable(CAUSE)
+
+
+def test_what_may_have_been_done_is_not_said_to_be_undone(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a vote's commit was lost, and nobody answers since."""
+    approval_id = fixtures.approval()
+    ann = fixtures.browser("ann", proved=True)
+    vote = {"verdict": "approve", "reason": "looked at it", "digest": digest_of(ann, approval_id)}
+    whole = approvals.approval_detail
+    monkeypatch.setattr(approvals, "cast_vote", away)
+    monkeypatch.setattr(
+        approvals, "approval_detail", lambda *given: monkeypatch.setattr(approvals, "approval_detail", away) or whole(*given)
+    )  # fmt: skip
+    answer = ann.submit(f"/ops/approvals/{approval_id}", **vote)
+    assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1")
+    assert "Whether what you sent was done is not known" in answer.text
+    assert "Nothing was changed" not in answer.text
+    assert "not possible" not in answer.text
+    assert "10.0.0.9" not in answer.text
+    # Shown again with the form, where that can be read.
+    monkeypatch.setattr(approvals, "approval_detail", whole)
+    answer = ann.submit(f"/ops/approvals/{approval_id}", **vote)
+    assert answer.status_code == 503
+    assert "Whether what you sent was done is not known" in answer.text
+    assert "10.0.0.9" not in answer.text
+    # And of each line of several.
+    monkeypatch.setattr(approval_batch, "cast_vote", away)
+    answer = ann.submit("/ops/approvals/batch", id=str(approval_id), **vote, reference="")
+    assert "Whether what you sent was done is not known" in answer.text
+    assert "0 of 1 decisions were recorded; of 1 it is not known." in answer.text
+    assert ">refused<" not in answer.text
+    assert "10.0.0.9" not in answer.text
+
+
+def test_what_was_done_is_told_on_the_next_page_that_can_be_read(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approval_id = fixtures.approval()
+    ann = fixtures.browser("ann", proved=True)
+    vote = {"verdict": "approve", "reason": "looked at it", "digest": digest_of(ann, approval_id)}
+    assert ann.submit(f"/ops/approvals/{approval_id}", **vote).status_code == 303
+    with monkeypatch.context() as patched:
+        patched.setattr(approvals, "approval_detail", away)
+        answer = ann.get(f"/ops/approvals/{approval_id}")
+    assert answer.status_code == 503
+    assert "Approved." not in answer.text
+    assert "Nothing was changed" not in answer.text
+    assert "Approved." in card(ann, approval_id)
