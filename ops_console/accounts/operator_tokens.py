@@ -9,7 +9,7 @@ from datetime import datetime
 from ops_console.accounts.sessions import HAS_SECOND_FACTOR, SignedIn
 from sentinel.authority.actor import Actor
 from sentinel.authority.keys import is_well_formed, make_secret, secret_hash
-from sentinel.core.errors import Conflict, Forbidden, NotFound
+from sentinel.core.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, changed, one_row
@@ -38,10 +38,18 @@ class IssuedToken:
     listing: TokenListing
 
 
+# Only in a session that lives: what revokes a person's tokens ends their sessions first, so of the two at once the later one
+# sees the other.
 INSERT_TOKEN = """
+with lives as (
+  select s.operator_id from sentinel.operator_sessions s
+  where s.tenant_id = %(tenant_id)s and s.operator_id = %(operator_id)s and s.session_id = %(session_id)s and s.revoked_at is null
+  for update
+)
 insert into sentinel.operator_tokens (tenant_id, token_id, token_hash, operator_id, label, expires_at)
-values (%(tenant_id)s, %(token_id)s, %(token_hash)s, %(operator_id)s, %(label)s,
-  clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer))
+select %(tenant_id)s::uuid, %(token_id)s::uuid, %(token_hash)s::bytea, lives.operator_id, %(label)s::text,
+  clock_timestamp() + make_interval(secs => %(expires_seconds)s::integer)
+from lives
 on conflict do nothing returning token_id, label, created_at, expires_at, revoked_at
 """
 FIND_TOKEN = SqlTemplate("""
@@ -63,17 +71,23 @@ where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and token_id =
 
 
 def issue_token(
-    pool: Pool, actor: Actor, *, label: str, expires_days: int, token_id: uuid.UUID | None = None
+    pool: Pool, actor: Actor, session_id: uuid.UUID, *, label: str, expires_days: int, token_id: uuid.UUID | None = None
 ) -> IssuedToken:
-    """A token of the actor, for 1 to 90 days. `token_id` is a form's: sent twice it makes one. Raises `Conflict`."""
+    """A token of the actor, made in a session of theirs, for 1 to 90 days. `token_id` is a form's: sent twice it makes one.
+
+    Raises `Conflict` where it was made before, `Unauthenticated` where the session is over.
+    """
     if actor.operator_id is None:
         raise Forbidden("a token belongs to a person's account")
     token = make_secret(PREFIX)
+    token_id = token_id or new_id()
     listing = one_row(pool, TokenListing, INSERT_TOKEN, {
-        "tenant_id": actor.tenant_id, "token_id": token_id or new_id(), "token_hash": secret_hash(token),
+        "tenant_id": actor.tenant_id, "session_id": session_id, "token_id": token_id, "token_hash": secret_hash(token),
         "operator_id": actor.operator_id, "label": label, "expires_seconds": expires_days * 86400,
     })  # fmt: skip
     if listing is None:
+        if all(one.token_id != token_id for one in list_tokens(pool, actor.tenant_id, actor.operator_id)):
+            raise Unauthenticated
         raise Conflict("this token was made before, and shown once; revoke it if you did not see it")
     return IssuedToken(token, listing)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from ops_console.accounts.second_factors import STEP_SECONDS
 from sentinel.store.database import Pool
-from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.queries import all_rows, call_with_retry, changed, one_row
 from sentinel.store.sql_template import SqlTemplate
 
 
@@ -41,7 +42,10 @@ class PersonRow:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What signing in needs to know of an operator. `factor` is the sealed secret of a confirmed second factor."""
+    """What signing in needs to know of an operator. `factor` is the sealed secret of a confirmed second factor.
+
+    `changed_by_another` says when somebody else last changed the account: another text, another change.
+    """
 
     tenant_id: uuid.UUID
     tenant_label: str
@@ -54,6 +58,7 @@ class Credentials:
     factor: str | None
     last_step: int
     now_step: int
+    changed_by_another: str | None
 
 
 _COLUMNS = "tenant_id, operator_id, email, role, active, created_at"
@@ -66,7 +71,8 @@ LIST_OPERATORS = SqlTemplate(
 _CREDENTIALS = SqlTemplate("""
 select o.tenant_id, t.label as tenant_label, o.operator_id, o.email, o.role, o.active, o.password_hash, o.password_one_time,
        f.secret as factor, coalesce(f.last_step, 0) as last_step,
-       floor(extract(epoch from clock_timestamp()) / {step_seconds})::bigint as now_step
+       floor(extract(epoch from clock_timestamp()) / {step_seconds})::bigint as now_step,
+       o.changed_by_another_at::text as changed_by_another
 from sentinel.operators o join sentinel.tenants t using (tenant_id)
 left join sentinel.second_factors f
   on f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null
@@ -90,6 +96,10 @@ from sentinel.operators o
 left join sentinel.operators c on c.tenant_id = o.tenant_id and c.operator_id = o.changed_by
 where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)
 order by not o.active, o.email limit 1000
+"""
+# Asked before CHANGE_PASSWORD, in a statement of its own: that one must see the sessions whose opening this waited for.
+_ONE_AT_A_TIME = """
+select from sentinel.operators where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s for no key update
 """
 # A new password ends the sessions that the old one opened, all but the one in which it was changed, and a second factor that
 # was begun under the old one.
@@ -162,4 +172,10 @@ def change_password(
         "tenant_id": known.tenant_id, "operator_id": known.operator_id, "old_hash": known.password_hash,
         "password_hash": password_hash, "session_id": keep_session, "event_id": event_id,
     }  # fmt: skip
-    return changed(pool, CHANGE_PASSWORD, fields) == 1
+
+    def call(connection: Any) -> bool:
+        with connection.transaction():
+            connection.execute(_ONE_AT_A_TIME, fields)
+            return bool(connection.execute(CHANGE_PASSWORD, fields).rowcount == 1)
+
+    return call_with_retry(pool, call)

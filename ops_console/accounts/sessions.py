@@ -64,14 +64,19 @@ HAS_SECOND_FACTOR = """exists (select from sentinel.second_factors f
          where f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null)"""
 _LIVES = """s.revoked_at is null and s.expires_at > clock_timestamp()
   and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)"""
+# Only while the account is as it was when password and code fitted: what ends sessions changes or locks this row first, so of the
+# two at once the later one sees the other.
 INSERT_SESSION = """
 with seen as (
-  update sentinel.operators set last_signed_in_at = clock_timestamp()
-  where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s
+  update sentinel.operators o set last_signed_in_at = clock_timestamp()
+  where o.tenant_id = %(tenant_id)s and o.operator_id = %(operator_id)s and o.active and o.password_hash = %(password_hash)s
+    and o.changed_by_another_at::text is not distinct from %(changed_by_another)s::text
+  returning o.operator_id
 )
 insert into sentinel.operator_sessions (tenant_id, session_hash, operator_id, csrf_token, kind, address, user_agent, expires_at)
-values (%(tenant_id)s, %(session_hash)s, %(operator_id)s, %(csrf_token)s, %(kind)s, %(address)s, %(user_agent)s,
-  clock_timestamp() + make_interval(secs => %(absolute_seconds)s::double precision))
+select %(tenant_id)s::uuid, %(session_hash)s::bytea, seen.operator_id, %(csrf_token)s::text, %(kind)s::text, %(address)s::text,
+  %(user_agent)s::text, clock_timestamp() + make_interval(secs => %(absolute_seconds)s::double precision)
+from seen
 returning expires_at
 """
 FIND_SESSION = SqlTemplate("""
@@ -131,14 +136,19 @@ def insert_session(
     address: str,
     user_agent: str,
     absolute_seconds: float,
-) -> datetime:
-    """Keep a new session and that its person came in; returns its absolute end."""
+    password_hash: str,
+    changed_by_another: str | None,
+) -> datetime | None:
+    """Keep a new session and that its person came in; returns its absolute end.
+
+    None, and nothing is kept, where the account is no longer as `password_hash` and `changed_by_another` say.
+    """
     end = one_row(pool, SessionEnd, INSERT_SESSION, {
         "tenant_id": tenant_id, "operator_id": operator_id, "session_hash": session_hash, "csrf_token": csrf_token,
         "kind": kind, "address": address, "user_agent": user_agent, "absolute_seconds": absolute_seconds,
+        "password_hash": password_hash, "changed_by_another": changed_by_another,
     })  # fmt: skip
-    assert end is not None
-    return end.expires_at
+    return end.expires_at if end is not None else None
 
 
 def find_session(

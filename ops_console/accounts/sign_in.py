@@ -89,14 +89,19 @@ def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticato
     if attempt.attempt_id is None:
         raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
     who = _who_fits(pool, email, given, authenticator.vault, attempt)
-    mark_success(pool, attempt.attempt_id)
     # A new value at every sign-in: a session that somebody planted before is never the one that gets in.
     cookie, csrf_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     expires_at = insert_session(
         pool, tenant_id=who.tenant_id, operator_id=who.operator_id, session_hash=session_hash(cookie), csrf_token=csrf_token,
         kind=given.kind, address=cleaned(given.address, _MOST_ADDRESS), user_agent=cleaned(given.user_agent, _MOST_USER_AGENT),
-        absolute_seconds=authenticator.terms.absolute_seconds,
+        absolute_seconds=authenticator.terms.absolute_seconds, password_hash=who.password_hash,
+        changed_by_another=who.changed_by_another,
     )  # fmt: skip
+    if expires_at is None:
+        # What fitted was changed while it was looked at.
+        mark_refused(pool, attempt.attempt_id, password_right=False)
+        raise Unauthenticated
+    mark_success(pool, attempt.attempt_id)
     actor = Actor(who.tenant_id, who.operator_id, who.email, who.role)
     device = (
         _remembered(pool, email, given.device if device_hash is not None else None, authenticator)

@@ -116,7 +116,9 @@ def _tokens(blueprint: Blueprint, context: Context) -> None:
         must_have_proved()
         given = load(_CREATE_TOKEN, without_nulls(json_body()))
         days = given.get("expires_days", DEFAULT_TOKEN_DAYS)
-        issued = issue_token(context.pool, actor(), label=given.get("label", ""), expires_days=days)
+        issued = issue_token(
+            context.pool, actor(), g.signed_in.session_id, label=given.get("label", ""), expires_days=days
+        )
         listing = issued.listing
         return json_response(
             {

@@ -229,7 +229,12 @@ def _make_token(context: Context) -> Response:
         number = shell.whole_number(days)
         given = load(_TOKEN, {**typed, "expires_days": days if number is None else number})
         issued = issue_token(
-            context.pool, actor(), label=given.get("label", ""), expires_days=given["expires_days"], token_id=token_id
+            context.pool,
+            actor(),
+            g.signed_in.session_id,
+            label=given.get("label", ""),
+            expires_days=given["expires_days"],
+            token_id=token_id,
         )
     except SentinelError as error:
         return _page(context, shell.refused(error), "tokens")

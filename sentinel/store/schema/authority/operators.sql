@@ -89,7 +89,8 @@ declare
   p sentinel.operators;
 begin
   perform sentinel.take_operators_lock(tenant);
-  select * into p from sentinel.operators where tenant_id = tenant and operator_id = person;
+  -- Locked before anything is ended: a session that is being opened locks it too, and is ended or not opened.
+  select * into p from sentinel.operators where tenant_id = tenant and operator_id = person for no key update;
   if not found then return 'unknown'; end if;
   if act = 'role_set' and p.role = given or act = 'let_in' and p.active
       or act = 'shut_out' and not p.active and (by_id is not null or p.shut_out_by is null) then
