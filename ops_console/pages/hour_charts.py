@@ -50,14 +50,15 @@ def seconds_drawn(samples: Sequence[Sample]) -> int:
 
 
 def drawn(
-    samples: Sequence[Sample], value: Callable[[Sample], float | None], *, now: float, least_top: float
+    samples: Sequence[Sample], value: Callable[[Sample], float | None], *, now: float | None, least_top: float
 ) -> Drawing:
-    """The values over `seconds_drawn`, oldest first, and `now`.
+    """The values over `seconds_drawn`, oldest first, and `now`, if it is known.
 
     A value of `least_top` at least fills the height: a trifle is no peak.
     """
     points = [(one.seconds_ago, found) for one in samples if (found := value(one)) is not None]
-    points.append((0.0, now))
+    if now is not None or not points:
+        points.append((0.0, now or 0.0))
     most = max(measured for _, measured in points)
     top, width = max(most, least_top), seconds_drawn(samples)
     runs = [[_place(ago / width, measured / top) for ago, measured in run] for run in _runs(points)]

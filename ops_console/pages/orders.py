@@ -17,6 +17,7 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
+from ops_console.pages.ledger_reads import read_ledger
 from ops_console.pages.ledger_timeline import reason_in_words
 from ops_console.pages.order_timeline import timeline, way_of
 from ops_console.pages.step_up import prove
@@ -171,7 +172,7 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
         refund_refused=refund_refusal(context.inspector, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, context.inspector), refused=refused, given=request.form,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
         rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
-        budget=budget_of_order(context.ledger, tenant_id, row.source, row.order_id),
+        budget=read_ledger(lambda: budget_of_order(context.ledger, tenant_id, row.source, row.order_id)),
     )  # fmt: skip
 
 

@@ -20,14 +20,16 @@ from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
 from ops_console.pages.hour_charts import BOX, Drawing, Gauge, drawn, seconds_drawn
+from ops_console.pages.ledger_reads import read_ledger
 from ops_console.pages.text import span
 from ops_console.read_models import gauges
 from ops_console.read_models import overview as figures
-from ops_console.read_models.refund_views import last_worker, outbox_lag
+from ops_console.read_models.refund_views import OutboxLag, WorkerRow, last_worker, outbox_lag
 from sentinel.authority.approval_queue import KINDS
 from sentinel.authority.halts import HaltRow, list_halts
 from sentinel.authority.switches import flipped_switches
 from sentinel.core.wording import counted
+from sentinel.store.database import Pool
 
 _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "change": "People and keys",
           "other": "Other actions"}  # fmt: skip
@@ -35,16 +37,25 @@ _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that needs a person: how many, how much per currency, how old, and until when."""
+    """One thing that needs a person: how many (None: not read), how much per currency, how old, and until when."""
 
     name: str
     address: str
     about: str
-    entries: int
+    entries: int | None
     high: int
     sums: list[tuple[int, str]]
     oldest_seconds: float | None
     due_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerNow:
+    """What the page shows of the ledger."""
+
+    load: figures.LedgerLoad
+    worker: WorkerRow | None
+    reports: OutboxLag
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -85,7 +96,8 @@ def _clock(minute: int) -> str:
 
 def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     now = datetime.now(UTC)
-    load = figures.ledger_load(context.ledger, tenant_id)
+    ledger = read_ledger(lambda: _ledger(context.ledger, tenant_id)).value
+    load = ledger.load if ledger else None
     switches = [row for row in flipped_switches(context.pool, tenant_id) if _by_machine(row.is_on, row.changed_by)]
     approvals, in_doubt = _approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now)
     halts, samples = list_halts(context.pool, tenant_id), gauges.last_hour(context.pool, tenant_id)
@@ -93,28 +105,40 @@ def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
         "lines": [*approvals, *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), _alerts(context, tenant_id)],
         "gauges": _gauges(samples, approvals, in_doubt, load, halts), "minutes_drawn": seconds_drawn(samples) // 60,
         "answers": figures.answers(context.pool, tenant_id), "box": BOX, "moment": now,
-        "worker": last_worker(context.ledger, tenant_id, DEFAULT_AGENT), "reports": outbox_lag(context.ledger, tenant_id),
-        "halts": halts, "switches": switches,
+        "ledger": ledger, "halts": halts, "switches": switches,
     }  # fmt: skip
 
 
+def _ledger(ledger: Pool, tenant_id: uuid.UUID) -> LedgerNow:
+    return LedgerNow(
+        figures.ledger_load(ledger, tenant_id), last_worker(ledger, tenant_id, DEFAULT_AGENT), outbox_lag(ledger, tenant_id)
+    )  # fmt: skip
+
+
 def _gauges(
-    samples: list[gauges.Sample], approvals: list[Line], doubt: Line, load: figures.LedgerLoad, halts: list[HaltRow]
-) -> list[Gauge]:
-    waiting = sum(line.entries for line in approvals)
+    samples: list[gauges.Sample], approvals: list[Line], doubt: Line, load: figures.LedgerLoad | None, halts: list[HaltRow]
+) -> list[Gauge]:  # fmt: skip
+    waiting = sum(line.entries or 0 for line in approvals)
     oldest = max((line.oldest_seconds or 0.0 for line in approvals), default=0.0)
     ages = drawn(samples, lambda one: one.oldest_waiting_seconds, now=oldest, least_top=60)
     doubts = drawn(samples, lambda one: one.in_doubt, now=doubt.entries, least_top=1)
-    lags = drawn(samples, lambda one: one.worker_lag_seconds, now=load.overdue_seconds, least_top=10)
+    lags = drawn(samples, lambda one: one.worker_lag_seconds, now=load.overdue_seconds if load else None, least_top=10)
     stops = drawn(samples, lambda one: one.halts, now=len(halts), least_top=1)
     return [
         Gauge("Oldest question", "/ops/approvals", span(oldest) if waiting else "none",
               f"{waiting:,} pending", _at_most(ages, span), ages),
         Gauge("In doubt", "/ops/in-doubt", f"{doubt.entries:,}", "started, outcome unknown", _at_most(doubts, _whole), doubts),
-        Gauge("Worker lag", "/ops/ledger?status=NEW", span(load.overdue_seconds) if load.due else "none",
-              f"{counted(load.due, 'entry', 'entries')} due and not begun", _at_most(lags, span), lags),
+        Gauge("Worker lag", "/ops/ledger?status=NEW", *_lag(load), _at_most(lags, span), lags),
         Gauge("Halts in force", "/ops/halts", f"{len(halts):,}", "", _at_most(stops, _whole), stops),
     ]  # fmt: skip
+
+
+def _lag(load: figures.LedgerLoad | None) -> tuple[str, str]:
+    if load is None:
+        return "not read", "the ledger gives no answer"
+    return span(
+        load.overdue_seconds
+    ) if load.due else "none", f"{counted(load.due, 'entry', 'entries')} due and not begun"
 
 
 def _at_most(drawing: Drawing, written: Callable[[float], str]) -> str:
@@ -174,10 +198,10 @@ def _contradicted(context: Context, tenant_id: uuid.UUID, now: datetime) -> list
     return [Line("Contradictions", "/ops/in-doubt", about, entries, entries, sums, oldest, None)]
 
 
-def _failed(load: figures.LedgerLoad) -> list[Line]:
+def _failed(load: figures.LedgerLoad | None) -> list[Line]:
     about = "given up by the worker or refused where it settles; it may have been paid: look at the entry"
-    oldest = load.failed_oldest_seconds if load.failed else None
-    return [Line("Errors", "/ops/ledger?status=ERROR", about, load.failed, 0, [], oldest, None)]
+    oldest = load.failed_oldest_seconds if load and load.failed else None
+    return [Line("Errors", "/ops/ledger?status=ERROR", about, load.failed if load else None, 0, [], oldest, None)]
 
 
 def _alerts(context: Context, tenant_id: uuid.UUID) -> Line:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ from structlog.testing import capture_logs
 
 from ops_console.pages import approval_batch, approvals
 from sentinel.core.errors import EngineUnavailable
-from tests.integration.console.approval_pages import card, digest_of
+from tests.integration.console.approval_pages import card, digest_of, say
+from tests.support.orders_console_fixtures import queued
 from tests.support.ports import free_port
 
 CAUSE = 'the database cannot be reached: connection to server at "10.0.0.9", port 5432 failed: role "inner_login"'
@@ -35,6 +38,37 @@ def test_a_stranger_learns_nothing_of_a_database_that_is_away(
     causes = [line["cause"] for line in lines if line["event"] == "engine_unavailable"]
     assert len(causes) == 1, lines
     assert "127.0.0.1" in causes[0]
+
+
+def words(answer: Any) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", unescape(answer.text)).split())
+
+
+def test_without_the_ledger_the_console_still_shows_and_decides(fixtures: Any) -> None:
+    """Its database is another one, and away."""
+    app = fixtures.app(ledger_url=f"postgresql://inner_login@127.0.0.1:{free_port()}/inner")
+    ann, approval_id, order_id = fixtures.browser("ann", app=app, proved=True), fixtures.approval(), queued(fixtures)
+    for path in ("/ops", "/ops/overview/now"):
+        answer = ann.get(path)
+        shown = words(answer)
+        assert answer.status_code == 200
+        assert "Refunds pending 2" in shown
+        assert (
+            "Errors given up by the worker or refused where it settles; it may have been paid: look at the entry not read"
+            in shown
+        )
+        assert "Worker lag not read" in shown
+        assert "Refund worker not read" in shown
+        assert "Reports not taken yet not read" in shown
+        assert "never seen" not in shown
+        assert "the authority knows every outcome" not in shown
+    for path in (f"/ops/approvals/{approval_id}", f"/ops/orders/demo/{order_id}"):
+        answer = ann.get(path)
+        assert answer.status_code == 200
+        assert "What was paid back of the order cannot be read now: the ledger gives no answer." in answer.text, path
+    assert say(ann, approval_id).status_code == 303
+    assert "Approved." in card(ann, approval_id)
+    assert ann.get("/ops/ledger").status_code == 503
 
 
 def away(*_: Any, **__: Any) -> Any:
