@@ -16,6 +16,7 @@ from sentinel.core.operation import check_identifier
 from sentinel.store.database import Pool
 from sentinel.store.ids import first_id_at, new_id
 from sentinel.store.queries import all_rows, one_row, scalar
+from sentinel.store.sql_template import SqlTemplate
 
 GLOBAL_HALT_OWNER = uuid.UUID(int=0)
 """The tenant id that global halts are stored under."""
@@ -97,10 +98,15 @@ union select 'agent_action', agent_id || ' ' || action from recent
 union select 'scenario', scenario from recent where scenario is not null
 order by 1, 2 limit 300
 """
-LIST_HALTS = """
-select halt_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at, breaker_key from sentinel.halts
-where tenant_id = any(%(owners)s) and (%(lifted_too)s or lifted_at is null) order by set_at desc, halt_id desc limit %(limit)s
-"""
+_COLUMNS = "halt_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at, breaker_key"
+# What is in force is never cut off: there are at most as many as there are things to halt.
+LIST_HALTS = SqlTemplate("""
+select {columns} from sentinel.halts where tenant_id = any(%(owners)s) and lifted_at is null
+union all
+(select {columns} from sentinel.halts where tenant_id = any(%(owners)s) and lifted_at is not null and %(lifted_too)s
+ order by set_at desc, halt_id desc limit %(most_lifted)s)
+order by set_at desc, halt_id desc
+""").fill(columns=_COLUMNS)
 SET_HALT = """
 select halt_id, already from sentinel.set_halt(%(owner)s, %(halt_id)s, %(scope)s, %(target)s, %(level)s, %(reason)s,
   %(set_by)s, %(event_id)s)
@@ -114,9 +120,9 @@ where lifted_at is null and (scope = 'global' or tenant_id = %(tenant_id)s and (
 """
 
 
-def list_halts(pool: Pool, tenant_id: uuid.UUID, *, lifted_too: bool = False, limit: int = 200) -> list[HaltRow]:
-    """The tenant's halts and the global ones, newest first; only those in force unless `lifted_too`."""
-    fields = {"owners": [tenant_id, GLOBAL_HALT_OWNER], "lifted_too": lifted_too, "limit": limit}
+def list_halts(pool: Pool, tenant_id: uuid.UUID, *, lifted_too: bool = False, most_lifted: int = 200) -> list[HaltRow]:
+    """All of the tenant's halts in force and the global ones, newest first; with `lifted_too` also the newest that were lifted."""
+    fields = {"owners": [tenant_id, GLOBAL_HALT_OWNER], "lifted_too": lifted_too, "most_lifted": most_lifted}
     return all_rows(pool, HaltRow, LIST_HALTS, fields)
 
 

@@ -39,6 +39,28 @@ def test_a_halt_says_how_long_before_it_the_last_effect_was_and_names_what_got_t
     assert 'action="/ops/halts' not in fixtures.browser("vera", "viewer", app).get("/ops/halts").get_data(as_text=True)
 
 
+def test_a_halt_in_force_stays_on_the_page_behind_any_number_that_were_lifted(fixtures: Any) -> None:
+    abe = fixtures.browser("abe", "admin", proved=True)
+    assert abe.submit("/ops/halts", scope="agent", target="stopped-in-january", reason="x").status_code == 303
+    fixtures.sql(
+        "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, lifted_at, lifted_by)"
+        " select %s, gen_random_uuid(), 'agent', 'drill-' || n, 'kill', 'x', 'x', clock_timestamp() + n * interval '1 s',"
+        " clock_timestamp() + n * interval '2 s', 'x' from generate_series(1, 250) n", fixtures.tenant_id,
+    )  # fmt: skip
+    answer = abe.get("/ops/halts")
+    told = words(answer)
+    assert "Nothing is halted" not in told
+    assert "agent stopped-in-january" in told
+    assert "drill-250" in told, "the newest of those that were lifted"
+    assert told.count("drill-") == 200
+    api = abe.get("/ops/api/halts?lifted=true").json["halts"]
+    assert [one["target"] for one in api if "lifted_at" not in one] == ["stopped-in-january"]
+    (halt_id,) = fixtures.sql("select halt_id from sentinel.halts where lifted_at is null")[0]
+    assert f'"/ops/halts/{halt_id}/lift#refused"' in answer.text
+    assert abe.submit(f"/ops/halts/{halt_id}/lift", reason="over").status_code == 303
+    assert "Nothing is halted" in words(abe.get("/ops/halts"))
+
+
 def test_letting_go_takes_an_administrator_and_a_proof(fixtures: Any) -> None:
     app = fixtures.app()
     ann, abe = fixtures.browser("ann", "approver", app), fixtures.browser("abe", "admin", app)
