@@ -112,6 +112,9 @@ select halt_id, already from sentinel.set_halt(%(owner)s, %(halt_id)s, %(scope)s
   %(set_by)s, %(event_id)s)
 """
 LIFT_HALT = "select sentinel.lift_halt(%(owner)s, %(halt_id)s, %(lifted_by)s, %(reason)s, %(event_id)s)"
+IS_GLOBAL = """
+select true from sentinel.halts where tenant_id = %(owner)s and halt_id = %(halt_id)s and lifted_at is null
+"""
 # The worst level over everything this agent does. A halt of one action or scenario does not stop the agent as a whole.
 COVERING = """
 select max(case level when 'kill' then 2 else 1 end) from sentinel.halts
@@ -214,10 +217,15 @@ def _check_target(scope: str, target: str, level: str) -> None:
 
 
 def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> None:
-    """Lift the tenant's halt; a local administrator also a global one. Raises `NotFound` when none is in force."""
+    """Lift the tenant's halt; a local administrator also a global one, anybody else `Forbidden`.
+
+    Raises `NotFound` when none of that id is in force.
+    """
     actor.must_be("admin")
     owners = [actor.tenant_id, GLOBAL_HALT_OWNER] if actor.is_local else [actor.tenant_id]
     for owner in owners:
         if _end_halt(pool, owner=owner, halt_id=halt_id, lifted_by=actor.name, reason=reason, event_id=new_id()):
             return
+    if scalar(pool, IS_GLOBAL, {"owner": GLOBAL_HALT_OWNER, "halt_id": halt_id}):
+        raise Forbidden(f"a global halt is lifted on the machine itself: `sentinel halts lift {halt_id} --reason …`")
     raise NotFound("there is no halt of that id in force")

@@ -76,7 +76,10 @@ def test_a_global_halt_is_not_set_or_lifted_over_the_network(fixtures: Any) -> N
     )
     shown = abe.get("/ops/api/halts").json["halts"]
     assert [one["scope"] for one in shown] == ["global"]
-    assert abe.post(f"/ops/api/halts/{shown[0]['halt_id']}/lift", {"reason": "x"}).status_code == 404
+    halt_id = shown[0]["halt_id"]
+    refused = abe.post(f"/ops/api/halts/{halt_id}/lift", {"reason": "x"})
+    assert (refused.status_code, f"`sentinel halts lift {halt_id} --reason …`" in refused.json["detail"]) == (403, True)
+    assert [one["scope"] for one in abe.get("/ops/api/halts").json["halts"]] == ["global"]
 
 
 def in_doubt(fixtures: Any) -> Any:

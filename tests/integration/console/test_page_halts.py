@@ -61,6 +61,19 @@ def test_a_halt_in_force_stays_on_the_page_behind_any_number_that_were_lifted(fi
     assert "Nothing is halted" in words(abe.get("/ops/halts"))
 
 
+def test_a_global_halt_is_shown_with_where_it_is_lifted_and_no_form(fixtures: Any) -> None:
+    abe = fixtures.browser("abe", "admin", proved=True)
+    set_it = "select halt_id from sentinel.set_halt(%s, %s, 'global', '', 'kill', 'x', 'root', %s)"
+    (halt_id,) = fixtures.sql(set_it, uuid.UUID(int=0), uuid.uuid4(), uuid.uuid4())[0]
+    answer = abe.get("/ops/halts")
+    assert f"/ops/halts/{halt_id}/lift" not in answer.text
+    assert f"On the machine itself: sentinel halts lift {halt_id}" in words(answer)
+    refused = abe.submit(f"/ops/halts/{halt_id}/lift", reason="over")
+    assert refused.status_code == 403
+    assert "a global halt is lifted on the machine itself" in words(refused)
+    assert fixtures.sql("select count(*) from sentinel.halts where lifted_at is null") == [(1,)]
+
+
 def test_letting_go_takes_an_administrator_and_a_proof(fixtures: Any) -> None:
     app = fixtures.app()
     ann, abe = fixtures.browser("ann", "approver", app), fixtures.browser("abe", "admin", app)
