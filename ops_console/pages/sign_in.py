@@ -57,7 +57,8 @@ def own_address(address: str) -> str:
 
 
 def _form(context: Context, refused: shell.Refused | None = None) -> Response:
-    given = {"email": request.form.get("email", ""), "next": own_address(request.values.get("next", ""))}
+    typed = {name: request.form.get(name, "") for name in ("email", "tenant")}
+    given = {**typed, "next": own_address(request.values.get("next", ""))}
     undone = request.method == "GET" and "undone" in request.args
     return shell.page(context, "sign_in.html", title="Sign in", refused=refused, given=given, undone=undone)
 

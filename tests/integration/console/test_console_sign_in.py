@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import psycopg
@@ -213,6 +214,30 @@ def test_a_shared_address_needs_its_tenant(fixtures: Any) -> None:
     body = {"email": "ann@demo.local", "password": PASSWORD}
     assert client.post("/ops/api/session", json=body).status_code == 401
     assert client.post("/ops/api/session", json={**body, "tenant": "other"}).json["tenant"] == "other"
+
+
+def test_a_browser_can_name_the_tenant_of_a_shared_address(fixtures: Any) -> None:
+    fixtures.operator("ann")
+    fixtures.operator("ann", tenant_id=fixtures.tenant("other"))
+    fixtures.operator("bob")
+    client = fixtures.app().test_client()
+    shown = client.get("/ops/sign-in").text
+    form = dict.fromkeys(re.findall(r'<input name="([a-z]+)"', shown), "")
+    assert list(form) == ["email", "password", "code", "tenant"]
+    refused = client.post("/ops/sign-in", data={**form, "email": "ann@demo.local", "password": PASSWORD})
+    assert refused.status_code == 401
+    assert "Invalid or missing credentials" in refused.text
+    refused = client.post("/ops/sign-in", data={**form, "email": "ann@demo.local", "password": "x", "tenant": "other"})
+    assert (refused.status_code, '<input name="tenant" type="text" value="other"' in refused.text) == (401, True)
+    answer = client.post(
+        "/ops/sign-in", data={**form, "email": "ann@demo.local", "password": PASSWORD, "tenant": "other"}
+    )
+    assert answer.status_code == 303
+    assert "approver · other" in client.get("/ops").text
+    # Whose address is in one names none.
+    assert (
+        client.post("/ops/sign-in", data={**form, "email": "bob@demo.local", "password": PASSWORD}).status_code == 303
+    )
 
 
 # Forged requests -----------------------------------------------------------------------------------------------------
