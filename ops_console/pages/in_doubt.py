@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 
 from flask import Blueprint, Response, request
@@ -23,6 +24,7 @@ _RESOLVE = ResolveInDoubtSchema()
 _DECISIONS = {"yes": True, "no": False}
 ADDRESS = "/ops/in-doubt"
 MOST_SHOWN = 200
+_CURRENCY = re.compile(r"[A-Z]{3}")
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -31,9 +33,10 @@ def routes(pages: Blueprint, context: Context) -> None:
     @pages.get("/in-doubt")
     def in_doubt() -> Response:
         by_amount = choice("sort", ("age", "amount")) == "amount"
-        rows = list_in_doubt(context.pool, actor().tenant_id, limit=MOST_SHOWN, by_amount=by_amount)
+        currency = _currency(by_amount)
+        rows = list_in_doubt(context.pool, actor().tenant_id, limit=MOST_SHOWN, by_amount=by_amount, currency=currency)
         return shell.page(
-            context, "in_doubt.html", title="In doubt", rows=rows, by_amount=by_amount, most=MOST_SHOWN,
+            context, "in_doubt.html", title="In doubt", rows=rows, by_amount=by_amount, currency=currency, most=MOST_SHOWN,
             totals=in_doubt_totals(context.pool, actor().tenant_id), reason_text=reason_text,
         )  # fmt: skip
 
@@ -50,6 +53,14 @@ def routes(pages: Blueprint, context: Context) -> None:
             context, lambda: _resolve(context, about), again=lambda told: _one(context, about, told),
             then=f"{ADDRESS}/{about}",
         )  # fmt: skip
+
+
+def _currency(by_amount: bool) -> str | None:
+    """The currency whose amounts are asked for. Raises `InvalidInput` for what is none, or beside another order."""
+    currency = request.args.get("currency")
+    if currency is not None and not (by_amount and _CURRENCY.fullmatch(currency)):
+        raise InvalidInput.of("currency", "must be three capital letters, beside the order by amount")
+    return currency
 
 
 def _one(context: Context, operation_id: uuid.UUID, refused: shell.Refused | None = None) -> Response:

@@ -79,7 +79,10 @@ from sentinel.operation_states s join sentinel.operations o using (tenant_id, op
 where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt'
 """
 LIST_IN_DOUBT = f"{_IN_DOUBT} order by s.in_doubt_since, s.operation_id limit %(limit)s"
-BY_AMOUNT = f"{_IN_DOUBT} order by o.amount_minor desc nulls last, s.in_doubt_since, s.operation_id limit %(limit)s"
+# Minor units of different currencies are not compared.
+_GREATEST = "o.amount_minor desc nulls last, s.in_doubt_since, s.operation_id limit %(limit)s"
+BY_AMOUNT = f"{_IN_DOUBT} order by o.currency nulls last, {_GREATEST}"
+OF_CURRENCY = f"{_IN_DOUBT} and o.currency = %(currency)s order by {_GREATEST}"
 TOTALS = """
 select o.currency, count(*)::integer as operations, sum(o.amount_minor)::bigint as amount_minor, min(s.in_doubt_since) as oldest
 from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
@@ -101,10 +104,15 @@ select result, act_until from sentinel.resolve_in_doubt(%(tenant_id)s, %(operati
 """
 
 
-def list_in_doubt(pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, by_amount: bool = False) -> list[InDoubtRow]:
-    """The tenant's operations in doubt, longest first, or the greatest amounts first."""
-    statement = BY_AMOUNT if by_amount else LIST_IN_DOUBT
-    return all_rows(pool, InDoubtRow, statement, {"tenant_id": tenant_id, "limit": limit})
+def list_in_doubt(
+    pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, by_amount: bool = False, currency: str | None = None
+) -> list[InDoubtRow]:
+    """The tenant's operations in doubt, longest first.
+
+    `by_amount`: by currency, and of each the greatest amounts first. `currency`: of this one only, the greatest amounts first.
+    """
+    statement = OF_CURRENCY if currency is not None else BY_AMOUNT if by_amount else LIST_IN_DOUBT
+    return all_rows(pool, InDoubtRow, statement, {"tenant_id": tenant_id, "limit": limit, "currency": currency})
 
 
 def in_doubt_totals(pool: Pool, tenant_id: uuid.UUID) -> list[InDoubtTotal]:

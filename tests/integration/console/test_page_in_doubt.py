@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ops_console.pages import in_doubt
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_page_policies import EVIL, words
 
@@ -41,6 +42,37 @@ def test_doubts_are_listed_by_age_or_money_and_each_shows_its_evidence(fixtures:
     )  # fmt: skip
     assert other.get(f"/ops/in-doubt/{large_new}").status_code == 404, "another tenant's is not there"
     assert small_old not in other.get("/ops/in-doubt").get_data(as_text=True)
+
+
+def test_amounts_of_different_currencies_are_not_compared(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 JPY is less than 999.99 USD, and has more minor units."""
+    amounts = (("JPY", 100_000), ("USD", 99_999), ("USD", 200), ("JPY", 200_000), ("KWD", 150_000))
+    ids = {}
+    for currency, minor in amounts:
+        ids[currency, minor] = doubted(fixtures, "10.00", 1)
+        fixtures.sql(
+            f"set session_replication_role = replica; update sentinel.operation_rows set currency = '{currency}',"
+            f" amount_minor = {minor} where operation_id = '{ids[currency, minor]}'"
+        )
+    vic = fixtures.browser("vic", "viewer")
+
+    def shown(query: str) -> list[tuple[str, int]]:
+        page = vic.get(f"/ops/in-doubt{query}").text
+        return sorted((key for key, one in ids.items() if one in page), key=lambda key: page.index(ids[key]))
+
+    yen, dollars = [("JPY", 200_000), ("JPY", 100_000)], [("USD", 99_999), ("USD", 200)]
+    assert shown("?sort=amount") == [*yen, ("KWD", 150_000), *dollars]
+    page = vic.get("/ops/in-doubt").text
+    for currency in ("JPY", "KWD", "USD"):
+        assert f'href="/ops/in-doubt?sort=amount&amp;currency={currency}"' in page
+    assert shown("?sort=amount&currency=USD") == dollars
+    # What is cut off is the least of a currency, whatever there is of others.
+    monkeypatch.setattr(in_doubt, "MOST_SHOWN", 1)
+    assert shown("?sort=amount&currency=USD") == dollars[:1]
+    assert "The first 1 in this order." in vic.get("/ops/in-doubt?sort=amount&currency=USD").text
+    assert "Nothing is in doubt in EUR." in words(vic.get("/ops/in-doubt?sort=amount&currency=EUR"))
+    for bad in ("?sort=amount&currency=usd", "?currency=USD&sort=age", "?sort=amount&currency=%00"):
+        assert vic.get(f"/ops/in-doubt{bad}").status_code == 400, bad
 
 
 @pytest.mark.parametrize(("word", "budget"), [("yes", "captured"), ("no", "released")])
