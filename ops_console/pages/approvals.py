@@ -31,6 +31,7 @@ from ops_console.pages.approval_votes import (
     cast_vote,
 )
 from ops_console.pages.ledger_reads import LedgerRead, read_ledger
+from ops_console.pages.proofs import proof_link
 from ops_console.pages.step_up import prove
 from ops_console.pages.text import each_in_words
 from ops_console.read_models.order_views import budget_of_approval
@@ -220,7 +221,8 @@ def _of_operation(
         "change": None, "budget": read_ledger(lambda: budget_of_approval(context.ledger, person.tenant_id, row.approval_id)),
         "limits": context.inspector.limits_of(context.pool, person.tenant_id, about.request, about.moment),
         "reasoning": reasoning_of(context.pool, person.tenant_id, row.operation_id),
-        "rules": context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id), "proof_id": proof_id_of(about.decision_event_id),
+        "rules": context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
+        "proof": proof_link(context, person.tenant_id, proof_id_of(about.decision_event_id), row.agent_id),
     }  # fmt: skip
 
 
@@ -230,7 +232,7 @@ def _of_change(context: Context, person: Actor, row: ApprovalRow) -> dict[str, A
     return {
         "change": change, "asks": change_text(change.request), "outcome": change.outcome and outcome_text(change.outcome),
         "collects": change.collectable and change.asked_by == person.operator_id, "limits": (), "rules": (), "reasoning": (),
-        "proof_id": None, "budget": LedgerRead(),
+        "proof": None, "budget": LedgerRead(),
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
 from ops_console.pages.ledger_timeline import last_way, reason_in_words, timeline
 from ops_console.pages.orders import events_address
+from ops_console.pages.proofs import proof_link
 from ops_console.process_one import process_one
 from ops_console.read_models.ledger_history import MOST, history_of
 from ops_console.read_models.ledger_search import (
@@ -134,6 +135,7 @@ def _entry(context: Context, ledger_entry_id: str) -> Response:
     return shell.page(
         context, "ledger_entry.html", title=f"Ledger row {row.ledger_entry_id}", row=row, shown=entry_view(row), way=way,
         drawn=drawn, moments=timeline(life), runs=len(life.trails), approval=approval, words=reason_in_words,
+        proof=proof_link(context, tenant_id, row.proof_id, row.agent_id) if row.proof_id else None,
         rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
         budget=budget_of_entry(context.ledger, tenant_id, row.ledger_entry_id),
         is_cut=len(life.events) == MOST,

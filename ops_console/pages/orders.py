@@ -20,6 +20,7 @@ from ops_console.pages import ledger_filter, shell
 from ops_console.pages.ledger_reads import read_ledger
 from ops_console.pages.ledger_timeline import reason_in_words
 from ops_console.pages.order_timeline import timeline, way_of
+from ops_console.pages.proofs import proof_link
 from ops_console.pages.step_up import prove
 from ops_console.read_models import order_search, order_views
 from ops_console.read_models.events import events_of
@@ -162,6 +163,7 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
     effects = order_views.effects_of(context.pool, tenant_id, row.review_id)
     alerts = order_views.alerts_of(context.pool, tenant_id, source, order_id)
     events = events_of(context.pool, tenant_id, row.operation_id) if row.operation_id else []
+    asking = next((one.agent_id for one in events if one.agent_id), None)
     said = order_views.analyst_decisions(context.pool, tenant_id, row.review_id)
     way = way_of(row, changes)
     return shell.page(
@@ -171,6 +173,7 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
         refund_refused=refund_refusal(context.inspector, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, context.inspector), refused=refused, given=request.form,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
+        proof=proof_link(context, tenant_id, row.proof_id, asking) if row.proof_id else None,
         rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
         budget=read_ledger(lambda: budget_of_order(context.ledger, tenant_id, row.source, row.order_id)),
     )  # fmt: skip

@@ -1,0 +1,38 @@
+"""Where operators' pages lead for a decision's proof: to its events, and to the public board where that shows it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from ops_console.context import Context
+from sentinel.core.errors import EngineUnavailable
+
+EVENTS = "/ops/events"
+
+
+@dataclass(frozen=True, slots=True)
+class ProofLink:
+    """A proof by its name. `events` is the page of its operation's events; `public` its public page, None where there is none."""
+
+    proof_id: str
+    events: str
+    public: str | None
+
+
+def proof_link(context: Context, tenant_id: uuid.UUID, proof_id: str, agent_id: str | None) -> ProofLink:
+    """The links of an agent's proof. The board shows the agents that its settings name, of the public tenant."""
+    public = f"/verify/{proof_id}" if _is_shown(context, tenant_id, agent_id) else None
+    return ProofLink(proof_id, f"{EVENTS}?{urlencode({'operation': proof_id})}", public)
+
+
+def _is_shown(context: Context, tenant_id: uuid.UUID, agent_id: str | None) -> bool:
+    agents = context.settings.board.ids
+    if agent_id is None or (agents is not None and agent_id not in agents):
+        return False
+    try:
+        return context.board.tenant()[0] == tenant_id
+    except EngineUnavailable:
+        # Its database may be away: a link less.
+        return False
