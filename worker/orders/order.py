@@ -133,7 +133,8 @@ class KnownAccount:
 
 def with_orders_beside(known: KnownAccount, order: Order, orders: Sequence[Order]) -> KnownAccount:
     """`known` with those of `orders` that are of the same account too, `order` itself not counted: they came together with it."""
-    others = [one for one in orders if one.account_ref == order.account_ref and one is not order]
+    account = (order.source, order.account_ref)
+    others = [one for one in orders if (one.source, one.account_ref) == account and one is not order]
     if known.velocity_24h is None or not others:
         return known
     currency = order.amount.currency

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +12,7 @@ import pytest
 from tests.integration.orders.test_order_crashes import broken
 from tests.support.fixtures import Fixtures
 from tests.support.harness import at_once
-from tests.support.order_fixtures import OrderFixtures, intake_process, make_intake, order_body
+from tests.support.order_fixtures import SECRET, OrderFixtures, intake_process, make_intake, order_body
 from worker.failpoints import OrderFailpoint
 from worker.orders import processor
 
@@ -52,6 +54,23 @@ def test_the_orders_of_one_account_in_a_set_count_each_other(orders: OrderFixtur
     # As one after the other: the first few of a day are low, whatever order they are looked at in.
     one_by_one = 3
     assert lanes["low"] <= one_by_one and sum(lanes.values()) == 12
+
+
+@pytest.mark.parametrize("scored_with_the_taking", [True, False], ids=["one commit", "steps"])
+def test_the_customers_of_two_sources_are_not_one_account(
+    fixtures: Fixtures, authority_url: str, scored_with_the_taking: bool
+) -> None:
+    secrets = {"ORDERS_DEMO_SECRET": SECRET, "SHOP_WEBHOOK_SECRET": "only-for-tests-shop-secret-0123456789"}
+    orders = make_intake(fixtures, authority_url, secrets=secrets)
+    orders.review.processor.scores_at_once = scored_with_the_taking
+    for number in range(10):
+        orders.deliver(order_body(f"o-{number}", account_ref="1001"))
+    body = order_body("o-other", account_ref="1001")
+    digest = hmac.new(secrets["SHOP_WEBHOOK_SECRET"].encode(), body, hashlib.sha256).hexdigest()
+    headers = {"X-Shop-Hmac-Sha256": digest, "Content-Type": "application/json"}
+    assert orders.deliver(body, headers=headers, source="shop").status_code == 200
+    assert orders.status_and_lane("o-other") == ("FULFILLED", "low")
+    orders.close()
 
 
 @pytest.mark.parametrize("table", ["orders.reviews", "orders.simulated_shop"], ids=["not taken", "not shipped"])

@@ -20,7 +20,7 @@ begin
   left join lateral (
     select count(*) as orders, coalesce(sum(o.amount_minor) filter (where o.currency = i.currency), 0)::bigint as minor
     from (select v.amount_minor, v.currency from orders.reviews v
-          where v.account_ref = i.account_ref and v.received_at > clock_timestamp() - interval '24 hours'
+          where v.account_ref = i.account_ref and v.source = i.source and v.received_at > clock_timestamp() - interval '24 hours'
             and v.tenant_id = i.tenant_id limit 1000) o) k on r.review_id is null and i.account_ref is not null;
 end $$;
 

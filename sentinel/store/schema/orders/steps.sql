@@ -31,13 +31,13 @@ begin
 end $$;
 
 -- What our own orders say about an order's account: those of the 24 hours before it came, and since, this one not counted.
--- Null where it names no account. Whoever scores an order that was taken without its score asks here.
+-- Null where it names no account; an account is one of its source. Whoever scores an order that was taken without its score asks here.
 create or replace function orders.account_velocity(r orders.reviews, out velocity_24h bigint, out amount_24h bigint)
 language sql stable as $$
   select case when r.account_ref is not null then count(*) end,
     case when r.account_ref is not null then coalesce(sum(k.amount_minor) filter (where k.currency = r.currency), 0)::bigint end
   from (select o.amount_minor, o.currency from orders.reviews o
-        where o.account_ref = r.account_ref and o.received_at > r.received_at - interval '24 hours'
+        where o.account_ref = r.account_ref and o.source = r.source and o.received_at > r.received_at - interval '24 hours'
           and o.tenant_id = r.tenant_id and o.review_id <> r.review_id limit 1000) k
 $$;
 
