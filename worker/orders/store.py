@@ -180,13 +180,19 @@ class OrderStore:
         found = sorted(_fetch(self.pool, LOOK_AT_DELIVERIES, rows))
         return [_look(row, one.order) for row, one in zip(found, deliveries, strict=True)]
 
-    def take_scored(self, scored: Sequence[tuple[DeliveredOrder, Row]]) -> list[ClaimedOrder | None]:
-        """Take new orders with their score, {band, signals, model, score_ms, guard_params}; None: somebody was quicker."""
-        rows = [{**self._received(one), "review_id": one.review_id, **score} for one, score in scored]
+    def take_scored(self, scored: Sequence[tuple[DeliveredOrder, KnownAccount, Row]]) -> list[ClaimedOrder | None]:
+        """Take new orders with their score, {band, signals, model, score_ms, guard_params}.
+
+        None: somebody was quicker, or orders of its account came since `look` counted those that are given here.
+        """
+        rows = [
+            {**self._received(one), "review_id": one.review_id, **_counted(known), **score}
+            for one, known, score in scored
+        ]
         taken = dict(_fetch(self.pool, TAKE_SCORED, rows))
         return [
             _scored_work(one.order, row, taken[row["review_id"]]) if row["review_id"] in taken else None
-            for (one, _), row in zip(scored, rows, strict=True)
+            for (one, _, _), row in zip(scored, rows, strict=True)
         ]
 
     def take(self, deliveries: Sequence[DeliveredOrder]) -> list[TakeResult | Exception]:
@@ -325,6 +331,13 @@ def _look(row: Sequence[Any], order: Order) -> DeliveryLook:
 
 def _known(orders: Any, minor: Any, currency: str) -> KnownAccount:
     return KnownAccount(None if orders is None else int(orders), Money(minor, currency) if minor else None)
+
+
+def _counted(known: KnownAccount) -> Row:
+    return {
+        "counted_orders": known.velocity_24h,
+        "counted_minor": known.amount_24h.amount_minor if known.amount_24h else 0,
+    }
 
 
 def _scored_work(order: Order, row: Row, received_at: datetime) -> ClaimedOrder:

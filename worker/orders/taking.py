@@ -135,7 +135,8 @@ class OrderTaking:
     ships_here: bool = False
     """The shop is the simulated one of this database: its row is written in the commit that decides the order."""
     _taking: threading.Lock = field(init=False, default_factory=threading.Lock)
-    """One set at a time looks at the accounts of its orders and takes them: orders of one account count each other."""
+    """One set at a time looks at the accounts of its orders and takes them: orders of one account count each other. Of several
+    processes the database sees to that, and has what it leaves out counted again."""
 
     def take(self, runs: list[OrderRun]) -> None:
         """Take delivered orders, scored already where that asks nobody; repeats get their response."""
@@ -151,7 +152,8 @@ class OrderTaking:
                     if isinstance(found, Exception):
                         raise found
                     if found.outcome is TakeOutcome.TAKEN:
-                        run.claimed, run.known = found.work, found.known
+                        # A score from before it was taken counted fewer orders of its account.
+                        run.claimed, run.known, run.score = found.work, found.known, None
                     else:
                         run.response = response_to_repeat(
                             self.store, run.delivery.order, found, run.delivery.body_sha256
@@ -173,7 +175,8 @@ class OrderTaking:
             if seen.response_body is not None and seen.response_status is not None:
                 run.response = OrderResponse(seen.response_status, seen.response_body.encode(), True, replayed=True)
         try:
-            taken = self.store.take_scored([(delivery, run.score or {}) for run, delivery, _ in new]) if new else []
+            scored = [(delivery, seen.known, run.score or {}) for run, delivery, seen in new]
+            taken = self.store.take_scored(scored) if scored else []
         except SentinelError:
             return  # one of them may be what the database refuses: each is taken by itself
         for (run, _, _), claimed in zip(new, taken, strict=True):

@@ -161,6 +161,8 @@ OWNERS_RIGHTS = {
     "record_settlement_event",
     # Locks that only the authority's role can take: the console gets exactly those that its own work needs.
     "take_halt_lock", "take_held_locks", "take_operators_lock", "take_tenants_lock",
+    # And the intake those of the accounts of its own orders.
+    "take_account_locks",
     # People and keys are changed in these ways only, which ask a second administrator; who asks is told whether it waits.
     "request_change", "make_approved_change", "is_change_pending",
     # Who had a row tried again, and why, is kept with the move.

@@ -128,7 +128,7 @@ def test_a_take_that_forgets_the_others_is_found_out(fixtures: Fixtures, authori
     fixtures.admin.execute("alter table orders.reviews drop constraint reviews_order_once")
     mutants.cut(fixtures, "orders.delivery_states", "when r.review_id is null then 'new'", "when true then 'new'")
     mutants.cut(fixtures, "orders.take_scored", "on conflict on constraint reviews_order_once do nothing")
-    body = order_body("o-1")
+    body = order_body("o-1", account_ref=None)
     for _ in range(2):
         orders.deliver(body)
     assert doubled(orders) == ["o-1"]

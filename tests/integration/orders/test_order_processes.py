@@ -1,16 +1,30 @@
-"""The intake as processes of its own: what they count is counted together."""
+"""The intake as several processes: what they count is counted together, and so are the orders of one account."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import psycopg
 import pytest
 
+from sentinel.store.database import ORDERS
+from tests import mutants
+from tests.support.fixtures import Fixtures
+from tests.support.harness import at_once, scaled
 from tests.support.ledger_fixtures import ROOT
-from tests.support.order_fixtures import OrderFixtures, intake_process, order_body
+from tests.support.logins import program_url
+from tests.support.order_fixtures import OrderFixtures, intake_process, make_intake, order_body
 from tests.support.ports import free_port
+from worker.orders.store import DeliveredOrder, DeliveryLook, OrderStore, TakeOutcome, TakeResult, body_digest
 
 
 def test_what_several_processes_count_is_one_sum(orders: OrderFixtures) -> None:
@@ -30,6 +44,118 @@ def test_what_several_processes_count_is_one_sum(orders: OrderFixtures) -> None:
     assert 'orders_decided_total{event="allowed",lane="low"} 8.0' in counted
     for name in ("orders_score_seconds_count", "orders_delivery_seconds_count", "orders_queued", "orders_model_total"):
         assert name in counted
+
+
+ROUNDS = scaled(6)
+EACH = {"amount": {"value": "1900.00", "currency": "USD"}}
+"""One of them goes out alone; two of an account in a day are a person's."""
+
+
+def two_intakes(fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch) -> list[OrderFixtures]:
+    """Two that share the database alone. Each looks at what is new before the other has taken what it looked at."""
+    looked = threading.Barrier(2)
+    real = OrderStore.look
+
+    def look(store: OrderStore, deliveries: Sequence[DeliveredOrder]) -> list[DeliveryLook]:
+        found = real(store, deliveries)
+        looked.wait(20)
+        return found
+
+    monkeypatch.setattr(OrderStore, "look", look)
+    return [make_intake(fixtures, authority_url) for _ in range(2)]
+
+
+def test_two_intakes_count_each_others_orders_of_one_account(
+    fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intakes = two_intakes(fixtures, authority_url, monkeypatch)
+    for number in range(ROUNDS):
+        bodies = [order_body(f"o-{number}-{place}", account_ref=f"acct-{number}", **EACH) for place in range(2)]
+        answers = at_once(
+            [lambda one=one, body=body: one.deliver(body) for one, body in zip(intakes, bodies, strict=True)]
+        )
+        assert {answer.status_code for answer in answers} <= {200, 202}  # type: ignore[union-attr]
+    rows = intakes[0].all("select account_ref, array_agg(lane order by lane) from orders.reviews group by account_ref")
+    assert dict(rows) == {f"acct-{n}": ["low", "medium"] for n in range(ROUNDS)}
+    assert fixtures.broken_invariants() == []
+    for one in intakes:
+        one.close()
+
+
+def test_a_taking_that_does_not_count_again_is_found_out(
+    fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: an order is taken with the score of a look that other orders of its account came after."""
+    mutants.cut(fixtures, "orders.take_scored", "i.account_ref is null or", "true or")
+    intakes = two_intakes(fixtures, authority_url, monkeypatch)
+    answers = at_once(
+        [lambda one=one: one.deliver(order_body(account_ref="acct", **EACH)).status_code for one in intakes]
+    )
+    assert answers == [200, 200]
+    for one in intakes:
+        one.close()
+
+
+def test_orders_of_other_accounts_are_taken_as_they_were_scored(
+    fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intakes = two_intakes(fixtures, authority_url, monkeypatch)
+    monkeypatch.setattr(OrderStore, "take", lambda _, deliveries: [] if not deliveries else pytest.fail("taken again"))
+    answers = at_once([lambda one=one: one.deliver(order_body(**EACH)).status_code for one in intakes])
+    assert answers == [200, 200]
+    for one in intakes:
+        one.close()
+
+
+def test_who_takes_an_order_without_its_score_waits_for_who_takes_one_of_its_account(orders: OrderFixtures) -> None:
+    """With look-ups or a model an order is counted in the transaction that takes it."""
+    first, second = (_delivered(orders, order_body(name, account_ref="acct-one")) for name in ("o-1", "o-2"))
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(program_url(orders.fixtures.url, ORDERS)) as holder:
+        other = OrderStore(_Held(holder), orders.fixtures.tenant_id, lease_seconds=60)  # type: ignore[arg-type]
+        assert _velocities(other.take([first])) == [0]
+        late = thread.submit(orders.review.store.take, [second])
+        _wait_until(lambda: late.done() or _waits_for_a_lock(orders))
+        holder.commit()
+        assert _velocities(late.result(20)) == [1]
+
+
+class _Held:
+    """A pool of one connection, whose transaction ends when the test says so."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def connection(self) -> Any:
+        return contextlib.nullcontext(self._connection)
+
+    def watch(self, _: psycopg.Connection[Any]) -> Any:
+        return contextlib.nullcontext()
+
+
+def _delivered(orders: OrderFixtures, body: bytes) -> DeliveredOrder:
+    source = orders.review.processor.sources.current().find("demo")
+    assert source is not None
+    return DeliveredOrder(source.to_order(json.loads(body)), body_digest(body))
+
+
+def _velocities(taken: Sequence[TakeResult | Exception]) -> list[int | None]:
+    assert all(isinstance(one, TakeResult) and one.outcome is TakeOutcome.TAKEN for one in taken), taken
+    return [one.known.velocity_24h for one in taken if isinstance(one, TakeResult)]
+
+
+def _waits_for_a_lock(orders: OrderFixtures) -> bool:
+    query = (
+        "select count(*) from pg_locks l join pg_database d on d.oid = l.database"
+        " where not l.granted and d.datname = current_database()"
+    )
+    return bool(orders.one(query))
+
+
+def _wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
 
 
 def test_a_shop_of_large_orders_is_allowed_longer_deliveries(orders: OrderFixtures) -> None:

@@ -1,6 +1,26 @@
 -- Orders that go the plain way, many per call and a few statements for all of them: new, scored without outside calls,
 -- permitted at once, fulfilled by the simulated shop. What is not plain goes by the steps (steps.sql), with the same result.
 
+-- The orders of one account of one source in the last 24 hours, and their sum in one currency.
+create or replace function orders.account_day(tenant uuid, src text, account text, money text)
+returns table (orders bigint, minor bigint) language sql stable as $$
+  select count(*), coalesce(sum(o.amount_minor) filter (where o.currency = money), 0)::bigint
+  from (select v.amount_minor, v.currency from orders.reviews v
+        where v.account_ref = account and v.source = src and v.received_at > clock_timestamp() - interval '24 hours'
+          and v.tenant_id = tenant limit 1000) o
+$$;
+
+-- Until this transaction ends nobody else takes an order of these accounts, so who counts them under it has counted all that were taken
+-- before. With its owner's rights: no program but the authority may take other advisory locks. Ascending, as everywhere, and before anything
+-- is written.
+create or replace function orders.take_account_locks(batch jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform pg_advisory_xact_lock(w.lock) from (
+    select distinct hashtextextended('order account/' || i.tenant_id || '/' || i.source || '/' || i.account_ref, 1) as lock
+    from jsonb_to_recordset(batch) i(tenant_id uuid, source text, account_ref text) where i.account_ref is not null order by 1) w;
+end $$;
+
 -- How deliveries stand before anything is written: new with what is known of their account, or recorded with the final answer.
 -- Neither (`known`): take_deliveries says. Other orders of the same account in the batch are not counted here.
 create or replace function orders.delivery_states(batch jsonb) returns table (
@@ -17,18 +37,18 @@ begin
   left join orders.reviews r on r.order_id = i.order_id and r.source = i.source and r.tenant_id = i.tenant_id
   left join orders.deliveries d on d.order_id = r.order_id and d.source = r.source and d.tenant_id = r.tenant_id
     and d.is_final and r.body_sha256 = decode(i.body_sha256, 'hex')
-  left join lateral (
-    select count(*) as orders, coalesce(sum(o.amount_minor) filter (where o.currency = i.currency), 0)::bigint as minor
-    from (select v.amount_minor, v.currency from orders.reviews v
-          where v.account_ref = i.account_ref and v.source = i.source and v.received_at > clock_timestamp() - interval '24 hours'
-            and v.tenant_id = i.tenant_id limit 1000) o) k on r.review_id is null and i.account_ref is not null;
+  left join lateral orders.account_day(i.tenant_id, i.source, i.account_ref, i.currency) k
+    on r.review_id is null and i.account_ref is not null;
 end $$;
 
--- New orders, taken with their score in one insert. Who is not among those that come back was quicker elsewhere.
+-- New orders, taken with their score in one insert. What does not come back was taken by somebody else, or more orders of its account are
+-- there by now than it was scored with: those are taken by take_deliveries, and scored with what that counts.
 create or replace function orders.take_scored(batch jsonb) returns table (review_id uuid, received_at timestamptz)
-language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
+  perform orders.take_account_locks(batch);
   return query
   insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,
     order_facts, holder, lease_until, next_attempt_at, status, last_event, band, signals, model, score_ms, guard_params)
@@ -38,7 +58,9 @@ begin
     i.guard_params
   from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, source text, order_id text, body_sha256 text,
     amount_minor bigint, currency text, account_ref text, order_facts jsonb, lease_seconds double precision, band text,
-    signals jsonb, model text, score_ms integer, guard_params jsonb)
+    signals jsonb, model text, score_ms integer, guard_params jsonb, counted_orders bigint, counted_minor bigint)
+  left join lateral orders.account_day(i.tenant_id, i.source, i.account_ref, i.currency) k on i.account_ref is not null
+  where i.account_ref is null or (k.orders <= i.counted_orders and k.minor <= i.counted_minor)
   -- In one order for everybody, so that two batches never wait for each other in a circle.
   order by i.order_id, i.source, i.tenant_id
   on conflict on constraint reviews_order_once do nothing

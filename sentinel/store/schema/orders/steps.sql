@@ -73,6 +73,7 @@ declare
   r orders.reviews;
   d orders.deliveries;
 begin
+  perform orders.take_account_locks(batch);
   -- In one order for everybody, so that two batches never wait for each other in a circle. Most repeats end at the look.
   insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, account_ref,
     order_facts, holder, lease_until, next_attempt_at)
