@@ -30,6 +30,7 @@ from worker.orders.shop import Attempts, EffectKind, look, perform
 from worker.orders.store import DeliveredOrder, OrderResponse, Row, order_response
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
 from worker.orders.transitions import (
+    QUEUES,
     decided_work,
     event_of,
     held_alert,
@@ -117,11 +118,7 @@ class OrderSteps(OrderTaking):
         rows: list[tuple[OrderRun, Row]] = []
         for run, row in steps:
             if run.work.status != ReviewStatus.STARTED:
-                held = (
-                    {}
-                    if row["event"] == LaneEvent.NEEDS_ANALYST
-                    else {"alert": held_alert(run.work, row["reason_code"])}
-                )
+                held = {} if row["event"] in QUEUES else {"alert": held_alert(run.work, row["reason_code"])}
                 row = {**row, **held, "answered": order_response(run.work).as_json()}
             rows.append((run, row))
         recorded = self._record(self.store.decide, rows)
@@ -132,7 +129,7 @@ class OrderSteps(OrderTaking):
                 run.may_ask_shop = True
                 continue
             run.response = order_response(run.work)
-            if row["event"] != LaneEvent.NEEDS_ANALYST:
+            if row["event"] not in QUEUES:
                 run.outside_call = self._hold_now
 
     def confirm_started(self, runs: list[OrderRun]) -> None:

@@ -25,6 +25,11 @@ from worker.outbound.effects import EffectResult, Refused, Settled
 APPROVED = "approved"
 """A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
 
+ASKED_AGAIN = "asked_again"
+"""The terms became stricter since a person said yes: the review stays QUEUED, and waits for another approval."""
+QUEUES = (LaneEvent.NEEDS_ANALYST, ASKED_AGAIN)
+"""After one of these an order waits for an analyst."""
+
 LONGEST_PAUSE_SECONDS = 300.0
 _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
@@ -68,8 +73,10 @@ def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
         # Approved before we had it queued: it is queued first, its way is the medium lane's, and goes on at once.
         return LaneEvent.ALLOWED if answer.decision == "ALLOW" else LaneEvent.NEEDS_ANALYST
     match answer.status:
+        case "pending" if undecided:
+            return LaneEvent.NEEDS_ANALYST
         case "pending":
-            return LaneEvent.NEEDS_ANALYST if undecided else None
+            return None if answer.approval_id in (None, str(work.approval_id)) else ASKED_AGAIN
         case "denied" if answer.reason_code == "halted" and recorded_decision(answer) != "DENY":
             # Decided before the halt: refused now, not for ever.
             return None
@@ -98,7 +105,7 @@ def row_of(work: ClaimedOrder, answer: GuardAnswer, event: str) -> dict[str, Any
         "event": event, "operation_id": answer.operation_id, "decision_event_id": answer.decision_event_id,
         "decision": answer.decision, "reason_code": reason_of(answer), "proof_id": answer.proof_id,
         "approval_id": answer.approval_id, "start_id": work.own_start_id if answer.start else None,
-        "due_at": answer.expires_at if event == LaneEvent.NEEDS_ANALYST else None, "at_once": answer.start is not None,
+        "due_at": answer.expires_at if event in QUEUES else None, "at_once": answer.start is not None,
     }  # fmt: skip
 
 
@@ -130,7 +137,7 @@ def _after(work: ClaimedOrder, event: str) -> tuple[str, str | None]:
             return ReviewStatus.STARTED, Lane.LOW
         case "approved":
             return ReviewStatus.STARTED, work.lane
-        case LaneEvent.NEEDS_ANALYST:
+        case LaneEvent.NEEDS_ANALYST | "asked_again":
             return ReviewStatus.QUEUED, Lane.MEDIUM
         case LaneEvent.DENIED:
             return ReviewStatus.HELD, Lane.HIGH

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ops_console.read_models.order_search import queue
+from ops_console.read_models.order_views import analyst_decisions, find_order
 from ops_console.resolve_order import DECISIONS, resolve_order
+from sentinel.authority.approvals import resolve_approval
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import SentinelError
+from sentinel.platform.resources import policies_dir
 from tests.corpora.retail import retail_lines
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, at_once
@@ -87,6 +91,54 @@ def test_a_filed_refund_is_paid_once_on_the_word_that_filed_it(orders: OrderFixt
         == "refund.create"
     )
     assert shop_rows(orders) == []
+
+
+def two_people_are_asked(fixtures: Fixtures, folder: Path) -> None:
+    """From now on two people say whether an order goes out."""
+    text = (policies_dir() / "order_fraud.yaml").read_text()
+    assert "people: 1" in text
+    (folder / "order_fraud.yaml").write_text(text.replace("people: 1", "people: 2"))
+    fixtures.authority.policies.directory = folder
+    fixtures.authority.policies.reload()
+
+
+@pytest.mark.parametrize("word", ["fulfil", "refund", "hold"])
+def test_an_order_whose_approval_is_asked_again_waits_for_the_new_one_in_the_queue(
+    orders: OrderFixtures, tmp_path: Path, word: str
+) -> None:
+    fixtures = orders.fixtures
+    body = queued(orders, "o-1")
+    first = orders.one("select approval_id from orders.reviews")
+    two_people_are_asked(fixtures, tmp_path)
+    assert say(orders, "o-1", "fulfil") == "fulfil"
+    orders.rounds()
+    waits = find_order(fixtures.console_pool, fixtures.tenant_id, "demo", "o-1")
+    assert waits is not None and (waits.status, waits.resolution, waits.approval_status) == ("QUEUED", None, "pending")
+    assert waits.approval_id != first
+    assert [one.order_id for one in queue(fixtures.console_pool, fixtures.tenant_id, limit=5)] == ["o-1"]
+    assert orders.deliver(body).json["approval_id"] == str(waits.approval_id)
+    assert say(orders, "o-1", word, "admin") == word
+    wanted = {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}[word]
+    orders.rounds(until=lambda: orders.status_and_lane("o-1") == (wanted, "medium"))
+    said = analyst_decisions(fixtures.console_pool, fixtures.tenant_id, waits.review_id)
+    assert [one.decision for one in said] == ["fulfil", word]
+    orders.rounds()
+    assert fixtures.broken_invariants() == []
+
+
+def test_an_order_whose_new_approval_is_rejected_elsewhere_is_held_at_once(
+    orders: OrderFixtures, tmp_path: Path
+) -> None:
+    fixtures = orders.fixtures
+    queued(orders, "o-1")
+    two_people_are_asked(fixtures, tmp_path)
+    say(orders, "o-1", "fulfil")
+    orders.rounds()
+    resolve_approval(
+        fixtures.console_pool, actor(fixtures, "admin"), orders.one("select approval_id from orders.reviews"),
+        verdict="reject", reason="no", digest=orders.digest("o-1"),
+    )  # fmt: skip
+    orders.rounds(until=lambda: orders.status_and_lane("o-1") == ("HELD", "medium"))
 
 
 def test_words_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: OrderFixtures) -> None:

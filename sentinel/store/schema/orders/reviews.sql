@@ -175,7 +175,11 @@ begin
   if old.guard_params is not null and new.guard_params is distinct from old.guard_params then
     raise exception 'what is asked is asked the same again' using errcode = 'check_violation', constraint = 'reviews_question_fixed';
   end if;
-  if old.resolution is not null and old.status not in ('SHOP_REFUSED', 'REFUND_REFUSED')
+  -- Its approval is asked again under stricter terms: nobody has said anything on the new one.
+  if old.resolution is not null and (old.status, new.status, new.last_event) = ('QUEUED', 'QUEUED', 'asked_again')
+     and new.approval_id is distinct from old.approval_id then
+    new.resolution := null; new.resolved_by := null; new.resolution_reason := null; new.resolved_at := null;
+  elsif old.resolution is not null and old.status not in ('SHOP_REFUSED', 'REFUND_REFUSED')
      and (new.resolution, new.resolved_by, new.resolution_reason, new.resolved_at)
      is distinct from (old.resolution, old.resolved_by, old.resolution_reason, old.resolved_at) then
     raise exception 'an order is resolved once' using errcode = 'check_violation', constraint = 'reviews_resolved_once';

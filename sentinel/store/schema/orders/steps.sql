@@ -167,7 +167,8 @@ begin
 end $$;
 
 -- The authority's answer, and what follows from it at once: low is started, medium queued, high held.
--- Event: allowed, approved (a person said so), needs_analyst, denied, rejected (by a person or by time).
+-- Event: allowed, approved (a person said so), needs_analyst, asked_again (a queued order has another approval: it waits for that one),
+-- denied, rejected (by a person or by time).
 create or replace function orders.decide_reviews(batch jsonb) returns setof uuid language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -179,7 +180,7 @@ declare
 begin
   with moved as (
     update orders.reviews r set
-      status = case when i.event = 'approved' then 'QUEUED' when i.event = 'rejected' then 'HELD' else 'DECIDED' end,
+      status = case when i.event in ('approved', 'asked_again') then 'QUEUED' when i.event = 'rejected' then 'HELD' else 'DECIDED' end,
       lane = case i.event when 'allowed' then 'low' when 'needs_analyst' then 'medium' when 'denied' then 'high' else r.lane end,
       last_event = i.event, operation_id = coalesce(r.operation_id, i.operation_id), decision_event_id = i.decision_event_id,
       decision = i.decision, reason_code = i.reason_code, proof_id = coalesce(i.proof_id, r.proof_id),
@@ -189,7 +190,7 @@ begin
       decision_event_id uuid, decision text, reason_code text, proof_id text, approval_id uuid, start_id uuid,
       due_at timestamptz)
     where r.review_id = any(ids) and r.review_id = i.review_id and r.tenant_id = i.tenant_id and r.epoch = i.epoch
-      and case when i.event in ('approved', 'rejected') then r.status = 'QUEUED'
+      and case when i.event in ('approved', 'asked_again', 'rejected') then r.status = 'QUEUED'
                else r.status = 'SCORED' or (r.status = 'DECIDED' and r.lane = 'low') end
     returning r.review_id, i.event)
   select array_agg(review_id), array_agg(review_id) filter (where event in ('allowed', 'approved')),
@@ -202,13 +203,14 @@ begin
     select r.tenant_id, r.review_id, 'fulfil', r.lane, r.operation_id from orders.reviews r where r.review_id = any(started)
     on conflict (review_id, kind, tenant_id) do update set state = 'intended' where f.state = 'cancelled';
   end if;
-  if batch @? '$[*] ? (@.event == "needs_analyst")' then
+  if batch @? '$[*] ? (@.event == "needs_analyst" || @.event == "asked_again")' then
     -- Due at some time in any case: what waits is found by when it is due. What somebody has approved by now is due at once.
     update orders.reviews r set status = 'QUEUED', last_event = 'queued', lease_until = null, holder = null, attempts = 0,
       next_attempt_at = case when i.at_once then clock_timestamp()
                              else coalesce(i.due_at, clock_timestamp() + interval '1 hour') + interval '1 second' end
     from jsonb_to_recordset(batch) i(tenant_id uuid, review_id uuid, event text, due_at timestamptz, at_once boolean)
-    where r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id and i.event = 'needs_analyst';
+    where r.review_id = any(mine) and r.review_id = i.review_id and r.tenant_id = i.tenant_id
+      and i.event in ('needs_analyst', 'asked_again');
   end if;
   if held is not null then
     update orders.reviews r set status = 'HELD', last_event = 'held', lease_until = null, holder = null
