@@ -22,6 +22,7 @@ RETRY = "retry"
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no order of that id"),
     "not_queued": Conflict("this order is not pending; look at its state"),
+    "under_way": Conflict("the authority is being asked about it at this moment; try again"),
     "nothing_to_retry": Conflict("the shop has this hold; there is nothing to try again"),
     "halted": Conflict("fulfilment is halted; lift the halt first"),
     "refund_exists": Conflict("a refund of this order is in the ledger already"),
@@ -72,7 +73,7 @@ def resolve_order(
     inspector: PolicyInspector | None = None,
 ) -> OrderResolved:  # fmt: skip
     """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
-    back from the shop is tried again, refunded or held; a hold that the shop has not taken is tried again.
+    back from the shop is tried again, refunded or held; what the authority refuses to be asked about is held; a hold that the shop has not taken is tried again.
 
     With `inspector` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
     waits it must be given, and be the approval's. Raises `InvalidInput` (word, digest), `NotFound`,

@@ -47,7 +47,7 @@ def order_view(row: order_views.OrderRow, inspector: PolicyInspector) -> dict[st
     shown = {
         name: value
         for name, value in ((field.name, getattr(row, field.name)) for field in dataclasses.fields(row))
-        if name not in ("amount_minor", "currency", "reason_code", "signals")
+        if name not in ("amount_minor", "currency", "reason_code", "signals", "question_refused")
     }
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
@@ -74,6 +74,8 @@ def offers(row: order_views.OrderRow, inspector: PolicyInspector) -> list[str]:
             return [RETRY, *refund, HOLD]
         case "REFUND_REFUSED":
             return [RETRY, HOLD] if refundable else [HOLD]
+        case "SCORED" if row.question_refused:
+            return [HOLD]
         case "HELD" if row.hold_state in ("intended", "refused"):
             return [RETRY]
         case _:

@@ -14,7 +14,7 @@ from functools import cache
 from sqlalchemy import and_, select, text, tuple_
 
 from ops_console.read_models.ledger_search import beginning
-from ops_console.read_models.order_views import ALERT_COLUMNS, COLUMNS, FROM, AlertRow, OrderRow
+from ops_console.read_models.order_views import ALERT_COLUMNS, COLUMNS, FROM, WAITS_FOR_PERSON, AlertRow, OrderRow
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows
 from sentinel.store.sql_template import SqlTemplate
@@ -53,11 +53,10 @@ CONDITIONS = {
 }
 IS_OPEN = "r.next_attempt_at < 'infinity'"
 _BEHIND = tuple_(_R.c.received_at, _R.c.review_id) < tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
-# What came back first, then soonest due first; one that somebody has spoken on waits for the intake, not for a person.
+# What came back first, then soonest due first.
 QUEUE = f"""
 select {COLUMNS} {FROM}
-where r.tenant_id = %(tenant_id)s and {IS_OPEN}
-  and (r.status = 'QUEUED' and r.resolution is null or r.status in ('SHOP_REFUSED', 'REFUND_REFUSED'))
+where r.tenant_id = %(tenant_id)s and {WAITS_FOR_PERSON}
 order by r.status <> 'QUEUED' desc, coalesce(a.expires_at, r.due_at), r.review_id limit %(limit)s
 """
 LANE_STATES = SqlTemplate("""

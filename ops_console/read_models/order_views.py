@@ -24,7 +24,8 @@ class OrderRow:
     """A review with its approval; amounts in minor units, times timezone-aware UTC.
 
     `approval_status`, `digest` and `due_at` belong to the approval that it waits or waited for. `ledger_entry_id` names
-    the refund that was filed; `hold_state` is what became of a held order's hold in the shop.
+    the refund that was filed; `hold_state` is what became of a held order's hold in the shop. `question_refused`: it has no lane,
+    because the authority refuses to be asked about it.
     """
 
     review_id: uuid.UUID
@@ -51,6 +52,7 @@ class OrderRow:
     resolved_at: datetime | None
     ledger_entry_id: str | None
     hold_state: str | None
+    question_refused: bool
     attempts: int
     last_error: str | None
     received_at: datetime
@@ -132,7 +134,12 @@ class OrderVoteResult:
     ledger_entry_id: str | None
 
 
-COLUMNS = """
+QUESTION_REFUSED = """(r.status = 'SCORED' and exists (select from orders.alerts n where n.order_id = r.order_id and n.source = r.source
+  and n.kind = 'question_refused' and n.tenant_id = r.tenant_id))"""
+# One that somebody has spoken on waits for the intake, not for a person.
+WAITS_FOR_PERSON = f"""r.next_attempt_at < 'infinity' and (r.status = 'QUEUED' and r.resolution is null
+  or r.status in ('SHOP_REFUSED', 'REFUND_REFUSED') or {QUESTION_REFUSED})"""
+COLUMNS = SqlTemplate("""
 r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.status, r.lane, r.band, r.signals, r.model, r.score_ms,
 r.reason_code, r.operation_id, r.approval_id, r.proof_id,
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as approval_status,
@@ -142,8 +149,9 @@ case when r.resolution = 'refund' then (select f.ledger_entry_id from orders.ref
   and f.review_id = r.review_id order by f.attempt desc limit 1) end as ledger_entry_id,
 case when r.status = 'HELD' then (select f.state from orders.effects f where f.review_id = r.review_id and f.kind = 'hold'
   and f.tenant_id = r.tenant_id) end as hold_state,
+{question_refused} as question_refused,
 r.attempts, r.last_error, r.received_at, r.decided_at, r.updated_at
-"""
+""").fill(question_refused=QUESTION_REFUSED)
 FROM = """
 from orders.reviews r left join sentinel.approvals a on a.tenant_id = r.tenant_id and a.approval_id = r.approval_id
 """
@@ -169,18 +177,16 @@ ALERTS_OF = SqlTemplate("""
 select {alert_columns} from orders.alerts
 where tenant_id = %(tenant_id)s and source = %(source)s and order_id = %(order_id)s order by created_at, alert_id
 """).fill(alert_columns=ALERT_COLUMNS)
-QUEUE = """
+QUEUE = SqlTemplate("""
 select q.*, w.* from
   (select count(*)::integer as queued,
      coalesce(extract(epoch from clock_timestamp() - min(decided_at)), 0)::double precision as oldest_queued_seconds,
      (count(*) filter (where due_at < clock_timestamp()))::integer as overdue
-   from orders.reviews
-   where tenant_id = %(tenant_id)s and next_attempt_at < 'infinity'
-     and (status = 'QUEUED' and resolution is null or status in ('SHOP_REFUSED', 'REFUND_REFUSED'))) q,
+   from orders.reviews r where r.tenant_id = %(tenant_id)s and {waits}) q,
   (select count(*)::integer as alerts_waiting,
      coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_alert_seconds
    from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null) w
-"""
+""").fill(waits=WAITS_FOR_PERSON)
 RESOLVE = """
 select result, approvals_given, people_required, ledger_entry_id from orders.resolve_review(%(tenant_id)s, %(source)s,
   %(order_id)s, %(operator_id)s, %(word)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s)

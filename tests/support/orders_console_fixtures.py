@@ -47,6 +47,17 @@ def held(fixtures: Any, order_id: str | None = None, *, source: str = "demo") ->
     return order_id
 
 
+def never_asked(fixtures: Any, order_id: str | None = None, *, source: str = "demo") -> str:
+    """The id of an order that the authority refuses to be asked about: it has no lane, and a person may hold it."""
+    order_id = order_id or f"ord-{next(_numbers)}"
+    review_id = _received(fixtures, order_id, source)
+    _move(fixtures, review_id, "scored", "SCORED",
+          "band = 'low', signals = '[]', model = 'not_asked', guard_params = '{}', last_error = '422: another question'")  # fmt: skip
+    fixtures.sql("insert into orders.alerts (tenant_id, kind, source, order_id, summary) values (%s, 'question_refused', %s, %s, 'refused')",
+              fixtures.tenant_id, source, order_id)  # fmt: skip
+    return order_id
+
+
 def refused_by_shop(fixtures: Any, order_id: str | None = None, *, source: str = "demo") -> str:
     """The id of a low order that its shop refused to fulfil: a person decides what now."""
     order_id = order_id or f"ord-{next(_numbers)}"

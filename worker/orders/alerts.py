@@ -72,6 +72,8 @@ class AlertKind(StrEnum):
     ORDER_HELD = "order_held"
     BODY_CONFLICT = "body_conflict"
     """A known order id came again with another body."""
+    QUESTION_REFUSED = "question_refused"
+    """The authority refuses to be asked about the order: it has no lane, and a person may hold it."""
     SHOP_REFUSED = "shop_refused"
     """The shop will not do what the lane says."""
     SHOP_LATE = "shop_late"

@@ -39,6 +39,7 @@ from worker.orders.transitions import (
     is_started,
     late_alert,
     pause_seconds,
+    question_refused_alert,
     row_of,
     seconds_until,
     settled_row,
@@ -238,15 +239,18 @@ class OrderSteps(OrderTaking):
             run.response = order_response(run.work)
 
 
+REFUSED_AGAIN = (400, 422)
+"""What is refused so is refused for what it says, and what an order is asked about is asked the same for ever."""
+
+
 def _without_answer(work: ClaimedOrder, error: Unreachable | Rejected) -> Row:
     row: dict[str, object] = {
         "error": error.detail[:500],
         "pause_seconds": pause_seconds(work.attempts, random.random()),
     }
-    if isinstance(error, KeyConflict):
-        row["alert"] = held_alert(work, "the authority knows another order under this key") | {
-            "occasion": "key_conflict"
-        }
+    if isinstance(error, Rejected) and error.status in REFUSED_AGAIN:
+        why = "it knows another question under this key" if isinstance(error, KeyConflict) else error.detail
+        row["alert"] = question_refused_alert(work, why)
     if isinstance(error, Rejected):
         log.error("authority_refused_question", review_id=str(work.review_id), error=error.detail)
     return row

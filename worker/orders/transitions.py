@@ -180,6 +180,15 @@ def held_alert(work: ClaimedOrder, reason: str) -> dict[str, Any]:
     return _alert("order_held", f"order held: {reason}", work, reason)
 
 
+def question_refused_alert(work: ClaimedOrder, why: str) -> dict[str, Any]:
+    """The alert about an order that the authority refuses to be asked about: nothing is decided, so a person may hold it.
+
+    While the order has no lane, it is in the analysts' queue by this alert (`orders.resolve_returned`).
+    """
+    summary = f"the authority refuses to be asked about the order: {why}"
+    return _alert("question_refused", summary, work, why) | {"occasion": work.status.lower()}
+
+
 def refused_alert(work: ClaimedOrder, verb: str, reason: str) -> dict[str, Any]:
     """The alert about a shop that will not do what the lane says."""
     return _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason) | {"occasion": verb}

@@ -9,7 +9,7 @@ from typing import Any
 
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.read_models.order_search import ended_today, lane_states, queue, search_orders
-from tests.support.orders_console_fixtures import held, queued, refused_by_shop
+from tests.support.orders_console_fixtures import held, never_asked, queued, refused_by_shop
 
 HOSTILE = '‮evil‬ <script>alert(1)</script>​ " onload=x'
 
@@ -36,6 +36,19 @@ def test_the_queue_is_first_and_the_soonest_due_is_on_top(fixtures: Any) -> None
     # One that somebody has spoken on waits for the intake, and no more for a person.
     fixtures.person("rex").analyst(first, "fulfil", "called")
     assert names(ann.get("/ops/orders"), "queue") == [third, second]
+
+
+def test_one_that_the_authority_cannot_be_asked_about_is_in_the_queue_and_can_be_held(fixtures: Any) -> None:
+    refused = never_asked(fixtures)
+    ann = fixtures.browser("ann", "approver")
+    assert names(ann.get("/ops/orders"), "queue") == [refused]
+    page = ann.get(f"/ops/orders/demo/{refused}")
+    assert "The authority refuses to be asked about it: 422: another question." in page.text
+    assert re.findall(r'name="word" value="(\w+)"', page.text) == ["hold"]
+    assert fixtures.person("rex").analyst(refused, "hold", "never asked").status_code == 200
+    assert names(ann.get("/ops/orders"), "queue") == []
+    page = ann.get(f"/ops/orders/demo/{refused}").text
+    assert "a person had it held" in page and "<dt>Operation</dt>" not in page
 
 
 def test_lanes_are_counted_by_what_is_open_and_what_ended_in_a_day(fixtures: Any) -> None:

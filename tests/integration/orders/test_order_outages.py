@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from ops_console.read_models.order_search import queue
+from ops_console.read_models.order_views import queue_figures
 from ops_console.resolve_order import resolve_order
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.cli.scratch import listening
-from tests.support.fixtures import Fixtures
+from sentinel.core.errors import Conflict
+from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import actor, decide, let_permits_expire
 from tests.support.order_fixtures import make_intake, order_body
 from tests.support.shop_server import FlakyShop
@@ -37,6 +40,61 @@ def test_without_the_authority_nothing_is_answered_and_the_senders_retry_succeed
     assert "X-Sentinel-Idempotent-Replay" not in again.headers
     for one in (away, back):
         one.close()
+
+
+@pytest.mark.parametrize("refusal", ["another question under its key", "a question that is none"])
+def test_an_order_that_the_authority_refuses_to_be_asked_about_is_a_persons_who_holds_it(
+    fixtures: Fixtures, authority_url: str, refusal: str
+) -> None:
+    over = {"lease_seconds": 3600.0, "budget_seconds": 30.0} if refusal == "a question that is none" else {}
+    orders = make_intake(fixtures, authority_url, **over)
+    if not over:
+        assert fixtures.guard(guard_body("order:demo:o-1", action="order.fulfill", agent_id="another"))["status"]
+    body = order_body("o-1")
+    assert orders.deliver(body).status_code == 503
+    for _ in range(2):
+        orders.make_due()
+        orders.rounds()
+    assert orders.status_and_lane("o-1") == ("SCORED", None)
+    assert orders.all("select kind, summary ~ 'held' from orders.alerts") == [("question_refused", False)]
+    pool, tenant_id = fixtures.console_pool, fixtures.tenant_id
+    assert [one.order_id for one in queue(pool, tenant_id, limit=5)] == ["o-1"]
+    assert queue_figures(pool, tenant_id).queued == 1
+    who = actor(fixtures, "approver")
+    for word in ("fulfil", "refund", "retry"):
+        with pytest.raises(Conflict):
+            resolve_order(pool, who, "demo", "o-1", word=word, reason="no")
+    assert resolve_order(pool, who, "demo", "o-1", word="hold", reason="never asked").result == "hold"
+    assert orders.status_and_lane("o-1") == ("HELD", "high")
+    orders.rounds(until=lambda: orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")])
+    assert queue(pool, tenant_id, limit=5) == []
+    assert orders.all("select decision, from_status from orders.analyst_decisions") == [("hold", "SCORED")]
+    answer = orders.deliver(body)
+    assert (answer.status_code, answer.json["status"]) == (200, "held")
+    assert fixtures.broken_invariants() == []
+    orders.close()
+
+
+def test_an_order_that_is_merely_not_answered_about_is_nobodys_to_hold(fixtures: Fixtures) -> None:
+    orders = make_intake(fixtures, NOWHERE, authority_timeout_seconds=0.5)
+    orders.deliver(order_body("o-1"))
+    assert queue(fixtures.console_pool, fixtures.tenant_id, limit=5) == []
+    with pytest.raises(Conflict):
+        resolve_order(fixtures.console_pool, actor(fixtures, "approver"), "demo", "o-1", word="hold", reason="tired")
+    orders.close()
+
+
+def test_a_question_that_is_taken_after_all_goes_its_way_and_leaves_the_queue(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    refused = make_intake(fixtures, authority_url, lease_seconds=3600.0)
+    assert refused.deliver(order_body("o-1")).status_code == 503
+    refused.close()
+    orders = make_intake(fixtures, authority_url)
+    orders.make_due()
+    orders.rounds(until=lambda: orders.status_and_lane("o-1") == ("FULFILLED", "low"))
+    assert queue(fixtures.console_pool, fixtures.tenant_id, limit=5) == []
+    orders.close()
 
 
 def test_a_scorer_that_breaks_leaves_no_order_without_a_lane(fixtures: Fixtures, authority_url: str) -> None:

@@ -102,7 +102,25 @@ create or replace function orders.abandon_fulfilment(r orders.reviews) returns v
     and report_due_at is null and reported_at is null
 $$;
 
--- A person's word on an order that came back, or whose hold the shop has not taken. `r` is locked. Nothing is loosened by
+-- Whether this order has no lane because the authority refuses to be asked about it: the alert of it says so.
+create or replace function orders.question_is_refused(r orders.reviews) returns boolean language sql stable as $$
+  select r.status = 'SCORED' and exists (select from orders.alerts n where n.order_id = r.order_id and n.source = r.source
+    and n.kind = 'question_refused' and n.tenant_id = r.tenant_id)
+$$;
+
+-- Held by a person, of whom the authority was never asked: it takes the way of a denial, under the review's id where the authority
+-- has an operation.
+create or replace function orders.hold_unasked(r orders.reviews) returns void language plpgsql as $$
+begin
+  update orders.reviews set status = 'DECIDED', lane = 'high', last_event = 'denied', decision = 'DENY', reason_code = 'question_refused',
+    operation_id = r.review_id, decided_at = clock_timestamp(), epoch = epoch + 1, lease_until = null, holder = null
+  where tenant_id = r.tenant_id and review_id = r.review_id and status = 'SCORED';
+  update orders.reviews set status = 'HELD', last_event = 'held'
+  where tenant_id = r.tenant_id and review_id = r.review_id and status = 'DECIDED' returning * into r;
+  perform orders.request_hold(r);
+end $$;
+
+-- A person's word on an order that came back, that the authority cannot be asked about, or whose hold the shop has not taken. `r` is locked. Nothing is loosened by
 -- it: a retry is of what was permitted and started, a refund is a new question.
 create or replace function orders.resolve_returned(r orders.reviews, operator uuid, word text, why text, how text)
 returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text) language plpgsql as $$
@@ -118,7 +136,10 @@ begin
   refusal := case
     when person is null then 'role'
     when not coalesce(word = any(case r.status when 'SHOP_REFUSED' then array['retry', 'refund', 'hold']
-      when 'REFUND_REFUSED' then array['retry', 'hold'] when 'HELD' then array['retry'] end), false) then 'not_queued'
+      when 'REFUND_REFUSED' then array['retry', 'hold'] when 'HELD' then array['retry']
+      when 'SCORED' then case when orders.question_is_refused(r) then array['hold'] end end), false) then 'not_queued'
+    -- Whoever asks at this moment may have it started: nothing is said of it until that is over.
+    when r.status = 'SCORED' and r.lease_until > clock_timestamp() then 'under_way'
     when r.status = 'HELD' and not exists (select from orders.effects f where f.tenant_id = r.tenant_id
          and f.review_id = r.review_id and f.kind = 'hold' and f.state in ('intended', 'refused')) then 'nothing_to_retry'
     when r.status = 'SHOP_REFUSED' and word = 'retry'
@@ -127,6 +148,10 @@ begin
     when word = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
   perform orders.record_analyst_decision(r, word, operator, person, why, how);
+  if r.status = 'SCORED' then
+    perform orders.hold_unasked(r);
+    return query select word, null::integer, null::integer, null::text; return;
+  end if;
   to_status := case when word = 'hold' then 'HELD' when word = 'refund' or r.status = 'REFUND_REFUSED' then 'REFUND_FILED'
     when r.status = 'SHOP_REFUSED' then 'STARTED' end;
   if to_status = 'STARTED' then
@@ -170,7 +195,7 @@ create or replace function orders.refund_refusal(r orders.reviews) returns text 
       and e.refund_id = orders.refund_name(r.source, r.order_id)) then 'refund_exists' end
 $$;
 
--- An analyst's word on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back. With its owner's rights, because the console may neither
+-- An analyst's word on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back; hold one that the authority cannot be asked about. With its owner's rights, because the console may neither
 -- change a review nor write into the ledger: what it may is this. Review first, approval second: everybody locks in this order.
 -- result: the word; "recorded" while more people have to approve; or a refusal, and then nothing was written.
 create or replace function orders.resolve_review(
@@ -186,7 +211,7 @@ declare
   person text;
 begin
   select * into r from orders.reviews where tenant_id = tenant and source = src and order_id = ord for update;
-  if r.status in ('SHOP_REFUSED', 'REFUND_REFUSED', 'HELD') then
+  if r.status in ('SCORED', 'SHOP_REFUSED', 'REFUND_REFUSED', 'HELD') then
     return query select * from orders.resolve_returned(r, operator, word, why, how); return;
   end if;
   refusal := case when r.review_id is null then 'unknown'
