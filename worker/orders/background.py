@@ -1,7 +1,7 @@
 """Periodic work besides deliveries: orders to resume, decided approvals, holds, outcome reports and alerts that are due.
 
-One thread per process. Each item is leased in the database, so several processes share the work and another process takes
-over from one that died.
+A thread per process, and one each for what waits for somebody outside alone: reports and alerts. Each item is leased in the database,
+so several processes share the work and another process takes over from one that died.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """Runs periodic tasks. Call `start` and `stop` once each; `once` is one round, for tests and for the thread."""
+    """Runs periodic tasks. Call `start` and `stop` once each; `once` is one round of everything, for tests."""
 
     def __init__(self, processor: OrderProcessor, alerts: Alerts, *, poll_seconds: float) -> None:
         self._processor, self._alerts, self._poll_seconds = processor, alerts, poll_seconds
@@ -40,7 +40,11 @@ class Background:
 
     def start(self) -> None:
         """Start the background work in daemon threads."""
-        for name, target in (("order-rounds", self._run), ("order-reports", self._reports.run)):
+        for name, target in (
+            ("order-rounds", self._run),
+            ("order-alerts", self._run_alerts),
+            ("order-reports", self._reports.run),
+        ):
             thread = threading.Thread(target=target, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -54,24 +58,23 @@ class Background:
 
     def once(self) -> int:
         """One round; returns how many orders and holds were taken up. A failing task does not stop the others."""
-        taken = 0
-        for task in (
-            self._learn_approvals,
-            self._resume,
-            self._hold,
-            self._follow,
-            self._report,
-            self._alert,
-            self._housekeeping,
-        ):
-            taken += _run_task(task)
-        return taken
+        return self._round() + _run_task(self._alert)
+
+    def _round(self) -> int:
+        tasks = (self._learn_approvals, self._resume, self._hold, self._follow, self._report, self._housekeeping)
+        return sum(_run_task(task) for task in tasks)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             # After a full round more may be due at once.
-            if not self.once():
+            if not self._round():
                 self._stopping.wait(self._poll_seconds)
+
+    def _run_alerts(self) -> None:
+        # A channel that does not answer takes its deadline for each alert: no order waits for that.
+        while not self._stopping.is_set():
+            _run_task(self._alert)
+            self._stopping.wait(self._poll_seconds)
 
     def _learn_approvals(self) -> int:
         since = self._store.approvals_wanted_since()

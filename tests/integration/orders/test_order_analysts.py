@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,8 @@ from tests.support.harness import actor, at_once
 from tests.support.ledger_fixtures import worker_process
 from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
 from tests.support.scripted_server import ScriptedServer
+from worker.orders.alerts import Alert, Alerts
+from worker.orders.background import Background
 from worker.orders.replay_cli import replay_orders
 
 
@@ -178,6 +183,48 @@ def test_an_alert_channel_that_is_down_leaves_the_order_held_and_the_alert_waiti
             assert shop_rows(orders) == [("o-1", "held")]
         finally:
             orders.close()
+
+
+class Silent:
+    """A channel that answers nothing until it is let go."""
+
+    name = "silent"
+
+    def __init__(self) -> None:
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def send(self, alert: Alert) -> str | None:
+        """Taken once it is let go."""
+        self.asked.set()
+        self.go_on.wait(60)
+        return None
+
+
+def test_an_alert_channel_that_does_not_answer_holds_up_no_order(orders: OrderFixtures) -> None:
+    fixtures, channel = orders.fixtures, Silent()
+    queued(orders, "o-1")
+    orders.deliver(order_body("o-2", "high"))
+    background = Background(
+        orders.review.processor, Alerts(orders.review.pool, fixtures.tenant_id, channel), poll_seconds=0.05
+    )
+    background.start()
+    try:
+        assert channel.asked.wait(20)
+        assert say(orders, "o-1", "fulfil") == "fulfil"
+        wait_until(lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
+        channel.go_on.set()
+        wait_until(lambda: orders.one("select count(*) from orders.alerts where delivered_by = 'silent'") == 1)
+    finally:
+        channel.go_on.set()
+        background.stop()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    """Until it holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
 
 
 # Real orders ---------------------------------------------------------------------------------------------------------
