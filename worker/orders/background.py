@@ -36,7 +36,7 @@ class Background:
         self._store, self._reports = processor.store, processor.reports
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._housekeeping_at = 0.0
+        self._housekeeping_due = 0.0
 
     def start(self) -> None:
         """Start the background work in daemon threads."""
@@ -122,9 +122,9 @@ class Background:
         return 0
 
     def _housekeeping(self) -> int:
-        if time.monotonic() - self._housekeeping_at > _HOUSEKEEPING_SECONDS:
-            self._housekeeping_at = time.monotonic()
-            self._store.forget_deliveries()
+        # What is left goes in the next rounds: no round is longer for it.
+        if time.monotonic() >= self._housekeeping_due and self._store.forget_deliveries():
+            self._housekeeping_due = time.monotonic() + _HOUSEKEEPING_SECONDS
         return 0
 
 

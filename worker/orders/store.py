@@ -69,11 +69,14 @@ insert into orders.approval_cursors (tenant_id, since) values (%(tenant_id)s, %(
 on conflict (tenant_id) do update set since = greatest(orders.approval_cursors.since, excluded.since)
 """
 FORGET_DELIVERIES = """
-delete from orders.deliveries d using (
-  select tenant_id, source, order_id from orders.deliveries
-  where expires_at < statement_timestamp() and tenant_id = %(tenant_id)s limit 5000) old
-where d.tenant_id = old.tenant_id and d.source = old.source and d.order_id = old.order_id
+with gone as (
+  delete from orders.deliveries d using (
+    select tenant_id, source, order_id from orders.deliveries
+    where expires_at < statement_timestamp() and tenant_id = %(tenant_id)s limit %(most)s) old
+  where d.tenant_id = old.tenant_id and d.source = old.source and d.order_id = old.order_id returning 1)
+select count(*) from gone
 """
+FORGOTTEN_AT_ONCE = 5000
 FIGURES = """
 select
   (select count(*) from orders.reviews where tenant_id = %(tenant_id)s and status = 'QUEUED'
@@ -281,9 +284,9 @@ class OrderStore:
         events = [str(one) for one in sorted(new_id() for _ in range(2 * limit))]
         return int(self.rows(FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
 
-    def forget_deliveries(self) -> None:
-        """Delete recorded answers that are older than they are kept."""
-        self.rows(FORGET_DELIVERIES, scalar_row)
+    def forget_deliveries(self) -> bool:
+        """Delete recorded answers that are older than they are kept, some of them; returns whether none is left."""
+        return int(self.rows(FORGET_DELIVERIES, scalar_row, most=FORGOTTEN_AT_ONCE)[0]) < FORGOTTEN_AT_ONCE
 
     def figures(self) -> OrderFigures:
         """Counts and ages of what is open, for metrics."""

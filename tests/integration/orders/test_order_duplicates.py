@@ -122,6 +122,17 @@ def test_after_its_answer_is_forgotten_an_order_is_still_unique(orders: OrderFix
     assert orders.deliver(body).headers["X-Sentinel-Idempotent-Replay"] == "true"
 
 
+def test_more_answers_than_one_delete_takes_are_forgotten_in_the_next_rounds(orders: OrderFixtures) -> None:
+    orders.deliver(order_body("o-1"))
+    orders.fixtures.admin.execute(
+        "insert into orders.deliveries select d.tenant_id, d.source, 'old-' || n, d.review_id, d.response_status, d.response_body,"
+        " d.is_final, d.recorded_at, clock_timestamp() - interval '1 second' from orders.deliveries d, generate_series(1, 6000) n"
+    )
+    for _ in range(2):
+        orders.review.background.once()
+    assert orders.all("select order_id from orders.deliveries") == [("o-1",)]
+
+
 def test_a_take_that_forgets_the_others_is_found_out(fixtures: Fixtures, authority_url: str) -> None:
     """The mutant: deliveries that each take the order under an id of its own, as if it had never come."""
     orders = make_intake(fixtures, authority_url)
