@@ -34,6 +34,7 @@ LIVE = "/ops/orders-now"
 """What an open first page asks for again and again."""
 PAGE, QUEUE_SHOWN, ALERTS_SHOWN = 50, 50, 20
 _FIELDS = ("q", "lane", "status")
+STATUSES = (order_search.WAITING, *order_views.STATUSES)
 _SOON = timedelta(minutes=30)
 _WORD = OrderVoteSchema()
 
@@ -75,7 +76,7 @@ def _list(context: Context) -> Response:
     live = ledger_filter.address(LIVE, asked) if values["is_first"] and not told else None
     return shell.page(
         context, "orders.html", title="Orders", told=told, live=live,
-        statuses=order_views.STATUSES, **values,
+        statuses=STATUSES, **values,
     )  # fmt: skip
 
 
@@ -95,7 +96,8 @@ def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
 
 def _values(context: Context, asked: dict[str, str], found: list[Any]) -> dict[str, Any]:
     last = found[PAGE - 1] if len(found) > PAGE else None
-    cursor = {"cursor": cursor_out(last.received_at, str(last.review_id))} if last else {}
+    at, last_id = order_search.place_of(last, asked.get("status")) if last else (None, None)
+    cursor = {"cursor": cursor_out(at, str(last_id))} if at else {}
     is_first = "cursor" not in request.args
     return {
         "asked": asked, "rows": found[:PAGE], "is_first": is_first, "lanes": order_views.LANES, "words": reason_in_words,
@@ -120,7 +122,7 @@ def _check(asked: dict[str, str]) -> None:
     faults = {}
     if asked.get("lane", "low") not in order_views.LANES:
         faults["lane"] = "is none that there is"
-    if asked.get("status", "QUEUED") not in order_views.STATUSES:
+    if asked.get("status", "QUEUED") not in STATUSES:
         faults["status"] = "is none that there is"
     text = asked.get("q", "")
     if len(text) > 128 or not text.isascii() or not text.isprintable():

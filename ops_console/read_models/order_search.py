@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 
-from sqlalchemy import and_, select, text, tuple_
+from sqlalchemy import ColumnElement, and_, literal_column, select, text, tuple_
 
 from ops_console.read_models.ledger_search import beginning
-from ops_console.read_models.order_views import ALERT_COLUMNS, COLUMNS, FROM, WAITS_FOR_PERSON, AlertRow, OrderRow
+from ops_console.read_models.order_views import ALERT_COLUMNS, COLUMNS, WAITS_FOR_PERSON, AlertRow, OrderRow
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows
 from sentinel.store.sql_template import SqlTemplate
@@ -53,12 +53,15 @@ CONDITIONS = {
 }
 IS_OPEN = "r.next_attempt_at < 'infinity'"
 _BEHIND = tuple_(_R.c.received_at, _R.c.review_id) < tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
-# What came back first, then soonest due first.
-QUEUE = f"""
-select {COLUMNS} {FROM}
-where r.tenant_id = %(tenant_id)s and {WAITS_FOR_PERSON}
-order by r.status <> 'QUEUED' desc, coalesce(a.expires_at, r.due_at), r.review_id limit %(limit)s
-"""
+WAITING = "WAITING"
+"""Asked for instead of a status: what waits for a person, in the order of the queue."""
+# What came back first, which has no time to be answered by; then soonest due first.
+_FIRST, _LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+_PLACE: ColumnElement[datetime] = literal_column(
+    "case when r.status = 'QUEUED' then coalesce(a.expires_at, r.due_at, timestamptz '9999-01-01 00:00+00')"
+    " else timestamptz '2000-01-01 00:00+00' end"
+)
+_BEHIND_PLACE = tuple_(_PLACE, _R.c.review_id) > tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
 LANE_STATES = SqlTemplate("""
 select lane, status, count(*)::integer as orders, min(received_at) as oldest_at from orders.reviews r
 where tenant_id = %(tenant_id)s and {is_open} group by lane, status
@@ -72,10 +75,13 @@ group by lane, status
 
 
 @cache
-def page_sql(asked: tuple[str, ...], *, is_open: bool, behind: bool) -> str:
+def page_sql(asked: tuple[str, ...], *, is_open: bool, behind: bool, waiting: bool = False) -> str:
     """The SQL of a page of orders that `asked` for these of `CONDITIONS`, the first one or one behind a cursor."""
     page = select(text(COLUMNS)).select_from(_FROM).where(_R.c.tenant_id == value("tenant_id", uuid.UUID))
     page = page.where(*(CONDITIONS[name] for name in asked), *([text(IS_OPEN)] if is_open else []))
+    if waiting:
+        page = page.where(text(WAITS_FOR_PERSON), *([_BEHIND_PLACE] if behind else []))
+        return sql_text(page.order_by(_PLACE, _R.c.review_id).limit(LIMIT))
     if behind:
         page = page.where(_BEHIND)
     return sql_text(page.order_by(_R.c.received_at.desc(), _R.c.review_id.desc()).limit(LIMIT))
@@ -85,15 +91,23 @@ def search_orders(
     pool: Pool, tenant_id: uuid.UUID, *, lane: str | None = None, status: str | None = None, prefix: str | None = None,
     before: tuple[datetime, uuid.UUID] | None = None, limit: int,
 ) -> list[OrderRow]:  # fmt: skip
-    """Orders that fit, newest first, from behind `before` = (received_at, review_id)."""
-    asked = {name: text for name, text in (("lane", lane), ("status", status), ("prefix", prefix)) if text is not None}
+    """Orders that fit, newest first, from behind `before` = `place_of` the last one; WAITING: as the queue has them."""
+    waiting = status == WAITING
+    given = (("lane", lane), ("status", None if waiting else status), ("prefix", prefix))
+    asked = {name: text for name, text in given if text is not None}
     before_at, before_id = before or (None, None)
-    is_open = status is not None and status not in OVER
-    statement = page_sql(tuple(asked), is_open=is_open, behind=before is not None)
+    is_open = "status" in asked and status not in OVER
+    statement = page_sql(tuple(asked), is_open=is_open, behind=before is not None, waiting=waiting)
     return all_rows(pool, OrderRow, statement, {
         **asked, "tenant_id": tenant_id, "limit": limit, "pattern": beginning(prefix or ""), "before_at": before_at,
         "before_id": before_id,
     }, plan_anew=True)  # fmt: skip
+
+
+def place_of(row: OrderRow, status: str | None = None) -> tuple[datetime, uuid.UUID]:
+    """Where a page of orders of this status goes on behind `row`."""
+    due = row.due_at or (_LAST if row.status == "QUEUED" else _FIRST)
+    return due if status == WAITING else row.received_at, row.review_id
 
 
 @cache
@@ -112,7 +126,7 @@ def alerts(pool: Pool, tenant_id: uuid.UUID, *, waiting_only: bool, limit: int) 
 
 def queue(pool: Pool, tenant_id: uuid.UUID, *, limit: int) -> list[OrderRow]:
     """What waits for an analyst: what came back from the shop or the refund worker, then the queue, soonest due first."""
-    return all_rows(pool, OrderRow, QUEUE, {"tenant_id": tenant_id, "limit": limit})
+    return search_orders(pool, tenant_id, status=WAITING, limit=limit)
 
 
 def lane_states(pool: Pool, tenant_id: uuid.UUID) -> list[OrdersByLane]:

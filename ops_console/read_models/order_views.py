@@ -23,7 +23,8 @@ STATUSES = ("RECEIVED", "SCORED", "DECIDED", "STARTED", "QUEUED", "FULFILLED", "
 class OrderRow:
     """A review with its approval; amounts in minor units, times timezone-aware UTC.
 
-    `approval_status`, `digest` and `due_at` belong to the approval that it waits or waited for. `ledger_entry_id` names
+    `approval_status` and `digest` belong to the approval that it waits or waited for; `due_at` is until when an analyst should
+    have answered, None of an order that waits for no approval. `ledger_entry_id` names
     the refund that was filed; `hold_state` is what became of a held order's hold in the shop. `question_refused`: it has no lane,
     because the authority refuses to be asked about it.
     """
@@ -143,7 +144,7 @@ COLUMNS = SqlTemplate("""
 r.review_id, r.source, r.order_id, r.amount_minor, r.currency, r.status, r.lane, r.band, r.signals, r.model, r.score_ms,
 r.reason_code, r.operation_id, r.approval_id, r.proof_id,
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as approval_status,
-a.digest, coalesce(a.expires_at, r.due_at) as due_at,
+a.digest, case when r.status = 'QUEUED' then coalesce(a.expires_at, r.due_at) end as due_at,
 r.resolution, r.resolved_by, r.resolution_reason, r.resolved_at,
 case when r.resolution = 'refund' then (select f.ledger_entry_id from orders.refunds f where f.tenant_id = r.tenant_id
   and f.review_id = r.review_id order by f.attempt desc limit 1) end as ledger_entry_id,
@@ -180,8 +181,9 @@ where tenant_id = %(tenant_id)s and source = %(source)s and order_id = %(order_i
 QUEUE = SqlTemplate("""
 select q.*, w.* from
   (select count(*)::integer as queued,
-     coalesce(extract(epoch from clock_timestamp() - min(decided_at)), 0)::double precision as oldest_queued_seconds,
-     (count(*) filter (where due_at < clock_timestamp()))::integer as overdue
+     coalesce(extract(epoch from clock_timestamp() - min(coalesce(r.decided_at, r.received_at))), 0)::double precision
+       as oldest_queued_seconds,
+     (count(*) filter (where r.status = 'QUEUED' and r.due_at < clock_timestamp()))::integer as overdue
    from orders.reviews r where r.tenant_id = %(tenant_id)s and {waits}) q,
   (select count(*)::integer as alerts_waiting,
      coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_alert_seconds

@@ -36,9 +36,9 @@ SCORE_SECONDS = Histogram(
 )  # fmt: skip
 
 _OPEN = {
-    "queued": "Orders that wait for an analyst.",
-    "oldest_queued_seconds": "How long the oldest of them has waited.",
-    "under_way": "Orders between their delivery and their lane's end.",
+    "queued": "Orders that wait for an analyst: queued, or come back.",
+    "oldest_queued_seconds": "Since when the oldest of them is decided, or is here where nothing was decided.",
+    "under_way": "Orders between their delivery and their lane's end that wait for nobody.",
     "holds_open": "Holds that the shop has not taken yet.",
     "reports_open": "Outcomes that the authority has not acknowledged.",
     "alerts_open": "Alerts that no channel has taken yet.",

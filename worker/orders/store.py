@@ -77,14 +77,18 @@ with gone as (
 select count(*) from gone
 """
 FORGOTTEN_AT_ONCE = 5000
+# Who waits for a person is the console's queue (`ops_console/read_models/order_views.py`); the rest of what is open is under way.
 FIGURES = """
+with open as (
+  select coalesce(r.decided_at, r.received_at) as since, r.status = 'QUEUED' and r.resolution is null
+    or r.status in ('SHOP_REFUSED', 'REFUND_REFUSED')
+    or r.status = 'SCORED' and exists (select from orders.alerts n where n.order_id = r.order_id and n.source = r.source
+      and n.kind = 'question_refused' and n.tenant_id = r.tenant_id) as waits_for_person
+  from orders.reviews r where r.tenant_id = %(tenant_id)s and r.next_attempt_at < 'infinity')
 select
-  (select count(*) from orders.reviews where tenant_id = %(tenant_id)s and status = 'QUEUED'
-    and next_attempt_at < 'infinity') as queued,
-  (select coalesce(extract(epoch from clock_timestamp() - min(decided_at)), 0)::float8 from orders.reviews
-    where tenant_id = %(tenant_id)s and status = 'QUEUED' and next_attempt_at < 'infinity') as oldest_queued_seconds,
-  (select count(*) from orders.reviews where tenant_id = %(tenant_id)s
-    and status in ('RECEIVED', 'SCORED', 'DECIDED', 'STARTED') and next_attempt_at < 'infinity') as under_way,
+  (select count(*) from open where waits_for_person) as queued,
+  (select coalesce(extract(epoch from clock_timestamp() - min(since)), 0)::float8 from open where waits_for_person) as oldest_queued_seconds,
+  (select count(*) from open where not waits_for_person) as under_way,
   (select count(*) from orders.effects where tenant_id = %(tenant_id)s and kind = 'hold' and state = 'intended') as holds_open,
   (select count(*) from orders.effects where tenant_id = %(tenant_id)s and report_due_at is not null and reported_at is null)
     as reports_open,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import uuid
 from typing import Any
 
+import pytest
+
 from ops_console.pages import highlighted_diagram as graph
+from ops_console.pages import orders
 from ops_console.read_models.order_search import ended_today, lane_states, queue, search_orders
 from tests.support.orders_console_fixtures import held, never_asked, queued, refused_by_shop
 
@@ -49,6 +53,47 @@ def test_one_that_the_authority_cannot_be_asked_about_is_in_the_queue_and_can_be
     assert names(ann.get("/ops/orders"), "queue") == []
     page = ann.get(f"/ops/orders/demo/{refused}").text
     assert "a person had it held" in page and "<dt>Operation</dt>" not in page
+
+
+def test_all_that_wait_are_shown_in_the_order_of_the_queue_and_no_others(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "QUEUE_SHOWN", 2)
+    monkeypatch.setattr(orders, "PAGE", 2)
+    waiting = [queued(fixtures) for _ in range(3)]
+    fixtures.sql("update sentinel.approvals a set expires_at = created_at + interval '5 minutes' from orders.reviews r where r.approval_id = a.approval_id and r.order_id = %s", waiting[2])  # fmt: skip
+    back, unasked = refused_by_shop(fixtures), never_asked(fixtures)
+    spoken = queued(fixtures)
+    fixtures.person("rex").analyst(spoken, "fulfil", "called")
+    held(fixtures)
+    ann = fixtures.browser("ann", "viewer")
+    wanted = [back, unasked, waiting[2], waiting[0], waiting[1]]
+    page = ann.get("/ops/orders")
+    assert sorted(names(page, "queue")) == sorted(wanted[:2]) and "Queue: 5 wait for an analyst" in page.text
+    address = re.search(r'<a href="([^"]+)">All 5</a>', page.text)
+    assert address is not None
+    page, seen = ann.get(html.unescape(address[1])), []
+    for _ in range(3):
+        seen.append(names(page))
+        older = re.search(r'href="([^"]+cursor=[^"]+)"', page.text)
+        page = ann.get(html.unescape(older[1])) if older else page
+    assert [sorted(seen[0]), *seen[1:]] == [sorted(wanted[:2]), wanted[2:4], wanted[4:]]
+    assert names(ann.get("/ops/orders?status=WAITING&lane=medium")) == waiting[2:] + waiting[:1]
+
+
+def test_an_order_that_came_back_is_not_overdue(fixtures: Any) -> None:
+    late, back = queued(fixtures), queued(fixtures)
+    for order_id in (late, back):
+        fixtures.sql("update sentinel.approvals a set expires_at = created_at + interval '1 ms' from orders.reviews r where r.approval_id = a.approval_id and r.order_id = %s", order_id)  # fmt: skip
+        fixtures.sql(
+            "update orders.reviews set due_at = clock_timestamp() - interval '1 hour' where order_id = %s", order_id
+        )
+    fixtures.sql("set session_replication_role = replica; update orders.reviews set status = 'SHOP_REFUSED' where order_id = '"
+              + back + "'; set session_replication_role = origin")  # fmt: skip
+    page = fixtures.browser("ann", "viewer").get("/ops/orders").text.partition('id="alerts"')[0]
+    assert "Queue: 2 wait for an analyst, 1 overdue" in page
+    assert page.count("overdue by") == 1
+    assert "<dt>Due</dt>" not in fixtures.browser("bea", "viewer").get(f"/ops/orders/demo/{back}").text
 
 
 def test_lanes_are_counted_by_what_is_open_and_what_ended_in_a_day(fixtures: Any) -> None:

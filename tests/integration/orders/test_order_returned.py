@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ops_console.read_models.order_views import queue_figures
 from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import SentinelError
 from tests.support.fixtures import Fixtures
@@ -99,6 +100,24 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
         )
         assert words == [("o-0", "retry"), ("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")]
         assert fixtures.broken_invariants() == []
+        orders.close()
+
+
+def test_the_gauges_count_what_waits_for_a_person_as_the_console_does(fixtures: Fixtures, authority_url: str) -> None:
+    with ShopServer().running() as shop:
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        shop.forever = ("POST", False, problem(422, "out of stock"))
+        orders.deliver(order_body("o-back"))
+        for name in ("o-waits", "o-spoken"):
+            orders.deliver(order_body(name, "medium"))
+        assert orders.review.store.figures().queued == 3
+        assert say(orders, "o-spoken", "fulfil") == "fulfil"
+        fixtures.admin.execute(
+            "update orders.reviews set decided_at = decided_at - interval '1 hour' where order_id = 'o-back'"
+        )
+        found = orders.review.store.figures()
+        assert (found.queued, found.under_way, found.oldest_queued_seconds > 3000) == (2, 1, True)
+        assert found.queued == queue_figures(fixtures.console_pool, fixtures.tenant_id).queued
         orders.close()
 
 
