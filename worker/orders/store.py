@@ -249,7 +249,7 @@ class OrderStore:
         self._call(RECORD_DELIVERIES, [{**self._whose(work), "answered": answered}])
 
     def raise_alert(self, source: str, order_id: str, alert: Row) -> None:
-        """{kind, summary, occasion?, details?}; the same again changes nothing."""
+        """{kind, summary, occasion?, each_time?, details?}; the same again changes nothing."""
         row = {"tenant_id": self.tenant_id, "source": source, "order_id": order_id, "alert": alert}
         self._call(RAISE_ALERTS, [row])
 

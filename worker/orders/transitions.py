@@ -190,8 +190,9 @@ def question_refused_alert(work: ClaimedOrder, why: str) -> dict[str, Any]:
 
 
 def refused_alert(work: ClaimedOrder, verb: str, reason: str) -> dict[str, Any]:
-    """The alert about a shop that will not do what the lane says."""
-    return _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason) | {"occasion": verb}
+    """The alert about a shop that will not do what the lane says: one for each time that a person has it tried."""
+    refused = _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason)
+    return refused | {"occasion": verb, "each_time": True}
 
 
 LATE_TRIES = 6
@@ -203,7 +204,7 @@ def late_alert(work: ClaimedOrder, verb: str, tries_before: int, why: str) -> di
     if tries_before + 1 < LATE_TRIES:
         return None
     summary = f"the shop has not taken the {verb} after {tries_before + 1} tries: {why}"
-    return _alert("shop_late", summary, work, why) | {"occasion": verb}
+    return _alert("shop_late", summary, work, why) | {"occasion": verb, "each_time": True}
 
 
 def hold_row(work: ClaimedOrder, answer: EffectResult, tries_before: int, spread: float) -> dict[str, Any]:

@@ -103,6 +103,29 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
         orders.close()
 
 
+@pytest.mark.parametrize("verb", ["fulfil", "hold"])
+def test_people_hear_of_it_once_for_each_time_that_they_have_it_tried(
+    fixtures: Fixtures, authority_url: str, verb: str
+) -> None:
+    with ShopServer().running() as shop:
+        orders = make_intake(fixtures, authority_url, shop_url=shop.url)
+        shop.forever = ("POST", False, problem(422, "out of stock"))
+        orders.deliver(order_body("o-1", "low" if verb == "fulfil" else "high"))
+        occasions = "select occasion from orders.alerts where kind = 'shop_refused' order by created_at"
+        for number, occasion in enumerate((verb, f"{verb} 2", f"{verb} 3"), start=1):
+            orders.rounds(
+                until=lambda n=number: orders.one("select count(*) from orders.alerts where kind = 'shop_refused'") == n
+            )
+            # What is tried again by itself is told once.
+            for _ in range(2):
+                orders.make_due()
+                orders.rounds()
+            told = [row[0] for row in orders.all(occasions)]
+            assert (len(told), told[-1]) == (number, occasion)
+            assert say(orders, "o-1", "retry") == "retry"
+        orders.close()
+
+
 def test_the_gauges_count_what_waits_for_a_person_as_the_console_does(fixtures: Fixtures, authority_url: str) -> None:
     with ShopServer().running() as shop:
         orders = make_intake(fixtures, authority_url, shop_url=shop.url)

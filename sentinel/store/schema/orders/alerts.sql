@@ -36,11 +36,14 @@ begin
   return new;
 end $$;
 
--- An alert per batch row that has one; `kind` null is none.
+-- An alert per batch row that has one; `kind` null is none. With `each_time` it is another one each time that a person had it tried again.
 create or replace function orders.raise_alerts(batch jsonb) returns void language sql as $$
   insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
-  select i.tenant_id, i.alert ->> 'kind', i.source, i.order_id, coalesce(i.alert ->> 'occasion', ''), i.alert ->> 'summary',
-    coalesce(i.alert -> 'details', '{}')
+  select i.tenant_id, i.alert ->> 'kind', i.source, i.order_id,
+    coalesce(i.alert ->> 'occasion', '') || case when (i.alert ->> 'each_time')::boolean then (
+      select coalesce(' ' || (1 + nullif(count(*), 0)), '') from orders.analyst_decisions w join orders.reviews r using (review_id, tenant_id)
+      where r.order_id = i.order_id and r.source = i.source and r.tenant_id = i.tenant_id and w.decision = 'retry') else '' end,
+    i.alert ->> 'summary', coalesce(i.alert -> 'details', '{}')
   from jsonb_to_recordset(batch) i(tenant_id uuid, source text, order_id text, alert jsonb)
   where i.alert ->> 'kind' is not null
   on conflict on constraint alerts_once do nothing
