@@ -111,13 +111,28 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
     # Tried again it is a row of its own under the same refund id, and comes back again.
     assert say(orders, "o-1", "retry") == "retry"
     work(orders)
-    assert [row[0] for row in rows(orders)] == ["order:demo:o-1", "order:demo:o-1:try2"]
+    assert [row[0] for row in rows(orders)] == ["order:demo:o-1", "order:demo:o-1/.try2"]
     assert orders.one("select count(distinct refund_id) from refunds.ledger_entries") == 1
     assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
     assert say(orders, "o-1", "hold") == "hold"
     orders.rounds()
     assert orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")]
     assert orders.fixtures.broken_invariants() == []
+
+
+def test_an_order_may_have_any_id_and_its_refund_is_no_second_try_of_anothers(orders: OrderFixtures) -> None:
+    denied = {"value": "1500.00", "currency": "USD"}
+    for order_id in ("o-1", "o-1:try2"):
+        orders.deliver(order_body(order_id, "medium", amount=denied))
+    assert say(orders, "o-1", "refund") == "refund"
+    work(orders)
+    assert (say(orders, "o-1", "retry"), say(orders, "o-1:try2", "refund")) == ("retry", "refund")
+    work(orders, 2)
+    assert {order_id: orders.status_and_lane(order_id)[0] for order_id in ("o-1", "o-1:try2")} == {
+        "o-1": "REFUND_REFUSED",
+        "o-1:try2": "REFUND_REFUSED",
+    }
+    assert len(rows(orders)) == 3 and orders.fixtures.broken_invariants() == []
 
 
 UNSEEN = """

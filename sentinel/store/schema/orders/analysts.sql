@@ -60,13 +60,14 @@ exception when data_exception then
 end $$;
 
 -- The refund as a new row of the ledger, which asks for the person who filed it, and the order as a fact where it is none yet.
--- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again.
+-- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again. No part of an order's id
+-- begins with a dot, so a try's name is no other order's.
 create or replace function orders.file_refund(r orders.reviews, operator uuid, why text, how text) returns text language plpgsql as $$
 declare
   refund text := orders.refund_name(r.source, r.order_id);
   tries integer := 1 + (select count(*) from orders.refunds f where f.tenant_id = r.tenant_id and f.review_id = r.review_id);
-  named text := case when tries = 1 then refund when length(refund) <= 110 then refund || ':try' || tries
-    else 'order:' || r.source || ':md5-' || md5(r.order_id) || ':try' || tries end;
+  named text := case when tries = 1 then refund when length(refund) <= 109 then refund || '/.try' || tries
+    else 'order:' || r.source || ':md5-' || md5(r.order_id) || '/.try' || tries end;
 begin
   insert into refunds.orders (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency)
   values (r.tenant_id, 'retail', r.source, r.order_id, r.account_ref,
