@@ -89,7 +89,9 @@ class OrderReviewSettings:
         MAX_BYTES,
     )
     budget_seconds: float = setting(
-        "SENTINEL_ORDERS_BUDGET_SECONDS", "What one order may take in all; out of time, a person looks.", 30.0
+        "SENTINEL_ORDERS_BUDGET_SECONDS",
+        "What one order may take in all; out of time, a person looks. More than 16 where look-ups or a model are asked.",
+        30.0,
     )
     lease_seconds: float = setting(
         "SENTINEL_ORDERS_LEASE_SECONDS",
@@ -133,6 +135,13 @@ class OrderReviewSettings:
         "SENTINEL_ALLOW_FAILPOINTS", "1 lets SENTINEL_FAILPOINT work; tests only.", False
     )
 
+
+AFTER_SCORE_SECONDS = 16.0
+"""What guard, start and shop may need of an order's budget together; look-ups and a model end before."""
+NO_TIME_TO_ASK = (
+    f"SENTINEL_ORDERS_BUDGET_SECONDS: must be more than {AFTER_SCORE_SECONDS:g}, which are kept for the authority and the shop, where"
+    " look-ups or a model are asked"
+)
 
 _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(OrderReviewSettings)}
 _TEXTS = ("authority_url", "api_key", "database_url", "shop_url", "shop_key", "slack_webhook_url", "model_url", "model_name",
@@ -190,6 +199,8 @@ def unsafe(settings: OrderReviewSettings, *, needs_authority: bool = True) -> li
     if settings.lease_seconds <= settings.budget_seconds:
         # Else a healthy process could lose an order to another while it still works on it.
         faults.append("SENTINEL_ORDERS_LEASE_SECONDS: must be more than SENTINEL_ORDERS_BUDGET_SECONDS")
+    if settings.model_url and settings.budget_seconds <= AFTER_SCORE_SECONDS:
+        faults.append(NO_TIME_TO_ASK)
     if settings.model_url and not is_http_url(settings.model_url):
         faults.append("SENTINEL_ORDERS_MODEL_URL: must look like https://host or https://host/path")
     if bool(settings.model_url) != bool(settings.model_name):

@@ -27,6 +27,7 @@ from worker.orders.order import (
     with_orders_beside,
 )
 from worker.orders.scoring import Scorer, raised_for_missing_facts
+from worker.orders.settings import AFTER_SCORE_SECONDS
 from worker.orders.shop import UNDER_WAY_SECONDS, Attempts, Shop
 from worker.orders.sources import SourcesFile
 from worker.orders.store import (
@@ -41,9 +42,6 @@ from worker.orders.store import (
 )
 from worker.orders.transitions import score_row, scored_work
 from worker.outbound.effects import Refused, Settled
-
-AFTER_SCORE_SECONDS = 16.0
-"""What guard, start and shop may need of an order's budget together; scoring ends before."""
 
 log = structlog.get_logger("worker.orders")
 
@@ -201,7 +199,9 @@ class OrderTaking:
     def _enrich_one(self, run: OrderRun) -> None:
         self.failpoints.hit(OrderFailpoint.AFTER_TAKE)
         order = as_received(run.delivery.order, run.work.received_at) if run.delivery else run.work.order
-        self._make_score(run, order, run.deadline - AFTER_SCORE_SECONDS)
+        # What asks nobody takes no time of what is left for the authority and the shop.
+        until = run.deadline if self._scores_now(run) else run.deadline - AFTER_SCORE_SECONDS
+        self._make_score(run, order, until)
 
     def _scores_now(self, run: OrderRun) -> bool:
         return self.scores_at_once and not self._source(run)[1]

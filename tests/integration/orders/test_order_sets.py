@@ -73,6 +73,16 @@ def test_the_customers_of_two_sources_are_not_one_account(
     orders.close()
 
 
+def test_rules_alone_score_an_order_in_any_budget(
+    fixtures: Fixtures, authority_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = make_intake(fixtures, authority_url, budget_seconds=10.0)
+    monkeypatch.setattr(orders.review.store, "take_scored", lambda scored: [None] * len(scored))
+    assert orders.deliver(order_body("o-1")).status_code == 200
+    assert orders.status_and_lane("o-1") == ("FULFILLED", "low")
+    orders.close()
+
+
 @pytest.mark.parametrize("table", ["orders.reviews", "orders.simulated_shop"], ids=["not taken", "not shipped"])
 def test_what_the_database_refuses_of_one_order_the_others_do_not_feel(orders: OrderFixtures, table: str) -> None:
     orders.fixtures.admin.execute(f"alter table {table} add constraint refused check (order_id <> 'o-3')")

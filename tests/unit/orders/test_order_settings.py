@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from sentinel.platform.settings import UnsafeConfiguration
+from worker.orders.build import read_sources
 from worker.orders.cli import serve
 from worker.orders.settings import load_order_settings
+from worker.orders.sources import FILE_NAME
+
+WITH_A_LOOKUP = """
+sources:
+  mine:
+    scheme: hex
+    header: X-Mine
+    secret: MINE_SECRET
+    fields: {order_id: order.id, amount: order.amount}
+    lookups: [{url: "https://customers.example/{account_ref}", fields: {account_age_days: age_days}}]
+"""
 
 HERE = "postgresql://sentinel_orders:hidden-word@db.example/sentinel"
 ELSEWHERE = "postgresql://sentinel_orders:hidden-word@db.example/orders"
@@ -85,3 +100,19 @@ def test_without_an_address_of_its_own_it_uses_the_authoritys(monkeypatch: pytes
     monkeypatch.delenv("ORDERS_DATABASE_URL")
     monkeypatch.setenv("SENTINEL_DATABASE_URL", HERE)
     assert load_order_settings().database_url == HERE
+
+
+@pytest.mark.parametrize(("budget", "refused"), [("16", True), ("17", False)])
+def test_a_budget_that_leaves_a_model_or_a_lookup_no_time_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, budget: str, refused: bool
+) -> None:
+    monkeypatch.setenv("SENTINEL_ORDERS_BUDGET_SECONDS", budget)
+    monkeypatch.setenv("SENTINEL_POLICIES_DIR", str(tmp_path))
+    (tmp_path / FILE_NAME).write_text(WITH_A_LOOKUP)
+    settings = load_order_settings()
+    with pytest.raises(UnsafeConfiguration, match="SENTINEL_ORDERS_BUDGET_SECONDS") if refused else nullcontext():
+        read_sources(settings)
+    monkeypatch.setenv("SENTINEL_ORDERS_MODEL_URL", "https://model.example/v1")
+    monkeypatch.setenv("SENTINEL_ORDERS_MODEL", "small")
+    with pytest.raises(UnsafeConfiguration, match="SENTINEL_ORDERS_BUDGET_SECONDS") if refused else nullcontext():
+        load_order_settings()
