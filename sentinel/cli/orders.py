@@ -76,7 +76,8 @@ def decide(source: str, order_id: str, word: str, email: str, reason: str, tenan
     """Decide an order, as a local administrator for the named operator; recorded as such.
 
     fulfil, refund or hold one that is queued. Of one that came back: retry, which asks the shop or the refund worker once
-    more; refund; hold. Of a held one whose hold the shop has not taken: retry.
+    more; refund; hold. Of a held one whose hold the shop has not taken: retry. Of one that the authority refuses to be asked
+    about: hold.
     """
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
