@@ -152,6 +152,12 @@ class FakeAuthority:
         operation = self.operations[key]
         operation.not_executed, operation.outcome = True, "error"
 
+    def lose_answer(self, exchange: Exchange) -> None:
+        """Answer a guard as the contract says, and hang up before a byte of it: what was decided and started stays so."""
+        with self.lock:
+            self._guard(Part(exchange, exchange.body))
+        exchange.hang_up()
+
     def view(self, operation: Operation) -> dict[str, Any]:
         """A guard answer's body."""
         status = operation.status
@@ -161,7 +167,8 @@ class FakeAuthority:
             "decision": operation.decision, "status": status, "reason_code": operation.reason_code, "reason": "because",
             "operation_id": operation.operation_id, "decision_event_id": operation.event_id, "policy_id": "p",
             "policy_version": "v1", "policy_label": "P", "resource": operation.body["resource"],
-            "risk_class": operation.body["risk_class"], "latency_ms": 1, "proof_pack": {"proof_id": "pf_x"},
+            "risk_class": operation.body["risk_class"], "latency_ms": 1,
+            "proof_pack": {"proof_id": "pf_x", "decision": operation.decision},
         }  # fmt: skip
         if status in ("allowed", "approved"):
             body["permit_token"] = operation.permit
@@ -186,6 +193,9 @@ class FakeAuthority:
         elif {name: operation.body[name] for name in bound} != bound:
             exchange.problem(422, "idempotency-key-reused")
             return
+        if replayed and self.halted and operation.start_id is None and operation.status in ("allowed", "approved"):
+            exchange.answer(200, self._under_halt(operation), Idempotent_Replayed="true")
+            return
         self._escalate(operation, (body.get("evidence_context") or {}).get("escalation"))
         if operation.status == "pending" and operation.expires_at <= datetime.now(UTC):
             operation.status = "expired"
@@ -195,6 +205,12 @@ class FakeAuthority:
         answer = self._view_with_start(operation, body)
         exchange.answer(200, answer, **({"Idempotent_Replayed": "true"} if replayed else {}))
 
+    def _under_halt(self, operation: Operation) -> dict[str, Any]:
+        """Refused now, not for ever: the pack says what was decided."""
+        answer = self.view(operation)
+        del answer["permit_token"], answer["permit_expires_at"]
+        return {**answer, "decision": "DENY", "status": "denied", "reason_code": "halted"}
+
     def _view_with_start(self, operation: Operation, body: dict[str, Any]) -> dict[str, Any]:
         """The answer; a permission is started under the id that the question encloses."""
         answer, start_id = self.view(operation), body.get("start_id")
@@ -202,7 +218,7 @@ class FakeAuthority:
             return answer
         is_open = operation.start_id is None and operation.status in ("allowed", "approved")
         if is_open and self.halted:
-            return {**answer, "decision": "DENY", "status": "denied", "reason_code": "halted"}
+            return self._under_halt(operation)
         if is_open or operation.start_id == start_id:
             operation.declared.append(body.get("act_within_seconds"))
             answer["start"] = {

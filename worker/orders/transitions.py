@@ -21,6 +21,7 @@ from worker.orders.scoring import FACTS_MISSING
 from worker.orders.shop import SHIPPED_BEFORE, shop_payload
 from worker.orders.store import OrderResponse, order_response
 from worker.outbound.effects import EffectResult, Refused, Settled
+from worker.outbound.guard_answers import recorded_decision
 
 APPROVED = "approved"
 """A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
@@ -87,11 +88,6 @@ def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
 def is_started(answer: GuardAnswer) -> bool:
     """Started under the order's start id, by this question or an earlier one, and no person has said that it was not done."""
     return answer.start is not None and not (answer.status == "completed" and answer.outcome == "error")
-
-
-def recorded_decision(answer: GuardAnswer) -> str:
-    """What was decided, whatever a halt makes of it now: the proof's decision, where there is a proof."""
-    return str((answer.proof_pack or {}).get("decision") or answer.decision)
 
 
 def is_start_ruled_out(answer: GuardAnswer) -> bool:

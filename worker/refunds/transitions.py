@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
+from worker.outbound.guard_answers import recorded_decision
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, report_body
 
 
@@ -152,8 +153,8 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
             )
         case "pending":
             return _waiting(row, answer)
-        case "denied" if answer.reason_code == "halted" and row.decision in ("ALLOW", "APPROVAL_REQUIRED"):
-            # Decided before the halt: refused now, not for ever.
+        case "denied" if answer.reason_code == "halted" and recorded_decision(answer) != "DENY":
+            # Decided before the halt: refused now, not for ever. The authority's record says so, for the answer may have been lost.
             return put_back(row, "halted", retry_policy.longest_seconds, failures=0)
         case _:
             return Change(

@@ -31,9 +31,8 @@ def lose_answer(authority: FakeAuthority, key: str) -> None:
         if not exchange.path.endswith(GUARD):
             return False
         authority.misbehave = lambda exchange: False
-        authority.handle(exchange)
+        authority.lose_answer(exchange)
         assert authority.operations[key].start_id is not None
-        exchange.hang_up()
         return True
 
     authority.misbehave = misbehave

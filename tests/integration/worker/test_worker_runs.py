@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, looping, new_row, wait_until
 from worker.refunds.rows import Change, LedgerEvent, LedgerState, OrderFacts
 
@@ -263,6 +264,36 @@ def test_a_halt_between_decision_and_start_stops_the_start_and_the_row_goes_back
     with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     assert ledger_fixtures.state("r") == "EXECUTED"
+
+
+def test_a_permission_whose_answer_was_lost_before_a_halt_is_put_back_and_paid_after_it(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add_with_orders(new_row("r"))
+    authority.misbehave = lambda exchange: lose_decision(authority, exchange)
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    assert entry(ledger_fixtures, "r", "status, decision") == ("NEW", None)
+    authority.misbehave = lambda exchange: False
+    authority.halted, authority.halts = True, [{"scope": "tenant", "target": "", "level": "pause"}]
+    for _ in range(2):
+        ledger_fixtures.make_due()
+        with ledger_fixtures.agent(authority.url) as agent:
+            agent.run_once()
+        assert entry(ledger_fixtures, "r", "status, attempts") == ("NEW", 0)
+    authority.halted, authority.halts = False, []
+    ledger_fixtures.make_due()
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    assert ledger_fixtures.state("r") == "EXECUTED"
+
+
+def lose_decision(authority: FakeAuthority, exchange: Exchange) -> bool:
+    """The guard is decided, and its answer never arrives."""
+    if not exchange.path.endswith("action/guard"):
+        return False
+    authority.lose_answer(exchange)
+    return True
 
 
 def test_a_halt_is_a_final_refusal_for_a_row_that_was_never_decided(

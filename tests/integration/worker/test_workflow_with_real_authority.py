@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,10 +18,11 @@ from psycopg.types.json import Jsonb
 from ops_console.read_models.overview import ledger_load
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.gate_reports import record_gate_report
-from sentinel.authority.halts import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.authority.switches import turn_switch_off
 from sentinel.cli.scratch import listening
+from sentinel.client import Client, NoAnswerKind, Unreachable
 from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money
 from sentinel.store.database import WORKER
@@ -161,6 +162,30 @@ def test_under_a_halt_an_approval_pays_nothing(shop: Shop, fixtures: Fixtures) -
         assert shop.nothing_paid()
     assert shop.stands()[0] in ("NEW", "APPROVAL_REQUIRED", "DENIED")
     assert shop.cards() == 0
+
+
+def test_a_permission_that_never_arrived_outlives_a_halt(shop: Shop, fixtures: Fixtures) -> None:
+    shop.enter(BRANCHES["retail/standard"])
+    ask = Client.guard_many
+
+    def loses_answers(client: Client, questions: Sequence[Any]) -> list[Any]:
+        ask(client, questions)
+        return [Unreachable(NoAnswerKind.BROKEN, "lost")] * len(questions)
+
+    with patch.object(Client, "guard_many", loses_answers):
+        shop.run()
+    assert shop.stands()[0] == "NEW" and fixtures.one("select decision from sentinel.operation_states") == "ALLOW"
+    halt = set_halt(
+        fixtures.console_pool, actor(fixtures, "approver"), scope="tenant", target="", level="pause", reason="stop"
+    )
+    for _ in range(2):
+        shop.fixtures.make_due()
+        shop.run()
+        assert shop.stands()[0] == "NEW" and shop.nothing_paid(), "refused now, not for ever"
+    lift_halt(fixtures.console_pool, actor(fixtures, "admin"), halt.halt_id, reason="over")
+    shop.fixtures.make_due()
+    shop.run()
+    assert executed_once(shop, ["r"], "simulated_refund") and fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize("branch, over", [(FEE, {"scenario": "quality"}), (BRANCHES["private/price_diff"], {})])

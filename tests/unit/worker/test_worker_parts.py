@@ -223,10 +223,14 @@ def test_a_success_beside_a_persons_not_executed_keeps_the_amount_of_a_row_that_
     ]
 
 
-def test_a_halt_puts_back_what_was_decided_before_and_refuses_what_was_not() -> None:
-    halted = answer("denied", "DENY", reason_code="halted")
-    assert transitions.after_guard(row(decision="ALLOW"), halted, PATIENCE).event is LedgerEvent.PUT_BACK
-    assert transitions.after_guard(row(), halted, PATIENCE).event is LedgerEvent.DENIED
+@pytest.mark.parametrize(("recorded", "event"), [
+    ("ALLOW", LedgerEvent.PUT_BACK), ("APPROVAL_REQUIRED", LedgerEvent.PUT_BACK), ("DENY", LedgerEvent.DENIED),
+])  # fmt: skip
+def test_a_halt_puts_back_what_was_decided_before_and_refuses_what_was_not(recorded: str, event: LedgerEvent) -> None:
+    """Decided by the authority's record: the answer may never have arrived in the ledger."""
+    halted = answer("denied", "DENY", reason_code="halted", replayed=True, proof_pack={"decision": recorded})
+    for heard in (None, "ALLOW"):
+        assert transitions.after_guard(row(decision=heard), halted, PATIENCE).event is event
 
 
 def silence(**over: Any) -> Unreachable:
