@@ -41,6 +41,7 @@ from worker.refunds.rows import (
     SummaryLine,
     WithoutAccount,
 )
+from worker.refunds.workflow.routes import IN_PARTS
 
 _log = logging.getLogger("worker")
 
@@ -162,7 +163,8 @@ class Ledger:
         if not changes:
             return {}
         try:
-            return dict(self._run(sql.APPLY_CHANGES, changes=_json([change.as_json() for change in changes])))
+            batch = _json([change.as_json() for change in changes])
+            return dict(self._run(sql.APPLY_CHANGES, changes=batch, in_parts=list(IN_PARTS)))
         except ROW_REFUSED as error:
             if len(changes) > 1:
                 parts = [self.apply([change], impossible) for change in changes]

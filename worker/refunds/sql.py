@@ -104,7 +104,8 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
   e.order_ref is not null and exists (
     select from refunds.ledger_entries x
     where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
-      and x.ledger_entry_id <> e.ledger_entry_id and x.status in ('ALLOWED', 'EXECUTED')) as refunded_before,
+      and x.ledger_entry_id <> e.ledger_entry_id
+      and (x.status in ('ALLOWED', 'EXECUTED') or x.budget_part in ('handled', 'in_doubt'))) as refunded_before,
   case when o.order_ref is not null then jsonb_build_object(
     'order_ref', o.order_ref, 'channel', o.channel, 'source', o.source, 'account_ref', o.account_ref, 'ordered_at', o.ordered_at,
     'delivered_at', o.delivered_at, 'paid_minor', o.paid_minor, 'currency', o.currency,
@@ -135,16 +136,22 @@ returning e.ledger_entry_id, e.start_id
 # What happened to rows, each from the state and the epoch it is expected in; the others are left alone, and so are those
 # whose order another one has taken, or has no room for them (`schema/refunds/budgets.sql`). ALLOWED begins its time to act,
 # before the start is asked. What the authority is to be told of it comes into the outbox with it, or not at all.
+# What a person handled, or may have been paid elsewhere, takes its order too where that is refunded once (`in_parts`: the channels
+# where it is not), so that no permission that is asked for meanwhile gives it back again.
 APPLY_CHANGES = """
 with room as materialized (select r.ledger_entry_id, r.fits from refunds.changes_within_budget(%(tenant_id)s, %(changes)s) r),
 taken as (
   insert into refunds.orders_taken (tenant_id, channel, source, order_ref, ledger_entry_id)
   select e.tenant_id, e.channel, e.source, e.order_ref, e.ledger_entry_id
-  from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, takes_order boolean)
-  join room r on r.ledger_entry_id = c.ledger_entry_id and r.fits
+  from jsonb_to_recordset(%(changes)s) as c (ledger_entry_id text, epoch bigint, from_status text, to_status text,
+    reason_code text, takes_order boolean, in_doubt boolean)
   join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
     and e.claim_epoch = c.epoch and e.status = c.from_status
-  where c.takes_order order by e.order_ref, e.channel, e.source, e.created_at, e.ledger_entry_id
+  left join room r on r.ledger_entry_id = c.ledger_entry_id
+  where c.takes_order and r.fits
+    or (c.in_doubt or c.to_status = 'DENIED' and c.reason_code = 'handled_by_person')
+      and e.order_ref is not null and e.channel <> all (%(in_parts)s::text[])
+  order by e.order_ref, e.channel, e.source, e.created_at, e.ledger_entry_id
   on conflict do nothing returning ledger_entry_id),
 trails as (
   insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)

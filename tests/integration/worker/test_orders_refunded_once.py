@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
 from tests.support.harness import at_once
+from tests.support.ledger_fixtures import claimed
 from tests.support.workflow_fixtures import FEE, Shop
+from worker.refunds.rows import Change, LedgerEvent, LedgerState
+from worker.refunds.transitions import STARTED_ELSEWHERE, give_up
 from worker.refunds.workflow.graph import Escalation
 from worker.refunds.workflow.steps import execute_by_system
 
@@ -69,6 +73,54 @@ def test_a_row_taken_up_again_keeps_the_order_it_has_taken(shop: Shop, authority
         shop.fixtures.make_due()
         shop.run()
     assert shop.stands("a")[0] == "EXECUTED"
+
+
+@pytest.mark.parametrize("end", ["handled", "in doubt"])
+def test_what_ends_as_handled_or_in_doubt_while_another_row_is_asked_about_has_the_order(
+    shop: Shop, authority: FakeAuthority, end: str
+) -> None:
+    shop.enter(FEE, "first", value=90)
+    shop.run()
+    shop.enter(FEE, "second", value=80, order_ref="ord_first", account_ref="acct_first", has_order=False)
+    shop.run()
+    shop.answer("second")
+
+    def ends_meanwhile(exchange: Exchange) -> bool:
+        if exchange.path.endswith("action/guard") and (exchange.body or {})["idempotency_key"] == "refund:second":
+            ended(shop, "first", end)
+            authority.misbehave = lambda exchange: False
+        return False
+
+    authority.misbehave = ends_meanwhile
+    shop.run()
+    assert shop.stands("second")[0::2] == ("APPROVAL_REQUIRED", Escalation.REFUNDED_BEFORE)
+    assert shop.nothing_paid()
+    assert shop.fixtures.one("select ledger_entry_id from refunds.orders_taken") == "first"
+
+
+@pytest.mark.parametrize("end", ["handled", "in doubt"])
+def test_what_has_ended_as_handled_or_in_doubt_is_known_before_anybody_is_asked(shop: Shop, end: str) -> None:
+    shop.enter(FEE, "first", value=90)
+    shop.run()
+    ended(shop, "first", end)
+    shop.enter(FEE, "second", value=80, order_ref="ord_first", account_ref="acct_first", has_order=False)
+    shop.run()
+    assert shop.stands("second") == ("APPROVAL_REQUIRED", "operator", Escalation.REFUNDED_BEFORE)
+    assert shop.cards() == 1, "the second row's customer is not asked"
+
+
+def ended(shop: Shop, name: str, end: str) -> None:
+    """End a waiting row as the authority's answer would: a person handled it, or it was started elsewhere."""
+    shop.fixtures.admin.execute(
+        "update refunds.ledger_entries set next_attempt_at = clock_timestamp() where ledger_entry_id = %s", [name]
+    )
+    row = claimed(shop.fixtures, name)
+    change = (
+        Change(row, LedgerState.GUARDING, LedgerEvent.DENIED, decision="DENY", reason_code="handled_by_person")
+        if end == "handled"
+        else give_up(row, "started elsewhere", reason=STARTED_ELSEWHERE, in_doubt=True)
+    )
+    assert set(shop.fixtures.ledger.apply([change])) == {name}
 
 
 def test_mutant_that_only_looks_before_it_asks_pays_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

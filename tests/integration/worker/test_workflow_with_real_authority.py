@@ -219,6 +219,25 @@ def test_rejected_and_handled_rows_end(shop: Shop, fixtures: Fixtures) -> None:
     assert shop.nothing_paid()
 
 
+def test_an_order_whose_refund_a_person_handled_is_not_refunded_again_by_the_machine(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    """The order was paid far more than its one fee: its budget would have room."""
+    shop.flag(shop.enter(FEE, "first", value=490), FEE, "open_complaint")
+    shop.run()
+    vote(fixtures, "first", "handled", reference="CASE-9")
+    shop.run()
+    assert shop.stands("first")[::2] == ("DENIED", "handled_by_person")
+    shop.fixtures.ledger.flag_orders(
+        [{"channel": "private", "order_ref": "ord_first", "flag": "open_complaint", "closed": True}]
+    )
+    shop.enter(FEE, "again", value=490, has_order=False, order_ref="ord_first", account_ref="acct_first")
+    shop.run()
+    assert shop.stands("again") == ("APPROVAL_REQUIRED", "operator", "refunded_before")
+    assert shop.cards() == 0 and shop.nothing_paid()
+    assert fixtures.broken_invariants() == []
+
+
 def test_a_switch_that_is_turned_off_counts_for_rows_that_were_asked_already(shop: Shop, fixtures: Fixtures) -> None:
     shop.enter(FEE)
     shop.run()
