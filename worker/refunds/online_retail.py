@@ -119,7 +119,13 @@ def _add_order(invoice: _Invoice, found: Imported) -> None:
         return
     found.orders.append(
         OrderFacts(
-            invoice.number, invoice.issued_at, paid, CURRENCY, _account(invoice.customer), CHANNEL, source=found.source
+            invoice.number,
+            invoice.issued_at,
+            paid,
+            CURRENCY,
+            _account(invoice.customer, found.source),
+            CHANNEL,
+            source=found.source,
         )
     )
 
@@ -131,8 +137,7 @@ def _add_refund(invoice: _Invoice, earlier: Sequence[_Invoice], found: Imported)
         return
     candidates = [o for o in earlier if o.issued_at <= invoice.issued_at and o.codes >= invoice.codes]
     order = max(candidates, key=lambda o: (o.issued_at, o.number), default=None)
-    # Two shops number their invoices alike; no number holds a colon, so the last one ends the source.
-    name = f"{found.source}:{invoice.number}" if found.source else invoice.number
+    name = _numbered(invoice.number, found.source)
     found.refunds.append(
         NewRow(
             ledger_entry_id=f"lge_retail_{name}",
@@ -140,7 +145,7 @@ def _add_refund(invoice: _Invoice, earlier: Sequence[_Invoice], found: Imported)
             amount_minor=amount,
             currency=CURRENCY,
             channel=CHANNEL,
-            account_ref=_account(invoice.customer),
+            account_ref=_account(invoice.customer, found.source),
             order_ref=order.number if order else None,
             source=found.source if order else "",
             requested_at=invoice.issued_at,
@@ -149,8 +154,13 @@ def _add_refund(invoice: _Invoice, earlier: Sequence[_Invoice], found: Imported)
     )
 
 
-def _account(customer: str | None) -> str | None:
-    return None if customer is None else f"retail-{customer}"
+def _account(customer: str | None, source: str) -> str | None:
+    return None if customer is None else f"retail-{_numbered(customer, source)}"
+
+
+def _numbered(number: str, source: str) -> str:
+    """Two shops number their invoices and customers alike; no number holds a colon, so the last one ends the source."""
+    return f"{source}:{number}" if source else number
 
 
 def _customer(cell: str) -> str | None:

@@ -49,18 +49,18 @@ def _suspicious(known: KnownFacts, _in_parts: bool) -> bool:
     return known.same_text_accounts >= SAME_TEXT_ACCOUNTS or is_suspicious(known.reason or "")
 
 
-# Counts are capped, so that one busy account cannot make every row expensive; the policy's thresholds are far below. A person
+# An account is its channel's: the same name in another one is somebody else's. Counts are capped, so that one busy account cannot make every row expensive; the policy's thresholds are far below. A person
 # who files a refund of an order without an account knows of none: then the order's own tries are counted.
 _ATTEMPTS = """case when f.account_ref is not null then (
     select count(*)::integer from (
       (select 1 from refunds.ledger_entries a
-       where a.tenant_id = e.tenant_id and a.account_ref = f.account_ref
+       where a.tenant_id = e.tenant_id and a.channel = e.channel and a.account_ref = f.account_ref
          and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
       union all
       (select 1 from refunds.orders ao join refunds.ledger_entries a
          on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.source = ao.source and a.order_ref = ao.order_ref
            and a.account_ref is null
-       where ao.tenant_id = e.tenant_id and ao.account_ref = f.account_ref
+       where ao.tenant_id = e.tenant_id and ao.channel = e.channel and ao.account_ref = f.account_ref
          and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
     ) as tries)
   when e.escalation is not null and e.order_ref is not null then (
@@ -73,13 +73,13 @@ _ATTEMPTS = """case when f.account_ref is not null then (
 _REFUNDS = """case when f.account_ref is not null then (
     select count(*)::integer from (
       (select 1 from refunds.ledger_entries a
-       where a.tenant_id = e.tenant_id and a.account_ref = f.account_ref and a.status = 'EXECUTED'
+       where a.tenant_id = e.tenant_id and a.channel = e.channel and a.account_ref = f.account_ref and a.status = 'EXECUTED'
          and a.requested_at > e.requested_at - interval '30 days' and a.requested_at <= e.requested_at limit 100)
       union all
       (select 1 from refunds.orders ao join refunds.ledger_entries a
          on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.source = ao.source and a.order_ref = ao.order_ref
            and a.account_ref is null
-       where ao.tenant_id = e.tenant_id and ao.account_ref = f.account_ref and a.status = 'EXECUTED'
+       where ao.tenant_id = e.tenant_id and ao.channel = e.channel and ao.account_ref = f.account_ref and a.status = 'EXECUTED'
          and a.requested_at > e.requested_at - interval '30 days' and a.requested_at <= e.requested_at limit 100)
     ) as paid)
   end"""
@@ -91,10 +91,10 @@ RISK_FACTS: tuple[RiskFact, ...] = (
              sql="o.ordered_at + interval '30 days' < e.requested_at"),
     RiskFact("suspicious_reason", bool, "the customer's words read like an injection, or several accounts use the same ones",
              derive=_suspicious),
-    RiskFact("customer_attempts_24h", int, "how many refunds the account asked for in the 24 hours up to this one, itself "
-             "counted; unknown without an account", sql=_ATTEMPTS),
-    RiskFact("account_refunds_30d", int, "how many refunds the account got in the 30 days up to this one; unknown without an "
-             "account", sql=_REFUNDS),
+    RiskFact("customer_attempts_24h", int, "how many refunds the account asked for in its channel in the 24 hours up to "
+             "this one, itself counted; unknown without an account", sql=_ATTEMPTS),
+    RiskFact("account_refunds_30d", int, "how many refunds the account got in its channel in the 30 days up to this one; "
+             "unknown without an account", sql=_REFUNDS),
 )  # fmt: skip
 
 LEDGER_SAYS = ", ".join(f"'{fact.name}', {fact.sql}" for fact in RISK_FACTS if fact.sql is not None)

@@ -359,6 +359,10 @@ def test_two_shops_with_the_same_invoice_numbers_keep_their_orders_and_refunds_a
         ("south", "536365", "lge_retail_south:C536366", "rf_retail_south:C536366", 700, "EXECUTED"),
         ("", "536365", "lge_retail_C536366", "rf_retail_C536366", 900, "EXECUTED"),
     ]  # fmt: skip
+    # Both number their customers alike too: each has its own.
+    accounts = [("retail-14527",), ("retail-north:14527",), ("retail-south:14527",)]
+    for table in ("orders", "ledger_entries"):
+        assert ledger_fixtures.all(f"select account_ref from refunds.{table} order by account_ref") == accounts
     assert ledger_fixtures.all("select source, executed_minor from refunds.order_budgets order by 2") == [
         ("north", 500), ("south", 700), ("", 900),
     ]  # fmt: skip

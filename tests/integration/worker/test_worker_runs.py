@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -12,6 +13,8 @@ from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, looping, new_row, wait_until
 from worker.refunds.rows import Change, LedgerEvent, LedgerState, OrderFacts
+
+COUNTS = ("customer_attempts_24h", "account_refunds_30d")
 
 
 def entry(fixtures: LedgerFixtures, name: str, columns: str) -> tuple[object, ...]:
@@ -166,6 +169,22 @@ def test_refunds_of_an_account_are_counted_over_thirty_days_when_they_are_paid(
         for k, o in authority.operations.items()
     }
     assert found == {"too_old": 0, "one": 1, "unpaid": 2, "by_order": 2, "now": 2}
+
+
+def test_the_same_account_name_in_another_channel_is_somebody_else(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(*(new_row(f"r{number}", account_ref="1001") for number in range(5)))
+    ledger_fixtures.add(new_row("by_order", account_ref=None, order_ref="o"))
+    ledger_fixtures.ledger.add_orders([OrderFacts("o", datetime.now(UTC), 10_000, "USD", account_ref="1001")])
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    assert set(ledger_fixtures.states().values()) == {"EXECUTED"}
+    ledger_fixtures.add(new_row("private", account_ref="1001", channel="private", scenario="fee"))
+    ledger_fixtures.add(new_row("retail", account_ref="1001"))
+    derived = {name: found.derived for name, found in ledger_fixtures.ledger.facts(["private", "retail"]).items()}
+    counted = {name: [json.loads(said)[count] for count in COUNTS] for name, said in derived.items()}
+    assert counted == {"private": [1, 0], "retail": [7, 6]}
 
 
 def test_a_fact_that_nobody_knows_is_left_out(ledger_fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
