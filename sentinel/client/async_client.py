@@ -11,7 +11,7 @@ from sentinel.client import answers, calls
 from sentinel.client.answers import GuardAnswer, StartReceipt
 from sentinel.client.async_transport import AsyncTransport
 from sentinel.client.calls import PREFIX, CheckQuestion, ClientCall, GuardQuestion, Outcome
-from sentinel.client.errors import ApprovalPending, NoAnswerKind, Unreachable
+from sentinel.client.errors import ApprovalPending, NoAnswerKind, Rejected, Unreachable
 from sentinel.client.transport import call_span
 
 if TYPE_CHECKING:
@@ -112,12 +112,15 @@ class AsyncClient:
         return calls.chosen_agent(given, self.agent_id)
 
     async def _run(self, call: ClientCall[Parsed]) -> Parsed:
-        sent, deadline = call.sent, time.monotonic() + self.timeout_seconds
+        sent, deadline, was_lost = call.sent, time.monotonic() + self.timeout_seconds, False
         for attempt in range(self._retries + 1):
             try:
                 with call_span(call.method, call.path):
-                    return call.read(await self._transport.exchange(call.method, PREFIX + call.path, sent, deadline))
-            except Unreachable as error:
+                    answer = await self._transport.exchange(call.method, PREFIX + call.path, sent, deadline)
+                    was_lost = was_lost or answer.was_sent_before
+                    return call.read(answer)
+            except (Unreachable, Rejected) as error:
+                was_lost = error.may_have_arrived = error.may_have_arrived or was_lost
                 await asyncio.sleep(
                     calls.pause_before_retry(error, attempt, self._retries, deadline - time.monotonic())
                 )

@@ -60,12 +60,17 @@ class AsyncTransport:
         return [link for pool in self._pools.values() for link in iter(pool.take, None)]
 
     async def _exchange(self, request: bytes) -> RawResponse:
+        was_sent = False
         while True:
             if self._closed:
                 raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
             pool = await self._pool()
             kept = pool.take()
-            link = kept or await self._connect()
+            try:
+                link = kept or await self._connect()
+            except Unreachable as error:
+                error.may_have_arrived |= was_sent
+                raise
             try:
                 response = await _send_and_receive(link, request)
             except OSError as error:
@@ -73,13 +78,15 @@ class AsyncTransport:
                 if kept is None:
                     raise Unreachable(NoAnswerKind.BROKEN, describe(error)) from error
                 # The server closed a kept connection meanwhile: our requests are repeatable.
+                was_sent = True
             except BaseException:
                 _abort(link)
                 raise
             else:
                 if not response.is_reusable or self._closed or not pool.give_back(link):
                     _abort(link)
-                return raw_response(response)
+                answer = raw_response(response)
+                return answer._replace(was_sent_before=True) if was_sent else answer
 
     async def _pool(self) -> _Pool:
         loop = asyncio.get_running_loop()

@@ -240,8 +240,10 @@ def client_headers(api_key: str, tenant_id: str | uuid.UUID | None) -> dict[str,
     return headers
 
 
-def pause_before_retry(error: Unreachable, attempt: int, retries: int, left_seconds: float) -> float:
+def pause_before_retry(error: Unreachable | Rejected, attempt: int, retries: int, left_seconds: float) -> float:
     """Seconds until the call may be repeated. Raises the error where it may not, or no time is left for it."""
+    if isinstance(error, Rejected):
+        raise error
     pause = _backoff_seconds(attempt, error)
     if attempt == retries or not _is_retryable(error) or pause + _LEAST_ATTEMPT_SECONDS > left_seconds:
         raise error

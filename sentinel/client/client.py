@@ -210,8 +210,9 @@ class Client:
         """The batch form of a route. Where only the batch itself is refused (no such route, too large), one by one."""
         if len(bodies) == 1:
             return [self._call_in_batch_form(path, bodies[0], parse)]
+        found: list[answers.BatchItem]
         try:
-            found: list[answers.BatchItem] = self._run(
+            found, was_lost = self._tried(
                 ClientCall(
                     "POST", f"{path}/batch", {"requests": bodies}, lambda _, got: readers().batch(got, len(bodies))
                 )
@@ -219,7 +220,7 @@ class Client:
         except Rejected as error:
             if error.status in (401, 403):
                 return [error] * len(bodies)
-            return [self._call_in_batch_form(path, body, parse) for body in bodies]
+            return [self._call_in_batch_form(path, body, parse, error.may_have_arrived) for body in bodies]
         except Unreachable as error:
             return [error] * len(bodies)
         results: list[Parsed | Unreachable | Rejected] = []
@@ -229,25 +230,34 @@ class Client:
                     calls.raise_for_status(one.status, one.body, wait=None)
                 results.append(parse(body, one.body, replayed=one.replayed))
             except (Unreachable, Rejected) as error:
+                error.may_have_arrived |= was_lost
                 results.append(error)
         return results
 
     def _call_in_batch_form(
-        self, path: str, body: dict[str, Any], parse: Callable[..., Parsed]
+        self, path: str, body: dict[str, Any], parse: Callable[..., Parsed], was_lost: bool = False
     ) -> Parsed | Unreachable | Rejected:
         try:
             return self._run(
                 ClientCall("POST", path, body, lambda raw, found: parse(body, found, replayed=raw.replayed))
             )
         except (Unreachable, Rejected) as error:
+            error.may_have_arrived |= was_lost
             return error
 
     def _run(self, call: ClientCall[Parsed]) -> Parsed:
-        sent, deadline = call.sent, time.monotonic() + self.timeout_seconds
+        return self._tried(call)[0]
+
+    def _tried(self, call: ClientCall[Parsed]) -> tuple[Parsed, bool]:
+        """What was answered, and whether a try before it may have arrived too."""
+        sent, deadline, was_lost = call.sent, time.monotonic() + self.timeout_seconds, False
         for attempt in range(self._retries + 1):
             try:
                 with call_span(call.method, call.path):
-                    return call.read(self._transport.exchange(call.method, PREFIX + call.path, sent, deadline))
-            except Unreachable as error:
+                    answer = self._transport.exchange(call.method, PREFIX + call.path, sent, deadline)
+                    was_lost = was_lost or answer.was_sent_before
+                    return call.read(answer), was_lost
+            except (Unreachable, Rejected) as error:
+                was_lost = error.may_have_arrived = error.may_have_arrived or was_lost
                 time.sleep(calls.pause_before_retry(error, attempt, self._retries, deadline - time.monotonic()))
         raise AssertionError("the loop returns or raises")

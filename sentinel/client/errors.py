@@ -37,23 +37,33 @@ class ClientError(Exception):
         self.detail = detail
 
 
+_NOTHING_DONE = (NoAnswerKind.REFUSED, NoAnswerKind.BUSY)
+
+
 class Unreachable(ClientError):
-    """No usable answer. The same call with the same key may be repeated; nothing may be executed on it."""
+    """No usable answer. The same call with the same key may be repeated; nothing may be executed on it.
+
+    `may_have_arrived`: whether the authority may have done what was asked all the same. False where no try of this call was
+    received, or each was put off.
+    """
 
     def __init__(self, kind: NoAnswerKind, detail: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind = kind
+        self.may_have_arrived = kind not in _NOTHING_DONE
         self.retry_after_seconds = retry_after_seconds
 
 
 class Rejected(ClientError):
     """The authority refused the request (a 4xx problem document, RFC 9457). Repeating it unchanged is no use.
 
-    `code` is the last part of the problem's type, e.g. "permit-expired".
+    `code` is the last part of the problem's type, e.g. "permit-expired". `may_have_arrived`: whether an earlier try of the same
+    call, which got no answer, may have been done.
     """
 
     def __init__(self, *, status: int, type: str, title: str, detail: str) -> None:
         super().__init__(f"{status} {title}: {detail}" if title else f"{status} {detail}")
+        self.may_have_arrived = False
         self.status = status
         self.type = type
         self.title = title

@@ -51,14 +51,19 @@ class Transport:
 
         A kept connection that the server closed meanwhile is replaced at once: our requests are repeatable.
         """
-        request = self._endpoint.request(method, path, body)
+        request, was_sent = self._endpoint.request(method, path, body), False
         while True:
             if self._closed:
                 raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
             kept = self._kept()
-            link = kept or self._connect(deadline)
             try:
-                return self._send_and_receive(link, request, deadline)
+                link = kept or self._connect(deadline)
+            except Unreachable as error:
+                error.may_have_arrived |= was_sent
+                raise
+            try:
+                answer = self._send_and_receive(link, request, deadline)
+                return answer._replace(was_sent_before=True) if was_sent else answer
             except TimeoutError as error:
                 link.close()
                 raise Unreachable(NoAnswerKind.TIMEOUT, "no answer in time") from error
@@ -66,6 +71,7 @@ class Transport:
                 link.close()
                 if kept is None or self._closed:
                     raise Unreachable(NoAnswerKind.BROKEN, describe(error)) from error
+                was_sent = True
                 self._drop_idle()
             except BaseException:
                 link.close()
@@ -163,13 +169,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class RawResponse(NamedTuple):
-    """A response, unparsed."""
+    """A response, unparsed. `was_sent_before`: the same request went to a kept connection first, which broke."""
 
     status: int
     content_type: str
     retry_after: str | None
     replayed: bool
     data: bytes
+    was_sent_before: bool = False
 
 
 class Endpoint:

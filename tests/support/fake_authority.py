@@ -90,6 +90,12 @@ class FakeAuthority:
             self._server.server_close()
             thread.join(2)
 
+    def stop_listening(self) -> None:
+        """Whoever connects from now on is refused; what is connected stays so."""
+        assert self._server is not None
+        self._server.shutdown()
+        self._server.server_close()
+
     # Answers
 
     def handle(self, exchange: Exchange) -> None:

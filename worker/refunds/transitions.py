@@ -18,7 +18,7 @@ from typing import TypeGuard
 
 from msgspec.structs import replace
 
-from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
+from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
 from worker.outbound.guard_answers import recorded_decision
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, report_body
@@ -184,8 +184,8 @@ def nothing_started(row: LedgerRow, event: Change | ReleaseLease) -> Change | Re
 
 
 def surely_not_started(error: Unreachable | Rejected) -> bool:
-    """Whether a question that enclosed its start, and failed so, surely started nothing: refused, or never received."""
-    return isinstance(error, Rejected) or error.kind in (NoAnswerKind.REFUSED, NoAnswerKind.BUSY)
+    """Whether a question that enclosed its start, and failed so, surely started nothing: each try was refused, or not received."""
+    return not error.may_have_arrived
 
 
 def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: float = 0.0) -> Change | ReleaseLease:

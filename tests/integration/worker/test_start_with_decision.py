@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 
 import psycopg
@@ -24,13 +25,17 @@ def run(fixtures: LedgerFixtures, authority: FakeAuthority) -> None:
         agent.run_once()
 
 
-def lose_answer(authority: FakeAuthority, key: str) -> None:
-    """The next guard is decided and started, and its answer never arrives."""
+def lose_answer(authority: FakeAuthority, key: str, then: int | str | None = None) -> None:
+    """The next guard is decided and started, and its answer never arrives; those after it get this status, or no connection."""
 
     def misbehave(exchange: Exchange) -> bool:
         if not exchange.path.endswith(GUARD):
             return False
         authority.misbehave = lambda exchange: False
+        if isinstance(then, int):
+            authority.misbehave = always(lambda again: again.problem(then, "still-deciding"), GUARD)
+        elif then is not None:
+            authority.stop_listening()
         authority.lose_answer(exchange)
         assert authority.operations[key].start_id is not None
         return True
@@ -72,6 +77,25 @@ def test_a_start_whose_answer_was_lost_is_found_again_under_its_own_id(
     assert (
         str(ledger_fixtures.one("select start_id from refunds.executions")) == authority.operations["refund:r"].start_id
     )
+
+
+@pytest.mark.parametrize("then", [409, 429, 401, "nobody listens"])
+def test_a_start_whose_answer_was_lost_stays_on_record_whatever_the_next_try_is_told(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, then: int | str
+) -> None:
+    """The client asks again within the same call, and is refused: that says nothing of the try before."""
+    ledger_fixtures.add(new_row("r"))
+    lose_answer(authority, "refund:r", then)
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    stands = "select status, attempts, act_until is not null and start_id is not null from refunds.ledger_entries"
+    assert ledger_fixtures.all(stands) == [("GUARDING", 0, True)]
+    with contextlib.ExitStack() as opened:
+        if then == "nobody listens":
+            opened.enter_context(authority.running())
+        authority.misbehave = lambda exchange: False
+        run(ledger_fixtures, authority)
+    assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("EXECUTED", 1)
 
 
 @pytest.mark.parametrize("encloses", [True, False])

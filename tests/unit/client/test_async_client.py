@@ -21,12 +21,14 @@ from sentinel.client import (
     GuardAnswer,
     KeyConflict,
     NoAnswerKind,
+    Rejected,
     Unreachable,
     async_transport,
     guarded,
 )
 from tests.support.busy import overload
 from tests.support.fake_authority import FakeAuthority
+from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import FAULTS, always
 from tests.support.harness import on_a_loop
 
@@ -97,6 +99,38 @@ def test_a_retry_repeats_the_key_and_gets_the_recorded_decision(authority: FakeA
     authority.misbehave = once
     answer = with_client(authority, ask)
     assert answer.may_start and seen == ["k", "k"] and len(authority.operations) == 1
+
+
+@pytest.mark.parametrize(("retries", "keeps"), [(1, False), (1, True), (0, True)])
+def test_an_error_after_a_lost_try_says_that_the_call_may_have_arrived(retries: int, keeps: bool) -> None:
+    async def use(client: AsyncClient) -> list[bool]:
+        if keeps:
+            assert await client.heartbeat() == "OK"
+        authority.misbehave = always(lambda exchange: (authority.stop_listening(), exchange.hang_up())[1])
+        found = []
+        for _ in range(2):
+            with pytest.raises(Unreachable) as refused:
+                await ask(client)
+            found.append(refused.value.may_have_arrived)
+        return found
+
+    with FakeAuthority().running() as authority:
+        assert with_client(authority, use, timeout_seconds=10, retries=retries) == [True, False]
+
+
+def test_a_refusal_after_a_connection_that_broke_says_so_too(authority: FakeAuthority) -> None:
+    async def use(client: AsyncClient) -> bool:
+        assert await client.heartbeat() == "OK"
+        ways: Iterator[Callable[[Any], None]] = iter([Exchange.hang_up])
+        authority.misbehave = always(lambda exchange: next(ways, refuse)(exchange))
+        with pytest.raises(Rejected) as refused:
+            await ask(client)
+        return refused.value.may_have_arrived
+
+    def refuse(exchange: Exchange) -> None:
+        exchange.problem(401, "unauthenticated")
+
+    assert with_client(authority, use, timeout_seconds=10, retries=0) is True
 
 
 def test_guard_start_report_and_check_are_the_calls_of_the_client(authority: FakeAuthority) -> None:

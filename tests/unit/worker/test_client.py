@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -196,6 +196,46 @@ def test_nobody_listening_is_said_at_once() -> None:
         with Client(url, "key", agent_id="a", retries=0) as client, pytest.raises(Unreachable) as refused:
             client.heartbeat()
     assert refused.value.kind is NoAnswerKind.REFUSED
+
+
+SURELY_NOTHING: dict[str, Callable[[Exchange], None]] = {
+    "429": lambda exchange: exchange.answer(429, {"type": "rate-limited"}),
+    "still deciding": lambda exchange: exchange.problem(409, "still-deciding"),
+    "401": lambda exchange: exchange.problem(401, "unauthenticated"),
+}
+"""Answers after which nothing has happened, where nothing was sent before."""
+
+
+def errors_of(client: Client, questions: int) -> list[bool]:
+    """Of each question of one call, which fails: whether it may have arrived all the same."""
+    found = client.guard_many([
+        {"action": "refund.create", "params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK},
+         "idempotency_key": f"k{number}", "resource": "refund/rf_1"} for number in range(questions)
+    ])  # fmt: skip
+    return [one.may_have_arrived for one in found if isinstance(one, Unreachable | Rejected)]
+
+
+@pytest.mark.parametrize("questions", [1, 3])
+@pytest.mark.parametrize("end", SURELY_NOTHING)
+def test_an_error_after_a_lost_try_says_that_the_call_may_have_arrived(
+    authority: FakeAuthority, client: Client, end: str, questions: int
+) -> None:
+    authority.misbehave = always(SURELY_NOTHING[end])
+    assert errors_of(client, questions) == [False] * questions
+    ways = iter([Exchange.hang_up])
+    authority.misbehave = always(lambda exchange: next(ways, SURELY_NOTHING[end])(exchange))
+    assert errors_of(client, questions) == [True] * questions
+
+
+@pytest.mark.parametrize(("retries", "keeps"), [(1, False), (1, True), (0, True)])
+def test_nobody_listening_any_more_does_not_say_that_nothing_arrived(retries: int, keeps: bool) -> None:
+    """A connection that was kept is replaced within one try: what it was sent may have been read."""
+    with FakeAuthority().running() as authority, Client(authority.url, "key", agent_id="a", retries=retries) as client:
+        if keeps:
+            assert client.heartbeat() == "OK"
+        authority.misbehave = always(lambda exchange: (authority.stop_listening(), exchange.hang_up())[1])
+        assert errors_of(client, 1) == [True]
+        assert errors_of(client, 1) == [False], "nothing of this call was sent"
 
 
 def test_a_server_that_was_restarted_is_noticed_without_an_error() -> None:
