@@ -35,6 +35,7 @@ REFUSALS = {
     "started_elsewhere": "its operation was started by somebody else and may have been paid",
     "settlement_refused": "its start was redeemed; say what happened: `sentinel in-doubt list`",
     "start_in_doubt": "its start may have been redeemed and it may have been paid: `sentinel in-doubt list`",
+    "not_executed": "a person said that it was not executed, which is final: enter it anew",
     "effects_open": "something it began in an outside system is not taken back yet",
 }
 """Why a row stays in ERROR, by the code of `refunds.retry_entries`."""
@@ -49,8 +50,8 @@ REFUSALS = {
 def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, as_json: bool) -> None:
     """Have rows in ERROR tried again, with attempts counted from zero. Exit 1 where a named row was refused.
 
-    A row that may have been paid (executed, started, in doubt, effects open) is refused by the database, and named with
-    the rule that keeps it.
+    A row that may have been paid (executed, started, in doubt, effects open), or of which a person said that it was not
+    executed, is refused by the database, and named with the rule that keeps it.
 
     \b
     Examples:

@@ -66,7 +66,7 @@ class LedgerEvent(StrEnum):
     CUSTOMER_ENDED = "customer_ended"
     """The customer declined, or let the time run out."""
     RETRIED = "retried"
-    """A person had it tried again, with a reason; never where it may have been paid (`refunds.may_have_been_paid`)."""
+    """A person had it tried again, with a reason; never where it may have been paid or never can be (`refunds.may_have_been_paid`)."""
 
 
 _S, _E = LedgerState, LedgerEvent

@@ -140,8 +140,8 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
             # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
             # refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
-        case "already_started" | "completed" if was_not_executed(answer) and row.may_be_started:
-            # A start that a question enclosed: what it would have settled is the execution, and there is none.
+        case "already_started" | "completed" if was_not_executed(answer):
+            # Without a permission on record nothing was settled for it here, whoever started it; and a person says the same.
             return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""

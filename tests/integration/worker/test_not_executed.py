@@ -118,6 +118,7 @@ def test_a_worker_that_is_late_pays_nothing_and_its_row_ends(fixtures: Fixtures,
     assert said.startswith("a person said that this refund was not executed") and "nothing was paid" in said
     events = real.fixtures.all("select event from refunds.ledger_events order by event_id desc limit 1")
     assert events == [("not_executed",)] and outbox_open(fixtures) == 0
+    assert real.fixtures.ledger.retry(None, who="op", why="w") == {"r": "not_executed"}
     assert fixtures.one("select count(*) from refunds.ledger_entries where status = 'ERROR'") == 1
     assert fixtures.broken_invariants() == []
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from sentinel.store.database import WORKER, with_role
 from tests.support.fake_authority import FakeAuthority
@@ -63,6 +64,14 @@ def settlement_refused(fixtures: LedgerFixtures, name: str) -> None:
     assert fixtures.ledger.apply([transitions.after_settlement_refused(row, "op", system="s", reason="closed")])
 
 
+def not_executed(fixtures: LedgerFixtures, name: str) -> None:
+    """A person said so before anything was, of a row whose question enclosed its start."""
+    fixtures.add(new_row(name))
+    row = claimed(fixtures, name)
+    change = transitions.give_up(row, "a person said so", reason=transitions.NOT_EXECUTED)
+    assert fixtures.ledger.apply([replace(change, not_started=True)])
+
+
 def effects_open(fixtures: LedgerFixtures, name: str) -> None:
     row = in_error(fixtures, name)
     fixtures.admin.execute(
@@ -84,15 +93,15 @@ def executed(fixtures: LedgerFixtures, name: str) -> None:
     fixtures.admin.execute("set session_replication_role = origin")
 
 
-PAID_PERHAPS: dict[str, Callable[[LedgerFixtures, str], None]] = {
+STAYS: dict[str, Callable[[LedgerFixtures, str], None]] = {
     "start_in_doubt": started, "started_elsewhere": started_elsewhere, "settlement_refused": settlement_refused,
-    "effects_open": effects_open, "executed": executed,
+    "effects_open": effects_open, "executed": executed, "not_executed": not_executed,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", PAID_PERHAPS)
-def test_what_may_have_been_paid_is_refused_and_says_why(ledger_fixtures: LedgerFixtures, way: str) -> None:
-    PAID_PERHAPS[way](ledger_fixtures, "r")
+@pytest.mark.parametrize("way", STAYS)
+def test_what_may_have_been_paid_or_is_final_is_refused_and_says_why(ledger_fixtures: LedgerFixtures, way: str) -> None:
+    STAYS[way](ledger_fixtures, "r")
     assert ledger_fixtures.state("r") == "ERROR"
     assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": way}
     assert ledger_fixtures.ledger.retry(None, who="op", why="w") == {"r": way}
@@ -100,21 +109,20 @@ def test_what_may_have_been_paid_is_refused_and_says_why(ledger_fixtures: Ledger
     assert ledger_fixtures.one("select count(*) from refunds.retries") == 0
 
 
-@pytest.mark.parametrize("way", PAID_PERHAPS)
+@pytest.mark.parametrize("way", STAYS)
 def test_nobody_gets_round_the_check_by_an_update_of_his_own(ledger_fixtures: LedgerFixtures, way: str) -> None:
     """As the owner of everything, with who and why written down: the table itself refuses."""
-    PAID_PERHAPS[way](ledger_fixtures, "r")
+    STAYS[way](ledger_fixtures, "r")
     write_down(ledger_fixtures, "r")
-    with pytest.raises(
-        psycopg.errors.CheckViolation, match=f"entry r is not tried again: {way}, so it may have been paid"
-    ):
+    why = "which is final" if way == "not_executed" else "so it may have been paid"
+    with pytest.raises(psycopg.errors.CheckViolation, match=f"entry r is not tried again: {way}, {why}"):
         ledger_fixtures.admin.execute(BY_HAND)
 
 
-@pytest.mark.parametrize("way", PAID_PERHAPS)
+@pytest.mark.parametrize("way", STAYS)
 def test_without_that_check_each_would_have_come_back(ledger_fixtures: LedgerFixtures, way: str) -> None:
     """The mutant: a function that sees no payment anywhere."""
-    PAID_PERHAPS[way](ledger_fixtures, "r")
+    STAYS[way](ledger_fixtures, "r")
     ledger_fixtures.admin.execute(
         "create or replace function refunds.may_have_been_paid(e refunds.ledger_entries) returns text language plpgsql stable"
         " as $$ begin return null; end $$"
@@ -217,4 +225,4 @@ def test_the_command_names_each_row_that_stays_and_why(
     everything = run(main, ["retry", "--all-errors", "--reason", "again", "--json"])
     assert everything.exit_code == 0
     assert json.loads(everything.stdout) == {"retried": [], "refused": {"doubt": "start_in_doubt"}}
-    assert {*REFUSALS} == {*PAID_PERHAPS, "no_such_row", "not_in_error"}
+    assert {*REFUSALS} == {*STAYS, "no_such_row", "not_in_error"}

@@ -154,6 +154,14 @@ def test_what_a_person_called_not_executed_stays_unpaid(
     run(ledger_fixtures, authority)
     assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("ERROR", 0)
     assert ledger_fixtures.one("select reason_code from refunds.ledger_entries") == "not_executed"
+    assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": "not_executed"}
+    # One that came back before that was refused is told the same again, and not that somebody else started it.
+    ledger_fixtures.admin.execute("update refunds.ledger_entries set reason_code = null")
+    assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": None}
+    run(ledger_fixtures, authority)
+    assert ledger_fixtures.all("select status, reason_code, budget_part from refunds.ledger_entries") == [
+        ("ERROR", "not_executed", None)
+    ]
 
 
 @pytest.mark.parametrize(("refused_first", "wanted"), [(True, None), (False, "start_in_doubt")])

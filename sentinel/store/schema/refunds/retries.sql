@@ -17,7 +17,7 @@ create table refunds.retries (
 create trigger append_only before update or delete or truncate on refunds.retries
   for each statement execute function refunds.refuse_change();
 
--- Why a row may have been paid, or may yet be paid by what is under way; null where neither can be.
+-- Why a row may have been paid, or may yet be paid by what is under way, or can never be paid any more; null where none of it is so.
 create or replace function refunds.may_have_been_paid(e refunds.ledger_entries) returns text language plpgsql stable
   set search_path = pg_catalog, pg_temp as $$
 begin
@@ -29,6 +29,9 @@ begin
                  where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
                    and f.state not in ('refused', 'compensated')) then 'effects_open'
     when e.budget_part is not null then 'start_in_doubt'                   -- its order's budget still counts it
+    -- A person's word, which the authority holds to for ever; where its system did it all the same, that is for a person again.
+    when e.reason_code = 'not_executed' then case
+      when e.last_event = 'not_executed' or e.act_until is null then 'not_executed' else 'start_in_doubt' end
     -- A start may have been recorded under its id, unless the last permit's start was surely refused, or no question that
     -- enclosed it is without an answer.
     when e.start_id is not null and coalesce((
@@ -48,7 +51,7 @@ begin
 end $$;
 
 -- Rows in ERROR back to NEW, each with who did it and why: those of `entries`, or with null all of them. Per row that was
--- asked for: null, or why it stays. One that may have been paid is refused here and by the trigger of the table too.
+-- asked for: null, or why it stays. One that may have been paid, or never can be, is refused here and by the trigger of the table too.
 create or replace function refunds.retry_entries(tenant uuid, entries text[], who text, why text)
 returns table (ledger_entry_id text, refusal text) language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
