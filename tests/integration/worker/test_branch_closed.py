@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.cli.scratch import listening
+from sentinel.client import Client, NoAnswerKind, Unreachable
 from sentinel.platform.resources import policies_dir
 from tests.support.effects_server import EffectsServer
 from tests.support.fixtures import Fixtures
@@ -164,3 +166,54 @@ def test_a_branch_that_settles_elsewhere_by_now_does_not_speak_for_where_it_was_
     desk.run(2)
     assert desk.stands() == ("ERROR", "not_executed") and not desk.price.done
     assert ("but platform_backend did it" in desk.last_error()) is done
+
+
+# A start that its question enclosed: settled by the execution, in the ledger
+
+
+def shipped(text: str) -> str:
+    return text.replace("settles_to: platform_backend", RETAIL, 1)
+
+
+def outside(text: str) -> str:
+    return text.replace(retail(text), retail(text).replace(RETAIL, "settles_to: platform_backend"))
+
+
+def begin_by_question(desk: Desk) -> None:
+    """The authority permits and starts a row in one, and its answer never arrives."""
+    desk.edit(shipped)
+    desk.ledger.add(new_row("begun", risk=CLEAN))
+    ask = Client.guard_many
+
+    def loses_answers(client: Client, questions: Sequence[Any]) -> list[Any]:
+        ask(client, questions)
+        return [Unreachable(NoAnswerKind.BROKEN, "lost")] * len(questions)
+
+    with patch.object(Client, "guard_many", loses_answers):
+        desk.run()
+    assert desk.stands()[0] == "GUARDING"
+    assert desk.fixtures.one("select status from sentinel.operation_states") == "started"
+
+
+@pytest.mark.parametrize("close", [to_person, removed, outside])
+def test_a_start_that_its_question_enclosed_waits_for_its_route_too(desk: Desk, close: Callable[[str], str]) -> None:
+    begin_by_question(desk)
+    before = desk.routes.read_text()
+    desk.edit(close)
+    desk.run(6)
+    assert desk.stands()[0] == "GUARDING" and desk.ledger.executions() == 0 and not desk.platform.done
+    assert desk.last_error().removeprefix("platform_backend: ").startswith("it was begun")
+    desk.edit(lambda _: before)
+    desk.run()
+    assert desk.stands()[0] == "EXECUTED" and desk.ledger.executions() == 1
+    assert desk.fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("close", [to_person, removed, outside])
+def test_such_a_row_ends_once_a_person_said_that_it_was_not_executed(desk: Desk, close: Callable[[str], str]) -> None:
+    begin_by_question(desk)
+    desk.edit(close)
+    desk.run(2)
+    desk.say_not_executed()
+    desk.run(2)
+    assert desk.stands() == ("ERROR", "not_executed") and desk.ledger.executions() == 0 and not desk.platform.done

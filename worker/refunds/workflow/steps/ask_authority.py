@@ -88,7 +88,7 @@ class AskAuthority:
         here = [context for context in here if context.outcome is None]
         self._ask_all(here)
         # Started by an earlier question whose answer was lost: asked again with its start, so that its receipt comes back.
-        begun = [context for context in here if self._lacks_receipt(context)]
+        begun = [context for context in here if _lacks_receipt(context)]
         for context in begun:
             context.encloses_start = True
         self._fix_questions(begun)
@@ -114,13 +114,6 @@ class AskAuthority:
             return False
         system = self._systems.find(context.settles_in)
         return getattr(system, "settles_in_ledger", False) and self._is_ready(context)
-
-    def _lacks_receipt(self, context: RunContext) -> bool:
-        answer = context.answer
-        return (
-            isinstance(answer, GuardAnswer) and answer.status == "already_started" and answer.start is None
-            and context.row.start_id is not None and self._encloses_start(context)
-        )  # fmt: skip
 
     def _is_ready(self, context: RunContext) -> bool:
         # What settles nowhere may come here from an earlier step.
@@ -205,6 +198,18 @@ class AskAuthority:
             return StepResult({**output, "lifts": reason}, FIRST, tool_used="action/guard")
         context.event = transitions.permit_instead_of_approval(context.row, reason, self._retry_policy)
         return StepResult(output, None, "no person was asked", "action/guard")
+
+
+def _lacks_receipt(context: RunContext) -> bool:
+    """Whether an earlier question of the row may have enclosed the start that the authority has on record.
+
+    The row tells, not its route: that may have been closed since, or settle elsewhere.
+    """
+    answer, row = context.answer, context.row
+    return (
+        isinstance(answer, GuardAnswer) and answer.status == "already_started" and answer.start is None
+        and row.start_id is not None and row.permit_token is None
+    )  # fmt: skip
 
 
 @lru_cache(256)

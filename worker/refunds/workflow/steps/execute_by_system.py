@@ -35,6 +35,10 @@ _NOWHERE = (
     "it was begun, and no route says where it settles by now: it is finished once its route is back, and is in doubt, for a "
     "person, at its deadline"
 )
+_OUTSIDE = (
+    "it was begun where the execution is the effect, and its route settles outside by now: it is finished once that is as it was, "
+    "and is in doubt, for a person, at its deadline"
+)
 
 
 class ExecuteBySystem:
@@ -87,6 +91,10 @@ class ExecuteBySystem:
         if system is None:
             # Begun before its branch was closed. Who closed it did not say that what is under way was not paid.
             context.settled = NoAnswer(_NOWHERE)
+            return
+        if context.permission is not None and not getattr(system, "settles_in_ledger", False):
+            # What came with its start has no permission on record, without which nothing is asked for outside.
+            context.settled = NoAnswer(_OUTSIDE)
             return
         try:
             context.settled = system.settle(context.row, context.row.start_id)
