@@ -107,7 +107,7 @@ class BatchProcessor:
         applied = self._ledger.apply([change for _, change in changes], impossible)
         for context, change in changes:
             if context.row.ledger_entry_id in applied:
-                context.outcome = result_of_change(change, harmless=change.last_error == transitions.ENDED)
+                context.outcome = result_of_change(change, harmless=change.last_error in transitions.HARMLESS)
                 context.report = _report_of(change) or context.report
             elif context.row.ledger_entry_id not in impossible:
                 context.outcome = lease_lost(context.row, change.from_state)

@@ -76,6 +76,11 @@ _OVER_BY = timedelta(seconds=1)
 ENDED = "the worker ended"
 """Why a row was let go although nothing was wrong with it."""
 
+COUNTED_FIRST = "another refund of its order was counted first"
+"""Why a row is put back whose permission was not taken, where nothing stands in its way by now."""
+HARMLESS = frozenset({ENDED, COUNTED_FIRST})
+"""Why a row was put back with which nothing went wrong."""
+
 REFUSED = "settlement_refused"
 """The reason of a row whose settlement was refused for good."""
 
@@ -297,9 +302,9 @@ def after_defect(row: LedgerRow, why: str, retry_policy: RetryPolicy) -> Change 
     return put_back(row, why, retry_policy.pause_seconds(row.attempts), failures=1)
 
 
-def release_at_stop(row: LedgerRow) -> Change | ReleaseLease:
-    """The worker ends: the row is free at once and no attempt is counted. What may have started stays claimed."""
-    return ReleaseLease(row, ENDED, 0.0) if row.may_be_started else put_back(row, ENDED, 0.0, failures=0)
+def let_go(row: LedgerRow, why: str) -> Change | ReleaseLease:
+    """Nothing is wrong with the row (`HARMLESS`): it is free at once and no attempt is counted. What may have started stays claimed."""
+    return ReleaseLease(row, why, 0.0) if row.may_be_started else put_back(row, why, 0.0, failures=0)
 
 
 def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryPolicy) -> Change:

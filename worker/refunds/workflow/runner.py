@@ -216,6 +216,8 @@ class RunContext:
     """The last answer to a guard of this run."""
     not_taken: Escalation | None = None
     """Why the permission was not taken: the order's budget has no room for it, or another row has taken the order."""
+    counted_first: bool = False
+    """Whether the permission was not taken, and nothing stands in its way by now: another refund of the order was counted before it."""
     encloses_start: bool = False
     """Whether the question starts what it permits."""
     permission: Change | None = None

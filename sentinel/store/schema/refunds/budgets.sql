@@ -47,6 +47,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   wanted text[];
+  one record;
+  left_minor bigint;                                                       -- of the order, for those that come after
 begin
   wanted := array(
     select e.ledger_entry_id from refunds.ledger_entries e
@@ -60,29 +62,29 @@ begin
     select e.tenant_id, e.channel, e.source, e.order_ref from refunds.ledger_entries e
     where e.tenant_id = tenant and e.ledger_entry_id = any (wanted))
   order by b.tenant_id, b.channel, b.source, b.order_ref for update;
-  return query
-  with asked as (
-    select e.ledger_entry_id, e.budget_part, e.start_id, e.currency = b.currency as same_currency, c.event,
+  for one in
+    select e.ledger_entry_id, e.budget_part, e.start_id, e.amount_minor, e.currency = b.currency as same_currency, c.event,
       coalesce(c.unknown_lifted, false) as lifted, b.paid_minor, b.uncounted_entries, b.beyond_minor,
       b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor as room,
-      e.amount_minor, e.channel, e.source, e.order_ref, e.created_at
+      row_number() over (partition by e.channel, e.source, e.order_ref order by e.created_at, e.ledger_entry_id) = 1 as is_first
     from jsonb_to_recordset(changes) as c (ledger_entry_id text, event text, unknown_lifted boolean)
     join refunds.ledger_entries e on e.tenant_id = tenant and e.ledger_entry_id = c.ledger_entry_id
     join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
     where e.ledger_entry_id = any (wanted)
-  ), summed as (
-    -- What could never pass alone does not stand in the way of what could.
-    select a.*, sum(case when a.budget_part is null and a.same_currency and a.amount_minor <= a.room then a.amount_minor else 0 end)
-      over (partition by a.channel, a.source, a.order_ref order by a.created_at, a.ledger_entry_id) as upto
-    from asked a
-  )
-  select s.ledger_entry_id, coalesce(case
-    -- What has been begun is seen through: its amount is counted already, and it may have been paid.
-    when s.budget_part is not null then s.start_id is not null or s.same_currency and s.beyond_minor = 0
-    when not s.same_currency then false
-    when s.paid_minor is null then s.lifted and s.event = 'allowed'
-    else (s.uncounted_entries = 0 or s.lifted) and s.amount_minor <= s.room and s.upto <= s.room end, false)
-  from summed s;
+    order by e.channel, e.source, e.order_ref, e.created_at, e.ledger_entry_id
+  loop
+    if one.is_first then left_minor := one.room; end if;
+    ledger_entry_id := one.ledger_entry_id;
+    fits := coalesce(case
+      -- What has been begun is seen through: its amount is counted already, and it may have been paid.
+      when one.budget_part is not null then one.start_id is not null or one.same_currency and one.beyond_minor = 0
+      when not one.same_currency then false
+      when one.paid_minor is null then one.lifted and one.event = 'allowed'
+      else (one.uncounted_entries = 0 or one.lifted) and one.amount_minor <= left_minor end, false);
+    -- What does not fit does not stand in the way of what does.
+    if fits and one.budget_part is null then left_minor := left_minor - one.amount_minor; end if;
+    return next;
+  end loop;
 end $$;
 
 -- Where an entry's amount stands after a change of its status. A part is taken with a permission or a question to a person,

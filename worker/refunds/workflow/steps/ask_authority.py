@@ -172,7 +172,7 @@ class AskAuthority:
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
         context.answer, context.escalation = None, None
         if isinstance(answer, Stopped):
-            context.event = transitions.nothing_started(row, transitions.release_at_stop(row))
+            context.event = transitions.nothing_started(row, transitions.let_go(row, transitions.ENDED))
             return StepResult({"worker": "ending"})
         if not isinstance(answer, GuardAnswer):
             context.event = transitions.nothing_started(

@@ -75,7 +75,7 @@ class KillSwitch:
     def run(self, context: RunContext) -> StepResult:
         """Halts first, then each switch of the route with its canary."""
         if context.switches_error is not None and self._stopping.is_set():
-            context.event, context.switches_error = transitions.release_at_stop(context.row), None
+            context.event, context.switches_error = transitions.let_go(context.row, transitions.ENDED), None
             return StepResult({"worker": "ending"})
         if context.switches_error is not None:
             context.event = transitions.after_no_answer(context.row, context.switches_error, self._retry_policy)

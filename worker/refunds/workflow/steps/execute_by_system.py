@@ -68,7 +68,10 @@ class ExecuteBySystem:
         ]
         fresh = [context for context in waiting if context.event is not None and self._may_start(context)]
         # Called again after it raised: what was recorded then is not recorded twice.
-        recorded = [each for each in waiting if each.event is None and each.not_taken is None and each.defect is None]
+        recorded = [
+            each for each in waiting
+            if each.event is None and each.not_taken is None and not each.counted_first and each.defect is None
+        ]  # fmt: skip
         self._start([*recorded, *(self._record_allowed(fresh) if fresh else [])])
         started = [each for each in contexts if isinstance(each.started, StartReceipt) and each.settled is None]
         # What settles by the execution settles here and now; outside systems are asked several at a time.
@@ -124,7 +127,8 @@ class ExecuteBySystem:
                 context.defect = f"the database refused it: {impossible[context.row.ledger_entry_id]}"
                 continue
             if not isinstance(change, Change) or start_id is None:
-                context.outcome = lease_lost(context.row, LedgerState.GUARDING)
+                # Or its claim was lost, and then it is not put back either: that is fenced by the epoch too.
+                context.counted_first = True
                 continue
             context.not_taken = None
             # The stored start id counts, not the proposed one: it may be an earlier holder's.
@@ -167,6 +171,9 @@ class ExecuteBySystem:
             # Another row of this order was quicker: the permit is given back with the question to a person.
             context.event = None
             return StepResult({"order": "taken"}, StepName.TRANSFER_TO_HUMAN, context.not_taken)
+        if context.counted_first:
+            context.event = transitions.let_go(row, transitions.COUNTED_FIRST)
+            return StepResult({"order": "counted another first"})
         if context.started is None:
             # Became unready after the decision: the permit is given back with the question to a person.
             context.event = None
