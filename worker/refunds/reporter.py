@@ -92,9 +92,9 @@ _LOOKED_AT_ONCE = 32
 class InDoubtPoller:
     """Asks what became of refunds in doubt, so that their amounts are released or stay with the order.
 
-    The row's own guard request is repeated, which changes nothing there. An amount is released only when the authority has it
-    on record that a person decided "not executed": an agent's report of an error releases nothing. For one tenant's ledger.
-    Thread-safe; `look` raises `LedgerUnavailable`.
+    The row's own guard request is repeated; where nothing was started and the permit ran out, that takes out another one, once. An
+    amount is released only when the authority has it on record that a person decided "not executed", or that nothing was ever
+    started: an agent's report of an error releases nothing. For one tenant's ledger. Thread-safe; `look` raises `LedgerUnavailable`.
     """
 
     def __init__(self, ledger: Ledger, client: Client, routes: Routes) -> None:
@@ -106,9 +106,8 @@ class InDoubtPoller:
         rows = [self._routes.as_asked(row) for row in self._ledger.in_doubt()]
         for start in range(0, len(rows), _LOOKED_AT_ONCE):
             part = rows[start : start + _LOOKED_AT_ONCE]
-            settled += self._ledger.settle_in_doubt(
-                _outcomes(part, self._client.guard_many([_question(r) for r in part]))
-            )
+            answers = self._client.guard_many([_question(r) for r in part])
+            settled += self._ledger.settle_in_doubt({**never_started(part, answers), **_outcomes(part, answers)})
         return settled
 
 
@@ -125,6 +124,20 @@ def _outcomes(
         elif (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None):
             found[row.ledger_entry_id] = True
     return found
+
+
+def never_started(
+    rows: Sequence[LedgerRow], answers: Sequence[GuardAnswer | Unreachable | Rejected]
+) -> dict[str, bool]:
+    """id → whether a person paid it back elsewhere, for those whose operation was never started, and which no person is asked about.
+
+    Nothing can start them any more: their rows are in ERROR, and whoever held one before may write down no effect and no execution.
+    """
+    return {
+        row.ledger_entry_id: answer.reason_code == "handled_by_person"
+        for row, answer in zip(rows, answers, strict=True)
+        if isinstance(answer, GuardAnswer) and answer.status in ("allowed", "approved", "denied", "expired")
+    }
 
 
 def _question(row: LedgerRow) -> GuardQuestion:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 
 import pytest
 
 from sentinel.authority.approvals import resolve_approval
+from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.scratch import listening
 from sentinel.client import Client, NoAnswerKind, Unreachable
@@ -16,7 +18,7 @@ from sentinel.platform.resources import policies_dir
 from tests.integration.worker.test_not_executed import outside, say_not_executed, time_passes
 from tests.support.effects_server import InMemory
 from tests.support.fixtures import AGENT, Fixtures
-from tests.support.harness import actor, digest_of
+from tests.support.harness import actor, digest_of, let_permits_expire
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.workflow_fixtures import Shop
 from worker.refunds.build import load_routes
@@ -153,6 +155,35 @@ def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
         assert parts(shop) == (0, 0, 60_00, 0, 0) and shop.stands("third")[2] == Escalation.ORDER_OVERDRAWN
     else:
         assert parts(shop) == (0, 60_00, 0, 0, 0) and shop.stands("third")[0] == "EXECUTED"
+    assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("ran_out", [False, True], ids=["its permit is open", "its permit ran out"])
+def test_a_doubt_about_what_was_never_started_is_let_go_and_asked_about_no_more(
+    shop: Shop, fixtures: Fixtures, ran_out: bool
+) -> None:
+    """Its workers died before they asked for the start, until the row had no attempts left."""
+    ordered(shop, 100_00)
+    with patch.object(Client, "start_many", side_effect=RuntimeError("it dies here")):
+        asks(shop, "first", 60_00)
+    assert shop.stands("first")[0] == "ALLOWED"
+    fixtures.admin.execute("update refunds.ledger_entries set attempts = 99")
+    shop.fixtures.make_due()
+    shop.run()
+    assert shop.stands("first")[0] == "ERROR" and parts(shop) == (0, 0, 0, 60_00, 0)
+    assert list_in_doubt(fixtures.console_pool, fixtures.tenant_id) == [], "there nobody can be asked about it"
+    if ran_out:
+        let_permits_expire(fixtures)
+    with Client(shop.url, fixtures.key, agent_id="retail-refund-agent") as client:
+        assert poller(shop, client).look() == ["first"] and parts(shop) == (0, 0, 0, 0, 0)
+        with patch.object(Client, "guard_many", side_effect=AssertionError("nothing is asked about any more")):
+            assert poller(shop, client).look() == []
+    # What the question left out there is over with its permit: the refund itself may be entered anew.
+    let_permits_expire(fixtures)
+    run_housekeeping(fixtures.authority.pool, 0)
+    shop.fixtures.add(new_row("anew", 60_00, refund_id="rf_first", order_ref="o", account_ref="acct_first", risk=CLEAN))
+    shop.run()
+    assert shop.stands("anew")[0] == "EXECUTED" and parts(shop) == (0, 60_00, 0, 0, 0)
     assert fixtures.broken_invariants() == []
 
 

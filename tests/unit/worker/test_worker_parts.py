@@ -18,6 +18,7 @@ from worker.critic.readings import is_suspicious
 from worker.diagrams import ledger_states
 from worker.refunds import transitions
 from worker.refunds.concurrency import CircuitBreaker
+from worker.refunds.reporter import never_started
 from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import (
     TERMINAL,
@@ -313,3 +314,16 @@ def test_between_two_tries_nothing_is_claimed() -> None:
     breaker = CircuitBreaker(5.0, 60.0)
     breaker.note(answered=0, unanswered=1, detail="t")
     assert breaker.claimable(64) == 0
+
+
+@pytest.mark.parametrize(("said", "wanted"), [
+    (answer("allowed"), False), (answer("approved", "APPROVAL_REQUIRED"), False), (answer("denied", "DENY"), False),
+    (answer("denied", "DENY", reason_code="handled_by_person"), True), (answer("expired", "APPROVAL_REQUIRED"), False),
+    (answer("pending", "APPROVAL_REQUIRED", approval_id="a"), None), (answer("already_started"), None),
+    (answer("completed"), None), (silence(), None), (rejected(403, "forbidden"), None),
+])  # fmt: skip
+def test_what_was_never_started_is_no_doubt_and_counts_only_where_a_person_handled_it(
+    said: GuardAnswer | Unreachable | Rejected, wanted: bool | None
+) -> None:
+    """A person who is still asked may handle it; what was started is for a person's word."""
+    assert never_started([row()], [said]) == ({} if wanted is None else {"r": wanted})
