@@ -374,7 +374,8 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) 
     select from refunds.orders o
     where o.tenant_id = e.tenant_id and o.channel = e.channel and o.source = e.source and o.order_ref = e.order_ref)
 """
-# A second import of the same order changes nothing; a corrected one replaces what it says and keeps what it leaves out.
+# A second import of the same order changes nothing; a corrected one replaces what it says and keeps what it leaves out, but for
+# amounts of another currency: as numbers of the new one they were never told.
 ADD_ORDERS = """
 insert into refunds.orders as o (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency, delivered_at,
   shipping_fee_minor, item_paid_minor, price_now_minor, note, payment_ref)
@@ -387,9 +388,9 @@ on conflict (tenant_id, channel, source, order_ref) do update set
   account_ref = coalesce(excluded.account_ref, o.account_ref),
   ordered_at = excluded.ordered_at, paid_minor = excluded.paid_minor, currency = excluded.currency,
   delivered_at = coalesce(excluded.delivered_at, o.delivered_at),
-  shipping_fee_minor = coalesce(excluded.shipping_fee_minor, o.shipping_fee_minor),
-  item_paid_minor = coalesce(excluded.item_paid_minor, o.item_paid_minor),
-  price_now_minor = coalesce(excluded.price_now_minor, o.price_now_minor),
+  shipping_fee_minor = coalesce(excluded.shipping_fee_minor, case when o.currency = excluded.currency then o.shipping_fee_minor end),
+  item_paid_minor = coalesce(excluded.item_paid_minor, case when o.currency = excluded.currency then o.item_paid_minor end),
+  price_now_minor = coalesce(excluded.price_now_minor, case when o.currency = excluded.currency then o.price_now_minor end),
   note = coalesce(excluded.note, o.note), payment_ref = coalesce(excluded.payment_ref, o.payment_ref), recorded_at = clock_timestamp()
 where (o.ordered_at, o.paid_minor, o.currency) is distinct from (excluded.ordered_at, excluded.paid_minor, excluded.currency)
    or coalesce(excluded.account_ref <> o.account_ref, excluded.account_ref is not null)

@@ -12,8 +12,10 @@ import pytest
 
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, new_row
+from tests.support.workflow_fixtures import SECRETS
 from worker.refunds.facts_file import read_facts, store_facts
 from worker.refunds.rows import OrderFacts
+from worker.refunds.workflow.graph import Escalation
 
 AT = datetime.now(UTC) - timedelta(days=2)
 FULL = OrderFacts(
@@ -59,6 +61,25 @@ def test_an_optional_fact_that_is_told_anew_replaces_the_old_one(ledger_fixtures
         assert ledger_fixtures.ledger.add_orders([correct(FULL, **{name: value})]) == {"o"}
         assert kept(ledger_fixtures)[name] == value
         assert ledger_fixtures.ledger.add_orders([correct(FULL, **{name: value})]) == set()
+
+
+def test_amounts_of_another_currency_are_not_kept_as_numbers_of_the_new_one(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """Told in yen by mistake, 490 of them are no 4.90."""
+    ledger_fixtures.ledger.add_orders([correct(FULL, currency="JPY", channel="private")])
+    corrected = correct(FULL, channel="private", shipping_fee_minor=None, item_paid_minor=None, price_now_minor=None)
+    assert ledger_fixtures.ledger.add_orders([corrected]) == {"o"}
+    assert kept(ledger_fixtures) == {name: getattr(corrected, name) for name in OPTIONAL}
+    fee = {"channel": "private", "scenario": "fee", "account_ref": "acct_owner"}
+    ledger_fixtures.add(new_row("fee", 490, order_ref="o", **fee))
+    with ledger_fixtures.agent(authority.url, confirm_secrets=SECRETS, notifier="log") as agent:
+        agent.run_once()
+    assert ledger_fixtures.all("select waiting_for, reason_code from refunds.ledger_entries") == [
+        ("operator", Escalation.FEE_NOT_CHARGED)
+    ]
+    assert ledger_fixtures.ledger.add_orders([correct(corrected, price_now_minor=3)]) == {"o"}
+    assert kept(ledger_fixtures)["price_now_minor"] == 3
 
 
 def test_a_correction_that_leaves_the_owner_out_pays_no_stranger(
