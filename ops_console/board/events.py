@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Protocol
@@ -35,6 +36,15 @@ class LiveEvent:
     def policy(self) -> str:
         """The name of the policy that decided, where it can be shown, else ""."""
         return self._published[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one look at the feed found: published decisions, how many there are besides, and the position looked through to."""
+
+    events: list[LiveEvent]
+    left_out: int
+    position: int
 
 
 class BoardHalt(Protocol):

@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
-from ops_console.board.events import LiveEvent
+from ops_console.board.events import LiveEvent, Looked
 from sentinel.core.errors import SentinelError, TooManyStreams
 
 POLL_SECONDS = 0.25
@@ -28,14 +28,14 @@ _FAILURE_SECONDS = 1.0
 
 
 class Hub:
-    """`read_after(position, limit)` gives the latest published decisions oldest first, and how many there are besides;
-    `read_newest(limit)` newest first, `read_status()` what each agent does.
+    """`read_after(position, limit)` gives the latest published decisions oldest first, `read_newest(limit)` newest first,
+    each with how far it looked; `read_status()` what each agent does.
     """
 
     def __init__(
         self,
-        read_after: Callable[[int, int], tuple[list[LiveEvent], int]],
-        read_newest: Callable[[int], list[LiveEvent]],
+        read_after: Callable[[int, int], Looked],
+        read_newest: Callable[[int], Looked],
         *,
         read_status: Callable[[], dict[str, str]] = dict,
         max_viewers: int,
@@ -53,7 +53,8 @@ class Hub:
         self._lock = threading.Lock()
         # A row and how many were counted up to it. Every public row behind `_floor` and up to `_position` is here or counted.
         self._rows: deque[tuple[LiveEvent, int]] = deque(maxlen=KEPT)
-        self._floor = self._floor_count = self._position = self._count = 0
+        # `_looked` is where reading goes on: what was looked through and is not shown is not looked through again.
+        self._floor = self._floor_count = self._position = self._count = self._looked = 0
         self._may_read, self._read_at = float(CATCH_UP), 0.0
         self._reader: threading.Thread | None = None
         self.viewers = 0
@@ -107,9 +108,10 @@ class Hub:
             seen = floor_count if len(missed) == len(kept) else counts[-len(missed) - 1]
             given = missed[-CATCH_UP:]
             return given, latest, max(0, latest[1] - seen - len(given)) if last_seen < latest[0] else 0
-        newest = self._read_newest(CATCH_UP)[::-1]
+        looked = self._read_newest(CATCH_UP)
+        newest = looked.events[::-1]
         # Not `last_seen`: a position that was never handed out must not become where anybody reads from.
-        latest = newest[-1].position if newest else 0, self._start_reader(newest)
+        latest = newest[-1].position if newest else 0, self._start_reader(newest, looked.position)
         return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), latest, 0
 
     def since(self, position: int) -> list[LiveEvent]:
@@ -120,14 +122,16 @@ class Hub:
     def keep_reading(self) -> None:
         """Start the reader again if it died; it goes on where it was."""
         if not self._is_reading():
-            self._start_reader(None)
+            self._start_reader(None, 0)
 
     def _is_reading(self) -> bool:
         reader = self._reader
         return reader is not None and reader.is_alive()
 
-    def _start_reader(self, newest: list[LiveEvent] | None) -> int:
-        """Begin behind `newest`, the latest rows oldest first; None goes on where the last reader was. The count of `latest`."""
+    def _start_reader(self, newest: list[LiveEvent] | None, looked: int) -> int:
+        """Begin behind `newest`, the latest rows up to the position `looked`, oldest first; None goes on where the last
+        reader was. The count of `latest`.
+        """
         with self._lock:
             if self._is_reading():
                 return self._count
@@ -138,7 +142,7 @@ class Hub:
                 is_cut = len(newest) == CATCH_UP
                 self._floor = newest[0].position if is_cut else 0
                 self._floor_count = self._count - len(newest) + is_cut
-                self._position = newest[-1].position if newest else 0
+                self._position, self._looked = newest[-1].position if newest else 0, looked
             self._reader = threading.Thread(target=self._read, name="live-feed", daemon=True)
             self._reader.start()
             return self._count
@@ -149,18 +153,16 @@ class Hub:
                 if self.viewers == 0 or self._stopping():
                     self._reader = None
                     return
-                position = self._position
+                position = self._looked
             try:
-                rows, left_out = self._read_after(position, self._allowed())
+                found = self._read_after(position, self._allowed())
+                self._keep(found)
                 self._tell(self._read_status())
             except SentinelError:
                 self._tell(None)
                 time.sleep(_FAILURE_SECONDS)
                 continue
-            if rows:
-                self._may_read -= len(rows)
-                self._keep(rows, left_out)
-            time.sleep(FLOOD_SECONDS if left_out else POLL_SECONDS)
+            time.sleep(FLOOD_SECONDS if found.left_out else POLL_SECONDS)
 
     def _allowed(self) -> int:
         """How many decisions may be read now: `CATCH_UP` in a burst, `READ_PER_SECOND` for long."""
@@ -174,17 +176,21 @@ class Hub:
             self.status = status
             self.on_news()
 
-    def _keep(self, rows: list[LiveEvent], left_out: int = 0) -> None:
-        """Keep rows, before which so many others were counted and not read."""
+    def _keep(self, looked: Looked) -> None:
+        """Keep what one look found: rows, before which so many others were counted and not read."""
         with self._lock:
-            self._count += left_out
-            for row in rows:
-                if len(self._rows) == KEPT:
-                    self._floor, self._floor_count = self._rows[0][0].position, self._rows[0][1]
-                self._count += 1
-                self._rows.append((row, self._count))
-            self._position = rows[-1].position
-        self.on_news()
+            self._looked = looked.position
+            self._may_read -= len(looked.events)
+            if looked.events:
+                self._count += looked.left_out
+                for row in looked.events:
+                    if len(self._rows) == KEPT:
+                        self._floor, self._floor_count = self._rows[0][0].position, self._rows[0][1]
+                    self._count += 1
+                    self._rows.append((row, self._count))
+                self._position = looked.events[-1].position
+        if looked.events:
+            self.on_news()
 
 
 def _behind(rows: list[LiveEvent], position: int) -> list[LiveEvent]:

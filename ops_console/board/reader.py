@@ -9,13 +9,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from ops_console.board.agents import PublicAgents
-from ops_console.board.events import LiveEvent, agent_status, policy_label
-from ops_console.board.figures import Counts
+from ops_console.board.events import LiveEvent, Looked, agent_status, policy_label
+from ops_console.board.figures import DAY, Counts
+from ops_console.board.latest import Latest
 from sentinel.authority import feed
 from sentinel.authority.public_ids import record_of
 from sentinel.authority.tenants import public_tenants
@@ -32,7 +33,9 @@ _REMEMBER_ACTIONS_SECONDS = 60.0
 _LOOKED_AT = 200
 _AT_ONCE = 20
 _SPREAD = 4
-"""How many positions are looked through for each decision that is wanted: starts and reports have some too."""
+"""How many positions are looked through first for each decision that is wanted: starts and reports have some too."""
+STEP, MOST_LOOKED = 20_000, 100_000
+"""How many positions one statement looks through, and one look: agents that are not shown decide as often as they like."""
 
 
 class Remembered:
@@ -63,51 +66,6 @@ class Agent:
     last: LiveEvent | None
 
 
-class Latest:
-    """The newest decision of each agent that was seen, so that each look reads only what came since. For one tenant at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tenant_id: uuid.UUID | None = None
-        self._position = 0
-        self._by_agent: dict[str, feed.FeedRow] = {}
-
-    def is_of(self, tenant_id: uuid.UUID) -> bool:
-        """Whether this is the tenant whose rows are kept."""
-        return self._tenant_id == tenant_id
-
-    def position_of(self, tenant_id: uuid.UUID) -> int:
-        """The position up to which this tenant's rows were read; 0 for another tenant."""
-        with self._lock:
-            return self._position if self._tenant_id == tenant_id else 0
-
-    def begin(self, tenant_id: uuid.UUID, rows: list[feed.FeedRow], position: int) -> None:
-        """Begin with a tenant: the latest rows of its agents up to `position`."""
-        with self._lock:
-            self._tenant_id, self._position, self._by_agent = tenant_id, position, {}
-            self._put(rows)
-
-    def add(self, tenant_id: uuid.UUID, after: int, rows: list[feed.FeedRow], position: int) -> None:
-        """The newest rows of all agents that decided behind `after` and up to `position`."""
-        with self._lock:
-            if self._tenant_id == tenant_id:
-                self._put(rows)
-                if after <= self._position:
-                    self._position = max(self._position, position)
-
-    def rows(self, tenant_id: uuid.UUID) -> list[feed.FeedRow]:
-        """One row of each agent, newest first."""
-        with self._lock:
-            known = self._by_agent.values() if self._tenant_id == tenant_id else ()
-            return sorted(known, key=lambda row: -row.position)
-
-    def _put(self, rows: list[feed.FeedRow]) -> None:
-        for row in rows:
-            known = self._by_agent.get(row.agent_id)
-            if known is None or known.position < row.position:
-                self._by_agent[row.agent_id] = row
-
-
 class Board:
     """The tenant shown, its published decisions and its agents.
 
@@ -130,8 +88,13 @@ class Board:
         self._answers = Remembered(_REMEMBER_BOARD_SECONDS)
         known = Remembered(_REMEMBER_ACTIONS_SECONDS)
         self.publisher = Publisher(ids, lambda digest: known.get(digest, lambda: actions_of(digest)))
-        self.counts = Counts(self._before, lambda: feed.head(self.pool, self._tenant_id), self._counted)
+        self.counts = Counts(
+            lambda moment: self._before(self._tenant_id, moment),
+            lambda: feed.head(self.pool, self._tenant_id),
+            self._counted,
+        )
         self._latest = Latest()
+        self._kept: dict[int, tuple[uuid.UUID, int, list[feed.FeedRow]]] = {}
 
     def tenant(self) -> tuple[uuid.UUID, str]:
         """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
@@ -145,31 +108,26 @@ class Board:
         return named[0] if len(named) == 1 else (NOBODY, DEFAULT_PUBLIC_TENANT)
 
     def newest(self, limit: int) -> list[LiveEvent]:
-        """The latest public decisions, newest first."""
-        found: list[LiveEvent] = self._answers.get(limit, lambda: self.ask_newest(limit))
+        """The latest public decisions, newest first: as many as stand among `MOST_LOOKED` positions of the newest one."""
+        found: list[LiveEvent] = self._answers.get(limit, lambda: self.ask_newest(limit).events)
         return found
 
-    def ask_newest(self, limit: int) -> list[LiveEvent]:
+    def ask_newest(self, limit: int) -> Looked:
         """The same, asked now."""
-        return [self._published(row) for row in self._newest(self._tenant_id, limit)]
+        tenant_id = self._tenant_id
+        rows, position = self._newest(tenant_id, limit)
+        return Looked([self._published(row) for row in rows], 0, position)
 
-    def after(self, position: int, limit: int) -> tuple[list[LiveEvent], int]:
+    def after(self, position: int, limit: int) -> Looked:
         """At most `limit` public decisions behind a position, the latest, oldest first; and how many there are besides.
 
-        Costs a count, and bodies of at most `limit` decisions and one of each agent that is not among them.
+        Looks through at most `MOST_LOOKED` positions. Costs a count of them, and bodies of at most `limit` decisions and one
+        of each agent that is not among them.
         """
         tenant_id = self._tenant_id
-        counts = feed.count_by_agent(self.pool, tenant_id, self._agents.ids, position)
-        if not counts:
-            return [], 0
-        last = max(one.newest for one in counts)
-        above = max(position, last - _SPREAD * limit)
-        rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit, above=above, up_to=last)[::-1]
-        shown = {row.agent_id for row in rows}
-        missing = sorted(one.newest for one in counts if one.agent_id not in shown)[-_LOOKED_AT:]
-        others = feed.at(self.pool, tenant_id, self._agents.ids, missing) if missing else []
-        self._latest.add(tenant_id, position, [*others, *rows], last)
-        return [self._published(row) for row in rows], sum(one.decisions for one in counts) - len(rows)
+        head = feed.head(self.pool, tenant_id, above=position)
+        rows, left_out, looked_to = self._after(tenant_id, position, limit, min(head, position + MOST_LOOKED))
+        return Looked([self._published(row) for row in rows], left_out, looked_to)
 
     def proof(self, proof_id: str) -> PublicFields:
         """The public proof pack of that name, of an agent that is shown. Raises `NotFound`."""
@@ -208,20 +166,67 @@ class Board:
 
         return LiveEvent(row.position, row.occurred_at, publish)
 
-    def _newest(self, tenant_id: uuid.UUID, limit: int) -> list[feed.FeedRow]:
-        """The latest rows, newest first: near the newest that was seen, and only where those are few, anywhere."""
-        above = max(0, self._latest.position_of(tenant_id) - _SPREAD * limit)
-        rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit, above=above)
-        if len(rows) < limit and above:
-            rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit)
+    def _newest(self, tenant_id: uuid.UUID, limit: int) -> tuple[list[feed.FeedRow], int]:
+        """The latest rows, newest first, and the position up to which there is no newer one; read once while that is so."""
+        self._look(tenant_id)
+        newest, position = self._latest.newest_of(tenant_id)
+        kept = self._kept.get(limit)
+        if kept is None or kept[:2] != (tenant_id, newest):
+            rows = self._latest_rows(tenant_id, limit, max(0, newest - MOST_LOOKED), newest)
+            kept = self._kept[limit] = (tenant_id, newest, rows)
+        return kept[2], position
+
+    def _latest_rows(self, tenant_id: uuid.UUID, limit: int, down_to: int, up_to: int) -> list[feed.FeedRow]:
+        """The latest rows in a range of the feed, newest first: near its end, and only where those are few, before it."""
+        rows: list[feed.FeedRow] = []
+        step = _SPREAD * limit
+        while up_to > down_to and len(rows) < limit:
+            above = max(down_to, up_to - step)
+            rows += feed.newest(self.pool, tenant_id, self._agents.ids, limit - len(rows), above=above, up_to=up_to)
+            up_to, step = above, min(STEP, 4 * step)
         return rows
+
+    def _after(
+        self, tenant_id: uuid.UUID, position: int, limit: int, up_to: int
+    ) -> tuple[list[feed.FeedRow], int, int]:
+        """Rows behind a position as `after` gives them, how many there are besides, and `up_to`; what they say is remembered."""
+        counts = self._counted_by_agent(tenant_id, position, up_to)
+        rows: list[feed.FeedRow] = []
+        others: list[feed.FeedRow] = []
+        if counts:
+            last = max(one.newest for one in counts.values())
+            above = max(position, last - _SPREAD * limit)
+            rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit, above=above, up_to=last)[::-1]
+            shown = {row.agent_id for row in rows}
+            missing = sorted(one.newest for agent_id, one in counts.items() if agent_id not in shown)[-_LOOKED_AT:]
+            others = feed.at(self.pool, tenant_id, self._agents.ids, missing) if missing else []
+        self._latest.add(tenant_id, position, [*others, *rows], up_to)
+        return rows, sum(one.decisions for one in counts.values()) - len(rows), up_to
+
+    def _counted_by_agent(self, tenant_id: uuid.UUID, after: int, up_to: int) -> dict[str, feed.AgentCount]:
+        found: dict[str, feed.AgentCount] = {}
+        while after < up_to:
+            end = min(up_to, after + STEP)
+            for one in feed.count_by_agent(self.pool, tenant_id, self._agents.ids, after, end):
+                before = found[one.agent_id].decisions if one.agent_id in found else 0
+                found[one.agent_id] = replace(one, decisions=before + one.decisions)
+            after = end
+        return found
+
+    def _look(self, tenant_id: uuid.UUID) -> None:
+        """Look at what came since the last look; begin anew where that is more than one look looks through."""
+        position = self._latest.position_of(tenant_id)
+        if self._latest.is_of(tenant_id):
+            head = feed.head(self.pool, tenant_id, above=position)
+            if head - position <= MOST_LOOKED:
+                self._after(tenant_id, position, _AT_ONCE, head)
+                self._seek(tenant_id, STEP)
+                return
+        self._begin(tenant_id)
 
     def _ask_latest(self) -> dict[str, tuple[str, LiveEvent | None]]:
         tenant_id = self._tenant_id
-        if self._latest.is_of(tenant_id):
-            self.after(self._latest.position_of(tenant_id), _AT_ONCE)
-        else:
-            self._begin(tenant_id)
+        self._look(tenant_id)
         found: dict[str, tuple[str, LiveEvent | None]] = {}
         for row in self._latest.rows(tenant_id):
             name = self._agents.name(row.agent_id) or self.publisher.agent(tenant_id, row.agent_id, row.is_bound)
@@ -232,21 +237,35 @@ class Board:
         return found
 
     def _begin(self, tenant_id: uuid.UUID) -> None:
-        """Look at what was decided before: among the latest, and for each agent with a name that is not there, once."""
-        rows = feed.newest(self.pool, tenant_id, self._agents.ids, _LOOKED_AT)
-        known = {row.agent_id for row in rows}
-        others = [
-            feed.latest_decision_of(self.pool, tenant_id, agent_id) for agent_id in self._agents.named.keys() - known
-        ]
-        earlier = [row for row in others if row is not None]
-        self._latest.begin(
-            tenant_id, [*earlier, *rows[::-1]], max((row.position for row in [*earlier, *rows]), default=0)
-        )
+        """Look at what was decided before: at the latest, and for each agent with a name that is not there, further back.
 
-    def _before(self, moment: datetime) -> int:
+        That ends where the last look began, else a day back, and is done in steps.
+        """
+        before, head = self._latest.position_of(tenant_id), feed.head(self.pool, tenant_id)
+        down_to = max(before, head - MOST_LOOKED)
+        rows = self._latest_rows(tenant_id, _LOOKED_AT, down_to, head)
+        missing = self._agents.named.keys() - {row.agent_id for row in rows}
+        if missing:
+            down_to = max(before, min(down_to, self._before(tenant_id, datetime.now(UTC) - DAY)))
+        self._latest.begin(tenant_id, rows, head, sought=missing, down_to=down_to)
+        self._seek(tenant_id, MOST_LOOKED)
+
+    def _seek(self, tenant_id: uuid.UUID, most: int) -> None:
+        """Look through so many positions more for the newest decisions of agents with a name that were not found yet."""
+        sought, back, end = self._latest.sought(tenant_id)
+        down_to = max(end, back - most)
+        while sought and back > down_to:
+            above = max(down_to, back - STEP)
+            counts = feed.count_by_agent(self.pool, tenant_id, sorted(sought), above, back)
+            found = [one.newest for one in counts]
+            rows = feed.at(self.pool, tenant_id, self._agents.ids, found) if found else []
+            self._latest.add_sought(tenant_id, rows, above)
+            sought, back = sought - {one.agent_id for one in counts}, above
+
+    def _before(self, tenant_id: uuid.UUID, moment: datetime) -> int:
         """The position before the first decision since `moment`."""
-        newest = feed.head(self.pool, self._tenant_id)
-        first = feed.first_since(self.pool, self._tenant_id, moment)
+        newest = feed.head(self.pool, tenant_id)
+        first = feed.first_since(self.pool, tenant_id, moment)
         return newest if first is None else first - 1
 
     def _counted(self, after: int, up_to: int) -> list[feed.MinuteCount]:

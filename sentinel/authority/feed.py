@@ -77,7 +77,7 @@ order by position desc limit %(limit)s
 """).fill(columns=_COLUMNS, whose=_WHOSE)
 BY_AGENT = SqlTemplate("""
 select agent_id, count(*) as decisions, max(position) as newest from sentinel.public_feed
-where {whose} and position > %(after)s group by agent_id
+where {whose} and position > %(after)s and position <= %(up_to)s group by agent_id
 """).fill(whose=_WHOSE)
 AT = SqlTemplate("""
 select {columns} from sentinel.public_feed where {whose} and position = any(%(positions)s::bigint[]) order by position
@@ -85,7 +85,10 @@ select {columns} from sentinel.public_feed where {whose} and position = any(%(po
 AFTER = SqlTemplate("""
 select {columns} from sentinel.public_feed where {whose} and position > %(after)s order by position limit %(limit)s
 """).fill(columns=_COLUMNS, whose=_WHOSE)
-HEAD = "select position from sentinel.public_feed where tenant_id = %(tenant_id)s order by position desc limit 1"
+HEAD = """
+select position from sentinel.public_feed where tenant_id = %(tenant_id)s and position > %(above)s
+order by position desc limit 1
+"""
 LATEST_OF_AGENT = SqlTemplate("""
 select {columns} from sentinel.public_feed where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
 order by position desc limit 1
@@ -123,9 +126,12 @@ def newest(
     return all_rows(pool, FeedRow, NEWEST, fields)
 
 
-def count_by_agent(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, after: int) -> list[AgentCount]:
-    """How many decisions each agent made behind a position. Reads no bodies."""
-    return all_rows(pool, AgentCount, BY_AGENT, {"tenant_id": tenant_id, "agents": agents, "after": after})
+def count_by_agent(
+    pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, after: int, up_to: int
+) -> list[AgentCount]:
+    """How many decisions each agent made behind `after` and up to a position. Reads no bodies."""
+    fields = {"tenant_id": tenant_id, "agents": agents, "after": after, "up_to": up_to}
+    return all_rows(pool, AgentCount, BY_AGENT, fields)
 
 
 def at(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, positions: list[int]) -> list[FeedRow]:
@@ -138,9 +144,9 @@ def after(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, position: 
     return all_rows(pool, FeedRow, AFTER, {"tenant_id": tenant_id, "agents": agents, "after": position, "limit": limit})
 
 
-def head(pool: Pool, tenant_id: uuid.UUID) -> int:
-    """The position of the newest decision, 0 when there is none."""
-    return int(scalar(pool, HEAD, {"tenant_id": tenant_id}) or 0)
+def head(pool: Pool, tenant_id: uuid.UUID, above: int = 0) -> int:
+    """The position of the newest decision, `above` when there is none behind it."""
+    return int(scalar(pool, HEAD, {"tenant_id": tenant_id, "above": above}) or above)
 
 
 def latest_decision_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> FeedRow | None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ops_console.board import hub, stream
-from ops_console.board.events import LiveEvent
+from ops_console.board.events import LiveEvent, Looked
 from ops_console.board.hub import Hub
 from ops_console.board.stream import Pace, Stream
 from sentinel.core.errors import EngineUnavailable, TooManyStreams
@@ -34,14 +34,17 @@ class Airing:
         self.stops = False
         self.hub = Hub(
             self.read_after,
-            lambda most: self.rows[::-1][:most], read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
+            lambda most: Looked(self.rows[::-1][:most], 0, self.head()), read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
         )  # fmt: skip
         self.stream = Stream(self.hub, headers={}, **how)
 
-    def read_after(self, after: int, most: int) -> tuple[list[LiveEvent], int]:
+    def head(self) -> int:
+        return self.rows[-1].position if self.rows else 0
+
+    def read_after(self, after: int, most: int) -> Looked:
         found = [one for one in self.rows if one.position > after]
         self.most_read = max(self.most_read, len(found[-most:]))
-        return found[-most:], len(found) - len(found[-most:])
+        return Looked(found[-most:], len(found) - len(found[-most:]), max(after, self.head()))
 
     def read_status(self) -> dict[str, str]:
         if self.status is None:
@@ -233,7 +236,8 @@ def test_who_fell_behind_what_is_kept_gets_the_latest_and_is_told_how_many_were_
     airing.happen(1)
     with airing.view(1) as viewer:
         # All at once, so that none of them was shown before the oldest was no longer kept.
-        airing.hub._keep([LiveEvent(one, NOW, partial(airing.shown, one)) for one in range(2, 2 * hub.KEPT + 2)])
+        rows = [LiveEvent(one, NOW, partial(airing.shown, one)) for one in range(2, 2 * hub.KEPT + 2)]
+        airing.hub._keep(Looked(rows, 0, rows[-1].position))
         airing.happen(*range(2, 2 * hub.KEPT + 2))
         text = ""
         while f"id: {2 * hub.KEPT + 1}\n" not in text:

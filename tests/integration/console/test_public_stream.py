@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ops_console.board.events import Looked
 from ops_console.board.stream import PATH
 from sentinel.core.errors import TooManyStreams
 from tests.support.streaming import Loop, Viewer
@@ -82,9 +83,9 @@ def test_the_board_reads_the_latest_decisions_and_counts_the_others(fixtures: An
     made = [str(fixtures.guard("10.00").decision_event_id) for _ in range(5)]
     fixtures.publish()
     board = fixtures.app().flask.extensions["console"].board
-    rows, left_out = board.after(0, 2)
-    assert ([one.fields["event_id"] for one in rows], left_out) == (made[-2:], 3)
-    assert board.after(rows[-1].position, 2) == ([], 0)
+    looked = board.after(0, 2)
+    assert ([one.fields["event_id"] for one in looked.events], looked.left_out) == (made[-2:], 3)
+    assert board.after(looked.position, 2) == Looked([], 0, looked.position)
 
 
 def test_many_viewers_cost_one_reader(fixtures: Any, loop: Loop) -> None:

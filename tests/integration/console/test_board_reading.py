@@ -1,0 +1,205 @@
+"""How the public board reads the feed: a bounded part at each look, whatever agents that are not shown do."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from ops_console.board import reader
+from ops_console.board.agents import parse_public_agents
+from ops_console.board.hub import Hub
+from ops_console.board.reader import MOST_LOOKED, STEP, Board
+from sentinel.authority import feed
+from sentinel.authority.feed import AgentCount, FeedRow
+from sentinel.authority.tenants import PublicTenant
+from sentinel.core.errors import EngineUnavailable
+from tests.acceptance.places import eventually
+
+SHOWN, OTHER = "retail-refund-agent", "order-review"
+TENANT = uuid.UUID(int=7)
+
+
+class LongFeed:
+    """A feed in memory of which only the decisions of agents that are not `OTHER` are kept; says how much of it was looked through."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: dict[int, FeedRow] = {}
+        self.newest_position = 0
+        self.ranges: list[int] = []
+        self.fails = False
+        for name in ("head", "newest", "count_by_agent", "at", "first_since", "halts"):
+            monkeypatch.setattr(feed, name, getattr(self, name))
+        monkeypatch.setattr(reader, "public_tenants", lambda pool: [PublicTenant(TENANT, "public-demo")])
+
+    def board(self, agents: str = f"{SHOWN}=refund:refunds") -> Board:
+        pool: Any = None
+        ids: Callable[[], Any] = lambda: None  # noqa: E731
+        made = Board(pool, "", parse_public_agents(agents), ids=ids, actions_of=lambda _: ())
+        made._answers._seconds = 0.0
+        return made
+
+    def decide(self, agent_id: str = SHOWN, ago: timedelta = timedelta(0)) -> int:
+        self.newest_position += 1
+        moment = datetime.now(UTC) - ago
+        body = '{"decision":"ALLOW"}'
+        self.rows[self.newest_position] = FeedRow(self.newest_position, uuid.uuid4(), agent_id, True, body, moment)
+        return self.newest_position
+
+    def others_decide(self, times: int) -> None:
+        self.newest_position += times
+
+    def looked_through(self) -> int:
+        """How many positions since this was asked last."""
+        found, self.ranges = sum(self.ranges), []
+        return found
+
+    def head(self, pool: Any, tenant_id: uuid.UUID, above: int = 0) -> int:
+        return max(above, self.newest_position)
+
+    def newest(self, pool: Any, tenant_id: uuid.UUID, agents: Any, limit: int, *, above: int, up_to: int) -> Any:
+        self.look(up_to - above)
+        return [self.rows[one] for one in sorted(self.rows, reverse=True) if above < one <= up_to and self.is_of(one, agents)][:limit]  # fmt: skip
+
+    def count_by_agent(self, pool: Any, tenant_id: uuid.UUID, agents: Any, after: int, up_to: int) -> Any:
+        self.look(up_to - after)
+        found = [self.rows[one] for one in self.rows if after < one <= up_to and self.is_of(one, agents)]
+        counts, newest = Counter(one.agent_id for one in found), {one.agent_id: one.position for one in found}
+        return [AgentCount(agent_id, decisions, newest[agent_id]) for agent_id, decisions in counts.items()]
+
+    def at(self, pool: Any, tenant_id: uuid.UUID, agents: Any, positions: list[int]) -> Any:
+        return [self.rows[one] for one in sorted(positions)]
+
+    def first_since(self, pool: Any, tenant_id: uuid.UUID, moment: datetime) -> int | None:
+        return min((one for one in self.rows if self.rows[one].occurred_at >= moment), default=None)
+
+    def halts(self, pool: Any, tenant_id: uuid.UUID) -> Any:
+        return []
+
+    def look(self, positions: int) -> None:
+        assert positions <= STEP, "one statement looks through a bounded part"
+        self.ranges.append(positions)
+        if self.fails:
+            raise EngineUnavailable("it took too long")
+
+    def is_of(self, position: int, agents: list[str] | None) -> bool:
+        return agents is None or self.rows[position].agent_id in agents
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> LongFeed:
+    return LongFeed(monkeypatch)
+
+
+def last_of(board: Board, name: str = "refund") -> int | None:
+    """The position of an agent's newest decision as the board shows it."""
+    (found,) = [one for one in board.agents() if one.name == name]
+    return found.last.position if found.last else None
+
+
+def test_a_look_reads_what_is_new_however_long_the_shown_agents_are_quiet(long: LongFeed) -> None:
+    board = long.board()
+    shown = long.decide()
+    assert last_of(board) == shown
+    for _ in range(20):
+        long.others_decide(50_000)
+        long.looked_through()
+        assert last_of(board) == shown
+        assert [one.position for one in board.newest(50)] == [shown]
+        assert long.looked_through() <= 50_000 + 2 * STEP
+    assert last_of(board) == shown
+    assert [one.position for one in board.newest(50)] == [shown]
+    assert long.looked_through() == 0
+
+
+def test_a_board_that_nobody_looked_at_begins_with_the_latest_and_finds_what_it_missed(long: LongFeed) -> None:
+    board = long.board()
+    long.decide()
+    assert last_of(board) == 1
+    long.others_decide(500_000)
+    missed = long.decide()
+    long.others_decide(900_000)
+    found = []
+    for _ in range(60):
+        long.looked_through()
+        found.append(last_of(board))
+        assert long.looked_through() <= 2 * MOST_LOOKED
+    assert found[0] == 1, "what is known stays until something newer is found"
+    assert found[-1] == missed
+    long.looked_through()
+    last_of(board)
+    assert long.looked_through() == 0
+
+
+def test_a_named_agent_that_never_decided_costs_no_look_through_the_whole_feed(long: LongFeed) -> None:
+    long.others_decide(5_000_000)
+    board = long.board()
+    assert (last_of(board), board.newest(50)) == (None, [])
+    assert long.looked_through() <= 3 * MOST_LOOKED
+    shown = long.decide()
+    assert (last_of(board), [one.position for one in board.newest(50)]) == (shown, [shown])
+
+
+def test_a_look_that_took_too_long_does_not_make_the_next_one_longer(long: LongFeed) -> None:
+    board = long.board()
+    shown = long.decide()
+    assert last_of(board) == shown
+    long.fails = True
+    for _ in range(10):
+        long.others_decide(100_000)
+        with pytest.raises(EngineUnavailable):
+            board.agents()
+    long.fails = False
+    long.looked_through()
+    assert last_of(board) == shown
+    assert long.looked_through() <= 2 * MOST_LOOKED
+
+
+def test_the_stream_counts_each_decision_in_bounded_parts_and_goes_on_behind_what_it_looked_through(
+    long: LongFeed,
+) -> None:
+    board = long.board()
+    asked: list[tuple[int, int]] = []
+
+    def after(position: int, limit: int) -> Any:
+        asked.append((position, long.newest_position))
+        return board.after(position, limit)
+
+    hub = Hub(after, board.ask_newest, max_viewers=1, most_of_address=1)
+    first = long.decide()
+    hub.join("192.0.2.1")
+    try:
+        events, (at, _), _ = hub.come(None)
+        assert ([one.position for one in events], at) == ([first], first)
+        long.others_decide(3 * MOST_LOOKED)
+        last = long.decide()
+        assert eventually(lambda: hub.latest == (last, 2), within=20)
+        assert [one.position for one in hub.since(first)] == [last]
+        assert eventually(lambda: asked[-1][0] == long.newest_position, within=20)
+    finally:
+        hub.leave("192.0.2.1")
+    long.looked_through()
+    time.sleep(0.3)
+    assert long.looked_through() == 0
+
+
+def test_what_stands_between_two_public_decisions_is_looked_through_once(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "STEP", 4)
+    monkeypatch.setattr(reader, "MOST_LOOKED", 10)
+    made = [str(fixtures.guard("10.00").decision_event_id) for _ in range(3)]
+    fixtures.publish()
+    with psycopg.connect(fixtures.url, autocommit=True) as connection:
+        (head,) = connection.execute("select max(position) from sentinel.feed").fetchone() or (0,)
+    board = fixtures.app().flask.extensions["console"].board
+    assert [one.fields["event_id"] for one in board.newest(50)] == made[::-1]
+    assert board.ask_newest(50).position == head
+    looked = board.after(0, 2)
+    assert ([one.fields["event_id"] for one in looked.events], looked.left_out, looked.position) == (made[-2:], 1, head)
