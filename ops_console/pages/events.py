@@ -17,7 +17,7 @@ from flask import Blueprint, Response, request
 from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
-from ops_console.read_models.events import KINDS, EventFilter, EventRow, all_events, events_page
+from ops_console.read_models.events import KINDS, EventFilter, EventRow, EventsOfFile, events_page
 from sentinel.authority.halts import known_targets
 from sentinel.authority.public_ids import look_up_public_id
 from sentinel.core.errors import InvalidInput, NotFound
@@ -29,11 +29,11 @@ ADDRESS = "/ops/events"
 PAGE_SIZE = 50
 MOST_EXPORTED = 20_000
 """How many rows one CSV file has at most, so that no download holds a thread of the console for long: it is some tens of megabytes,
-which are in memory until its reader has them. Who wants more asks for the time before the last row."""
+which are in memory until its reader has them. A file that ends before the log does names the event behind which the next one begins."""
 COLUMNS = (
     "position", "occurred_at", "kind", "agent_id", "operation_id", "amount_minor", "currency", "event_id", "hash", "body",
 )  # fmt: skip
-_FIELDS = ("kind", "agent", "operation", "since", "until")
+_FIELDS = ("kind", "agent", "operation", "since", "until", "behind")
 _KIND = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
 
 
@@ -49,28 +49,41 @@ def routes(pages: Blueprint, context: Context) -> None:
 
     @pages.get("/events/export.csv")
     def events_export() -> Response:
-        wanted = dataclasses.replace(_wanted(context), before=None)
-        rows = all_events(context.pool, actor().tenant_id, wanted, most=MOST_EXPORTED)
-        name = f"sentinel-events-{datetime.now(UTC):%Y-%m-%d}.csv"
+        wanted = dataclasses.replace(_wanted(context), before=_id("behind"))
+        rows = EventsOfFile(context.pool, actor().tenant_id, wanted, most=MOST_EXPORTED)
+        body = b"".join(_encoded(csv_lines(COLUMNS, map(_cells, rows))))
         # Not to be opened in this origin, nor taken for anything but a file.
         return Response(
-            _encoded(csv_lines(COLUMNS, map(_cells, rows))), content_type="text/csv; charset=utf-8; header=present",
-            headers={"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"},
+            body, content_type="text/csv; charset=utf-8; header=present",
+            headers={"Cache-Control": "no-store", **_continued(rows.before)},
         )  # fmt: skip
+
+
+def _continued(before: uuid.UUID | None) -> dict[str, str]:
+    """The file's name, which says behind which event the next file begins, and that file's address for programs."""
+    behind = f"-continues-behind-{before}" if before else ""
+    name = f"sentinel-events-{datetime.now(UTC):%Y-%m-%d}{behind}.csv"
+    following = urlencode({**_given(), "behind": before}) if before else ""
+    link = {"Link": f'<{ADDRESS}/export.csv?{following}>; rel="next"'} if before else {}
+    return {"Content-Disposition": f'attachment; filename="{name}"', **link}
+
+
+def _given() -> dict[str, str]:
+    """The filter as it is in the query string."""
+    return {name: request.args[name] for name in _FIELDS if request.args.get(name)}
 
 
 def _page(context: Context, wanted: EventFilter, refused: shell.Refused | None = None) -> Response:
     tenant_id = actor().tenant_id
     found = None if refused else events_page(context.pool, tenant_id, wanted, limit=PAGE_SIZE)
-    given = {name: request.args.get(name, "") for name in _FIELDS}
-    query = {name: value for name, value in given.items() if value}
+    query = _given()
     further = found.before if found is not None else None
     return shell.page(
-        context, "events.html", title="Events", refused=refused, given=given,
+        context, "events.html", title="Events", refused=refused, given={name: query.get(name, "") for name in _FIELDS},
         found=found, kinds=KINDS, most=MOST_EXPORTED, filtered=bool(query),
         agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
         export=f"{ADDRESS}/export.csv?{urlencode(query)}", newest=f"{ADDRESS}?{urlencode(query)}",
-        is_first=wanted.before is None,
+        is_first=not request.args.get("before"),
         older=f"{ADDRESS}?{urlencode({**query, 'before': further})}" if further else None,
     )  # fmt: skip
 
@@ -82,8 +95,9 @@ def _wanted(context: Context) -> EventFilter:
         raise InvalidInput.of("kind", "is no kind of event")
     if agent is not None:
         check_identifier(agent, "agent", 128)
+    cursors = [one for one in (_id("before"), _id("behind")) if one is not None]
     wanted = EventFilter(
-        kind=kind, agent_id=agent, since=_moment("since"), until=_moment("until"), before=_id("before")
+        kind=kind, agent_id=agent, since=_moment("since"), until=_moment("until"), before=min(cursors, default=None)
     )
     public_id = (request.args.get("operation") or "").strip()
     if is_public_id(public_id) or event_of_proof(public_id):

@@ -22,6 +22,8 @@ from sentinel.store.tables import EVENTS, FEED, LIMIT, OPERATIONS, STATES, sql_t
 
 LOOKED_AT = 20_000
 """How many events one page looks through for those that fit."""
+MOST_PAGES = 50
+"""How many pages a file is read by: a filter that fits little ends it before the log does."""
 COMMON = ("decision", "start", "outcome")
 """Kinds that come with every operation; the others are few and have an index (`schema/authority/events.sql`)."""
 KINDS = (
@@ -145,16 +147,27 @@ def events_page(pool: Pool, tenant_id: uuid.UUID, wanted: EventFilter, *, limit:
     return EventPage(found, looked_to, searching=looked_to is not None)
 
 
-def all_events(pool: Pool, tenant_id: uuid.UUID, wanted: EventFilter, *, most: int) -> Iterator[EventRow]:
-    """At most `most` events that fit, newest first, a batch in memory at a time; each batch is a question of its own."""
-    left = most
-    while left > 0:
-        page = events_page(pool, tenant_id, wanted, limit=min(left, 1000))
-        yield from page.events
-        left -= len(page.events)
-        if page.before is None:
-            return
-        wanted = replace(wanted, before=page.before)
+class EventsOfFile:
+    """The events of one file: at most `most` that fit, newest first, iterated once, a batch in memory at a time.
+
+    Ends after `MOST_PAGES` pages too, however few fit. Once iterated, `before` is the cursor of the next file, None at the
+    log's end.
+    """
+
+    def __init__(self, pool: Pool, tenant_id: uuid.UUID, wanted: EventFilter, *, most: int) -> None:
+        self._pool, self._tenant_id, self._wanted, self._most = pool, tenant_id, wanted, most
+        self.before: uuid.UUID | None = None
+
+    def __iter__(self) -> Iterator[EventRow]:
+        left, wanted = self._most, self._wanted
+        for _ in range(MOST_PAGES):
+            page = events_page(self._pool, self._tenant_id, wanted, limit=min(left, 1000))
+            yield from page.events
+            left -= len(page.events)
+            self.before = page.before
+            if page.before is None or left == 0:
+                return
+            wanted = replace(wanted, before=page.before)
 
 
 def events_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, *, limit: int = 200) -> list[EventRow]:

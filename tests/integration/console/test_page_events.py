@@ -122,6 +122,52 @@ def test_the_export_is_complete_inert_and_proves_its_bodies(log: Any, monkeypatc
     assert halts.count(',"halt_set",') == 2
 
 
+def file_of(answer: Any) -> tuple[list[str], str | None]:
+    """The ids of a file's events, and the one behind which its name says that the next file begins."""
+    assert answer.status_code == 200
+    rows = csv.DictReader(StringIO(answer.get_data(as_text=True), newline=""), strict=True)
+    behind = re.search(r'-continues-behind-([0-9a-f-]{36})\.csv"$', answer.headers["Content-Disposition"])
+    assert ("Link" in answer.headers) == (behind is not None)
+    return [row["event_id"] for row in rows], behind[1] if behind else None
+
+
+def test_files_that_continue_each_other_hold_every_event_once(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = "2026-05-04T12:00:00Z"
+    for _ in range(6):
+        log.sql(EVENT.replace("clock_timestamp()", f"'{moment}'"), log.tenant_id, new_id(), "start", "one-batch", "x")
+    monkeypatch.setattr(page, "MOST_EXPORTED", 4)
+    vic, agent = log.browser("vic", "viewer"), "select event_id::text from sentinel.events where agent_id = 'one-batch'"
+    every = [row[0] for row in log.sql(f"{agent} order by event_id desc")]
+    first, behind = file_of(vic.get("/ops/events/export.csv?agent=one-batch"))
+    shown_behind = vic.get(f"/ops/events?agent=one-batch&behind={behind}")
+    assert len(shown(shown_behind)) == 2
+    export = re.search(r'href="([^"]+)" download', shown_behind.get_data(as_text=True))
+    assert export is not None
+    second, ended = file_of(vic.get(export[1].replace("&amp;", "&")))
+    assert (first + second, ended) == (every, None)
+    following = re.fullmatch(
+        r'<([^>]+)>; rel="next"', vic.get("/ops/events/export.csv?agent=one-batch").headers["Link"]
+    )
+    assert following is not None and file_of(vic.get(following[1])) == (second, None)
+    assert vic.get("/ops/events/export.csv?behind=7").status_code == 400
+
+
+def test_a_file_of_a_filter_that_fits_nothing_looks_through_a_bounded_part_of_the_log(
+    log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(store, "LOOKED_AT", 2)
+    monkeypatch.setattr(store, "MOST_PAGES", 3)
+    real = store.events_page
+    monkeypatch.setattr(store, "events_page", lambda *given, **named: asked.append(1) or real(*given, **named))
+    vic = log.browser("vic", "viewer")
+    found, behind = file_of(vic.get("/ops/events/export.csv?agent=nobody"))
+    assert (found, len(asked)) == ([], 3) and behind is not None
+    for _ in range(2):
+        found, behind = file_of(vic.get(f"/ops/events/export.csv?agent=nobody&behind={behind}"))
+    assert (found, behind, len(asked)) == ([], None, 7), "the files after it go on where it ended"
+
+
 FORMULAS = (
     "x;=1+1;y",
     "; =1+1",
