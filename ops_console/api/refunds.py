@@ -35,6 +35,8 @@ from sentinel.core.proof import REDACTION
 from sentinel.platform.http.openapi import documented
 
 DEFAULT_AGENT = "retail-refund-agent"
+_LOOKED_THROUGH = 20_000
+"""Positions of the feed, for what an agent decided last where no worker of it says."""
 _FACT = re.compile(r"[a-z0-9_]{1,40}")
 """The name of a risk fact; its value is a flag or a count. Anything else that was handed in may be a customer's words."""
 
@@ -85,12 +87,11 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 
 def _agent_status(context: Context, tenant_id: uuid.UUID, agent_id: str) -> dict[str, Any]:
     worker = refund_views.last_worker(context.ledger, tenant_id, agent_id)
-    by_status = {one.status: one for one in refund_views.counts(context.ledger, tenant_id, agent_id)}
+    by_status = refund_views.counts(context.ledger, tenant_id, agent_id)
     reports = refund_views.outbox_lag(context.ledger, tenant_id)
-    waiting = by_status.get("NEW")
     action, decision = (worker.last_action, worker.last_decision) if worker is not None else (None, None)
     if decision is None:
-        latest = feed.latest_decision_of(context.pool, tenant_id, agent_id)
+        latest = feed.latest_decision_of(context.pool, tenant_id, agent_id, among=_LOOKED_THROUGH)
         pack = json.loads(latest.body) if latest is not None else {}
         action, decision = pack.get("action"), pack.get("decision")
     return {
@@ -100,9 +101,10 @@ def _agent_status(context: Context, tenant_id: uuid.UUID, agent_id: str) -> dict
         "last_action": action,
         "last_decision": decision,
         "redaction_status": REDACTION,
-        "counts": {name: by_status[name].entries if name in by_status else 0 for name in refund_views.STATUSES},
+        "counts": {name: by_status[name].entries for name in refund_views.STATUSES},
+        "at_least": [name for name in refund_views.STATUSES if not by_status[name].is_all],
         "lag": {
-            "oldest_new_seconds": round(waiting.oldest_seconds, 1) if waiting is not None else 0,
+            "oldest_new_seconds": round(by_status["NEW"].oldest_seconds, 1),
             "open_reports": reports.open_reports,
             "oldest_report_seconds": round(reports.oldest_seconds, 1),
         },

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from psycopg.sql import Literal
+
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.sql_template import SqlTemplate
 
 STATUSES = ("NEW", "GUARDING", "ALLOWED", "APPROVAL_REQUIRED", "DENIED", "EXECUTED", "ERROR")
 WORKER_SILENT_SECONDS = 30
+MOST_LOOKED_AT = 10_000
+"""How many entries of each status are looked at to count an agent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +52,14 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class StatusCount:
-    """How many entries are in a status, and the oldest one's age in seconds."""
+    """How many entries are in a status, of those that were looked at, and the oldest one's age in seconds.
+
+    `is_all` is False where the status has more entries than were looked at.
+    """
 
     status: str
     entries: int
+    is_all: bool
     oldest_seconds: float
 
 
@@ -83,11 +92,36 @@ class Answer:
     result: dict[str, Any] | None
 
 
-COUNTS = """
-select status, count(*)::integer as entries,
-       extract(epoch from clock_timestamp() - min(created_at))::double precision as oldest_seconds
-from refunds.ledger_entries where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s group by status
+# Each status is looked at up to a bound, whosever its entries are; what waits, in the order in which it is due. What is
+# executed has one execution, by which its entries are looked up one by one: no plan looks through the ledger.
+_COUNT = SqlTemplate("""
+select {status} as status, least(count(*) filter (where agent_id = %(agent_id)s), %(most)s)::integer as entries, count(*) <= %(most)s as is_all,
+  coalesce(extract(epoch from clock_timestamp() - min(created_at) filter (where agent_id = %(agent_id)s)), 0)::double precision as oldest_seconds
+from ({entries}) looked
+""")
+_ENTRIES = """
+select agent_id, created_at from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = {status} limit %(most)s + 1
 """
+_ENTRIES_BY_STATUS = {
+    "NEW": """
+select agent_id, created_at from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'NEW'
+order by next_attempt_at, ledger_entry_id limit %(most)s + 1
+""",
+    "EXECUTED": """
+select e.agent_id, e.created_at
+from (select ledger_entry_id from refunds.executions where tenant_id = %(tenant_id)s limit %(most)s + 1) x
+  cross join lateral (select agent_id, created_at from refunds.ledger_entries
+                      where tenant_id = %(tenant_id)s and ledger_entry_id = x.ledger_entry_id limit 1) e
+""",
+}
+
+
+def _count(status: str) -> str:
+    entries = _ENTRIES_BY_STATUS.get(status) or SqlTemplate(_ENTRIES).fill(status=Literal(status))
+    return _COUNT.fill(status=Literal(status), entries=entries)
+
+
+COUNTS = " union all ".join(_count(status) for status in STATUSES)
 LAST_WORKER = """
 select worker_id, mode, status, last_action, last_decision, last_seen_at,
        last_seen_at < clock_timestamp() - make_interval(secs => %(silent_seconds)s) as silent
@@ -119,9 +153,10 @@ where tenant_id = %(tenant_id)s and request_id = %(request_id)s and finished_at 
 """
 
 
-def counts(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> list[StatusCount]:
-    """Entries of an agent per status; a status without entries is not listed."""
-    return all_rows(pool, StatusCount, COUNTS, {"tenant_id": tenant_id, "agent_id": agent_id})
+def counts(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> dict[str, StatusCount]:
+    """Entries of an agent by status, among at most `MOST_LOOKED_AT` of each."""
+    fields = {"tenant_id": tenant_id, "agent_id": agent_id, "most": MOST_LOOKED_AT}
+    return {one.status: one for one in all_rows(pool, StatusCount, COUNTS, fields, plan_anew=True)}
 
 
 def last_worker(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> WorkerRow | None:

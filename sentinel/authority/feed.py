@@ -72,7 +72,7 @@ _WHOSE = "tenant_id = %(tenant_id)s and (%(agents)s::text[] is null or agent_id 
 # "order by position desc limit 200" alone it sorted the whole of a young feed.
 NEWEST = SqlTemplate("""
 select {columns} from sentinel.public_feed
-where {whose} and position > %(above)s and (%(up_to)s::bigint is null or position <= %(up_to)s::bigint)
+where {whose} and position > %(above)s and position <= %(up_to)s
 order by position desc limit %(limit)s
 """).fill(columns=_COLUMNS, whose=_WHOSE)
 BY_AGENT = SqlTemplate("""
@@ -89,10 +89,6 @@ HEAD = """
 select position from sentinel.public_feed where tenant_id = %(tenant_id)s and position > %(above)s
 order by position desc limit 1
 """
-LATEST_OF_AGENT = SqlTemplate("""
-select {columns} from sentinel.public_feed where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
-order by position desc limit 1
-""").fill(columns=_COLUMNS)
 # Ids grow with time, so a day's beginning is found by id, on the primary key; behind it everything is counted once.
 FIRST_SINCE = """
 select position from sentinel.public_feed where tenant_id = %(tenant_id)s and event_id >= %(event_id)s order by event_id limit 1
@@ -119,7 +115,7 @@ where tenant_id = %(tenant_id)s and event_id = %(event_id)s
 
 
 def newest(
-    pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, limit: int, *, above: int = 0, up_to: int | None = None
+    pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, limit: int, *, above: int, up_to: int
 ) -> list[FeedRow]:
     """The latest decisions behind `above` and up to a position, newest first; `agents` None means all of them."""
     fields = {"tenant_id": tenant_id, "agents": agents, "limit": limit, "above": above, "up_to": up_to}
@@ -149,9 +145,10 @@ def head(pool: Pool, tenant_id: uuid.UUID, above: int = 0) -> int:
     return int(scalar(pool, HEAD, {"tenant_id": tenant_id, "above": above}) or above)
 
 
-def latest_decision_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> FeedRow | None:
-    """An agent's newest decision, or None."""
-    return one_row(pool, FeedRow, LATEST_OF_AGENT, {"tenant_id": tenant_id, "agent_id": agent_id})
+def latest_decision_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str, *, among: int) -> FeedRow | None:
+    """An agent's newest decision, or None where it has none among the last positions of the feed."""
+    last = head(pool, tenant_id)
+    return next(iter(newest(pool, tenant_id, [agent_id], 1, above=max(0, last - among), up_to=last)), None)
 
 
 def first_since(pool: Pool, tenant_id: uuid.UUID, moment: datetime) -> int | None:

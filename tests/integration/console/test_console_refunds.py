@@ -7,11 +7,12 @@ import threading
 import time
 from typing import Any
 
+import psycopg
 import pytest
 
 from ops_console.api import refunds as refund_routes
 from ops_console.process_one import process_one
-from ops_console.read_models.refund_views import STATUSES
+from ops_console.read_models.refund_views import COUNTS, STATUSES
 from sentinel.core.errors import WorkerNotRunning
 
 
@@ -66,8 +67,50 @@ def test_the_agents_status_counts_and_tells_the_lag(fixtures: Any) -> None:
     assert (shown["last_action"], shown["last_decision"]) == ("refund.create", "ALLOW")
     assert shown["redaction_status"] == "customer data hidden"
     assert shown["counts"] == {**dict.fromkeys(STATUSES, 0), "NEW": 3}
+    assert shown["at_least"] == []
     assert shown["lag"]["oldest_new_seconds"] >= 0
     assert shown["lag"]["open_reports"] == 0
+
+
+def add_executed(fixtures: Any, first: int, last: int) -> None:
+    """Executed entries of another agent and, every tenth, of the one that is asked about."""
+    numbers = f"from generate_series({first}, {last}) n"
+    fixtures.sql(
+        "set session_replication_role = replica;"
+        " insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, agent_id, status, amount_minor, currency)"
+        f" select '{fixtures.tenant_id}', 'done_' || n, 'rf_done_' || n, case when n % 10 = 0 then 'retail-refund-agent' else 'other-agent' end,"
+        f" 'EXECUTED', 1, 'USD' {numbers};"
+        " insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, operation_id, start_id, start_event_id, claim_epoch)"
+        f" select '{fixtures.tenant_id}', gen_random_uuid(), 'done_' || n, 'rf_done_' || n, 1, 'USD', gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1 {numbers}"
+    )  # fmt: skip
+    fixtures.sql("analyze refunds.ledger_entries, refunds.executions")
+
+
+def blocks(fixtures: Any, statement: str, most: int) -> int:
+    """Blocks of tables and indexes that the statement looks at."""
+    fields = {"tenant_id": fixtures.tenant_id, "agent_id": "retail-refund-agent", "most": most}
+    with psycopg.connect(fixtures.url, autocommit=True) as connection:
+        found = connection.execute(f"explain (analyze, buffers, format json) {statement}", fields).fetchone()
+    assert found is not None
+    return int(found[0][0]["Plan"]["Shared Hit Blocks"] + found[0][0]["Plan"]["Shared Read Blocks"])
+
+
+@pytest.mark.fresh_database  # counts what is read
+def test_the_agents_status_reads_no_more_of_a_ledger_that_grows_and_says_what_it_did_not_count(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refund_routes.refund_views, "MOST_LOOKED_AT", 100)
+    ann = fixtures.person("ann", "viewer")
+    add_entries(fixtures, 3)
+    add_executed(fixtures, 1, 100)
+    few, shown = blocks(fixtures, COUNTS, 100), ann.get("/ops/api/refunds/agent/status").json
+    assert (shown["counts"]["EXECUTED"], shown["at_least"]) == (10, [])
+    add_executed(fixtures, 101, 20_000)
+    many, shown = blocks(fixtures, COUNTS, 100), ann.get("/ops/api/refunds/agent/status").json
+    assert shown["counts"]["NEW"] == 3
+    assert shown["counts"]["EXECUTED"] <= 100
+    assert shown["at_least"] == ["EXECUTED"]
+    assert many <= 2 * few, (few, many)
 
 
 @pytest.mark.parametrize(("status", "seen"), [("stopped", "0 seconds"), ("running", "2 minutes")])
