@@ -50,6 +50,11 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
         return response
 
+    @blueprint.get("/live/widget/figures")
+    @documented("The part of the widget that is fetched again", problems=(503,), **_HTML)
+    def widget_figures() -> Response:
+        return shown("widget_figures.html", lambda: _figures(board))
+
     @blueprint.get("/verify/")
     @documented("Check any proof pack in the browser", **_HTML)
     def verify_any() -> Response:

@@ -211,6 +211,20 @@ def test_the_widget_lives_in_another_sites_page_and_other_pages_do_not(
         page.close()
 
 
+def test_the_widgets_counts_go_on_while_it_says_live(place: Place, visitor: Any) -> None:
+    visitor.goto("/live/widget")
+    expect(visitor.locator("#state")).to_have_text("Live")
+    counts = visitor.get_by_role("list", name="The last hour")
+    allowed = counts.get_by_role("listitem").filter(has_text="Allowed").locator("strong")
+    before = int(allowed.inner_text().replace(",", ""))
+    guards(place, "15.50")
+    number = (
+        "() => Number(document.querySelector('[aria-label=\"The last hour\"] strong').textContent.replaceAll(',', ''))"
+    )
+    visitor.wait_for_function(f"(before) => ({number})() > before", arg=before, timeout=60_000)
+    expect(visitor.locator("#state")).to_have_text("Live")
+
+
 def test_a_customer_answers_the_card_on_a_phone_and_once(people: People, place: Place) -> None:
     name = f"card-{uuid.uuid4().hex[:8]}"
     place.cards.waiting(name, value=980)

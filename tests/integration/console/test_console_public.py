@@ -81,7 +81,9 @@ def test_the_board_never_says_active_while_a_halt_covers_the_agent(
         began = time.monotonic()
         while True:
             said = client.get("/ops/api/live/status").json["refund"]["status"]
-            pages = [client.get(path).text for path in ("/live", "/live/figures", "/live/widget")]
+            pages = [
+                client.get(path).text for path in ("/live", "/live/figures", "/live/widget", "/live/widget/figures")
+            ]
             if said == status and all(f'data-agent="refund">{status}<' in page for page in pages):
                 return time.monotonic() - began
             assert in_time(time.monotonic() - began, 2), (said, status)

@@ -12,7 +12,7 @@ from sentinel.core.canonical import canonical_json
 from sentinel.core.proof import pack_hash
 from tests.support.feeds import public_form
 
-PAGES = ("/live", "/live/figures", "/live/widget", "/verify/")
+PAGES = ("/live", "/live/figures", "/live/widget", "/live/widget/figures", "/verify/")
 
 
 def test_the_board_is_a_plain_page_that_tells_everything_without_a_script(fixtures: Any) -> None:
@@ -57,6 +57,7 @@ def test_only_the_widget_may_stand_in_a_frame_and_it_sets_no_cookie(fixtures: An
     for path in (
         "/live",
         "/live/figures",
+        "/live/widget/figures",
         "/verify/",
         "/verify/pf_nothing",
         "/ops/sign-in",
