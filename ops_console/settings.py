@@ -118,8 +118,9 @@ class ConsoleSettings:
     )
     public_agents: str = setting(
         "SENTINEL_PUBLIC_AGENTS",
-        "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent. What an agent asked with a"
-        " key that is not bound to it stands there under a public id.",
+        "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent, though beside"
+        " those with a name it lists only the 50 that decided last. What an agent asked with a key that is not bound to it"
+        " stands there under a public id.",
         "retail-refund-agent=refund:refunds",
     )
     idle_seconds: int = setting("SENTINEL_SESSION_IDLE_SECONDS", "A session unused for longer is over.", 900)

@@ -8,11 +8,17 @@ from collections.abc import Collection
 
 from sentinel.authority.feed import FeedRow
 
+MOST_OTHERS = 50
+"""How many agents without a name are remembered: a key that is bound to no agent may decide under as many as it likes."""
+
 
 class Latest:
-    """How far the feed was looked through, whatever stood there, and the newest decision of each agent. For one tenant at a time."""
+    """How far the feed was looked through, whatever stood there, and the newest decision of each agent with a name and of the
+    `MOST_OTHERS` others that decided last. For one tenant at a time.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, named: Collection[str]) -> None:
+        self._named = frozenset(named)
         self._lock = threading.Lock()
         self._tenant_id: uuid.UUID | None = None
         self._position = self._newest = 0
@@ -81,3 +87,6 @@ class Latest:
             known = self._by_agent.get(row.agent_id)
             if known is None or known.position < row.position:
                 self._by_agent[row.agent_id] = row
+        others = [row for agent_id, row in self._by_agent.items() if agent_id not in self._named]
+        for row in sorted(others, key=lambda row: -row.position)[MOST_OTHERS:]:
+            del self._by_agent[row.agent_id]

@@ -16,7 +16,7 @@ from typing import Any
 from ops_console.board.agents import PublicAgents
 from ops_console.board.events import LiveEvent, Looked, agent_status, policy_label
 from ops_console.board.figures import DAY, Counts
-from ops_console.board.latest import Latest
+from ops_console.board.latest import MOST_OTHERS, Latest
 from sentinel.authority import feed
 from sentinel.authority.public_ids import record_of
 from sentinel.authority.tenants import public_tenants
@@ -93,7 +93,7 @@ class Board:
             lambda: feed.head(self.pool, self._tenant_id),
             self._counted,
         )
-        self._latest = Latest()
+        self._latest = Latest(agents.named)
         self._kept: dict[int, tuple[uuid.UUID, int, list[feed.FeedRow]]] = {}
 
     def tenant(self) -> tuple[uuid.UUID, str]:
@@ -137,7 +137,7 @@ class Board:
         return self.publisher.pack(record_of(self._tenant_id, row))
 
     def agents(self) -> list[Agent]:
-        """Each public agent; named ones are there even when they decided nothing."""
+        """Each public agent with a name, even when it decided nothing, and of the others those that decided last."""
         halts: list[feed.PublicHalt] = self._answers.get("halts", lambda: feed.halts(self.pool, self._tenant_id))
         latest: dict[str, tuple[str, LiveEvent | None]] = self._answers.get("by agent", self._ask_latest)
         return [
@@ -197,11 +197,16 @@ class Board:
             last = max(one.newest for one in counts.values())
             above = max(position, last - _SPREAD * limit)
             rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit, above=above, up_to=last)[::-1]
-            shown = {row.agent_id for row in rows}
-            missing = sorted(one.newest for agent_id, one in counts.items() if agent_id not in shown)[-_LOOKED_AT:]
+            missing = self._worth_reading(counts, {row.agent_id for row in rows})
             others = feed.at(self.pool, tenant_id, self._agents.ids, missing) if missing else []
         self._latest.add(tenant_id, position, [*others, *rows], up_to)
         return rows, sum(one.decisions for one in counts.values()) - len(rows), up_to
+
+    def _worth_reading(self, counts: dict[str, feed.AgentCount], shown: set[str]) -> list[int]:
+        """The newest decisions that were not read of agents with a name, and of as many others as are remembered."""
+        missing = {agent_id: one.newest for agent_id, one in counts.items() if agent_id not in shown}
+        named = [missing.pop(agent_id) for agent_id in self._agents.named.keys() & missing.keys()]
+        return sorted([*named, *sorted(missing.values())[-MOST_OTHERS:]])
 
     def _counted_by_agent(self, tenant_id: uuid.UUID, after: int, up_to: int) -> dict[str, feed.AgentCount]:
         found: dict[str, feed.AgentCount] = {}

@@ -189,6 +189,27 @@ def test_the_stream_counts_each_decision_in_bounded_parts_and_goes_on_behind_wha
     assert long.looked_through() == 0
 
 
+def test_however_many_names_one_key_decides_under_the_board_remembers_a_bounded_number(
+    long: LongFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = long.board(f"{SHOWN}=refund:refunds,*")
+    monkeypatch.setattr(board.publisher, "agent", lambda tenant_id, agent_id, is_bound: agent_id)
+    first = long.decide()
+    for number in range(1_000):
+        long.decide(f"made-up-{number}")
+        if number % 300 == 0:
+            board.agents()
+    shown = board.agents()
+    assert {one.name for one in shown} == {"refund"} | {f"made-up-{number}" for number in range(950, 1_000)}
+    assert last_of(board) == first
+    again = long.decide("made-up-7")
+    assert last_of(board, "made-up-7") == again, "one that was forgotten is back when it decides"
+    long.decide()
+    for number in range(1_000):
+        long.decide(f"made-up-{number}")
+    assert last_of(board) == again + 1, "an agent with a name is read however many others decided since"
+
+
 def test_what_stands_between_two_public_decisions_is_looked_through_once(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
