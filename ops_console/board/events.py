@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,8 +41,11 @@ class LiveEvent:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look at the feed found: published decisions, how many there are besides, and the position looked through to."""
+    """What one look at a tenant's feed found: published decisions, how many there are besides, and the position looked
+    through to.
+    """
 
+    tenant_id: uuid.UUID
     events: list[LiveEvent]
     left_out: int
     position: int

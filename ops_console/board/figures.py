@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,22 +47,31 @@ class Figures:
 
 
 class Counts:
-    """`start(moment)` is the position to begin behind, `head()` the newest one, `read(after, up_to)` counts what lies between two."""
+    """`tenant()` is whose decisions are counted: another one's count begins anew. Of a tenant, `start(tenant_id, moment)` is the
+    position to begin behind, `head(tenant_id)` the newest one, `read(tenant_id, after, up_to)` counts what lies between two.
+    """
 
     def __init__(
         self,
-        start: Callable[[datetime], int],
-        head: Callable[[], int],
-        read: Callable[[int, int], list[MinuteCount]],
+        tenant: Callable[[], uuid.UUID],
+        start: Callable[[uuid.UUID, datetime], int],
+        head: Callable[[uuid.UUID], int],
+        read: Callable[[uuid.UUID, int, int], list[MinuteCount]],
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._start, self._head, self._read, self._now, self._clock = start, head, read, now, clock
+        self._tenant, self._start, self._head, self._read = tenant, start, head, read
+        self._now, self._clock = now, clock
         self._lock = threading.Lock()
+        self._counted_at: float | None = None
+        self._begin(None)
+
+    def _begin(self, tenant_id: uuid.UUID | None) -> None:
+        """Count from the beginning, of this tenant."""
+        self._tenant_id = tenant_id
         self._minutes: dict[datetime, dict[str, Counter[int]]] = {}
         self._position: int | None = None
-        self._counted_at: float | None = None
         self._figures = Figures(None, False, [], [])
 
     def current(self) -> Figures:
@@ -85,13 +95,16 @@ class Counts:
 
     def _count_on(self, now: datetime) -> bool:
         """Count what is new; whether that was all of it."""
+        tenant_id = self._tenant()
+        if tenant_id != self._tenant_id:
+            self._begin(tenant_id)
         if self._position is None:
-            self._position = self._start(now - DAY)
-        head, end = self._head(), self._clock() + _BUDGET_SECONDS
+            self._position = self._start(tenant_id, now - DAY)
+        head, end = self._head(tenant_id), self._clock() + _BUDGET_SECONDS
         while self._position < head:
             # By positions and not by how many are found, so that a step reads no more than this of the feed.
             up_to = min(head, self._position + AT_ONCE)
-            for row in self._read(self._position, up_to):
+            for row in self._read(tenant_id, self._position, up_to):
                 of_minute = self._minutes.setdefault(row.minute, {})
                 of_minute.setdefault(row.decision, Counter())[row.latency_ms] += row.decisions
             self._position = up_to

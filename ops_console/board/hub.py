@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -51,6 +52,9 @@ class Hub:
         self._of_address: Counter[str] = Counter()
         self._stopping = stopping
         self._lock = threading.Lock()
+        self._tenant_id: uuid.UUID | None = None
+        self.begun = 0
+        """How often it began with another tenant: a stream that is of the one before ends."""
         # A row and how many were counted up to it. Every public row behind `_floor` and up to `_position` is here or counted.
         self._rows: deque[tuple[LiveEvent, int]] = deque(maxlen=KEPT)
         # `_looked` is where reading goes on: what was looked through and is not shown is not looked through again.
@@ -111,7 +115,7 @@ class Hub:
         looked = self._read_newest(CATCH_UP)
         newest = looked.events[::-1]
         # Not `last_seen`: a position that was never handed out must not become where anybody reads from.
-        latest = newest[-1].position if newest else 0, self._start_reader(newest, looked.position)
+        latest = newest[-1].position if newest else 0, self._start_reader(looked)
         return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), latest, 0
 
     def since(self, position: int) -> list[LiveEvent]:
@@ -122,30 +126,37 @@ class Hub:
     def keep_reading(self) -> None:
         """Start the reader again if it died; it goes on where it was."""
         if not self._is_reading():
-            self._start_reader(None, 0)
+            self._start_reader(None)
 
     def _is_reading(self) -> bool:
         reader = self._reader
         return reader is not None and reader.is_alive()
 
-    def _start_reader(self, newest: list[LiveEvent] | None, looked: int) -> int:
-        """Begin behind `newest`, the latest rows up to the position `looked`, oldest first; None goes on where the last
-        reader was. The count of `latest`.
-        """
+    def _start_reader(self, newest: Looked | None) -> int:
+        """Begin behind the newest rows; None goes on where the last reader was. The count of `latest`."""
         with self._lock:
             if self._is_reading():
                 return self._count
             if newest is not None:
-                self._count += len(_behind(newest, self._position))  # what was read before is not counted again
-                self._rows.clear()
-                self._rows.extend(zip(newest, range(self._count - len(newest) + 1, self._count + 1), strict=True))
-                is_cut = len(newest) == CATCH_UP
-                self._floor = newest[0].position if is_cut else 0
-                self._floor_count = self._count - len(newest) + is_cut
-                self._position, self._looked = newest[-1].position if newest else 0, looked
+                self._begin(newest)
             self._reader = threading.Thread(target=self._read, name="live-feed", daemon=True)
             self._reader.start()
             return self._count
+
+    def _begin(self, looked: Looked) -> None:
+        """Keep these rows, newest first, and no others; the lock is held."""
+        newest = looked.events[::-1]
+        if self._tenant_id not in (None, looked.tenant_id):
+            self.begun += 1
+            self._position = 0
+        self._tenant_id = looked.tenant_id
+        self._count += len(_behind(newest, self._position))  # what was read before is not counted again
+        self._rows.clear()
+        self._rows.extend(zip(newest, range(self._count - len(newest) + 1, self._count + 1), strict=True))
+        is_cut = len(newest) == CATCH_UP
+        self._floor = newest[0].position if is_cut else 0
+        self._floor_count = self._count - len(newest) + is_cut
+        self._position, self._looked = newest[-1].position if newest else 0, looked.position
 
     def _read(self) -> None:
         while True:
@@ -156,13 +167,21 @@ class Hub:
                 position = self._looked
             try:
                 found = self._read_after(position, self._allowed())
-                self._keep(found)
+                if found.tenant_id == self._tenant_id:
+                    self._keep(found)
+                else:  # a position of one tenant's feed says nothing about another's
+                    self._begin_anew(self._read_newest(CATCH_UP))
                 self._tell(self._read_status())
             except SentinelError:
                 self._tell(None)
                 time.sleep(_FAILURE_SECONDS)
                 continue
             time.sleep(FLOOD_SECONDS if found.left_out else POLL_SECONDS)
+
+    def _begin_anew(self, looked: Looked) -> None:
+        with self._lock:
+            self._begin(looked)
+        self.on_news()
 
     def _allowed(self) -> int:
         """How many decisions may be read now: `CATCH_UP` in a burst, `READ_PER_SECOND` for long."""

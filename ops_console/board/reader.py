@@ -89,9 +89,7 @@ class Board:
         known = Remembered(_REMEMBER_ACTIONS_SECONDS)
         self.publisher = Publisher(ids, lambda digest: known.get(digest, lambda: actions_of(digest)))
         self.counts = Counts(
-            lambda moment: self._before(self._tenant_id, moment),
-            lambda: feed.head(self.pool, self._tenant_id),
-            self._counted,
+            lambda: self._tenant_id, self._before, lambda tenant_id: feed.head(self.pool, tenant_id), self._counted
         )
         self._latest = Latest(agents.named)
         self._kept: dict[int, tuple[uuid.UUID, int, list[feed.FeedRow]]] = {}
@@ -109,14 +107,14 @@ class Board:
 
     def newest(self, limit: int) -> list[LiveEvent]:
         """The latest public decisions, newest first: as many as stand among `MOST_LOOKED` positions of the newest one."""
-        found: list[LiveEvent] = self._answers.get(limit, lambda: self.ask_newest(limit).events)
+        found: list[LiveEvent] = self._answers.get((self._tenant_id, limit), lambda: self.ask_newest(limit).events)
         return found
 
     def ask_newest(self, limit: int) -> Looked:
         """The same, asked now."""
         tenant_id = self._tenant_id
         rows, position = self._newest(tenant_id, limit)
-        return Looked([self._published(row) for row in rows], 0, position)
+        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows], 0, position)
 
     def after(self, position: int, limit: int) -> Looked:
         """At most `limit` public decisions behind a position, the latest, oldest first; and how many there are besides.
@@ -127,7 +125,7 @@ class Board:
         tenant_id = self._tenant_id
         head = feed.head(self.pool, tenant_id, above=position)
         rows, left_out, looked_to = self._after(tenant_id, position, limit, min(head, position + MOST_LOOKED))
-        return Looked([self._published(row) for row in rows], left_out, looked_to)
+        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows], left_out, looked_to)
 
     def proof(self, proof_id: str) -> PublicFields:
         """The public proof pack of that name, of an agent that is shown. Raises `NotFound`."""
@@ -138,8 +136,11 @@ class Board:
 
     def agents(self) -> list[Agent]:
         """Each public agent with a name, even when it decided nothing, and of the others those that decided last."""
-        halts: list[feed.PublicHalt] = self._answers.get("halts", lambda: feed.halts(self.pool, self._tenant_id))
-        latest: dict[str, tuple[str, LiveEvent | None]] = self._answers.get("by agent", self._ask_latest)
+        tenant_id = self._tenant_id
+        halts: list[feed.PublicHalt] = self._answers.get((tenant_id, "halts"), lambda: feed.halts(self.pool, tenant_id))
+        latest: dict[str, tuple[str, LiveEvent | None]] = self._answers.get(
+            (tenant_id, "by agent"), lambda: self._ask_latest(tenant_id)
+        )
         return [
             Agent(name, agent_status(agent_id, last.occurred_at if last else None, halts), last)
             for name, (agent_id, last) in latest.items()
@@ -156,9 +157,7 @@ class Board:
     def _tenant_id(self) -> uuid.UUID:
         return self.tenant()[0]
 
-    def _published(self, row: feed.FeedRow) -> LiveEvent:
-        tenant_id = self._tenant_id
-
+    def _published(self, tenant_id: uuid.UUID, row: feed.FeedRow) -> LiveEvent:
         def publish() -> tuple[PublicFields, str]:
             record = record_of(tenant_id, row)
             event = self.publisher.event(record, self._agents.source(row.agent_id))
@@ -229,14 +228,13 @@ class Board:
                 return
         self._begin(tenant_id)
 
-    def _ask_latest(self) -> dict[str, tuple[str, LiveEvent | None]]:
-        tenant_id = self._tenant_id
+    def _ask_latest(self, tenant_id: uuid.UUID) -> dict[str, tuple[str, LiveEvent | None]]:
         self._look(tenant_id)
         found: dict[str, tuple[str, LiveEvent | None]] = {}
         for row in self._latest.rows(tenant_id):
             name = self._agents.name(row.agent_id) or self.publisher.agent(tenant_id, row.agent_id, row.is_bound)
             if name not in found:
-                found[name] = (row.agent_id, self._published(row))
+                found[name] = (row.agent_id, self._published(tenant_id, row))
         for agent_id, (name, _) in self._agents.named.items():
             found.setdefault(name, (agent_id, None))
         return found
@@ -273,5 +271,5 @@ class Board:
         first = feed.first_since(self.pool, tenant_id, moment)
         return newest if first is None else first - 1
 
-    def _counted(self, after: int, up_to: int) -> list[feed.MinuteCount]:
-        return feed.count_between(self.pool, self._tenant_id, self._agents.ids, after, up_to)
+    def _counted(self, tenant_id: uuid.UUID, after: int, up_to: int) -> list[feed.MinuteCount]:
+        return feed.count_between(self.pool, tenant_id, self._agents.ids, after, up_to)

@@ -90,10 +90,12 @@ class Stream:
         metrics.STREAMS.set(self._hub.viewers)
         gone = asyncio.ensure_future(disconnected(receive))
         try:
+            begun = self._hub.begun
             rows, at, left_out = await asyncio.to_thread(self._hub.come, seen)
             headers = [*self._headers, (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._follow(CONNECTED + _left_out(left_out) + b"".join(map(self.encode, rows)), at, gone, send)
+            first = CONNECTED + _left_out(left_out) + b"".join(map(self.encode, rows))
+            await self._follow(first, at, begun, gone, send)
         except (TimeoutError, OSError):
             return
         finally:
@@ -101,12 +103,17 @@ class Stream:
             self._hub.leave(address)
             metrics.STREAMS.set(self._hub.viewers)
 
-    async def _follow(self, payload: bytes, at: tuple[int, int], gone: asyncio.Future[None], send: Send) -> None:
+    async def _follow(
+        self, payload: bytes, at: tuple[int, int], begun: int, gone: asyncio.Future[None], send: Send
+    ) -> None:
         told, quiet_since = b"", time.monotonic()
         self._viewers_at[at] = self._viewers_at.get(at, 0) + 1
         try:
             while not gone.done():
                 news = self._next_news()
+                if self._hub.begun != begun:
+                    await send({"type": "http.response.body", "body": payload, "more_body": False})
+                    return
                 status = self._status()
                 if status != told:
                     payload, told = payload + status, status

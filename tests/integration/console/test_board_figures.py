@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from ops_console.board.figures import Counts, percentile
 from sentinel.authority.feed import MinuteCount
 from tests.support.feeds import NOW
+
+TENANT = uuid.UUID(int=7)
 
 
 def test_the_figures_count_each_decision_once_and_many_viewers_cost_one_count(fixtures: Any) -> None:
@@ -38,10 +41,10 @@ class Decided:
     def __init__(self, rows: list[tuple[int, int, str, int]]) -> None:
         self.rows, self.reads, self.seconds = rows, 0, 0.0
 
-    def head(self) -> int:
+    def head(self, tenant_id: uuid.UUID) -> int:
         return max(row[0] for row in self.rows)
 
-    def read(self, after: int, up_to: int) -> list[MinuteCount]:
+    def read(self, tenant_id: uuid.UUID, after: int, up_to: int) -> list[MinuteCount]:
         self.reads += 1
         return [
             MinuteCount(NOW - timedelta(minutes=ago, seconds=30), decision, ms, 1)
@@ -50,7 +53,9 @@ class Decided:
         ]
 
     def counts(self, start: int = 0) -> Counts:
-        return Counts(lambda _: start, self.head, self.read, now=lambda: NOW, clock=lambda: self.seconds)
+        return Counts(
+            lambda: TENANT, lambda *_: start, self.head, self.read, now=lambda: NOW, clock=lambda: self.seconds
+        )
 
 
 def test_the_figures_tell_the_hour_and_the_day_apart_and_grow_by_what_is_new() -> None:
@@ -73,11 +78,11 @@ def test_a_long_day_is_counted_in_steps_and_it_is_said_until_it_is_done(monkeypa
     monkeypatch.setattr("ops_console.board.figures.AT_ONCE", 10)
     feed = Decided([(number, 5, "ALLOW", 1) for number in range(1, 26)])
 
-    def slow(after: int, up_to: int) -> list[MinuteCount]:
+    def slow(tenant_id: uuid.UUID, after: int, up_to: int) -> list[MinuteCount]:
         feed.seconds += 1.0
-        return feed.read(after, up_to)
+        return feed.read(tenant_id, after, up_to)
 
-    counts = Counts(lambda _: 0, feed.head, slow, now=lambda: NOW, clock=lambda: feed.seconds)
+    counts = Counts(lambda: TENANT, lambda *_: 0, feed.head, slow, now=lambda: NOW, clock=lambda: feed.seconds)
     seen = []
     for _ in range(3):
         found = counts.current()
@@ -90,12 +95,27 @@ def test_a_step_reads_so_many_positions_however_few_of_them_are_public(monkeypat
     monkeypatch.setattr("ops_console.board.figures.AT_ONCE", 10)
     feed, ranges = Decided([(25, 5, "ALLOW", 1)]), []
 
-    def read(after: int, up_to: int) -> list[MinuteCount]:
+    def read(tenant_id: uuid.UUID, after: int, up_to: int) -> list[MinuteCount]:
         ranges.append((after, up_to))
-        return feed.read(after, up_to)
+        return feed.read(tenant_id, after, up_to)
 
-    found = Counts(lambda _: 0, feed.head, read, now=lambda: NOW, clock=lambda: 0.0).current()
+    found = Counts(lambda: TENANT, lambda *_: 0, feed.head, read, now=lambda: NOW, clock=lambda: 0.0).current()
     assert (ranges, found.is_complete, found.day[0].count) == ([(0, 10), (10, 20), (20, 25)], True, 1)
+
+
+def test_the_figures_of_another_tenant_begin_anew() -> None:
+    feeds = {
+        TENANT: Decided([(number, 5, "ALLOW", 1) for number in range(1, 9)]),
+        uuid.UUID(int=8): Decided([(3, 5, "DENY", 1)]),
+    }
+    shown, seconds = [TENANT], [0.0]
+    counts = Counts(
+        lambda: shown[0], lambda *_: 0, lambda one: feeds[one].head(one), lambda one, *between: feeds[one].read(one, *between),
+        now=lambda: NOW, clock=lambda: seconds[0],
+    )  # fmt: skip
+    assert [one.count for one in counts.current().day] == [8, 0, 0]
+    shown[0], seconds[0] = uuid.UUID(int=8), 6.0
+    assert [one.count for one in counts.current().day] == [0, 0, 1]
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:

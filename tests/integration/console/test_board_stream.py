@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -28,13 +29,14 @@ class Airing:
     def __init__(self, loop: Loop, **how: Any) -> None:
         self.loop = loop
         self.status: dict[str, str] | None = {}
+        self.tenant_id = uuid.UUID(int=7)
         self.rows: list[LiveEvent] = []
         self.encoded: list[int] = []
         self.most_read = 0
         self.stops = False
         self.hub = Hub(
             self.read_after,
-            lambda most: Looked(self.rows[::-1][:most], 0, self.head()), read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
+            lambda most: Looked(self.tenant_id, self.rows[::-1][:most], 0, self.head()), read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
         )  # fmt: skip
         self.stream = Stream(self.hub, headers={}, **how)
 
@@ -44,7 +46,7 @@ class Airing:
     def read_after(self, after: int, most: int) -> Looked:
         found = [one for one in self.rows if one.position > after]
         self.most_read = max(self.most_read, len(found[-most:]))
-        return Looked(found[-most:], len(found) - len(found[-most:]), max(after, self.head()))
+        return Looked(self.tenant_id, found[-most:], len(found) - len(found[-most:]), max(after, self.head()))
 
     def read_status(self) -> dict[str, str]:
         if self.status is None:
@@ -237,7 +239,7 @@ def test_who_fell_behind_what_is_kept_gets_the_latest_and_is_told_how_many_were_
     with airing.view(1) as viewer:
         # All at once, so that none of them was shown before the oldest was no longer kept.
         rows = [LiveEvent(one, NOW, partial(airing.shown, one)) for one in range(2, 2 * hub.KEPT + 2)]
-        airing.hub._keep(Looked(rows, 0, rows[-1].position))
+        airing.hub._keep(Looked(airing.tenant_id, rows, 0, rows[-1].position))
         airing.happen(*range(2, 2 * hub.KEPT + 2))
         text = ""
         while f"id: {2 * hub.KEPT + 1}\n" not in text:
@@ -259,6 +261,21 @@ def test_a_flood_is_read_by_its_latest_and_who_comes_back_is_told_how_many_were_
     assert latest == (4 * hub.CATCH_UP + 1, 4 * hub.CATCH_UP + 1), "each is counted, read or not"
     assert found[-1].position == latest[0]
     assert len(found) + left_out == 4 * hub.CATCH_UP
+
+
+def test_a_stream_of_another_tenant_begins_anew_and_shows_nothing_of_the_one_before(airing: Airing) -> None:
+    airing.happen(*range(1, 31))
+    with airing.view() as viewer:
+        assert positions(viewer, 30) == [*range(11, 31)]
+        airing.tenant_id, airing.rows = uuid.UUID(int=8), []
+        airing.happen(5, 6)
+        while viewer.block():
+            pass
+        with airing.view() as newcomer, airing.view(30) as returned:
+            assert positions(newcomer, 6) == [5, 6]
+            airing.happen(7)
+            assert positions(newcomer, 7) == [7], "which the one before had passed long ago"
+            assert positions(returned, 7) == [7]
 
 
 def test_open_files_are_asked_for_and_a_machine_that_has_too_few_is_refused_by_name() -> None:
