@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from flask import Blueprint, Flask, Response, redirect, request
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.routing import PathConverter
 from werkzeug.wrappers import Response as AnyResponse
 
 from ops_console import identity, meta, metrics, pages
@@ -28,8 +29,21 @@ from sentinel.platform.http.wire import HttpsOnly
 PUBLIC_PLACES = ("/live", "/live/<anything:rest>", "/verify/", "/verify/<anything:rest>", "/confirm/", "/confirm/<anything:rest>", "/ops/api/live/<anything:rest>")  # fmt: skip
 """What the public listener answers, and the operators' one redirects to it."""
 PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
+_STEPS = ("", ".", "..")
 FRAMED = "top.widget"
 """The one page that other sites may put in a frame: it only shows, and its policy says so."""
+
+
+class GivenId(PathConverter):
+    """An id that others gave, slashes and all. Browsers take segments of dots, and empty ones, for steps: these are written
+    behind a "~", which no id has.
+    """
+
+    def to_url(self, value: str) -> str:
+        return super().to_url("/".join(f"~{part}" if part in _STEPS else part for part in value.split("/")))
+
+    def to_python(self, value: str) -> str:
+        return "/".join(part[1:] if part[:1] == "~" and part[1:] in _STEPS else part for part in value.split("/"))
 
 
 def create_app(
@@ -46,6 +60,7 @@ def create_app(
     app.url_map.merge_slashes = False
     context = build_context(settings, audience, stopping=stopping)
     app.extensions["console"] = context
+    app.url_map.converters |= {"given_id": GivenId, "anything": confirm_routes.Anything}
     if audience.is_operators:
         identity.install(app, context)
         api = Blueprint("api", __name__, url_prefix="/ops/api")
@@ -56,7 +71,6 @@ def create_app(
     shell.install(app)
     streams: dict[str, StreamHandler] = {}
     top = Blueprint("top", __name__)
-    app.url_map.converters["anything"] = confirm_routes.Anything
     if audience.is_public:
         streams[stream.PATH] = board_routes.routes(top, context)
         app.register_blueprint(confirm_routes.blueprint(context))

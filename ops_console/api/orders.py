@@ -38,7 +38,7 @@ from sentinel.store.ids import uuid_or_none
 
 _WORD = OrderVoteSchema()
 _ANY = {"type": "object"}
-_ORDER = "/orders/<source>/<path:order_id>"
+_ORDER = "/orders/<source>/<given_id:order_id>"
 _ID_CHARACTERS = 200
 
 

@@ -58,7 +58,7 @@ def routes(pages: Blueprint, context: Context) -> None:
     def ledger_process_one() -> Response:
         return shell.attempt(context, lambda: _process(context), again=lambda told: _list(context, told), then=ADDRESS)
 
-    @pages.get("/ledger/<path:ledger_entry_id>")
+    @pages.get("/ledger/<given_id:ledger_entry_id>")
     def ledger_entry(ledger_entry_id: str) -> Response:
         return _entry(context, ledger_entry_id)
 

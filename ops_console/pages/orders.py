@@ -51,11 +51,11 @@ def routes(pages: Blueprint, context: Context) -> None:
     def orders_now() -> Response:
         return shell.fragment("orders_now.html", **_rows(context, _asked()))
 
-    @pages.get("/orders/<source>/<path:order_id>")
+    @pages.get("/orders/<source>/<given_id:order_id>")
     def orders_one(source: str, order_id: str) -> Response:
         return _order(context, source, order_id)
 
-    @pages.post("/orders/<source>/<path:order_id>")
+    @pages.post("/orders/<source>/<given_id:order_id>")
     @shell.shows(lambda told, source, order_id: _order(context, source, order_id, told))
     def orders_decide(source: str, order_id: str) -> Response:
         actor().must_be("approver")

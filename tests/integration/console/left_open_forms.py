@@ -92,7 +92,7 @@ FORMS: dict[str, Form] = {
         "Approval of refund/", {"digest": "<digest>", **_WORD}, ('value="handled" required checked', _VALUE, 'value="ticket 7"')
     ),
     "/ops/approvals/<approval_id>/collect": Form("Approval of refund/"),
-    "/ops/orders/<source>/<path:order_id>": Form(
+    "/ops/orders/<source>/<given_id:order_id>": Form(
         "Order ord-back", {"word": "hold", **_REASON}, ('value="hold" required checked', f">{SHOWN}<")
     ),
     "/ops/ledger": Form("Ledger", {"request_id": "<approval_id>"}),
@@ -132,7 +132,7 @@ def things(fixtures: Any, browser: Any) -> dict[str, str]:
     return {
         "halt_id": halt, "session_id": str(session), "token_id": token, "operator_id": str(bob.operator_id), "name": FEE,
         "operation_id": operation, "key_id": str(key.key_id), "approval_id": str(approval), "digest": digest,
-        "source": "demo", "path:order_id": order, "order_id": order, "endpoint_id": endpoint, "event_id": event,
+        "source": "demo", "given_id:order_id": order, "order_id": order, "endpoint_id": endpoint, "event_id": event,
     }  # fmt: skip
 
 

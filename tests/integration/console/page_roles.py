@@ -62,8 +62,8 @@ PAGES: dict[tuple[str, str], str] = {
     ("POST", "/ops/approvals/<approval_id>/collect"): "admin",
     ("GET", "/ops/ledger"): "viewer",
     ("POST", "/ops/ledger"): "approver",
-    ("GET", "/ops/ledger/<path:ledger_entry_id>"): "viewer",
+    ("GET", "/ops/ledger/<given_id:ledger_entry_id>"): "viewer",
     ("GET", "/ops/orders"): "viewer",
-    ("GET", "/ops/orders/<source>/<path:order_id>"): "viewer",
-    ("POST", "/ops/orders/<source>/<path:order_id>"): "approver",
+    ("GET", "/ops/orders/<source>/<given_id:order_id>"): "viewer",
+    ("POST", "/ops/orders/<source>/<given_id:order_id>"): "approver",
 }

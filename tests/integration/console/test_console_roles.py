@@ -41,11 +41,11 @@ LEAST: dict[tuple[str, str], str] = {
     ("POST", "/ops/api/refunds/process-once"): "approver",
     ("GET", "/ops/api/orders"): "viewer",
     ("GET", "/ops/api/orders/alerts"): "viewer",
-    ("GET", "/ops/api/orders/<source>/<path:order_id>"): "viewer",
-    ("POST", "/ops/api/orders/<source>/<path:order_id>/fulfil"): "approver",
-    ("POST", "/ops/api/orders/<source>/<path:order_id>/refund"): "approver",
-    ("POST", "/ops/api/orders/<source>/<path:order_id>/hold"): "approver",
-    ("POST", "/ops/api/orders/<source>/<path:order_id>/retry"): "approver",
+    ("GET", "/ops/api/orders/<source>/<given_id:order_id>"): "viewer",
+    ("POST", "/ops/api/orders/<source>/<given_id:order_id>/fulfil"): "approver",
+    ("POST", "/ops/api/orders/<source>/<given_id:order_id>/refund"): "approver",
+    ("POST", "/ops/api/orders/<source>/<given_id:order_id>/hold"): "approver",
+    ("POST", "/ops/api/orders/<source>/<given_id:order_id>/retry"): "approver",
     **PAGES,
 }
 """(method, route) → the least role. A route that is not here fails the test below."""

@@ -61,12 +61,12 @@ def other(fixtures: Any) -> Other:
     ids = {
         "public_id": minter.mint(Kind.REFUND, tenant_id, refund_id),
         "approval_id": str(approval_id), "operation_id": str(doubt.operation_id), "halt_id": halt_id, "token_id": token_id,
-        "endpoint_id": str(endpoint_id), "proof_id": "pf_" + doubt.decision_event_id.hex, "name": "nobodys.switch", "source": "nobodys", "path:order_id": "nobodys/1",
+        "endpoint_id": str(endpoint_id), "proof_id": "pf_" + doubt.decision_event_id.hex, "name": "nobodys.switch", "source": "nobodys", "given_id:order_id": "nobodys/1",
     }  # fmt: skip
     return Other(
         ids,
         [
-            *(value for name, value in ids.items() if name not in ("name", "source", "path:order_id")),
+            *(value for name, value in ids.items() if name not in ("name", "source", "given_id:order_id")),
             "olga",
             str(tenant_id),
             "olgas",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from jinja2 import Environment, PackageLoader
@@ -230,6 +231,18 @@ def test_what_is_no_row_or_another_tenants_is_not_there(fixtures: Any) -> None:
     stranger = fixtures.at_page(fixtures.operator("eve", "admin", fixtures.tenant("other")).email, tenant="other")
     assert stranger.get(f"/ops/ledger/{entry}").status_code == 404
     assert names(stranger.get("/ops/ledger")) == []
+
+
+@pytest.mark.parametrize("entry", ["shop/../7", "..", "a/./b", "/7", "7//1"])
+def test_the_link_to_a_row_leads_to_it_whatever_its_id(fixtures: Any, entry: str) -> None:
+    fixtures.sql(
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency) values (%s, %s, 'rf_1', 1, 'USD')",
+        fixtures.tenant_id, entry,
+    )  # fmt: skip
+    ann = fixtures.browser("ann", "viewer")
+    (path,) = re.findall(r'href="(/ops/ledger/[^"]+)"', ann.get("/ops/ledger").text)
+    assert urljoin("http://console.example/ops/ledger", path) == "http://console.example" + path, "browsers shorten it"
+    assert entry in ann.get(path).text
 
 
 def test_a_name_that_the_drawing_has_not_lights_nothing_and_is_not_written() -> None:

@@ -7,6 +7,9 @@ import json
 import re
 import uuid
 from typing import Any
+from urllib.parse import urljoin
+
+import pytest
 
 import pytest
 
@@ -244,6 +247,25 @@ def test_what_is_no_order_or_another_tenants_is_not_there(fixtures: Any) -> None
     assert stranger.get("/ops/orders/demo/%231/x").status_code == 404
     assert names(stranger.get("/ops/orders")) == []
     assert queue(fixtures.pool, uuid.uuid4(), limit=5) == []
+
+
+@pytest.mark.parametrize("order_id", ["a/../../b", "..", "./a/.", "/a", "a//b", "a/"])
+def test_the_links_to_an_order_lead_to_it_whatever_its_id(fixtures: Any, order_id: str) -> None:
+    queued(fixtures, order_id)
+    ann = fixtures.browser("ann", "approver")
+    linked = re.findall(r'href="(/ops/orders/demo/[^"]+)"', ann.get("/ops/orders").text)
+    assert linked
+    for path in linked:
+        assert urljoin("http://console.example/ops/orders", path) == "http://console.example" + path, (
+            "browsers shorten it"
+        )
+        page = ann.get(path)
+        assert page.status_code == 200
+        assert order_id in page.text
+    approval_id = fixtures.sql("select approval_id from orders.reviews")[0][0]
+    assert f'href="{linked[0]}"' in ann.get(f"/ops/approvals/{approval_id}").text
+    api = linked[0].replace("/ops/", "/ops/api/")
+    assert fixtures.person("vic", "viewer").get(api).json["order_id"] == order_id
 
 
 def test_every_standing_that_an_order_can_have_is_in_the_drawing(fixtures: Any) -> None:
