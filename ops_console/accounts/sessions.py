@@ -119,9 +119,10 @@ KEEP_SAYING = """
 update sentinel.operator_sessions set said = coalesce(said, '[]'::jsonb) || %(said)s::jsonb
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and revoked_at is null
 """
+# Only what this page read: another window may have kept something since.
 FORGET_SAID = """
 update sentinel.operator_sessions set said = null
-where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s
+where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and said = %(said)s::jsonb
 """
 
 
@@ -202,10 +203,10 @@ def store_message(pool: Pool, who: SignedIn, said: dict[str, str]) -> None:
 
 
 def take_messages(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
-    """Take the messages that were kept for the next page."""
+    """Take the messages that were kept for the next page. Where more were kept since, they stay, with these, for the one after it."""
     if not who.said:
         return []
-    changed(pool, FORGET_SAID, _session(who))
+    changed(pool, FORGET_SAID, {**_session(who), "said": orjson.dumps(who.said).decode()})
     return who.said
 
 

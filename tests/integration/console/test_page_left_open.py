@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ops_console import identity
-from ops_console.pages import ledger, operators
+from ops_console.accounts.sessions import store_message
+from ops_console.pages import ledger, operators, shell
 from ops_console.pages.shell import in_words
 from sentinel.authority.policies import declare_policies
 from sentinel.core.errors import Conflict, InvalidInput
@@ -197,3 +198,20 @@ def test_without_scripts_a_form_whose_session_ended_leads_to_signing_in_and_says
     page = browser.get(sent.headers["Location"]).text
     assert "what you just sent was not done" in page and 'value="/ops/halts"' in page
     assert fixtures.sql("select scope from sentinel.halts") == []
+
+
+def test_what_another_tab_had_to_say_is_told_though_a_page_was_under_way(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, take = fixtures.browser("ann"), shell.take_messages
+    fixtures.sql('update sentinel.operator_sessions set said = \'[{"kind": "done", "text": "What the first did."}]\'')
+
+    def taken_after_another(pool: Any, who: Any) -> Any:
+        store_message(pool, who, {"kind": "done", "text": "What the second did."})
+        return take(pool, who)
+
+    with monkeypatch.context() as during:
+        during.setattr(shell, "take_messages", taken_after_another)
+        assert "What the first did." in ann.get("/ops/account").text
+    assert "What the second did." in ann.get("/ops/account").text
+    assert "What the second did." not in ann.get("/ops/account").text
