@@ -104,7 +104,7 @@ def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     return {
         "lines": [*approvals, *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), _alerts(context, tenant_id)],
         "gauges": _gauges(samples, approvals, in_doubt, load, halts), "minutes_drawn": seconds_drawn(samples) // 60,
-        "answers": figures.answers(context.pool, tenant_id), "box": BOX, "moment": now,
+        "answers": figures.answers(context.pool, tenant_id), "most_answers": figures.MOST_ANSWERS, "box": BOX, "moment": now,
         "ledger": ledger, "halts": halts, "switches": switches,
     }  # fmt: skip
 

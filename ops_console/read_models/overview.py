@@ -42,11 +42,14 @@ class SumRow:
     oldest_at: datetime
 
 
+MOST_ANSWERS = 1_000
+
+
 @dataclass(frozen=True, slots=True)
 class Answers:
     """Words given in the last 24 hours: how many, and how long the middle and the slowest of twenty waited, in seconds.
 
-    `expired` ran out before anybody gave one: what was asked about is denied. Both are at most a thousand.
+    `expired` ran out before anybody gave one: what was asked about is denied. Both are at most `MOST_ANSWERS`, the latest.
     """
 
     given: int
@@ -101,16 +104,16 @@ from sentinel.operation_states s join sentinel.operations o using (tenant_id, op
 where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' and s.in_doubt_reason = 'contradiction'
 group by o.currency order by o.currency
 """
-# The last thousand of a day: enough for a middle, whatever a day brings.
+# The latest of a day: enough for a middle, whatever a day brings.
 ANSWERS = """
 select count(*)::integer as given,
   (select count(*)::integer from (select from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.status = 'expired'
-     and a.decided_at > statement_timestamp() - interval '24 hours' limit 1000) ran_out) as expired,
+     and a.decided_at > statement_timestamp() - interval '24 hours' limit %(most)s) ran_out) as expired,
   percentile_cont(0.5) within group (order by seconds) as median_seconds,
   percentile_cont(0.95) within group (order by seconds) as slow_seconds
 from (select extract(epoch from a.decided_at - a.created_at)::double precision as seconds from sentinel.approvals a
       where a.tenant_id = %(tenant_id)s and a.decided_at > statement_timestamp() - interval '24 hours' and a.status <> 'expired'
-      order by a.decided_at desc limit 1000) latest
+      order by a.decided_at desc limit %(most)s) latest
 """
 LEDGER_LOAD = """
 select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds from
@@ -157,7 +160,7 @@ def contradicted(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
 
 def answers(pool: Pool, tenant_id: uuid.UUID) -> Answers:
     """How long approvals waited for their decision, of those decided in the last 24 hours."""
-    found = one_row(pool, Answers, ANSWERS, {"tenant_id": tenant_id})
+    found = one_row(pool, Answers, ANSWERS, {"tenant_id": tenant_id, "most": MOST_ANSWERS})
     assert found is not None
     return found
 

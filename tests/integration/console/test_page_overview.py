@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ops_console.pages.decision_minutes import DecisionMinutes, Part, in_steps
+from ops_console.read_models import overview as figures
 from ops_console.read_models.overview import MinuteRow
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.store.database import Pool
@@ -23,6 +24,22 @@ def lines(page: str) -> dict[str, list[str]]:
         cells = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<td.*?</td>", row, re.S)]
         found[cells[0].partition(" wait")[0].split(" ")[0]] = [unescape(cell) for cell in cells[1:]]
     return found
+
+
+def test_what_is_counted_up_to_a_bound_says_so(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "MOST_ANSWERS", 2)
+    vic, ann = fixtures.browser("vic", "viewer"), fixtures.person("ann")
+    for _ in range(3):
+        assert ann.approve(fixtures.approval("200.00")).status_code == 200
+    for _ in range(3):
+        fixtures.approval("200.00")
+    fixtures.sql(
+        "update sentinel.approvals set expires_at = created_at + interval '1 microsecond' where status = 'pending'"
+    )
+    run_housekeeping(fixtures.authority.pool, 900)
+    page = " ".join(re.sub(r"<[^>]+>", " ", vic.get("/ops/overview/now").text).split())
+    assert "the middle of the latest 2 in 24 h" in page
+    assert "Expired undecided 2 or more nobody decided in time" in page
 
 
 def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: Any) -> None:
@@ -77,6 +94,7 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: 
     run_housekeeping(fixtures.authority.pool, 900)
     after = " ".join(re.sub(r"<[^>]+>", " ", vic.get("/ops/overview/now").get_data(as_text=True)).split())
     assert "Expired undecided 1 nobody decided in time in 24 h, so it was denied" in after
+    assert "the latest" not in after
     assert 'hx-get="/ops/overview/now"' in vic.get("/ops").get_data(as_text=True)
 
     parts = vic.get("/ops/overview/decisions").get_data(as_text=True)
