@@ -211,6 +211,28 @@ def test_the_widget_lives_in_another_sites_page_and_other_pages_do_not(
         page.close()
 
 
+def test_a_proof_that_was_opened_from_the_widget_checks_what_is_pasted(
+    people: People, place: Place, watch: Watch
+) -> None:
+    board = people.visitor()
+    board.goto(f"{place.board}/live")
+    markup = board.get_by_label("The widget's markup").evaluate("(one) => one.textContent")
+    pack = board.request.get(f"{place.board}{place.paths['proof']}.json").text()
+    board.close()
+    with a_shop(f"<!doctype html><link rel=icon href=data:,><title>A shop</title>{markup}") as shop:
+        watch.hosts.append(shop)
+        page = people.visitor()
+        page.goto(shop)
+        (one,) = guards(place, "15.25")
+        with page.expect_popup() as opened:
+            page.frame_locator("iframe").locator(f"a[href$='{one}']").click()
+        proof = opened.value
+        proof.get_by_label("The proof as JSON").fill(pack)
+        proof.get_by_role("button", name="Verify what I pasted").click()
+        expect(proof.locator("#paste-result")).to_contain_text("Match: this proof is intact.")
+        page.close()
+
+
 def test_the_widgets_counts_go_on_while_it_says_live(place: Place, visitor: Any) -> None:
     visitor.goto("/live/widget")
     expect(visitor.locator("#state")).to_have_text("Live")
