@@ -197,7 +197,9 @@ class Deliveries:
         place = _place(claim, feed, position)
         fields = {**_mine(claim), **place, "delivered": delivered, "lease_seconds": self._lease_seconds}
         attempts = scalar(self._pool, ADVANCE, fields)
-        return None if attempts is None else replace(claim, attempts=attempts, **place)
+        if attempts is None:
+            return None
+        return replace(claim, attempts=attempts, position=place["position"], global_position=place["global_position"])
 
     def fail(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str, spread: float) -> bool:
         """These events were not taken: try again after a pause, or, after the time allowed, make them dead letters.

@@ -11,8 +11,6 @@ from urllib.parse import urljoin
 
 import pytest
 
-import pytest
-
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import orders
 from ops_console.read_models.order_search import ended_today, lane_states, queue, search_orders
