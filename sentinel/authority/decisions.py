@@ -80,6 +80,11 @@ class Recorded(msgspec.Struct, frozen=True):
     start_hash: str | None
     start_duplicate: bool | None
 
+    @property
+    def may_act_on_start(self) -> bool:
+        """Whether who asked with a start id may act now: that start is on record, and no success of it."""
+        return self.start_event_id is not None and self.outcome != "success"
+
 
 class Receipt(msgspec.Struct, frozen=True):
     """What a start or a report left behind (`sentinel.receipt`); `result` names the case."""

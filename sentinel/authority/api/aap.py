@@ -145,7 +145,9 @@ class AapRoutes:
     async def _consume(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         key = _key_of(request)
         if row.consumed_at is not None:
-            return _only_of(row, key)
+            if _only_of(row, key).question is not None:
+                await self._started(caller, row, request, key)
+            return row
         if row.cancelled_at is not None or self._refusal_of(row) is not None:
             raise AapConflict("not_approved", "the request is not approved")
         if self._clock() >= row.deadline_at:
@@ -154,12 +156,13 @@ class AapRoutes:
             return _only_of(await self._again(caller, row), key)
         decided_at, expires_at = row.created_at, row.deadline_at
         if row.question is not None:
-            found = await self._ask(caller, row, request, start_id=uuid.uuid5(_STARTS, f"{row.request_id}:{key}"))
-            if found.recorded is None or found.recorded.start_event_id is None:
+            try:
+                found = await self._started(caller, row, request, key)
+            except AapConflict:
                 await self._in_thread(aap_requests.release, self._pool, row, key)
-                raise _not_started(found.recorded)
-            decided_at = _decided_at(row, found.recorded)
-            expires_at = found.recorded.permit_expires_at or self._clock() + timedelta(seconds=1)
+                raise
+            decided_at = _decided_at(row, found)
+            expires_at = found.permit_expires_at or self._clock() + timedelta(seconds=1)
         await self._in_thread(
             aap_requests.consume,
             self._pool,
@@ -169,6 +172,17 @@ class AapRoutes:
             expires_at=max(expires_at, decided_at + timedelta(seconds=1)),
         )
         return _only_of(await self._again(caller, row), key)
+
+    async def _started(self, caller: Caller, row: AapRequest, request: Request, key: str) -> Recorded:
+        """The start under a consume key, on record. A repeat asks the authority too: it gives leave to act anew.
+
+        Raises `AapConflict` where nothing may be done under the key: not approved, started by another, done, or a person said
+        that it was not executed.
+        """
+        found = await self._ask(caller, row, request, start_id=uuid.uuid5(_STARTS, f"{row.request_id}:{key}"))
+        if found.recorded is None or not found.recorded.may_act_on_start:
+            raise _not_started(found)
+        return found.recorded
 
     async def _report(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         outcome, note = outcome_of(request.json())
@@ -286,10 +300,13 @@ def _only_of(row: AapRequest, key: str) -> AapRequest:
     return row
 
 
-def _not_started(found: Recorded | None) -> AapConflict:
-    if found is not None and found.status in ("already_started", "completed"):
+def _not_started(asked: _Found) -> AapConflict:
+    found = asked.recorded
+    if found is None:
+        return AapConflict("not_approved", asked.refusal)
+    if found.status in ("already_started", "completed"):
         return AapConflict("already_consumed", "this effect was started before")
-    if found is not None and found.status == "expired":
+    if found.status == "expired":
         return AapConflict("approval_expired", "nobody decided in time")
     return AapConflict("not_approved", "the request is not approved")
 

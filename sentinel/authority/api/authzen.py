@@ -202,9 +202,9 @@ class Evaluations:
 
 
 def may_act(question: Question, found: Recorded) -> bool:
-    """Whether a recorded decision lets its calls act now: a permit is out, and where a start was named, it is that one."""
+    """Whether a recorded decision lets its calls act now: a permit is out, or where a start was named, it is that one and not done."""
     if question.start_id is not None:
-        return found.start_event_id is not None
+        return found.may_act_on_start
     return found.status in ("allowed", "approved") and found.permit_id is not None
 
 

@@ -18,10 +18,12 @@ from sentinel.authority.api.aap import AapRoutes
 from sentinel.authority.api.aap_wire import RequestStatus
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.halts import set_halt
+from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.policy.source import ReloadedFile
 from sentinel.tools.parse import parse_tool_table
 from tests.support.fixtures import Fixtures, unique
-from tests.support.harness import at_once, decide, let_approvals_expire, let_permits_expire
+from tests.support.harness import at_once, decide, let_approvals_expire, let_leave_end, let_permits_expire, refused
+from tests.support.not_executed import say
 
 AGENT = "refund-bot"
 REQUESTS = "/aap/v1/requests"
@@ -373,6 +375,45 @@ def test_a_consume_whose_answer_was_lost_is_finished_under_its_key_alone(
     assert code(instance.consume(asked["id"], "other")) == (409, "already_consumed")
     assert instance.consume(asked["id"], "mine").json["consumption"]
     assert instance.fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
+
+
+def started_and_in_doubt(instance: Instance) -> tuple[str, dict[str, Any]]:
+    """(request id, its operation's key) of a request that was consumed under "mine" and then not reported."""
+    body = call()
+    asked = instance.made(body)
+    assert instance.consume(asked["id"], "mine").status_code == 200
+    run_housekeeping(instance.fixtures.authority.pool, 0)
+    return asked["id"], {"idempotency_key": f"stripe-refund:{body['arguments']['payment_intent']}:5000"}
+
+
+@pytest.mark.parametrize("key", ["mine", "other"])
+def test_no_consume_is_answered_after_a_person_said_not_executed(instance: Instance, key: str) -> None:
+    request_id, named = started_and_in_doubt(instance)
+    let_leave_end(instance.fixtures)
+    say(instance.fixtures, named, executed=False)
+    assert instance.consume(request_id, key).status_code == 409
+    assert instance.fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("outcome", [None, "failed"])
+def test_a_repeated_consume_gives_leave_to_act_anew(instance: Instance, outcome: str | None) -> None:
+    request_id, named = started_and_in_doubt(instance)
+    if outcome is not None:
+        assert instance.outcome(request_id, outcome).status_code == 200
+    let_leave_end(instance.fixtures)
+    assert instance.consume(request_id, "mine").json["consumption"]
+    assert refused(lambda: say(instance.fixtures, named, executed=False)) == "still-acting"
+
+
+@pytest.mark.parametrize("by_a_person", [True, False])
+def test_a_consume_of_what_was_done_is_not_answered_again(instance: Instance, by_a_person: bool) -> None:
+    request_id, named = started_and_in_doubt(instance)
+    if by_a_person:
+        say(instance.fixtures, named, executed=True)
+    else:
+        assert instance.outcome(request_id, "succeeded").status_code == 200
+    assert code(instance.consume(request_id, "mine")) == (409, "already_consumed")
+    assert instance.show(request_id)["consumption"], "what was consumed stays so"
 
 
 def _dies(*_: Any, **__: Any) -> None:

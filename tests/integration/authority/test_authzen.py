@@ -11,12 +11,14 @@ from sentinel.authority.actor import local_administrator
 from sentinel.authority.api import authzen
 from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.halts import set_halt
+from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import StillDeciding
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from tests.support.fixtures import AGENT, SECRET, Fixtures, guard_body, served, start_body, unique
-from tests.support.harness import at_once, decide
+from tests.support.harness import at_once, decide, let_leave_end, refused
+from tests.support.not_executed import say
 
 ONE, MANY = "/access/v1/evaluation", "/access/v1/evaluations"
 FACTS = {
@@ -186,6 +188,41 @@ def test_who_names_a_start_is_told_of_it_again_and_nobody_else(fixtures: Fixture
     other = {**body, "context": {**body["context"], "start_id": str(uuid.uuid4())}}
     assert answered(fixtures, other) == (False, "already_started")
     assert answered(fixtures, body) == (False, "already_started")
+
+
+@pytest.mark.parametrize("path", [ONE, MANY])
+def test_who_names_a_start_is_not_told_true_again_of_what_was_done(fixtures: Fixtures, path: str) -> None:
+    body = refund(payment="pi_1", start_id=str(uuid.uuid4()))
+    asked = body if path == ONE else {"evaluations": [body, body]}
+
+    def answers() -> list[tuple[bool, str]]:
+        found = evaluate(fixtures, asked, path=path)
+        several = [found] if path == ONE else found["evaluations"]
+        return [(one["decision"], one["context"]["reason_code"]) for one in several]
+
+    assert answers()[0][0] is True
+    named = {"idempotency_key": "stripe-refund:pi_1:5000", "action": "refund.create", "agent_id": AGENT}
+    assert fixtures.post("action/guard/report", {**named, "outcome": "error"}).status_code == 200
+    assert answers()[0][0] is True, "what may have failed is tried again under its start"
+    let_leave_end(fixtures)
+    say(fixtures, named, executed=True)
+    assert set(answers()) == {(False, "completed")}
+
+
+@pytest.mark.parametrize("is_again", [True, False])
+def test_who_names_a_start_is_told_false_after_a_person_said_not_executed(fixtures: Fixtures, is_again: bool) -> None:
+    start_id = str(uuid.uuid4())
+    body = refund(payment="pi_1", start_id=start_id)
+    named = {"idempotency_key": "stripe-refund:pi_1:5000"}
+    assert evaluate(fixtures, body)["decision"] is True
+    run_housekeeping(fixtures.authority.pool, 0)
+    let_leave_end(fixtures)
+    assert evaluate(fixtures, body)["decision"] is True
+    assert refused(lambda: say(fixtures, named, executed=False)) == "still-acting"
+    let_leave_end(fixtures)
+    say(fixtures, named, executed=False)
+    body["context"]["start_id"] = start_id if is_again else str(uuid.uuid4())
+    assert answered(fixtures, body) == (False, "resolved_not_executed")
 
 
 def test_a_key_bound_to_an_agent_speaks_for_no_other(fixtures: Fixtures) -> None:
