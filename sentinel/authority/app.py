@@ -112,7 +112,7 @@ def create_app(
         requests = access_requests.AccessRequests(context, behind_tls=settings.behind_tls)
     own = authzen.Evaluations(context, calls, requests).handlers()
     places = StreamSlots(settings.max_streams, settings.max_streams_per_tenant, settings.max_streams_per_key)
-    feed = ApprovalFeed(partial(_decided_since, authority.pool), places, stopping)
+    feed = ApprovalFeed(partial(_decided_since, authority.pool), authority.clock, places, stopping)
     stream = approvals_stream(context.identity, feed)
     return Edge(
         _flask_app(context, settings),

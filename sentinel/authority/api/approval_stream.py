@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -45,6 +45,8 @@ OVERLAP = timedelta(seconds=10)
 Whose = tuple[uuid.UUID, uuid.UUID | None]
 """(tenant, principal); no principal: everybody's approvals of the tenant."""
 ReadSince = Callable[[uuid.UUID, datetime, uuid.UUID | None], list[DecidedApproval]]
+
+T = TypeVar("T")
 
 
 class StreamSlots:
@@ -81,16 +83,26 @@ class _Listeners:
 
     queues: set[asyncio.Queue[DecidedApproval]] = field(default_factory=set)
     is_reading: asyncio.Event = field(default_factory=asyncio.Event)
+    read_to: datetime = datetime.min.replace(tzinfo=UTC)
+    """The latest decision that was read; what comes by the queues from here on is later than this less OVERLAP."""
     task: asyncio.Task[None] | None = None
 
 
 class ApprovalFeed:
-    """`read_since(tenant, moment, principal)` gives decided approvals oldest first; it is called in a thread of its own."""
+    """Hands decided approvals on, as they are decided.
+
+    `read_since(tenant, moment, principal)` gives what was decided after a moment, oldest first: at most BACKLOG, and whatever was
+    decided in the same instant as the last of them. `clock` is the database's. Both are called in a thread.
+    """
 
     def __init__(
-        self, read_since: ReadSince, places: StreamSlots, stopping: Callable[[], bool] = lambda: False
+        self,
+        read_since: ReadSince,
+        clock: Callable[[], datetime],
+        places: StreamSlots,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._read_since = read_since
+        self._read_since, self._clock = read_since, clock
         self._stopping = stopping
         self._listeners: dict[Whose, _Listeners] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="approvals")
@@ -132,8 +144,9 @@ class ApprovalFeed:
         `is_open` looks whether it still is; it is asked once, when nothing that is decided from then on can be missed.
         """
         until = asyncio.get_running_loop().time() + seconds
-        with self.places.taken(caller), self._listening((caller.tenant_id, caller.principal_id)) as (queue, is_reading):
-            await is_reading.wait()
+        owner = (caller.tenant_id, caller.principal_id)
+        with self.places.taken(caller), self._listening(owner) as (queue, listeners):
+            await listeners.is_reading.wait()
             if not await is_open():
                 return
             while (left := until - asyncio.get_running_loop().time()) > 0 and not self._stopping():
@@ -145,13 +158,23 @@ class ApprovalFeed:
         self, owner: Whose, last_seen: datetime | None, gone: asyncio.Future[None]
     ) -> AsyncIterator[bytes]:
         told: set[uuid.UUID] = set()
-        with self._listening(owner) as (queue, is_reading):
+        with self._listening(owner) as (queue, listeners):
             # What is decided from here on comes by the queue; what was decided before is looked up.
-            await is_reading.wait()
+            await listeners.is_reading.wait()
+            may_come_again = listeners.read_to - OVERLAP
             yield data({"type": "CONNECTED"})
-            for one in await self._read(owner, last_seen) if last_seen else []:
-                told.add(one.request_id)
-                yield decision(one, catchup=True)
+            while last_seen is not None and not (self._stopping() or gone.done()):
+                try:
+                    portion = await self._in_thread(self._read_since, owner[0], last_seen, owner[1])
+                except SentinelError:
+                    yield HEARTBEAT  # the database is away: the stream stays open, and goes on when it is back
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+                for one in portion:
+                    if one.decided_at > may_come_again:
+                        told.add(one.request_id)
+                    yield decision(one, catchup=True)
+                last_seen = portion[-1].decided_at if len(portion) >= BACKLOG else None
             while not (self._stopping() or gone.done()):
                 arrived = asyncio.ensure_future(queue.get())
                 waited_for: set[asyncio.Future[Any]] = {arrived, gone}
@@ -164,14 +187,14 @@ class ApprovalFeed:
                     yield decision(one, catchup=False)
 
     @contextlib.contextmanager
-    def _listening(self, owner: Whose) -> Iterator[tuple[asyncio.Queue[DecidedApproval], asyncio.Event]]:
+    def _listening(self, owner: Whose) -> Iterator[tuple[asyncio.Queue[DecidedApproval], _Listeners]]:
         listeners = self._listeners.setdefault(owner, _Listeners())
         queue: asyncio.Queue[DecidedApproval] = asyncio.Queue()
         listeners.queues.add(queue)
         if listeners.task is None:
             listeners.task = asyncio.ensure_future(self._follow(owner, listeners))
         try:
-            yield queue, listeners.is_reading
+            yield queue, listeners
         finally:
             listeners.queues.discard(queue)
             if not listeners.queues:
@@ -180,26 +203,36 @@ class ApprovalFeed:
 
     async def _follow(self, owner: Whose, listeners: _Listeners) -> None:
         """Read what is decided from now on, and hand each decision to every queue once."""
-        cursor = datetime.now(UTC)
-        told = {one.request_id: one.decided_at for one in await self._read(owner, cursor - OVERLAP)}
-        listeners.is_reading.set()
+        listeners.read_to = await self._once_answered(self._clock)
+        since = listeners.read_to - OVERLAP
+        told: dict[uuid.UUID, datetime] = {}
         while True:
-            await asyncio.sleep(POLL_SECONDS)
-            for one in await self._read(owner, cursor - OVERLAP):
+            portion = await self._once_answered(self._read_since, owner[0], since, owner[1])
+            for one in portion:
                 if one.request_id not in told:
                     told[one.request_id] = one.decided_at
-                    for queue in listeners.queues:
+                    # What was decided before the first read was done is nobody's news.
+                    for queue in listeners.queues if listeners.is_reading.is_set() else ():
                         queue.put_nowait(one)
-                cursor = max(cursor, one.decided_at)
-            told = {key: moment for key, moment in told.items() if moment > cursor - 2 * OVERLAP}
+                listeners.read_to = max(listeners.read_to, one.decided_at)
+            if len(portion) >= BACKLOG:
+                since = portion[-1].decided_at
+                continue
+            listeners.is_reading.set()
+            since = listeners.read_to - OVERLAP
+            told = {key: moment for key, moment in told.items() if moment > since - OVERLAP}
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _read(self, owner: Whose, since: datetime) -> list[DecidedApproval]:
-        tenant, principal = owner
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._threads, self._read_since, tenant, since, principal)
-        except SentinelError:
-            return []  # the database is away: streams stay open, and catch up when it is back
+    async def _once_answered(self, ask: Callable[..., T], *arguments: Any) -> T:
+        """What is asked for, once the database answers: streams stay open while it is away."""
+        while True:
+            try:
+                return await self._in_thread(ask, *arguments)
+            except SentinelError:
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
 
 def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:

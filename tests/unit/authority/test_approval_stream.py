@@ -1,0 +1,155 @@
+"""The stream of decided approvals hands on every decision once, however many there are, by the database's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sentinel.authority.api import approval_stream
+from sentinel.authority.api.approval_stream import BACKLOG, ApprovalFeed, StreamSlots
+from sentinel.authority.approvals import DecidedApproval
+from sentinel.authority.engine import Caller
+from sentinel.core.errors import EngineUnavailable
+from tests.support.harness import on_a_loop
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+"""The database's time, which no process's clock here shows."""
+CALLER = Caller(uuid.uuid4(), uuid.uuid4(), uuid.uuid4(), None, frozenset(), None)
+LONGEST_SECONDS = 20
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approval_stream, "POLL_SECONDS", 0.005)
+
+
+class Decisions:
+    """Decided approvals as the database gives them; `away` is how many reads find no database."""
+
+    def __init__(self) -> None:
+        self.all: list[DecidedApproval] = []
+        self.away = 0
+
+    def add(self, *moments: datetime) -> list[str]:
+        made = [DecidedApproval(uuid.uuid4(), "expired", None, None, "agent", "refund.create", at) for at in moments]
+        self.all = sorted([*self.all, *made], key=lambda one: one.decided_at)
+        return [str(one.request_id) for one in made]
+
+    def read_since(self, _tenant: uuid.UUID, since: datetime, _principal: uuid.UUID | None) -> list[DecidedApproval]:
+        self._answer()
+        behind = [one for one in self.all if one.decided_at > since]
+        return behind[:BACKLOG] + [one for one in behind[BACKLOG:] if one.decided_at == behind[BACKLOG - 1].decided_at]
+
+    def clock(self) -> datetime:
+        self._answer()
+        return NOW
+
+    def _answer(self) -> None:
+        if self.away:
+            self.away -= 1
+            raise EngineUnavailable("away")
+
+
+class Stream:
+    """A client of the feed: the ids that it was sent, and how often each."""
+
+    def __init__(self, feed: ApprovalFeed, last_seen: datetime | None) -> None:
+        self.got: Counter[str] = Counter()
+        self.is_connected, self._arrived, self._leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._answering = asyncio.ensure_future(
+            feed.answer(CALLER, last_seen, self._receive, self._send, is_welcome=self._is_welcome)
+        )
+
+    async def until(self, wanted: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while not wanted():
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    async def close(self) -> None:
+        self._leave.set()
+        await self._answering
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["body"].startswith(b"data: "):
+            event = json.loads(message["body"].removeprefix(b"data: "))
+            if event["type"] == "CONNECTED":
+                self.is_connected.set()
+            else:
+                self.got[event["request_id"]] += 1
+        self._arrived.set()
+
+    async def _is_welcome(self) -> bool:
+        return True
+
+
+def feed_of(decisions: Decisions) -> ApprovalFeed:
+    return ApprovalFeed(decisions.read_since, decisions.clock, StreamSlots(9, 9, 9))
+
+
+def after(*seconds: float) -> list[datetime]:
+    return [NOW + timedelta(seconds=second) for second in seconds]
+
+
+async def _burst() -> None:
+    decisions = Decisions()
+    feed = feed_of(decisions)
+    stream, other = Stream(feed, None), Stream(feed, None)
+    await stream.is_connected.wait()
+    await other.is_connected.wait()
+    burst = decisions.add(*after(*(0.01 * n for n in range(1, 1201))), *after(*[13.0] * 700))
+    late = decisions.add(*after(600))
+    for one in (stream, other):
+        await one.until(lambda one=one: late[0] in one.got)
+        assert one.got == Counter([*burst, *late])
+        await one.close()
+
+
+async def _coming_back() -> None:
+    decisions = Decisions()
+    missed = decisions.add(*after(*range(-1201, 0)))
+    decisions.add(*after(-2000))
+    stream = Stream(feed_of(decisions), NOW - timedelta(seconds=1500))
+    await stream.until(lambda: missed[-1] in stream.got)
+    now = decisions.add(*after(1))
+    await stream.until(lambda: now[0] in stream.got)
+    assert stream.got == Counter([*missed, *now])
+    await stream.close()
+
+
+async def _outage() -> None:
+    decisions = Decisions()
+    missed = decisions.add(*after(*range(-800, 0)))
+    decisions.away = 3
+    stream = Stream(feed_of(decisions), NOW - timedelta(seconds=1500))
+    await stream.is_connected.wait()
+    decisions.away = 3
+    await stream.until(lambda: missed[-1] in stream.got)
+    decisions.away = 3
+    now = decisions.add(*after(1))
+    await stream.until(lambda: now[0] in stream.got)
+    assert stream.got == Counter([*missed, *now])
+    await stream.close()
+
+
+def test_a_burst_of_decisions_arrives_whole_and_so_does_what_is_decided_after_it() -> None:
+    on_a_loop(_burst())
+
+
+def test_who_comes_back_gets_all_that_was_decided_meanwhile_and_then_what_is() -> None:
+    on_a_loop(_coming_back())
+
+
+def test_a_database_that_is_away_costs_no_decision() -> None:
+    on_a_loop(_outage())
