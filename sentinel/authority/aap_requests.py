@@ -1,6 +1,6 @@
 """Requests of the Agent Approval Protocol as they are kept. How one stands is its operation's state, which is not here.
 
-One statement each. Only one consume key ever owns a request, and a cancelled one has none.
+One statement each. Under one consume key at most a request is consumed, and under none once it is cancelled.
 """
 
 from __future__ import annotations
@@ -74,21 +74,24 @@ CANCEL = """
 update sentinel.aap_requests set cancelled_at = clock_timestamp()
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null and consume_key is null
 """
-# Before the start, so that a request is never started once it is cancelled, nor for two consume keys.
+# Before the start, so that a request is never started once it is cancelled. What is asked of the authority starts under one key
+# whoever claims it, so a key may follow another that came to nothing; what is not belongs to the first for good.
 CLAIM = """
 update sentinel.aap_requests set consume_key = %(consume_key)s
-where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null
-  and (consume_key is null or consume_key = %(consume_key)s)
+where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null and consumed_at is null
+  and (consume_key = %(consume_key)s or consume_key is not distinct from %(found_key)s and (consume_key is null or question is not null))
 """
+# Whoever had claimed it before may be starting it still: then it is not to be cancelled.
 RELEASE = """
-update sentinel.aap_requests set consume_key = null
+update sentinel.aap_requests set consume_key = %(found_key)s
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and consume_key = %(consume_key)s and consumed_at is null
 """
+# Of what is asked of the authority only the key that started it comes here.
 CONSUME = """
 update sentinel.aap_requests set decided_at = %(decided_at)s, expires_at = %(expires_at)s, consume_key = %(consume_key)s,
   consumed_at = greatest(clock_timestamp(), %(decided_at)s)
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null and consumed_at is null
-  and (consume_key is null or consume_key = %(consume_key)s)
+  and (consume_key is null or consume_key = %(consume_key)s or question is not null)
 """
 # Newest first, each text once: a client that asks again says the same.
 REASONING = """
@@ -128,17 +131,17 @@ def cancel(pool: Pool, row: AapRequest) -> bool:
 
 
 def claim(pool: Pool, row: AapRequest, consume_key: str) -> bool:
-    """Make this the one consume key of a request; False: it is cancelled or another's."""
-    return changed(pool, CLAIM, {**_key(row), "consume_key": consume_key}) > 0
+    """Claim a request, as `row` has it, for a consume key; False: it is cancelled, consumed or another key's by now."""
+    return changed(pool, CLAIM, {**_key(row), "consume_key": consume_key, "found_key": row.consume_key}) > 0
 
 
 def release(pool: Pool, row: AapRequest, consume_key: str) -> None:
-    """Give back a claim under which nothing was started."""
-    changed(pool, RELEASE, {**_key(row), "consume_key": consume_key})
+    """Give back a claim under which nothing was started, to whom `row` has as the one before."""
+    changed(pool, RELEASE, {**_key(row), "consume_key": consume_key, "found_key": row.consume_key})
 
 
 def consume(pool: Pool, row: AapRequest, consume_key: str, *, decided_at: datetime, expires_at: datetime) -> None:
-    """Record that a claimed request was started; a repeat changes nothing."""
+    """Record that a request was started under this key; a repeat changes nothing."""
     changed(
         pool, CONSUME, {**_key(row), "consume_key": consume_key, "decided_at": decided_at, "expires_at": expires_at}
     )

@@ -145,15 +145,13 @@ class AapRoutes:
     async def _consume(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         key = _key_of(request)
         if row.consumed_at is not None:
-            if _only_of(row, key).question is not None:
-                await self._started(caller, row, request, key)
-            return row
+            return await self._consumed_before(caller, row, request, key)
         if row.cancelled_at is not None or self._refusal_of(row) is not None:
             raise AapConflict("not_approved", "the request is not approved")
         if self._clock() >= row.deadline_at:
             raise AapConflict("approval_expired", "the time of the request is over")
         if not await self._in_thread(aap_requests.claim, self._pool, row, key):
-            return _only_of(await self._again(caller, row), key)
+            return await self._consumed_before(caller, await self._again(caller, row), request, key)
         decided_at, expires_at = row.created_at, row.deadline_at
         if row.question is not None:
             try:
@@ -172,6 +170,11 @@ class AapRoutes:
             expires_at=max(expires_at, decided_at + timedelta(seconds=1)),
         )
         return _only_of(await self._again(caller, row), key)
+
+    async def _consumed_before(self, caller: Caller, row: AapRequest, request: Request, key: str) -> AapRequest:
+        if _only_of(row, key).question is not None:
+            await self._started(caller, row, request, key)
+        return row
 
     async def _started(self, caller: Caller, row: AapRequest, request: Request, key: str) -> Recorded:
         """The start under a consume key, on record. A repeat asks the authority too: it gives leave to act anew.

@@ -5,20 +5,23 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from werkzeug.test import TestResponse
 
+from sentinel.authority import aap_requests
 from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.aap import AapRoutes
 from sentinel.authority.api.aap_wire import RequestStatus
+from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.halts import set_halt
 from sentinel.authority.housekeeping import run_housekeeping
+from sentinel.core.errors import EngineUnavailable, StillDeciding
 from sentinel.policy.source import ReloadedFile
 from sentinel.tools.parse import parse_tool_table
 from tests.support.fixtures import Fixtures, unique
@@ -414,6 +417,68 @@ def test_a_consume_of_what_was_done_is_not_answered_again(instance: Instance, by
         assert instance.outcome(request_id, "succeeded").status_code == 200
     assert code(instance.consume(request_id, "mine")) == (409, "already_consumed")
     assert instance.show(request_id)["consumption"], "what was consumed stays so"
+
+
+@pytest.mark.parametrize("error", [EngineUnavailable("away"), StillDeciding("its lock is held")])
+def test_a_consume_that_started_nothing_leaves_the_request_to_another_key(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    asked = instance.made(call())
+    with monkeypatch.context() as patched:
+        patched.setattr(AuthorityCalls, "guard", _raises(error))
+        assert instance.consume(asked["id"], "a").status_code == 503
+    assert instance.show(asked["id"])["status"] == "approved"
+    assert instance.consume(asked["id"], "b").json["consumption"]
+    assert code(instance.consume(asked["id"], "a")) == (409, "already_consumed")
+    assert instance.fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
+    assert instance.fixtures.broken_invariants() == []
+
+
+def test_whichever_of_two_consume_keys_starts_has_consumed(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one comes between the start and the record of it."""
+    asked = instance.made(call())
+    honest, others = aap_requests.consume, []
+
+    def late(*arguments: Any, **named: Any) -> None:
+        monkeypatch.setattr("sentinel.authority.aap_requests.consume", honest)
+        others.append(instance.consume(asked["id"], "other"))
+        honest(*arguments, **named)
+
+    monkeypatch.setattr("sentinel.authority.aap_requests.consume", late)
+    assert instance.consume(asked["id"], "mine").json["consumption"]
+    assert [code(one) for one in others] == [(409, "already_consumed")]
+    assert instance.consume(asked["id"], "mine").status_code == 200
+
+
+def test_what_somebody_may_be_consuming_is_not_cancelled(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another key that is refused meanwhile gives back what it took, not what it found taken."""
+    asked = instance.made(call(NEEDS_PERSON))
+    approval = instance.approval_of(asked["id"])
+    with monkeypatch.context() as patched:
+        patched.setattr(AuthorityCalls, "guard", _raises(EngineUnavailable("away")))
+        assert instance.consume(asked["id"], "mine").status_code == 503
+    assert code(instance.consume(asked["id"], "other")) == (409, "not_approved")
+    assert code(instance.ask("DELETE", f"{REQUESTS}/{asked['id']}")) == (409, "already_terminal")
+    decide(instance.fixtures, approval)
+    assert instance.consume(asked["id"], "mine").json["consumption"]
+
+
+def test_an_unguarded_tools_request_is_one_consume_keys_alone(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = instance.made(call(tool="list_customers", arguments={}))
+    with monkeypatch.context() as patched:
+        patched.setattr("sentinel.authority.aap_requests.consume", _dies)
+        assert instance.consume(asked["id"], "mine").status_code == 500
+    assert code(instance.consume(asked["id"], "other")) == (409, "already_consumed")
+    assert instance.consume(asked["id"], "mine").json["consumption"]
+
+
+def _raises(error: Exception) -> Callable[..., Awaitable[Recorded]]:
+    async def guard(*_: Any, **__: Any) -> Recorded:
+        raise error
+
+    return guard
 
 
 def _dies(*_: Any, **__: Any) -> None:

@@ -15,7 +15,7 @@ create table sentinel.aap_requests (
   created_at      timestamptz not null,
   deadline_at     timestamptz not null check (deadline_at > created_at),
   cancelled_at    timestamptz,
-  consume_key     text check (length(consume_key) <= 255),                 -- whoever may start it; one only
+  consume_key     text check (length(consume_key) <= 255),                 -- whoever may start it now
   consumed_at     timestamptz,                                             -- when it was started under that key
   decided_at      timestamptz,                                             -- of the approval that was consumed
   expires_at      timestamptz,
