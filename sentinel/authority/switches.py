@@ -191,19 +191,22 @@ class CanaryTooWide(Conflict):
 
 
 class GateRefused(Conflict):
-    """The launch gate of a switch is not passed; `why` is a key of `gate_reports.REFUSALS`."""
+    """The launch gate of a switch is not passed; `why` is a key of `gate_reports.REFUSALS`, `stands` how it stays."""
 
     code = "gate-not-passed"
 
-    def __init__(self, switch: str, gate: str, why: str) -> None:
-        super().__init__(f"{switch} stays off: {REFUSALS[why]}; run `sentinel gates run {gate}` and look at it again")
+    def __init__(self, switch: str, gate: str, why: str, stands: SwitchRow | None) -> None:
+        stays = f"on for {stands.canary_percent} % of the accounts" if stands and stands.is_on else "off"
+        super().__init__(
+            f"{switch} stays {stays}: {REFUSALS[why]}; run `sentinel gates run {gate}` and look at it again"
+        )
         self.why = why
 
 
 def turn_switch_on(
     pool: Pool, actor: Actor, declared_switches: DeclaredSwitches, name: str, *, canary_percent: int, reason: str
 ) -> SwitchChange:
-    """On for `canary_percent` (0 to 100) of the accounts; again with another percentage moves it.
+    """On for `canary_percent` (0 to 100) of the accounts; again with another percentage moves it, to a smaller one without its gate.
 
     Raises `Forbidden` (not an admin), `NotFound` (no such switch), `GateRefused`, `CanaryTooWide`, `InvalidInput`, and `Conflict` when
     the file of switches cannot be used.
@@ -221,7 +224,8 @@ def turn_switch_on(
     if refusal == "canary_too_wide":
         raise CanaryTooWide(declared)
     if declared.gate is not None and refusal in REFUSALS:
-        raise GateRefused(name, declared.gate, refusal)
+        stands = {row.name: row for row in flipped_switches(pool, actor.tenant_id)}.get(name)
+        raise GateRefused(name, declared.gate, refusal, stands)
     return SwitchChange(name, True, canary_percent, already=refusal != "")
 
 

@@ -98,6 +98,30 @@ def test_a_gated_switch_stays_off_without_a_fresh_passing_report_of_the_policy_i
     assert shown.gate_state is not None and shown.gate_state.refusal == wanted
 
 
+@pytest.mark.parametrize(
+    "closed", [too_old, failed_after_a_passed_one, of_the_text_before_a_reload, no_policy_in_force]
+)
+def test_what_is_on_goes_down_to_fewer_accounts_although_its_gate_is_closed(fixtures: Fixtures, closed: Any) -> None:
+    record(fixtures)
+    on(fixtures)
+    on(fixtures, percent=20)
+    wanted = closed(fixtures)
+    for percent in (40, 100):
+        with pytest.raises(GateRefused) as refused:
+            on(fixtures, percent=percent)
+        assert refused.value.why == wanted
+        assert refused.value.detail.startswith(f"{FEE} stays on for 20 % of the accounts: ")
+    assert on(fixtures, percent=20).already
+    assert on(fixtures, percent=5) == SwitchChange(FEE, True, 5, already=False)
+    assert seen(fixtures) == {"on": True, "canary_percent": 5}
+    with pytest.raises(GateRefused, match="stays on for 5 %"):
+        on(fixtures, percent=20)
+    off(fixtures)
+    with pytest.raises(GateRefused, match="stays off"):
+        on(fixtures, percent=1)
+    assert fixtures.broken_invariants() == []
+
+
 def went_wide_at_once(fixtures: Fixtures) -> bool:
     """Whether the fee switch, off until now, goes on for more accounts than its first canary may have."""
     try:
@@ -170,7 +194,7 @@ def test_mutant_that_asks_for_no_report_is_caught(fixtures: Fixtures, arranged: 
     cut(
         fixtures,
         "sentinel.turn_switch_on",
-        "(gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')",
+        "(gate is null or narrows or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')",
         "true",
     )
     assert not stayed_off(fixtures)

@@ -63,21 +63,25 @@ language sql stable as $$
 $$;
 
 -- Turns on, or moves the canary of what is on. '' when done, 'unchanged', 'canary_too_wide', else gate_refusal's word.
--- What was off goes on for at most `first_percent` of the accounts. A switch without a gate (gate null) is only ever
+-- What was off goes on for at most `first_percent` of the accounts. What is on goes down to fewer whatever the gate says: a
+-- smaller percentage is part of the larger one, so like turning off it only tightens. A switch without a gate (gate null) is only ever
 -- refused for being unchanged or too wide.
 create or replace function sentinel.turn_switch_on(
   tenant uuid, switch_name text, gate text, policy text, percent integer, first_percent integer, who text, why text, event uuid
 ) returns text language plpgsql as $$
 declare
   moment timestamptz;                                                      -- once whoever else turns it is through
+  before sentinel.switches;
   was_flipped boolean;
+  narrows boolean;
 begin
   -- Whoever turns it just now comes first; the gate is asked after that.
-  perform from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name for update;
+  select * into before from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name for update;
   was_flipped := found;
+  narrows := coalesce(before.is_on and percent < before.canary_percent, false);
   insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
     select tenant, switch_name, true, percent, clock_timestamp(), who, why
-    where (gate is null or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')
+    where (gate is null or narrows or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')
       and (percent <= first_percent or exists (
         select from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name and s.is_on))
   on conflict (tenant_id, name) do update set
@@ -87,9 +91,9 @@ begin
     and (was_flipped or s.proven_after is null)                            -- flipped for the first time meanwhile, and for what
   returning s.changed_at into moment;
   if not found then
-    return coalesce(case when gate is not null then nullif(sentinel.gate_refusal(tenant, switch_name, gate, policy), '') end,
-                    (select 'unchanged' from sentinel.switches s
+    return coalesce((select 'unchanged' from sentinel.switches s
                      where s.tenant_id = tenant and s.name = switch_name and s.is_on and s.canary_percent = percent),
+                    case when gate is not null then nullif(sentinel.gate_refusal(tenant, switch_name, gate, policy), '') end,
                     'canary_too_wide');
   end if;
   perform sentinel.append_event(tenant, event, 'switch_on', null, null, moment, jsonb_build_object(
