@@ -155,6 +155,41 @@ def test_every_command_asks_unless_it_has_the_owners_login(two: Two) -> None:
     ]
 
 
+@pytest.mark.parametrize("shut_out_before", [False, True])
+def test_who_is_disabled_in_nobodys_name_counts_on_unless_it_was_with_the_owners_login(
+    two: Two, shut_out_before: bool
+) -> None:
+    fixtures, console = two.fixtures, program_url(two.fixtures.url, CONSOLE)
+    (bea,) = fixtures.sql("select operator_id from sentinel.operators where email = 'bea@demo.local'")[0]
+    if shut_out_before:
+        assert two.ada.submit(f"/ops/operators/{bea}/shut-out").status_code == 303
+    for _ in range(2):
+        assert run(console, "operators", "disable", "bea@demo.local").exit_code == 0
+    assert fixtures.sql("select active from sentinel.operators where operator_id = %s", bea) == [(False,)]
+    before = power(fixtures)
+    for words in (
+        ["keys", "create", "--agent-id", "a-b"],
+        ["operators", "create", "eve@demo.local", "--role", "admin"],
+    ):
+        done = run(console, *words)
+        assert (done.exit_code, "waits for a second administrator" in done.stderr) == (1, True), done.output
+    waiting(two.ask("issue"))
+    assert power(fixtures) == before
+    assert run(fixtures.url, "operators", "disable", "bea@demo.local").exit_code == 0
+    assert run(console, "keys", "create", "--agent-id", "a-b").exit_code == 0, "who holds the owner's login said so"
+    assert two.ask("issue").status_code == 201
+
+
+def test_who_was_disabled_in_nobodys_name_is_an_administrator_again_once_enabled(two: Two) -> None:
+    fixtures, console = two.fixtures, program_url(two.fixtures.url, CONSOLE)
+    assert run(console, "operators", "disable", "bea@demo.local").exit_code == 0
+    assert run(fixtures.url, "operators", "enable", "bea@demo.local").exit_code == 0
+    assert fixtures.sql("select active, shut_out_by from sentinel.operators where email = 'bea@demo.local'") == [
+        (True, None)
+    ]
+    waiting(two.ask("issue"))
+
+
 def test_what_was_asked_on_the_machine_is_approved_and_collected_there(two: Two) -> None:
     fixtures, console = two.fixtures, program_url(two.fixtures.url, CONSOLE)
     run(console, "keys", "create", "--agent-id", "a-b")

@@ -18,6 +18,7 @@ create table sentinel.operators (
   -- Whose hands the account is in: who made or last changed it, until a second administrator confirms it; null for its own.
   changed_by            uuid,
   -- Who deactivated an account, until it is active again: an administrator who deactivated the second one is not thereby the only one.
+  -- The account itself, which cannot: it was done in nobody's name, not with the owner's login. Null: with the owner's login.
   shut_out_by           uuid,
   primary key (tenant_id, operator_id),
   constraint operators_email_once unique (tenant_id, email),
@@ -59,6 +60,11 @@ create or replace function sentinel.has_second_administrator(tenant uuid, first_
       and o.changed_by is null)
 $$;
 
+-- Whether this session's login is the schema's owner: who holds that login can write every table.
+create or replace function sentinel.is_owners_login() returns boolean language sql stable as $$
+  select pg_has_role(session_user, 'sentinel_owner', 'member')
+$$;
+
 -- Adds a person; `person` is a name made before, so that the same form sent twice adds one. `one_time`: somebody else chose the
 -- password, which then only serves to set one's own. Answers added, repeated or taken.
 create or replace function sentinel.add_operator(
@@ -93,7 +99,7 @@ begin
   select * into p from sentinel.operators where tenant_id = tenant and operator_id = person for no key update;
   if not found then return 'unknown'; end if;
   if act = 'role_set' and p.role = given or act = 'let_in' and p.active
-      or act = 'shut_out' and not p.active and (by_id is not null or p.shut_out_by is null) then
+      or act = 'shut_out' and not p.active and (by_id is not null or p.shut_out_by is null or not sentinel.is_owners_login()) then
     return 'same';
   end if;
   if by_id = person then return 'self'; end if;
@@ -113,7 +119,8 @@ begin
   elsif act = 'role_set' then
     update sentinel.operators set role = given where tenant_id = tenant and operator_id = person;
   elsif act in ('shut_out', 'let_in') then
-    update sentinel.operators set active = act = 'let_in', shut_out_by = case act when 'shut_out' then by_id end
+    update sentinel.operators set active = act = 'let_in', shut_out_by = case
+      when act = 'shut_out' then coalesce(by_id, case when not sentinel.is_owners_login() then person end) end
     where tenant_id = tenant and operator_id = person;
   elsif act = 'password_reset' then
     update sentinel.operators set password_hash = given, password_one_time = true, password_used_at = null

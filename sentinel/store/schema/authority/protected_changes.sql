@@ -27,14 +27,16 @@ create or replace function sentinel.makes_secret(action text) returns boolean la
   select action in ('operator.create', 'operator.reset_password', 'key.issue', 'key.rotate')
 $$;
 
--- Whether what this operator asks waits: once there are two administrators. One whom the asker has shut out alone counts on.
--- Nobody's account is the machine itself; with the login of the schema's owner it waits for nobody, for who holds that login can
--- write every table.
+-- Whether what this operator asks waits: once there are two administrators. Nobody's account is the machine itself; with the login
+-- of the schema's owner it waits for nobody, for who holds that login can write every table. With another login nobody's account may
+-- be anybody's. So an administrator counts on who may have been shut out by the asker alone: by them, in nobody's name, or by
+-- anybody where nobody asks.
 create or replace function sentinel.is_change_pending(tenant uuid, by_id uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select (by_id is not null or not pg_has_role(session_user, 'sentinel_owner', 'member')) and 2 <= (
+  select (by_id is not null or not sentinel.is_owners_login()) and 2 <= (
     select count(*) from sentinel.operators o
-    where o.tenant_id = tenant and o.role = 'admin' and (o.active or o.shut_out_by = by_id))
+    where o.tenant_id = tenant and o.role = 'admin'
+      and (o.active or o.shut_out_by in (by_id, o.operator_id) or by_id is null and o.shut_out_by is not null))
 $$;
 
 -- Keeps a new key. Answers done, or made_before for an id that is taken.
