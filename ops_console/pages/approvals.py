@@ -219,7 +219,9 @@ def _of_operation(
     assert about.decision_event_id is not None
     return {
         "change": None, "budget": read_ledger(lambda: budget_of_approval(context.ledger, person.tenant_id, row.approval_id)),
-        "limits": context.inspector.limits_of(context.pool, person.tenant_id, about.request, about.moment),
+        "limits": context.inspector.limits_of(
+            context.pool, person.tenant_id, row.operation_id, row.principal_id, about.moment
+        ),
         "reasoning": reasoning_of(context.pool, person.tenant_id, row.operation_id),
         "rules": context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
         "proof": proof_link(context, person.tenant_id, proof_id_of(about.decision_event_id), row.agent_id),

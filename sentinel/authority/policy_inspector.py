@@ -79,14 +79,23 @@ class PolicyInspector:
         self._lock = threading.Lock()
         self._read: tuple[object, PolicyLibrary | None] = (None, None)
 
-    def limits_of(self, pool: Pool, tenant_id: uuid.UUID, canonical: str, moment: datetime) -> list[ApplicableLimit]:
-        """The limits that apply to a canonical operation at a moment of the database's clock; none without a usable policy."""
-        operation = operation_of(canonical)
-        library = self._library()
-        policy = library.find(operation.action) if library is not None else None
+    def limits_of(
+        self, pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, principal_id: uuid.UUID, moment: datetime
+    ) -> list[ApplicableLimit]:
+        """The limits in which an operation of that principal is counted at a moment of the database's clock.
+
+        None before a decision, and without a usable policy.
+        """
+        decided, library = find_decided(pool, tenant_id, operation_id), self._library()
+        if decided is None or library is None:
+            return []
+        operation = operation_of(decided.request)
+        policy = library.find(operation.action)
         if policy is None or operation.amount is None:
             return []
-        asks = {ask.limit_key: ask for ask in evaluate(policy, operation.facts(), moment).limits}
+        facts, _, asked_by = facts_of(decided)
+        requester = Requester(str(principal_id), is_worker=asked_by.is_worker)
+        asks = {ask.limit_key: ask for ask in evaluate(policy, facts, moment, requester=requester).limits}
         if not asks:
             return []
         sent = orjson.dumps([ask._asdict() for ask in asks.values()]).decode()

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from markupsafe import Markup
 
 from ops_console.pages import text
 from ops_console.pages.approval_facts import facts_of
+from sentinel.authority.keys import WORKER_SCOPE
+from sentinel.authority.policies import declare_policies
 from sentinel.core.canonical import canonical_json, sha256_hex
+from sentinel.platform.resources import policies_dir
+from sentinel.policy.library import ReloadablePolicies
 from tests.integration.console.approval_pages import card, digest_on, say, votes
 from tests.integration.console.test_page_policies import BARE, SOURCE, with_odd_policy
 from tests.integration.console.test_page_policies import words as order_votes
@@ -187,6 +194,46 @@ def test_a_card_shows_each_condition_below_its_sentence(
     raw = card(fixtures.at_page(ann.email, fixtures.app(policies_dir=tmp_path / "policies")), approval_id)
     assert "<script>alert" in raw
     assert "<img src=x" in raw
+
+
+LIMITED = """
+policy: retail-refund
+label: Limited
+version: limited-v1
+actions: [refund.create]
+facts:
+  amount:  {type: money, from: params.amount, vouched_by: agent}
+  account: {type: string, from: params.account_ref, vouched_by: worker}
+rules:
+  - {id: small, says: The amount is small., when: amount_minor <= 100000, then: ALLOW, reason: small_amount}
+limits:
+  - {id: account_day, says: What one account gets., window: calendar_day, per: [account, currency], cap: {USD: "300.00"}, then: APPROVAL_REQUIRED, reason: limit_exceeded}
+  - {id: key_day, says: What one key pays., window: calendar_day, per: [key, currency], cap: {USD: "300.00"}, then: APPROVAL_REQUIRED, reason: total_exceeded}
+approval: {expires: 30m, role: approver, people: 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_worker", "used"), [(False, ["200.00 USD", "200.00 USD"]), (True, ["0.00 USD", "200.00 USD"])]
+)
+def test_a_card_shows_the_budgets_that_its_key_is_counted_in(
+    fixtures: Any, tmp_path: Path, is_worker: bool, used: list[str]
+) -> None:
+    """The account that a key names counts for a worker's key alone; what another names is one budget of all of them."""
+    shutil.copytree(policies_dir(), tmp_path / "policies")
+    (tmp_path / "policies" / "retail_refund.yaml").write_text(LIMITED)
+    fixtures.authority = dataclasses.replace(fixtures.authority, policies=ReloadablePolicies(tmp_path / "policies"))
+    declare_policies(fixtures.authority)
+    caller = fixtures.caller()
+    scopes = caller.scopes if is_worker else caller.scopes - {WORKER_SCOPE}
+    caller = msgspec.structs.replace(caller, scopes=scopes)
+    assert fixtures.guard("200.00", caller).status == "allowed"
+    recorded = fixtures.guard("200.00", caller)
+    assert recorded.status == "pending"
+    page = card(fixtures.browser("ann", app=fixtures.app(policies_dir=tmp_path / "policies")), recorded.approval_id)
+    assert re.findall(r'data-label="Used" class="number">([^<]+)<', page) == used
+    over = ["fits" if one.startswith("0") else "goes over" for one in used]
+    assert re.findall(r'data-label="With this">([^<]+)<', page) == over
 
 
 def test_a_halt_and_an_operation_that_is_not_the_digests_are_told_on_the_card(fixtures: Any) -> None:
