@@ -78,13 +78,17 @@ class DecidedApproval:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One person's vote. `via` is "console" or "local_administrator"."""
+    """One person's vote. `via` is "console" or "local_administrator".
+
+    `counts` is False for an approving vote on a pending approval whose person could not give it now.
+    """
 
     operator: str
     verdict: str
     reason: str
     via: str
     voted_at: datetime
+    counts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,6 @@ class EarlierVote(Vote):
     approval_id: uuid.UUID
     required_role: str
     required_people: int
-    counts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,12 @@ class VoteResult:
     people_required: int | None
 
 
-# Votes on the approval that this one follows count where they fit.
+# As they count: also votes on the approval that this one follows, where they fit, and none whose person could not give it now. One that
+# was approved had as many as it took, whatever became of its people since.
 APPROVALS_GIVEN = """
-case when a.follows is not null then (select count(*) from sentinel.counted_votes(a, a.required_role))
+case when a.status = 'approved' then a.required_people
+     when a.follows is not null or a.status = 'pending' and a.required_people > 1
+       then (select count(*) from sentinel.counted_votes(a, a.required_role))
      else (select count(*) from sentinel.approval_votes v
            where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id and v.verdict = 'approve') end::integer
   as approvals_given
@@ -147,8 +153,10 @@ where a.tenant_id = %(tenant_id)s and a.decided_at > %(since)s and not sentinel.
 order by a.decided_at fetch first %(limit)s rows with ties
 """
 VOTES = """
-select o.email as operator, v.verdict, v.reason, v.via, v.voted_at
+select o.email as operator, v.verdict, v.reason, v.via, v.voted_at, a.status <> 'pending' or v.verdict <> 'approve' or exists (
+    select from sentinel.counted_votes(a, a.required_role) c where c.operator_id = v.operator_id) as counts
 from sentinel.approval_votes v join sentinel.operators o using (tenant_id, operator_id)
+join sentinel.approvals a using (tenant_id, approval_id)
 where v.tenant_id = %(tenant_id)s and v.approval_id = %(approval_id)s order by v.voted_at
 """
 EARLIER_VOTES = """

@@ -111,7 +111,10 @@ def show_(approval_id: str, tenant: str | None, as_json: bool) -> None:
     lines = [f"{name}: {_text(value)}" for name, value in asdict(_table_row(row)).items()]
     if row.change:
         lines = [change_text(row.change), f"asked by: {row.requested_by or ON_THE_MACHINE}", *lines, row.change]
-    lines += [f"{vote.operator}: {vote.verdict}, {vote.reason}" for vote in said]
+    lines += [
+        f"{vote.operator}: {vote.verdict}, {vote.reason}{'' if vote.counts else '; does not count any more'}"
+        for vote in said
+    ]
     lines += [
         f"{vote.operator}, before ({vote.required_people} of the role {vote.required_role} were asked): {vote.verdict},"
         f" {vote.reason}; {'counts' if vote.counts else 'does not count'} here"

@@ -322,6 +322,30 @@ def test_a_voice_no_longer_counts_when_its_person_could_not_give_it_now(fixtures
     assert decide(fixtures, cyd, approval_id) == "approved"
 
 
+@pytest.mark.parametrize("since", ["active = false", "role = 'viewer'"])
+def test_the_people_who_have_approved_are_told_as_they_count(fixtures: Any, since: str) -> None:
+    ann, bob, cyd = (fixtures.operator(name) for name in ("ann", "bob", "cyd"))
+    approval_id = fixtures.approval("500.00")
+    assert decide(fixtures, ann, approval_id) == "recorded"
+    change = f"update sentinel.operators set {since} where email like 'ann%%'"
+    fixtures.sql(change)
+    assert decide(fixtures, bob, approval_id) == "recorded"
+    zoe, reader = fixtures.person("zoe", "viewer"), fixtures.browser("vic", "viewer")
+
+    def shown() -> tuple[int, list[tuple[str, bool]]]:
+        one = zoe.get(f"/ops/api/approvals/{approval_id}").json
+        return one["approvals_given"], [(vote["operator"].partition("@")[0], vote["counts"]) for vote in one["votes"]]
+
+    assert shown() == (1, [("ann", False), ("bob", True)])
+    page = reader.get(f"/ops/approvals/{approval_id}").get_data(as_text=True)
+    assert "1 of 2 people have approved" in page and page.count("does not count any more") == 1
+    assert "1 of 2 people have approved" in reader.get("/ops/approvals").get_data(as_text=True)
+    assert decide(fixtures, cyd, approval_id) == "approved"
+    fixtures.sql(change.replace("ann", "bob"))
+    # What was decided was decided by those who could then: nobody who has left since is taken away from it.
+    assert shown() == (2, [("ann", True), ("bob", True), ("cyd", True)])
+
+
 # One transition, none after the end ------------------------------------------------------------------------------------
 
 
