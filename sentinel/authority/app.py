@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -25,7 +24,7 @@ from sentinel.authority.api import (
     guard,
     meta,
 )
-from sentinel.authority.api.approval_stream import BACKLOG, ApprovalFeed, StreamSlots, approvals_stream
+from sentinel.authority.api.approval_stream import BACKLOG, ApprovalFeed, StreamSlots, Whose, approvals_stream
 from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.api.calls import handlers_of
 from sentinel.authority.api.context import Context
@@ -136,10 +135,10 @@ def _tool_table(path: Path) -> ToolTable:
         return ToolTable(())
 
 
-def _decided_since(
-    pool: Pool, tenant_id: uuid.UUID, since: datetime, principal_id: uuid.UUID | None
-) -> list[DecidedApproval]:
-    return decided_since(pool, tenant_id, since, BACKLOG, principal_id=principal_id)
+def _decided_since(pool: Pool, owner: Whose, since: datetime) -> list[DecidedApproval]:
+    return decided_since(
+        pool, owner.tenant_id, since, BACKLOG, principal_id=owner.principal_id, agent_id=owner.agent_id
+    )
 
 
 def _flask_app(context: Context, settings: Settings) -> Flask:

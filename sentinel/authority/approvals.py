@@ -148,8 +148,7 @@ DECIDED_SINCE = """
 select a.approval_id as request_id, a.status, a.decided_by as approver, a.reason, a.agent_id, a.action, a.decided_at
 from sentinel.approvals a
 where a.tenant_id = %(tenant_id)s and a.decided_at > %(since)s and not sentinel.is_protected_change(a)
-  and (%(principal_id)s::uuid is null or a.principal_id = %(principal_id)s)
-  and (%(agent_id)s::text is null or a.agent_id = %(agent_id)s)
+  and (%(principal_id)s::uuid is null or a.principal_id = %(principal_id)s or a.agent_id = %(agent_id)s)
 order by a.decided_at fetch first %(limit)s rows with ties
 """
 VOTES = """
@@ -211,9 +210,9 @@ def decided_since(
     principal_id: uuid.UUID | None = None,
     agent_id: str | None = None,
 ) -> list[DecidedApproval]:
-    """What agents asked that was approved, rejected or expired after `since`, oldest first; `principal_id` keeps to its own.
+    """What agents asked that was approved, rejected or expired after `since`, oldest first.
 
-    Rows decided in the same instant as the last one come along, so there can be a few more than `limit`.
+    `principal_id` keeps to what it asked for, and to what anybody did in the name of `agent_id`. Rows decided in the same instant as the last one come along, so there can be a few more than `limit`.
     """
     return all_rows(pool, DecidedApproval, DECIDED_SINCE, {
         "tenant_id": tenant_id, "since": since, "limit": limit, "principal_id": principal_id, "agent_id": agent_id,

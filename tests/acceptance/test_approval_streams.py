@@ -17,7 +17,7 @@ from sentinel.authority.keys import WORKER_SCOPES, issue_key, revoke_key
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.places import Served, eventually, served_on
 from tests.support.busy import in_time
-from tests.support.fixtures import add_tenant, guard_body, unique
+from tests.support.fixtures import AGENT, add_tenant, guard_body, unique
 
 PER_KEY, PER_TENANT, IN_ALL = 3, 4, 6
 
@@ -28,8 +28,8 @@ class Small:
     def __init__(self, served: Served, other_key: str, approver: Actor, pool: Pool) -> None:
         self.served, self.other_key, self.approver, self.pool = served, other_key, approver, pool
 
-    def new_key(self) -> tuple[uuid.UUID, str]:
-        made = issue_key(self.pool, uuid.UUID(self.served.tenant_id), agent_id=None, scopes=WORKER_SCOPES)
+    def new_key(self, agent_id: str | None = None) -> tuple[uuid.UUID, str]:
+        made = issue_key(self.pool, uuid.UUID(self.served.tenant_id), agent_id=agent_id, scopes=WORKER_SCOPES)
         return made.key_id, made.key
 
     def listen(self, key: str, query: str = "") -> Listener:
@@ -122,11 +122,12 @@ def test_the_refusal_says_whose_places_are_taken_and_others_have_theirs(small: S
     assert in_time(time.monotonic() - began, 3)
 
 
-def test_a_decision_arrives_once_at_each_listener_of_its_key_and_at_no_other(small: Small) -> None:
+def test_a_decision_arrives_once_at_each_listener_of_its_key_or_agent_and_at_no_other(small: Small) -> None:
     _, second = small.new_key()
+    _, bound = small.new_key(AGENT)
     with (
         closing(small.listen(small.served.key)) as one,
-        closing(small.listen(small.served.key)) as two,
+        closing(small.listen(bound)) as two,
         closing(small.listen(second)) as other,
     ):
         ids = [small.decide(small.served.key) for _ in range(3)]

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -42,9 +42,23 @@ HEARTBEAT = b": still here\n\n"
 # A decision's time is taken before its commit, so one may become visible after a later one: look back a little.
 OVERLAP = timedelta(seconds=10)
 
-Whose = tuple[uuid.UUID, uuid.UUID | None]
-"""(tenant, principal); no principal: everybody's approvals of the tenant."""
-ReadSince = Callable[[uuid.UUID, datetime, uuid.UUID | None], list[DecidedApproval]]
+
+class Whose(NamedTuple):
+    """Whose approvals are read: what a principal asked for, and what anybody did for the agent that its key is bound to.
+
+    Those on whose operations it may act (`sentinel.is_anothers`). No principal: everybody's of the tenant.
+    """
+
+    tenant_id: uuid.UUID
+    principal_id: uuid.UUID | None
+    agent_id: str | None
+
+    def has(self, principal_id: uuid.UUID, agent_id: str) -> bool:
+        """Whether an approval that this principal asked for, in this agent's name, is one of them."""
+        return self.principal_id in (None, principal_id) or self.agent_id == agent_id
+
+
+ReadSince = Callable[[Whose, datetime], list[DecidedApproval]]
 
 T = TypeVar("T")
 
@@ -91,8 +105,8 @@ class _Listeners:
 class ApprovalFeed:
     """Hands decided approvals on, as they are decided.
 
-    `read_since(tenant, moment, principal)` gives what was decided after a moment, oldest first: at most BACKLOG, and whatever was
-    decided in the same instant as the last of them. `clock` is the database's. Both are called in a thread.
+    `read_since(whose, moment)` gives what was decided after a moment, oldest first: at most BACKLOG, and whatever was decided in the
+    same instant as the last of them. `clock` is the database's. Both are called in a thread.
     """
 
     def __init__(
@@ -144,7 +158,7 @@ class ApprovalFeed:
         `is_open` looks whether it still is; it is asked once, when nothing that is decided from then on can be missed.
         """
         until = asyncio.get_running_loop().time() + seconds
-        owner = (caller.tenant_id, caller.principal_id)
+        owner = Whose(caller.tenant_id, caller.principal_id, caller.agent_id)
         with self.places.taken(caller), self._listening(owner) as (queue, listeners):
             await listeners.is_reading.wait()
             if not await is_open():
@@ -165,7 +179,7 @@ class ApprovalFeed:
             yield data({"type": "CONNECTED"})
             while last_seen is not None and not (self._stopping() or gone.done()):
                 try:
-                    portion = await self._in_thread(self._read_since, owner[0], last_seen, owner[1])
+                    portion = await self._in_thread(self._read_since, owner, last_seen)
                 except SentinelError:
                     yield HEARTBEAT  # the database is away: the stream stays open, and goes on when it is back
                     await asyncio.sleep(POLL_SECONDS)
@@ -207,7 +221,7 @@ class ApprovalFeed:
         since = listeners.read_to - OVERLAP
         told: dict[uuid.UUID, datetime] = {}
         while True:
-            portion = await self._once_answered(self._read_since, owner[0], since, owner[1])
+            portion = await self._once_answered(self._read_since, owner, since)
             for one in portion:
                 if one.request_id not in told:
                     told[one.request_id] = one.decided_at
@@ -253,8 +267,10 @@ def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
 
 
 def whose(caller: Caller) -> Whose:
-    """Whose approvals a key may read: its own, or everybody's with the scope for it."""
-    return caller.tenant_id, None if "approvals:read_all" in caller.scopes else caller.principal_id
+    """Whose approvals a key may read: its own and its agent's, or everybody's with the scope for it."""
+    if "approvals:read_all" in caller.scopes:
+        return Whose(caller.tenant_id, None, None)
+    return Whose(caller.tenant_id, caller.principal_id, caller.agent_id)
 
 
 def parse_time(text: str) -> datetime | None:

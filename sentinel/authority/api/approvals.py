@@ -32,7 +32,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         caller = context.identity.caller("approvals:read", request.environ)
         wanted = uuid_or_none(approval_id)
         found = find_approval(pool, caller.tenant_id, wanted) if wanted else None
-        if found is None or found.change or whose(caller)[1] not in (None, found.principal_id):
+        if found is None or found.change or not whose(caller).has(found.principal_id, found.agent_id):
             raise NotFound("no such approval")
         body: dict[str, Any] = {
             "status": found.status, "agent_id": found.agent_id, "action": found.action,
@@ -60,7 +60,10 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         moment = parse_time(text) if text else datetime.fromtimestamp(0, UTC)
         if moment is None:
             raise InvalidInput.of("since", "must be an RFC 3339 time with a zone")
-        found = decided_since(pool, caller.tenant_id, moment, limit, principal_id=whose(caller)[1])
+        owner = whose(caller)
+        found = decided_since(
+            pool, caller.tenant_id, moment, limit, principal_id=owner.principal_id, agent_id=owner.agent_id
+        )
         return json_response(orjson.dumps({"decisions": [decision_fields(one) for one in found]}))
 
     stream = Documentation(

@@ -146,6 +146,18 @@ def test_mutant_that_tells_another_key_of_a_permission_is_caught(fixtures: Fixtu
     assert [one.get("status") for one in told] == ["approved", "allowed", "allowed"]
 
 
+def test_what_was_decided_is_read_by_who_asked_and_by_a_key_bound_to_the_agent(fixtures: Fixtures) -> None:
+    asked = fixtures.guard(guard_body(value=300))
+    decide(fixtures, uuid.UUID(asked["approval_id"]))
+    one = f"approval/{asked['approval_id']}"
+    successor, stranger = fixtures.new_key(agent_id=AGENT), fixtures.new_key(agent_id=None)
+    of_another_agent = fixtures.new_key(agent_id="another-agent")
+    for key, may_read in ((fixtures.key, True), (successor, True), (stranger, False), (of_another_agent, False)):
+        decided = fixtures.get("approvals/since?since=2026-01-01T00:00:00Z", key=key).get_json()["decisions"]
+        assert [found["request_id"] for found in decided] == [asked["approval_id"]] * may_read
+        assert fixtures.get(one, key=key).status_code == (200 if may_read else 404)
+
+
 def test_mutant_that_asks_nobody_whose_permit_it_is_is_caught(database_url: str) -> None:
     fixtures = make_fixtures(database_url)
     try:

@@ -20,6 +20,7 @@ from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.gate_reports import record_gate_report
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
+from sentinel.authority.keys import revoke_key
 from sentinel.authority.switches import turn_switch_off
 from sentinel.cli.scratch import listening
 from sentinel.client import Client, NoAnswerKind, Unreachable
@@ -28,7 +29,7 @@ from sentinel.core.money import Money
 from sentinel.store.database import WORKER
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, digest_of, dump
-from tests.support.ledger_fixtures import ROOT, LedgerFixtures
+from tests.support.ledger_fixtures import ROOT, LedgerFixtures, new_row, worker_settings
 from tests.support.logins import program_url
 from tests.support.switch_fixtures import BOOK, MASTER, on, passing_report
 from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
@@ -390,3 +391,21 @@ CONFIRMED = {
     "ledger_entry_id": "confirmed", "refund_id": "rf_confirmed", "channel": "private", "scenario": "fee",
     "account_ref": "acct_confirmed", "order_ref": "ord_confirmed", "amount": {"value": "4.00", "currency": "USD"},
 }  # fmt: skip
+
+
+def test_a_worker_whose_key_was_revoked_learns_by_the_next_key_of_its_agent_what_was_decided(
+    fixtures: Fixtures,
+) -> None:
+    ledger = LedgerFixtures(fixtures.url, fixtures.tenant_id)
+    ledger.add(new_row("r", 42000))
+    with listening(fixtures.app) as url:
+        with ledger.agent(url, key=fixtures.key) as agent:
+            agent.run_once()
+        assert ledger.states() == {"r": "APPROVAL_REQUIRED"}
+        revoke_key(fixtures.console_pool, fixtures.tenant_id, fixtures.one("select key_id from sentinel.agent_keys"))
+        vote(fixtures, "r")
+        with ledger.agent(url, key=fixtures.new_key(agent_id=worker_settings().agent_id)) as agent:
+            agent.run_once()
+    assert ledger.states() == {"r": "EXECUTED"}
+    ledger.close()
+    assert fixtures.broken_invariants() == []

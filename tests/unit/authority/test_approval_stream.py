@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sentinel.authority.api import approval_stream
-from sentinel.authority.api.approval_stream import BACKLOG, ApprovalFeed, StreamSlots
+from sentinel.authority.api.approval_stream import BACKLOG, ApprovalFeed, StreamSlots, Whose
 from sentinel.authority.approvals import DecidedApproval
 from sentinel.authority.engine import Caller
 from sentinel.core.errors import EngineUnavailable
@@ -42,7 +42,7 @@ class Decisions:
         self.all = sorted([*self.all, *made], key=lambda one: one.decided_at)
         return [str(one.request_id) for one in made]
 
-    def read_since(self, _tenant: uuid.UUID, since: datetime, _principal: uuid.UUID | None) -> list[DecidedApproval]:
+    def read_since(self, _whose: Whose, since: datetime) -> list[DecidedApproval]:
         self._answer()
         behind = [one for one in self.all if one.decided_at > since]
         return behind[:BACKLOG] + [one for one in behind[BACKLOG:] if one.decided_at == behind[BACKLOG - 1].decided_at]
