@@ -30,6 +30,8 @@ from sentinel.core.merkle import TreeHead
 from sentinel.store.database import Pool
 
 EVERY_SECONDS = 60.0
+ROUND_SECONDS = 0.2
+"""How long one round may take: the house is kept in the same thread."""
 
 log = structlog.get_logger("sentinel.checkpoint")
 
@@ -47,14 +49,16 @@ class Checkpointer:
         self._failing = ""
 
     def round(self, pool: Pool) -> None:
-        """Called often; writes when a checkpoint is due. Raises `EngineUnavailable`."""
+        """Called often; writes when a checkpoint is due, for ROUND_SECONDS at most. Raises `EngineUnavailable`."""
         now = time.monotonic()
         if now < self._due:
             return
         self._due = now + self._every
         try:
-            for written in self._file.append(pool):
+            for written in self._file.append(pool, seconds=ROUND_SECONDS):
                 log.info("checkpoint", size=written.head.size, root=written.root)
+            if self._file.is_behind:
+                self._due = now
             self._failing = ""
         except CheckpointBroken as error:
             self._log_fault(error.detail)

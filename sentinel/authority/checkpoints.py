@@ -7,8 +7,11 @@ their positions, and of each new event its id and the beginning of its hash, so 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
+import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -136,6 +139,13 @@ class CheckpointFile:
         self._path = path
         self._newest: dict[uuid.UUID, Checkpoint] = {}
         self._read_to = 0
+        self._waiting: deque[uuid.UUID] = deque()
+        """Tenants whose new events the last `append` had no time for."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last `append` had no time for all that was new."""
+        return bool(self._waiting)
 
     def require_writable(self) -> None:
         """Make the file if it is not there. Raises OSError where it cannot be written."""
@@ -145,10 +155,11 @@ class CheckpointFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def append(self, pool: Pool) -> list[Checkpoint]:
+    def append(self, pool: Pool, *, seconds: float = math.inf) -> list[Checkpoint]:
         """Append a checkpoint of each tenant's new events and sync it; returns those written, none while another process writes.
 
-        Raises `CheckpointBroken` when the newest checkpointed event is no longer in its place. Raises
+        Ends after `seconds` at the next portion of a tenant's events; the next call goes on from there, and no tenant waits for
+        all of another's. Raises `CheckpointBroken` when the newest checkpointed event is no longer in its place. Raises
         `EngineUnavailable`, and OSError for the file.
         """
         with os.fdopen(self._open(), "r+b") as file:
@@ -156,18 +167,29 @@ class CheckpointFile:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return []
-            whole = self._catch_up(file)
-            written = []
-            for (tenant_id,) in call_with_retry(pool, lambda c: c.execute(TENANTS).fetchall()):
+            whole, until = self._catch_up(file), time.monotonic() + seconds
+            written, waiting, self._waiting = [], self._waiting or self._tenants(pool), deque()
+            while waiting:
+                tenant_id = waiting.popleft()
                 for checkpoint in self._new(pool, tenant_id):
                     file.write((b"" if whole else b"\n") + checkpoint.line())
                     whole = True
                     written.append(checkpoint)
+                    if time.monotonic() >= until:
+                        if len(checkpoint.entries) >= AT_ONCE:
+                            waiting.append(tenant_id)
+                        break
+                if time.monotonic() >= until:
+                    break
+            self._waiting = waiting
             file.flush()
             os.fsync(file.fileno())
             self._read_to = file.tell()
             self._newest |= {one.tenant_id: one for one in written}
             return written
+
+    def _tenants(self, pool: Pool) -> deque[uuid.UUID]:
+        return deque(tenant_id for (tenant_id,) in call_with_retry(pool, lambda c: c.execute(TENANTS).fetchall()))
 
     def _catch_up(self, file: Any) -> bool:
         """Read what other processes wrote since; whether the file ends with a whole line."""

@@ -26,7 +26,7 @@ from sentinel.store.database import AUTHORITY, CONSOLE
 from sentinel.store.invariants import Invariant, check_invariant, read_invariants, run_invariants
 from sentinel.store.safety import PROTECTING, safety_faults
 from tests.support.damages import BEYOND, DAMAGES, NEWEST, SEVENTEEN, SIX, Damage, rewritten
-from tests.support.fixtures import Fixtures, guard_body
+from tests.support.fixtures import Fixtures, add_tenant, guard_body
 from tests.support.harness import actor, decide
 from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.logins import make_login
@@ -243,6 +243,43 @@ def test_a_checkpoint_goes_on_where_the_last_ended_in_any_process(honest: Honest
     hashes = [hash for tenant, hash in rows if tenant == fixtures.tenant_id]
     assert newest.root == TreeHead().extended(one.encode() for one in hashes).root.hex()
     assert compare_checkpoints(fixtures.admin, honest.file).covered == len(rows)
+
+
+def test_a_new_file_is_written_in_portions_between_which_the_house_is_kept(
+    honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.authority.checkpoints.AT_ONCE", 3)
+    monkeypatch.setattr("sentinel.authority.checkpointer.ROUND_SECONDS", 0.0)
+    file, known = tmp_path / "new.jsonl", read_checkpoints(honest.file)
+    checkpointer, events = Checkpointer(file), sum(len(one.entries) for one in known)
+    portions, covered = 0, 0
+    while covered < events:
+        checkpointer.round(honest.fixtures.authority.pool)
+        portions, before, covered = portions + 1, covered, compare_checkpoints(honest.fixtures.admin, file).covered
+        assert covered - before in (1, 2, 3), "one portion, and the next one is due at once"
+    assert portions > 3
+    assert {one.tenant_id: one.head for one in read_checkpoints(file)} == {one.tenant_id: one.head for one in known}
+    checkpointer.round(honest.fixtures.authority.pool)
+    honest.fixtures.guard(value=1)
+    honest.fixtures.run_housekeeping()
+    size = file.stat().st_size
+    checkpointer.round(honest.fixtures.authority.pool)
+    assert file.stat().st_size == size, "now a minute is waited for"
+
+
+def test_in_portions_no_tenant_waits_for_another_that_is_never_done(
+    honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.authority.checkpoints.AT_ONCE", 3)
+    fixtures, other = honest.fixtures, add_tenant(honest.fixtures.url, "other-tenant")[0]
+    file = CheckpointFile(tmp_path / "new.jsonl")
+    written: list[uuid.UUID] = []
+    for _ in range(12):
+        for _ in range(3):
+            fixtures.guard(value=1)
+        fixtures.run_housekeeping()
+        written += [one.tenant_id for one in file.append(fixtures.authority.pool, seconds=0)]
+    assert fixtures.tenant_id < other and {fixtures.tenant_id, other} <= set(written)
 
 
 def test_a_machine_of_its_own_keeps_checkpoints_by_the_command(
