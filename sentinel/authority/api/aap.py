@@ -117,7 +117,7 @@ class AapRoutes:
     async def _show(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         seconds = wait_seconds(query_value(request.environ, "wait") or "0")
         left = min(seconds, (row.deadline_at - self._clock()).total_seconds())
-        if left <= 0 or row.cancelled_at or row.consumed_at or row.question is None:
+        if left <= 0 or row.cancelled_at or row.consumed_at or row.question is None or self._refusal_of(row):
             return row
         found = (await self._ask(caller, row, request)).recorded
         if found is None or found.status != "pending" or found.approval_id is None:
@@ -249,10 +249,8 @@ class AapRoutes:
         return await self._status_of(row, found.recorded)
 
     def _refusal_of(self, row: AapRequest) -> str | None:
-        """Why the table refuses the request: when it was submitted, or now, what no policy is asked about."""
-        if row.refusal is not None or row.question is not None:
-            return row.refusal
-        return refused_since(row, self._context.tools.current)
+        """Why the table refuses the request: when it was submitted, or now."""
+        return row.refusal or refused_since(row, self._context.tools.current)
 
     async def _status_of(self, row: AapRequest, found: Recorded) -> RequestStatus:
         if found.status == "pending":

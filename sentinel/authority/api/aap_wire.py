@@ -20,8 +20,10 @@ from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.api.authority_calls import amended_problem, retryable
 from sentinel.authority.api.evaluation_questions import LOCAL
 from sentinel.authority.api.guard import SECURITY, rfc3339
+from sentinel.client.calls import GuardQuestion
 from sentinel.core.errors import Conflict, InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
 from sentinel.core.operation import UNSAFE_TEXT, Operation
+from sentinel.core.strict_json import strict_json
 from sentinel.platform.http.bodies import JsonObject, StrictSchema, load
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop
 from sentinel.platform.http.problems import status_of
@@ -118,20 +120,24 @@ _submission, _outcome = AapRequestSchema(), AapOutcomeSchema()
 def submission_of(body: Mapping[str, Any], table: ToolTable) -> dict[str, Any]:
     """What is kept of a submission, by column: itself, the operation it is or why it is none, and its end. Raises `InvalidInput`."""
     asked = load(_submission, body)
-    refusal, question = None, None
-    try:
-        facts = asked.get("context", {}).get("facts")
-        if facts is not None and not isinstance(facts, dict):
-            raise ToolRefused("malformed_fact", "context.facts is not an object")
-        question = table.call(asked.get("server", LOCAL), asked["tool"], asked["arguments"], facts).question
-    except ToolRefused as refused_by_table:
-        refusal = _clean(f"{refused_by_table.reason_code}: {refused_by_table.reason}"[:500])
+    question, refusal = _mapped(asked, table)
     reasoning = asked.get("agent_reasoning")
     return {
         "submission": _text(asked), "question": None if question is None else json.dumps(question), "refusal": refusal,
         "reasoning": None if reasoning is None else _clean(reasoning[:MOST_REASONING]),
         "timeout_seconds": _timeout_seconds(asked["timeout"]),
     }  # fmt: skip
+
+
+def _mapped(asked: Mapping[str, Any], table: ToolTable) -> tuple[GuardQuestion | None, str | None]:
+    """(the operation to ask about, why the table refuses it) of a submission; neither: the tool runs unguarded."""
+    try:
+        facts = asked.get("context", {}).get("facts")
+        if facts is not None and not isinstance(facts, dict):
+            raise ToolRefused("malformed_fact", "context.facts is not an object")
+        return table.call(asked.get("server", LOCAL), asked["tool"], asked["arguments"], facts).question, None
+    except ToolRefused as refused_by_table:
+        return None, _clean(f"{refused_by_table.reason_code}: {refused_by_table.reason}"[:500])
 
 
 def outcome_of(body: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -161,12 +167,17 @@ def stored_question(row: AapRequest) -> Operation:
 
 
 def refused_since(row: AapRequest, table: ToolTable) -> str | None:
-    """Why a call that the table let run unguarded may not be made by the table of now; None where it still may."""
-    asked = json.loads(row.submission)
+    """Why the table of now does not stand for a call that it mapped, or let run unguarded; None where it makes the same of it."""
+    asked = strict_json(row.submission)
     mapping = table.find(asked.get("server", LOCAL), asked["tool"])
     if mapping is None or mapping.hidden:
         return "unmapped_tool: the tool is no longer mapped"
-    return None if mapping.action is None else "guarded_since: the tool is guarded now; submit the call anew"
+    if row.question is None:
+        return None if mapping.action is None else "guarded_since: the tool is guarded now; submit the call anew"
+    question, refusal = _mapped(asked, table)
+    if refusal is not None or question == json.loads(row.question):
+        return refusal
+    return "remapped_since: the table makes another operation of the call now; submit the call anew"
 
 
 def rendered(row: AapRequest, now: RequestStatus) -> bytes:

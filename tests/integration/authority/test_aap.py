@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -22,6 +23,7 @@ from sentinel.authority.decisions import Recorded
 from sentinel.authority.halts import set_halt
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.core.errors import EngineUnavailable, StillDeciding
+from sentinel.platform.resources import policies_dir
 from sentinel.policy.source import ReloadedFile
 from sentinel.tools.parse import parse_tool_table
 from tests.support.fixtures import Fixtures, unique
@@ -241,10 +243,60 @@ def test_an_unguarded_tools_request_is_approved_only_while_the_table_says_so(
     assert instance.consume(consumed["id"], "c").status_code == 200
 
 
+SHIPPED = (policies_dir() / "tools.yaml").read_text()
+OTHERWISE = {
+    "mapped no more": (SHIPPED.replace("tool: create_refund", "tool: refund"), "unmapped_tool"),
+    "another key": (SHIPPED.replace('"stripe-refund:"', '"refund:"'), "remapped_since"),
+    "another param": (SHIPPED.replace('"stripe:" +', '"at-stripe:" +'), "remapped_since"),
+    "narrower": (SHIPPED.replace("{type: int, min: 1} ", "{type: int, max: 40000} "), None),
+    "too narrow": (SHIPPED.replace("{type: int, min: 1} ", "{type: int, max: 4999} "), "malformed_argument"),
+    "said otherwise": (SHIPPED.replace("Stripe refunds everything", "It refunds everything"), None),
+}
+"""Tables by what they say of a refund, and the code of the denial; None: it is the operation that it was."""
+
+
+@pytest.mark.parametrize("since", OTHERWISE)
+def test_a_guarded_tools_request_is_approved_only_while_the_table_makes_the_same_of_it(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    text, wanted = OTHERWISE[since]
+    assert text != SHIPPED
+    waits, asked, consumed = (instance.made(call(amount)) for amount in (NEEDS_PERSON, 5000, 5000))
+    assert instance.consume(consumed["id"], "c").status_code == 200
+    decide(instance.fixtures, instance.approval_of(waits["id"]))
+    _let_the_table_be_of(monkeypatch, text)
+    for one in (waits, asked):
+        found = instance.show(one["id"], "20s")
+        if wanted is None:
+            assert found["status"] == "approved" and instance.consume(one["id"]).status_code == 200
+        else:
+            assert found["status"] == "denied" and found["decision"]["note"].startswith(f"{wanted}: ")
+            assert code(instance.consume(one["id"])) == (409, "not_approved")
+    assert instance.show(consumed["id"])["status"] == "approved", "what was done was done"
+    assert instance.outcome(consumed["id"], "succeeded").status_code == 200
+    assert instance.fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("number", ["4", "4.0", "1.50", "0.10", '"4.00"'])
+def test_a_number_is_the_same_operation_however_it_was_spelled(instance: Instance, number: str) -> None:
+    body = call(tool="issue_gift_card", server="local", context={})
+    body["arguments"] = {"customer": "c", "order": "o", "currency": "USD", "amount": "NUMBER"}
+    made = instance.fixtures.client.post(
+        REQUESTS, data=json.dumps(body).replace('"NUMBER"', number), content_type="application/json",
+        headers={"X-API-Key": instance.key, "Idempotency-Key": "call-1"},
+    )  # fmt: skip
+    assert (made.status_code, made.json["status"]) == (201, "approved"), made.text
+    assert instance.show(made.json["id"])["status"] == "approved"
+
+
 def _let_the_table_be(monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
     """`tools.yaml` with this tool, or without any but one of another server."""
     other = "  - server: other\n    tool: look\n    unguarded: It only reads.\n"
-    table = parse_tool_table(f"tools:\n{other}{tool}")
+    _let_the_table_be_of(monkeypatch, f"tools:\n{other}{tool}")
+
+
+def _let_the_table_be_of(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    table = parse_tool_table(text)
     as_read = ReloadedFile.current.fget
     assert as_read is not None
     now = property(lambda self: table if self.path.name == "tools.yaml" else as_read(self))
