@@ -6,107 +6,28 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from werkzeug.test import TestResponse
 
-from sentinel.authority import aap_requests
 from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.api.aap import AapRoutes
 from sentinel.authority.api.aap_wire import RequestStatus
-from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.halts import set_halt
-from sentinel.authority.housekeeping import run_housekeeping
-from sentinel.core.errors import EngineUnavailable, StillDeciding
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.source import ReloadedFile
 from sentinel.tools.parse import parse_tool_table
-from tests.support.fixtures import Fixtures, unique
-from tests.support.harness import at_once, decide, let_approvals_expire, let_leave_end, let_permits_expire, refused
-from tests.support.not_executed import say
-
-AGENT = "refund-bot"
-REQUESTS = "/aap/v1/requests"
-NEEDS_PERSON, OVER_LIMIT = 40_000, 500_000
-FACTS = {
-    "currency": "USD",
-    "account": "acct_1",
-    "duplicate": False,
-    "stale": False,
-    "suspicious": False,
-    "attempts_24h": 1,
-}
-
-
-@dataclass
-class Instance:
-    """A client of the protocol: a key that is bound to one agent."""
-
-    fixtures: Fixtures
-    key: str
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> TestResponse:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        rest = {} if body is None else {"json": body}
-        return self.fixtures.app.test_client().open(
-            path, method=method, headers={"Authorization": f"Bearer {self.key}", **named}, **rest
-        )  # fmt: skip
-
-    def create(self, body: dict[str, Any], key: str | None = None) -> TestResponse:
-        return self.ask("POST", REQUESTS, body, Idempotency_Key=key or unique("call"))
-
-    def made(self, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
-        found = self.create(body, key)
-        assert found.status_code in (200, 201), found.text
-        return dict(found.json)
-
-    def show(self, request_id: str, wait: str = "") -> dict[str, Any]:
-        found = self.ask("GET", f"{REQUESTS}/{request_id}{wait and '?wait=' + wait}")
-        assert found.status_code == 200, found.text
-        return dict(found.json)
-
-    def consume(self, request_id: str, key: str | None = None) -> TestResponse:
-        return self.ask("POST", f"{REQUESTS}/{request_id}/consume", Idempotency_Key=key or unique("consume"))
-
-    def outcome(self, request_id: str, status: str, **note: str) -> TestResponse:
-        return self.ask("POST", f"{REQUESTS}/{request_id}/outcome", {"status": status, **note})
-
-    def approval_of(self, request_id: str) -> uuid.UUID:
-        found: uuid.UUID = self.fixtures.one(
-            "select s.approval_id from sentinel.aap_requests r join sentinel.operation_states s using (tenant_id, operation_id)"
-            " where r.request_id = %s", request_id)  # fmt: skip
-        return found
+from tests.support.aap import AGENT, FACTS, NEEDS_PERSON, OVER_LIMIT, REQUESTS, Instance, call, code, operation
+from tests.support.fixtures import Fixtures
+from tests.support.harness import at_once, decide, let_approvals_expire, let_permits_expire
 
 
 @pytest.fixture
 def instance(fixtures: Fixtures) -> Iterator[Instance]:
     yield Instance(fixtures, fixtures.new_key(agent_id=AGENT))
-
-
-def call(amount: int = 5000, payment: str | None = None, **over: Any) -> dict[str, Any]:
-    payment = payment or unique("pi")
-    return {
-        "tool": "create_refund", "server": "stripe", "arguments": {"payment_intent": payment, "amount": amount}, "timeout": "10m",
-        "context": {"call_id": "thread:1", "facts": {**FACTS, "account": f"acct_{payment}"}, "weight": 0.25}, **over,
-    }  # fmt: skip
-
-
-def code(answer: TestResponse) -> tuple[int, str]:
-    """The status and the protocol's error code."""
-    error = answer.json["error"]
-    assert set(error) == {"type", "code", "message", "request_id"}
-    return answer.status_code, error["code"]
-
-
-def operation(fixtures: Fixtures) -> tuple[str, str | None, Any]:
-    row = fixtures.admin.execute("select status, outcome, start_id from sentinel.operation_states").fetchone()
-    assert row is not None
-    return str(row[0]), row[1], row[2]
 
 
 def test_what_is_allowed_is_consumed_once_and_its_outcome_reported(instance: Instance) -> None:
@@ -417,124 +338,6 @@ def test_a_halt_stops_what_was_approved(instance: Instance) -> None:
     set_halt(instance.fixtures.console_pool, actor, scope="agent", target=AGENT, reason="drill")
     assert code(instance.consume(asked["id"])) == (409, "not_approved")
     assert instance.show(asked["id"])["decision"]["note"].startswith("halted: ")
-
-
-def test_a_consume_whose_answer_was_lost_is_finished_under_its_key_alone(
-    instance: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = instance.made(call())
-    with monkeypatch.context() as patched:
-        patched.setattr("sentinel.authority.aap_requests.consume", _dies)
-        assert instance.consume(asked["id"], "mine").status_code == 500
-    assert operation(instance.fixtures)[0] == "started"
-    assert code(instance.consume(asked["id"], "other")) == (409, "already_consumed")
-    assert instance.consume(asked["id"], "mine").json["consumption"]
-    assert instance.fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
-
-
-def started_and_in_doubt(instance: Instance) -> tuple[str, dict[str, Any]]:
-    """(request id, its operation's key) of a request that was consumed under "mine" and then not reported."""
-    body = call()
-    asked = instance.made(body)
-    assert instance.consume(asked["id"], "mine").status_code == 200
-    run_housekeeping(instance.fixtures.authority.pool, 0)
-    return asked["id"], {"idempotency_key": f"stripe-refund:{body['arguments']['payment_intent']}:5000"}
-
-
-@pytest.mark.parametrize("key", ["mine", "other"])
-def test_no_consume_is_answered_after_a_person_said_not_executed(instance: Instance, key: str) -> None:
-    request_id, named = started_and_in_doubt(instance)
-    let_leave_end(instance.fixtures)
-    say(instance.fixtures, named, executed=False)
-    assert instance.consume(request_id, key).status_code == 409
-    assert instance.fixtures.broken_invariants() == []
-
-
-@pytest.mark.parametrize("outcome", [None, "failed"])
-def test_a_repeated_consume_gives_leave_to_act_anew(instance: Instance, outcome: str | None) -> None:
-    request_id, named = started_and_in_doubt(instance)
-    if outcome is not None:
-        assert instance.outcome(request_id, outcome).status_code == 200
-    let_leave_end(instance.fixtures)
-    assert instance.consume(request_id, "mine").json["consumption"]
-    assert refused(lambda: say(instance.fixtures, named, executed=False)) == "still-acting"
-
-
-@pytest.mark.parametrize("by_a_person", [True, False])
-def test_a_consume_of_what_was_done_is_not_answered_again(instance: Instance, by_a_person: bool) -> None:
-    request_id, named = started_and_in_doubt(instance)
-    if by_a_person:
-        say(instance.fixtures, named, executed=True)
-    else:
-        assert instance.outcome(request_id, "succeeded").status_code == 200
-    assert code(instance.consume(request_id, "mine")) == (409, "already_consumed")
-    assert instance.show(request_id)["consumption"], "what was consumed stays so"
-
-
-@pytest.mark.parametrize("error", [EngineUnavailable("away"), StillDeciding("its lock is held")])
-def test_a_consume_that_started_nothing_leaves_the_request_to_another_key(
-    instance: Instance, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    asked = instance.made(call())
-    with monkeypatch.context() as patched:
-        patched.setattr(AuthorityCalls, "guard", _raises(error))
-        assert instance.consume(asked["id"], "a").status_code == 503
-    assert instance.show(asked["id"])["status"] == "approved"
-    assert instance.consume(asked["id"], "b").json["consumption"]
-    assert code(instance.consume(asked["id"], "a")) == (409, "already_consumed")
-    assert instance.fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
-    assert instance.fixtures.broken_invariants() == []
-
-
-def test_whichever_of_two_consume_keys_starts_has_consumed(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one comes between the start and the record of it."""
-    asked = instance.made(call())
-    honest, others = aap_requests.consume, []
-
-    def late(*arguments: Any, **named: Any) -> None:
-        monkeypatch.setattr("sentinel.authority.aap_requests.consume", honest)
-        others.append(instance.consume(asked["id"], "other"))
-        honest(*arguments, **named)
-
-    monkeypatch.setattr("sentinel.authority.aap_requests.consume", late)
-    assert instance.consume(asked["id"], "mine").json["consumption"]
-    assert [code(one) for one in others] == [(409, "already_consumed")]
-    assert instance.consume(asked["id"], "mine").status_code == 200
-
-
-def test_what_somebody_may_be_consuming_is_not_cancelled(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another key that is refused meanwhile gives back what it took, not what it found taken."""
-    asked = instance.made(call(NEEDS_PERSON))
-    approval = instance.approval_of(asked["id"])
-    with monkeypatch.context() as patched:
-        patched.setattr(AuthorityCalls, "guard", _raises(EngineUnavailable("away")))
-        assert instance.consume(asked["id"], "mine").status_code == 503
-    assert code(instance.consume(asked["id"], "other")) == (409, "not_approved")
-    assert code(instance.ask("DELETE", f"{REQUESTS}/{asked['id']}")) == (409, "already_terminal")
-    decide(instance.fixtures, approval)
-    assert instance.consume(asked["id"], "mine").json["consumption"]
-
-
-def test_an_unguarded_tools_request_is_one_consume_keys_alone(
-    instance: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = instance.made(call(tool="list_customers", arguments={}))
-    with monkeypatch.context() as patched:
-        patched.setattr("sentinel.authority.aap_requests.consume", _dies)
-        assert instance.consume(asked["id"], "mine").status_code == 500
-    assert code(instance.consume(asked["id"], "other")) == (409, "already_consumed")
-    assert instance.consume(asked["id"], "mine").json["consumption"]
-
-
-def _raises(error: Exception) -> Callable[..., Awaitable[Recorded]]:
-    async def guard(*_: Any, **__: Any) -> Recorded:
-        raise error
-
-    return guard
-
-
-def _dies(*_: Any, **__: Any) -> None:
-    raise RuntimeError("the process was killed here")
 
 
 def test_the_mutant_that_takes_pending_for_approved_is_seen(
