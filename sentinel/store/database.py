@@ -15,12 +15,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sentinel.core.errors import EngineUnavailable, SentinelError
@@ -146,21 +147,18 @@ def open_connection(
     conninfo: str,
     *,
     prepare: int | None = 5,
-    watch: Callable[[psycopg.Connection[Any]], AbstractContextManager[object]] = nullcontext,
+    connect: Callable[..., psycopg.Connection[Any]] = psycopg.connect,
 ) -> psycopg.Connection[Any]:
     """An autocommit connection that prepares a statement at its `prepare`-th use, and never behind a transaction pooler.
 
-    Raises `UndeclaredPooler`, before anything is asked that a pooler would spoil; `watch` limits how long its answer is
-    waited for.
+    Raises `UndeclaredPooler`, before anything is asked that a pooler would spoil. `connect` is called as `psycopg.connect` is.
     """
     prepare = None if behind_pooler() else prepare
     with pooler_noticed():
-        opened = psycopg.connect(conninfo, autocommit=True, prepare_threshold=prepare)
+        opened = connect(conninfo, autocommit=True, prepare_threshold=prepare)
     try:
         if not behind_pooler():
-            with watch(opened):
-                answered = opened.execute(SERVER_PROCESS, prepare=False).fetchone()
-            refuse_pooler(opened, answered)
+            refuse_pooler(opened, opened.execute(SERVER_PROCESS, prepare=False).fetchone())
     except BaseException:
         opened.close()
         raise
@@ -215,18 +213,42 @@ def _place(url: str) -> tuple[str, str, str]:
 
 @dataclass(slots=True, eq=False)
 class QueryDeadline:
-    """One call that waits for the server's answer; `over` once the wait was ended by us."""
+    """One wait for the server's answer; `over` once it was ended by us."""
 
     connection: psycopg.Connection[Any]
     until: float
     over: bool = False
 
 
+Answer = TypeVar("Answer")
+
+
+class PooledConnection(psycopg.Connection[Any]):
+    """A connection on which every answer of the server has a deadline: whoever is handed one need not see to it.
+
+    A statement that is not answered in time raises `DatabaseUnreachable`, and the connection is broken.
+    """
+
+    watch: Callable[[psycopg.Connection[Any]], AbstractContextManager[QueryDeadline]]
+    """`Pool.watch` of its pool."""
+
+    def wait(self, gen: PQGen[Answer], *limits: Any, **named: Any) -> Answer:
+        """All that psycopg asks on an open connection waits here: statements, fetching, beginning and ending transactions."""
+        with self.watch(self) as patience:
+            try:
+                return super().wait(gen, *limits, **named)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                if patience.over:
+                    raise DatabaseUnreachable("the database fell silent") from error
+                raise
+
+
 class Pool:
     """A small pool of autocommit connections. One function call is one transaction, so nothing here begins one.
 
     `connection()` waits at most `wait_seconds` for a free one and raises `EngineUnavailable` when there is
-    none or the server cannot be reached. A connection that broke is thrown away, so the pool heals by itself.
+    none or the server cannot be reached. What is asked on it is answered within SILENCE_SECONDS or raises
+    `DatabaseUnreachable`. A connection that broke is thrown away, so the pool heals by itself.
     Why it is not psycopg_pool: `docs/decisions/0047-own-connection-pool.md`.
     """
 
@@ -272,9 +294,14 @@ class Pool:
     def _connect(self) -> psycopg.Connection[Any]:
         try:
             # Functions are called thousands of times by the same text: prepare at the first call, not the fifth.
-            return open_connection(self._conninfo, prepare=0, watch=self.watch)
+            return open_connection(self._conninfo, prepare=0, connect=self._open)
         except psycopg.Error as error:
             raise DatabaseUnreachable(f"the database cannot be reached: {first_line(error)}") from error
+
+    def _open(self, conninfo: str, **how: Any) -> PooledConnection:
+        opened = PooledConnection.connect(conninfo, **how)
+        opened.watch = self.watch
+        return opened
 
     @contextlib.contextmanager
     def watch(self, connection: psycopg.Connection[Any]) -> Iterator[QueryDeadline]:

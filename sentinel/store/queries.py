@@ -17,7 +17,7 @@ from psycopg import errors as pg
 from psycopg.rows import class_row
 
 from sentinel.core.errors import EngineUnavailable, StillDeciding
-from sentinel.store.database import DatabaseUnreachable, Pool, QueryDeadline, first_line
+from sentinel.store.database import DatabaseUnreachable, Pool, first_line
 
 Result = TypeVar("Result")
 
@@ -43,13 +43,11 @@ def call_with_retry_within(
     """`call_with_retry` whose call gets the remaining seconds to wait for locks: `wait_seconds` less earlier attempts."""
     attempts = RetriedTransaction(wait_seconds)
     while True:
-        patience: QueryDeadline | None = None
         try:
             with pool.connection() as connection:
-                with pool.watch(connection) as patience:
-                    return call(connection, attempts.left_seconds)
+                return call(connection, attempts.left_seconds)
         except psycopg.Error as error:
-            attempts.failed(error, is_silent=patience is not None and patience.over)
+            attempts.failed(error)
 
 
 class RetriedTransaction:
@@ -65,10 +63,11 @@ class RetriedTransaction:
         """Seconds that the next attempt may wait for locks."""
         return max(0.0, self._until - time.monotonic())
 
-    def failed(self, error: psycopg.Error, *, is_silent: bool) -> None:
+    def failed(self, error: psycopg.Error, *, is_silent: bool = False) -> None:
         """Return where it is to be tried again: a lost connection once, a deadlock up to three times.
 
-        Raises `StillDeciding` and `EngineUnavailable` as `call_with_retry` says; `is_silent`: our deadline ended the wait.
+        Raises `StillDeciding` and `EngineUnavailable` as `call_with_retry` says; `is_silent`: our deadline ended the
+        wait on a connection that is no pool's.
         """
         self._made += 1
         if isinstance(error, pg.LockNotAvailable):

@@ -80,6 +80,8 @@ class DatabaseProxy:
                     reply += data
                     if reply.endswith(_WITHIN):
                         # An answer within a transaction: nothing is decided by it yet.
+                        if not self._speaks_again():
+                            return
                         client.sendall(reply)
                         reply = b""
                         continue
@@ -99,15 +101,19 @@ class DatabaseProxy:
         """Pass on a query's whole reply, its transaction being over, or do what was ordered instead."""
         if self.on_reply is not None:
             self.on_reply()
-        while self.black_hole.is_set():
-            if self._closing.wait(0.05):
-                return False
-        if self._use("lose_replies"):
+        if not self._speaks_again() or self._use("lose_replies"):
             return False
         if self._use("garble_replies"):
             client.sendall(b"\x00\xff garbage \xfe" * 20)
             return False
         client.sendall(reply)
+        return True
+
+    def _speaks_again(self) -> bool:
+        """Wait while answers are withheld; False where the proxy is closed meanwhile."""
+        while self.black_hole.is_set():
+            if self._closing.wait(0.05):
+                return False
         return True
 
     def _use(self, order: str) -> bool:

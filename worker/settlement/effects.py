@@ -378,10 +378,10 @@ class Effects:
                 with self._pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
                     cursor.execute(statement.encode(), {"tenant_id": self.tenant_id, **fields})
                     return cursor.fetchall() if cursor.description else []
-            except (psycopg.OperationalError, psycopg.InterfaceError, EngineUnavailable) as error:
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 failed = error
-            except psycopg.Error as error:
-                # Refused by a constraint: nothing was written, and the caller goes on no further.
+            except (psycopg.Error, EngineUnavailable) as error:
+                # Refused by a constraint, and nothing was written; or no connection, and none on which anybody answers.
                 raise LedgerUnavailable(first_line(error)) from error
         assert failed is not None
         raise LedgerUnavailable(first_line(failed)) from failed

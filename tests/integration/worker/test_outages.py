@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
 import urllib3
 
+from sentinel.store import database
+from sentinel.store.database import WORKER, Pool, with_role
+from tests.faults.database_proxy import DatabaseProxy, proxied
 from tests.mutants import counts_outages
+from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import always
 from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait_until, worker_process
 from tests.support.ports import free_port
 from worker.refunds import transitions
+from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
 from worker.refunds.rows import ReleaseLease
+from worker.settlement.effects import Effects
 
 HOUR = 3600.0
 LONGEST = 60.0
@@ -215,6 +224,46 @@ def test_a_database_away_with_rows_in_hand_costs_them_no_attempt(
     ledger_fixtures.make_due()
     all_done(ledger_fixtures, authority.url)
     print(f"0 of {3 * rounds} claims counted an attempt")
+
+
+ASKED: dict[str, Callable[[Ledger], Any]] = {
+    "the ledger": lambda ledger: ledger.now(),
+    "rows that are not entered": lambda ledger: ledger.facts_of_new([new_row("r")]),
+    "the effects": lambda ledger: Effects(ledger.pool, ledger.tenant_id).of_entry("r"),
+    "the tenant": lambda ledger: default_tenant(ledger.pool),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_database_that_falls_silent_is_given_up_within_the_deadline_and_asked_again(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """It accepts what is asked and answers nothing, and no connection is reset: a frozen host, a link that is down."""
+    monkeypatch.setattr(database, "SILENCE_SECONDS", 0.5)
+    with silent_at_will(ledger_fixtures) as (ledger, proxy), ThreadPoolExecutor(1) as threads:
+        assert ASKED[asked](ledger) is not None
+        proxy.black_hole.set()
+        began = time.monotonic()
+        waiting = threads.submit(ASKED[asked], ledger)
+        try:
+            with pytest.raises(LedgerUnavailable):
+                waiting.result(timeout=30)
+            assert in_time(time.monotonic() - began, 3)
+        finally:
+            proxy.black_hole.clear()
+        assert ASKED[asked](ledger) is not None
+        assert ledger.pool.in_use == 0
+
+
+@contextlib.contextmanager
+def silent_at_will(fixtures: LedgerFixtures) -> Iterator[tuple[Ledger, DatabaseProxy]]:
+    """A ledger with a single connection behind a proxy that can withhold answers."""
+    with proxied(fixtures.url) as proxy:
+        pool = Pool(with_role(proxy.url(fixtures.url), WORKER), size=1)
+        try:
+            yield Ledger(pool, fixtures.tenant_id, worker_id="worker-1"), proxy
+        finally:
+            pool.close()
 
 
 def test_a_row_that_ends_its_worker_every_time_goes_to_a_person(
