@@ -28,7 +28,10 @@ class CountedConnection(Protocol):
     stage: Stage
 
     def shed(self) -> None:
-        """Close it now."""
+        """Close it now, whatever its client has not taken yet."""
+
+    def end(self) -> None:
+        """Close it, where it is between two requests with what was answered still going out."""
 
 
 _Waiting = tuple[

@@ -7,6 +7,7 @@ at the end connections between two requests are closed at once, so that only req
 from __future__ import annotations
 
 import asyncio
+import errno
 import mmap
 import os
 import time
@@ -21,6 +22,7 @@ from sentinel.platform.serving.connection_bounds import Connections
 from sentinel.platform.serving.http_protocol import KEEP_ALIVE_SECONDS, HttpProtocol
 
 HEARTBEAT_SECONDS = 1.0
+_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class SharedCounts:
@@ -78,6 +80,8 @@ class _Acceptor:
     AT_ONCE = 32
     HOLD_BACK_SECONDS = 0.005
     LOOK_AGAIN_SECONDS = 0.0005
+    NO_ROOM_SECONDS = 0.25
+    """After the system had no file or memory for another connection."""
 
     def __init__(self, worker: EventWorker, listener: Any) -> None:
         self._worker = worker
@@ -95,8 +99,12 @@ class _Acceptor:
             self._held_back_at = None
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # another process was faster, or the client is gone
+            except OSError as error:
+                # Else another process was faster, or the client is gone.
+                if error.errno in _NO_ROOM:
+                    self._worker.log.warning("no connection is taken: %s", error.strerror)
+                    self._look_later(self.NO_ROOM_SECONDS)
+                return
             connection.setblocking(False)
             self._worker.keep(self._worker.loop.connect_accepted_socket(lambda: HttpProtocol(self._worker), connection))
 
@@ -105,9 +113,13 @@ class _Acceptor:
         self._held_back_at = self._held_back_at or now
         if now - self._held_back_at >= self.HOLD_BACK_SECONDS:
             return False
-        self._worker.loop.remove_reader(self._listener.fileno())
-        self._again = self._worker.loop.call_later(self.LOOK_AGAIN_SECONDS, self._look_again)
+        self._look_later(self.LOOK_AGAIN_SECONDS)
         return True
+
+    def _look_later(self, seconds: float) -> None:
+        # Who stays a reader of a listener that has connections is called again at once, and keeps the processor busy.
+        self._worker.loop.remove_reader(self._listener.fileno())
+        self._again = self._worker.loop.call_later(seconds, self._look_again)
 
     def _look_again(self) -> None:
         self._again = None
@@ -198,5 +210,5 @@ class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
         """Close what is between two requests, again and again while the rest is waited for."""
         while True:
             for connection in self.connections.waiting():
-                connection.shed()
+                connection.end()
             await asyncio.sleep(0.02)

@@ -92,7 +92,13 @@ class HttpProtocol(HttpToolsProtocol):
             super().connection_lost(exc)
 
     def shed(self) -> None:
-        """Close it now: between two requests with what was answered still going out, in the middle of one at once."""
+        """Close it for another that needs the room. What the client has not taken then is dropped: nobody counts it any more."""
+        self.end()
+        # In the loop's next turn: what was answered in this one is handed to the kernel first, and that sends it.
+        self.loop.call_soon(self.transport.abort)
+
+    def end(self) -> None:
+        """Close it: between two requests with what was answered still going out, in the middle of one at once."""
         self._due_in(None)
         if self.stage in (Stage.NEW, Stage.IDLE):
             self.transport.close()
@@ -102,7 +108,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _due_in(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.shed)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.end)
 
     def _see_stage(self) -> None:
         """What the connection is doing now, and by when its client must have gone on."""

@@ -631,6 +631,27 @@ def test_at_the_end_what_is_in_hand_is_answered_and_its_connection_closed() -> N
     within(scene)
 
 
+def test_a_client_that_is_slow_to_take_its_answer_is_gone_when_it_makes_room() -> None:
+    """Its answer lies in our memory as long as it likes: whoever is counted no more holds nothing more."""
+
+    async def scene(served: Listening) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as stack:
+            for number in range(1, 6):
+                one = stack.enter_context(contextlib.closing(socket.socket()))
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                one.setblocking(False)
+                await loop.sock_connect(one, ("127.0.0.1", served.port))
+                await loop.sock_sendall(one, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n" * MAX_WAITING)
+                assert await loop.sock_recv(one, 1000)
+                await served.until(lambda n=number: len(served.worker.made) == n)  # type: ignore[misc]
+                await served.until(lambda: served.worker.made[-1].transport.get_write_buffer_size() > 0)
+                await served.until(lambda: served.worker.made[-1].stage is Stage.IDLE)
+            await served.until(lambda: served.worker.nr_conns == 2)
+
+    within(scene, bounds=(2, 2))
+
+
 def test_where_a_bound_is_reached_who_waits_makes_room_and_who_is_answered_does_not() -> None:
     async def scene(served: Listening) -> None:
         busy, idle = await served.connect(), await served.connect()
