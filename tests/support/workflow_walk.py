@@ -164,7 +164,10 @@ class Walk:
     # The ledger
 
     def images(self, ids: Sequence[str]) -> dict[str, list[KeptImage]]:
-        return {row_id: [KeptImage(row_id, "0" * 64, "image/png", b"x", None)] for row_id in ids}
+        return {row_id: [KeptImage(row_id, "0" * 64, "image/png", None)] for row_id in ids}
+
+    def image_content(self, _: KeptImage) -> bytes:
+        return b"x"
 
     def keep_reading(self, *_: Any) -> None:
         """Read anew in the next run."""

@@ -320,11 +320,22 @@ class Ledger:
         )  # fmt: skip
 
     def images(self, ids: Sequence[str]) -> dict[str, list[KeptImage]]:
-        """The proof images of rows, with what was read in them before."""
+        """The proof images of rows, with what was read in them before; their bytes are `image_content`."""
         found: dict[str, list[KeptImage]] = {}
         for image in self._rows(KeptImage, sql.FIND_IMAGES, ids=list(ids)):
             found.setdefault(image.ledger_entry_id, []).append(image)
         return found
+
+    def image_content(self, image: KeptImage) -> bytes:
+        """The bytes of one proof image."""
+        (content,) = self._run(
+            sql.FIND_IMAGE_CONTENT,
+            scalar_row,
+            in_binary=True,
+            ledger_entry_id=image.ledger_entry_id,
+            sha256=image.sha256,
+        )
+        return bytes(content)
 
     def keep_reading(self, image: KeptImage, recogniser: str, reading: Mapping[str, Any]) -> None:
         """Store what a recogniser read in an image; it is never read again."""
@@ -362,16 +373,19 @@ class Ledger:
         found = self._column(statement, **fields)
         return found[0] if found else None
 
-    def _run(self, statement: str, row_factory: Any = tuple_row, **fields: Any) -> list[Any]:
+    def _run(
+        self, statement: str, row_factory: Any = tuple_row, *, in_binary: bool = False, **fields: Any
+    ) -> list[Any]:
         """One statement; a deadlock is tried again, and so is a connection that turned out to be dead, once.
 
-        Repeating is safe: a second claim takes other rows, and every change names the epoch it expects.
+        Repeating is safe: a second claim takes other rows, and every change names the epoch it expects. `in_binary`: what
+        is found travels as bytes, not as text of twice the length.
         """
         lost = False
         for attempt in range(_TRIES):
             try:
                 with self.pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
-                    cursor.execute(statement.encode(), {**self._who, **fields})
+                    cursor.execute(statement.encode(), {**self._who, **fields}, binary=in_binary)
                     return cursor.fetchall() if cursor.description else []
             except (pg.DeadlockDetected, pg.SerializationFailure) as error:
                 if attempt == _TRIES - 1:

@@ -401,12 +401,11 @@ class OrderFacts:
 
 @dataclass(frozen=True, slots=True)
 class KeptImage:
-    """A proof image as kept; `recognised` is JSON text of what was read in it, None until then."""
+    """A proof image as kept, without its bytes; `recognised` is JSON text of what was read in it, None until then."""
 
     ledger_entry_id: str
     sha256: str
     media_type: str
-    content: bytes
     recognised: str | None
 
 

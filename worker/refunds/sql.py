@@ -423,9 +423,14 @@ insert into refunds.proof_images (tenant_id, ledger_entry_id, sha256, media_type
 values (%(tenant_id)s, %(ledger_entry_id)s, %(sha256)s, %(media_type)s, %(content)s)
 on conflict (tenant_id, ledger_entry_id, sha256) do nothing
 """
+# Without their bytes: those of a whole batch are more than a statement's time, or the memory, allows.
 FIND_IMAGES = """
-select ledger_entry_id, sha256, media_type, content, recognised::text as recognised from refunds.proof_images
+select ledger_entry_id, sha256, media_type, recognised::text as recognised from refunds.proof_images
 where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) order by ledger_entry_id, received_at, sha256
+"""
+FIND_IMAGE_CONTENT = """
+select content from refunds.proof_images
+where tenant_id = %(tenant_id)s and ledger_entry_id = %(ledger_entry_id)s and sha256 = %(sha256)s
 """
 KEEP_READING = """
 update refunds.proof_images set recognised = %(reading)s, recognised_by = %(recogniser)s

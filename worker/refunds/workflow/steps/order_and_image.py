@@ -5,6 +5,7 @@ Without an answer of the order's directory the row goes to a person. A proof ima
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -207,6 +208,7 @@ class RecogniseImage:
 
     def __init__(self, ledger: Ledger, worker_pool: WorkerPool, recogniser: Recogniser, *, keeps: bool = True) -> None:
         self._ledger, self._worker_pool, self._recogniser, self._keeps = ledger, worker_pool, recogniser, keeps
+        self._fetching = threading.Lock()
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Read the images that were not read yet."""
@@ -219,9 +221,10 @@ class RecogniseImage:
             return _from_json(image.recognised)
         if not is_ready:
             return NoResponse(FailureKind.NOT_SENT)
-        found = self._recogniser.recognise(
-            ProofImage(image.ledger_entry_id, image.sha256, image.media_type, bytes(image.content))
-        )
+        # One after the other: they share the worker's few connections and the line to the database with everything else.
+        with self._fetching:
+            content = self._ledger.image_content(image)
+        found = self._recogniser.recognise(ProofImage(image.ledger_entry_id, image.sha256, image.media_type, content))
         if isinstance(found, Recognised) and self._keeps:
             self._ledger.keep_reading(image, self._recogniser.name, _as_json(found))
         return found
