@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from itertools import islice
 from typing import Any, Protocol
 
 import orjson
@@ -211,10 +212,12 @@ class RecogniseImage:
         self._fetching = threading.Lock()
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Read the images that were not read yet."""
+        """Read the images that were not read yet, those of all rows together: a recogniser that hangs costs its timeout each."""
         is_ready = self._recogniser.is_ready()
+        images = [image for context in contexts for image in context.images]
+        readings = iter(self._worker_pool.map(lambda image: self._read(image, is_ready), images))
         for context in contexts:
-            context.readings = self._worker_pool.map(lambda image: self._read(image, is_ready), context.images)
+            context.readings = list(islice(readings, len(context.images)))
 
     def _read(self, image: KeptImage, is_ready: bool) -> Reading:
         if image.recognised is not None:
