@@ -186,3 +186,6 @@ class LeaseKeeper:
             except LedgerUnavailable as error:
                 # Without renewal the leases expire and the rows go to another worker.
                 _log.warning("claims could not be renewed: %s", error)
+            except Exception:
+                # Of whatever it was, such as a moment on a read-only standby: this thread is the only one that renews.
+                _log.exception("claims could not be renewed")

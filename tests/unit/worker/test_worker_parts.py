@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from ops_console.pages import ledger_timeline as ledger_life
@@ -17,7 +19,8 @@ from tests.corpora import TextCorpus, text_corpora
 from worker.critic.readings import is_suspicious
 from worker.diagrams import ledger_states
 from worker.refunds import transitions
-from worker.refunds.concurrency import CircuitBreaker
+from worker.refunds.concurrency import CircuitBreaker, LeaseKeeper
+from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.reporter import never_started
 from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import (
@@ -327,3 +330,25 @@ def test_what_was_never_started_is_no_doubt_and_counts_only_where_a_person_handl
 ) -> None:
     """A person who is still asked may handle it; what was started is for a person's word."""
     assert never_started([row()], [said]) == ({} if wanted is None else {"r": wanted})
+
+
+# Leases
+
+
+@pytest.mark.parametrize(
+    "failure", [LedgerUnavailable("away"), psycopg.errors.ReadOnlySqlTransaction("a standby"), RuntimeError("a defect")]
+)
+def test_leases_are_renewed_on_after_a_renewal_that_failed_in_whatever_way(failure: Exception) -> None:
+    came_again = threading.Event()
+    failures = [failure]
+
+    class Renewing:
+        def extend(self, ids: list[str]) -> None:
+            assert ids == ["r"]
+            if failures:
+                raise failures.pop()
+            came_again.set()
+
+    keeper = LeaseKeeper(Renewing(), 0.01)  # type: ignore[arg-type]
+    with keeper.heartbeat(), keeper.holding(["r"]):
+        assert came_again.wait(5)
