@@ -31,7 +31,9 @@ from sentinel.platform.settings import (
 from sentinel.store.database import CONSOLE, POOLER, POOLER_HELP, POOLERS, PUBLIC
 
 _MOST = "Connections per process; beyond it one that waits makes room. Each takes an open file, whose limit is raised at start."
-_MOST_OF_ADDRESS = "Of these from one address; as many as in all behind a proxy, which is one address."
+_MOST_OF_ADDRESS = (
+    "Of these from one address, of IPv6 by its first 64 bits; as many as in all behind a proxy, which is one address."
+)
 
 
 @dataclass(frozen=True, slots=True)

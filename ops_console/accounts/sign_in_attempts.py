@@ -30,6 +30,7 @@ from typing import Any
 
 from psycopg.rows import class_row
 
+from sentinel.platform.http.wire import network_of
 from sentinel.store.database import Pool
 from sentinel.store.queries import call_with_retry, changed
 
@@ -125,24 +126,6 @@ from answered
 SUCCEEDED = "update sentinel.sign_in_attempts set succeeded = true where attempt_id = %(attempt_id)s"
 REFUSED = "update sentinel.sign_in_attempts set password_right = %(password_right)s where attempt_id = %(attempt_id)s"
 SWEEP = "delete from sentinel.sign_in_attempts where attempted_at < clock_timestamp() - interval '1 day'"
-
-
-_WITH_PORT = re.compile(r"\[([^]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+", re.ASCII)
-"""An address as some proxies write it, with the port that it came from."""
-
-
-def network_of(address: str) -> str:
-    """What one customer of a network has: an IPv4 address, the first 64 bits of an IPv6 address; other text as it is."""
-    written = _WITH_PORT.fullmatch(address)
-    try:
-        found = ipaddress.ip_address((written[1] or written[2] if written else address).partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
 
 
 _IPV6_NETWORK = "^([0-9a-f]{1,4}(:[0-9a-f]{1,4}){0,3})?::/64$"

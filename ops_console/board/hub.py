@@ -49,7 +49,7 @@ class Hub:
         self.status: dict[str, str] | None = {}
         """Each agent's status by its name, at most a second old; None while the database cannot be read."""
         self._max_viewers, self._most_of_address = max_viewers, most_of_address
-        self._of_address: Counter[str] = Counter()
+        self._of_network: Counter[str] = Counter()
         self._stopping = stopping
         self._lock = threading.Lock()
         self._tenant_id: uuid.UUID | None = None
@@ -75,25 +75,25 @@ class Hub:
         """Whether the process drains."""
         return self._stopping()
 
-    def join(self, address: str) -> None:
-        """Count a viewer of this address in; `leave` counts it out. Raises `TooManyStreams`."""
+    def join(self, network: str) -> None:
+        """Count a viewer of this network (`network_of`) in; `leave` counts it out. Raises `TooManyStreams`."""
         with self._lock:
             if self.viewers >= self._max_viewers:
                 raise TooManyStreams("every place for a live stream is taken; try again later")
-            if self._of_address[address] >= self._most_of_address:
+            if self._of_network[network] >= self._most_of_address:
                 raise TooManyStreams(
                     "this address has as many live streams open as one may; close one or try again later"
                 )
             self.viewers += 1
-            self._of_address[address] += 1
+            self._of_network[network] += 1
 
-    def leave(self, address: str) -> None:
-        """Count a viewer of this address out."""
+    def leave(self, network: str) -> None:
+        """Count a viewer of this network out."""
         with self._lock:
             self.viewers -= 1
-            self._of_address[address] -= 1
-            if not self._of_address[address]:
-                del self._of_address[address]
+            self._of_network[network] -= 1
+            if not self._of_network[network]:
+                del self._of_network[network]
 
     def come(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int], int]:
         """What a viewer gets first: rows behind `last_seen` (None: the latest few), the `latest` that it is at then, and how

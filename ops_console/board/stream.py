@@ -21,7 +21,7 @@ from ops_console import metrics
 from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
 from sentinel.platform.http.asgi import STALLED_SECONDS, Receive, Send, asgi_headers, disconnected
-from sentinel.platform.http.wire import address_of, query_field, request_id_of
+from sentinel.platform.http.wire import address_of, network_of, query_field, request_id_of
 
 PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"
@@ -85,8 +85,8 @@ class Stream:
         """
         # A browser repeats its first address when it comes back; what it saw last stands in the header.
         seen = last_seen(environ)
-        address = address_of(environ, self._trusted_proxies)
-        self._hub.join(address)
+        network = network_of(address_of(environ, self._trusted_proxies))
+        self._hub.join(network)
         metrics.STREAMS.set(self._hub.viewers)
         gone = asyncio.ensure_future(disconnected(receive))
         try:
@@ -100,7 +100,7 @@ class Stream:
             return
         finally:
             gone.cancel()
-            self._hub.leave(address)
+            self._hub.leave(network)
             metrics.STREAMS.set(self._hub.viewers)
 
     async def _follow(

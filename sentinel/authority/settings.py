@@ -60,7 +60,7 @@ class Settings:
     )
     max_connections_per_address: int = setting(
         "SENTINEL_MAX_CONNECTIONS_PER_ADDRESS",
-        "Of these from one address; as many as in all behind a proxy, which is one address.",
+        "Of these from one address, of IPv6 by its first 64 bits; as many as in all behind a proxy, which is one address.",
         2000,
     )
     pool_size: int = setting(

@@ -31,7 +31,7 @@ from tests.support.warm_process import ROOT, WarmProcess
 from worker.failpoints import Failpoints
 from worker.orders.app import create_app
 from worker.orders.build import OrderReview, build_order_review
-from worker.orders.intake import Intake
+from worker.orders.intake import DeliveryLimits, Intake
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.sources import SourcesFile
 
@@ -148,11 +148,11 @@ def make_intake(
     sources = SourcesFile(SOURCES, secrets or {"ORDERS_DEMO_SECRET": SECRET})
     review = build_order_review(settings, sources, failpoints=failpoints or Failpoints(), **(parts or {}))
     limit = limit or SharedRateLimit(per_second=100_000, burst=100_000)
-    # The limit of a source is its own; tests that are not about it have a source without one.
+    # Tests that are not about a source's limit have a source without one.
     intake = Intake(
         review.processor,
         sources,
-        _Generous(limit),
+        DeliveryLimits(limit, NoLimit()),
         ThreadPoolExecutor(48),
         settings.trusted_proxies,
         settings.max_body_bytes,
@@ -161,19 +161,14 @@ def make_intake(
     return OrderFixtures(fixtures, authority_url, key, settings, review, app)
 
 
-class _Generous(SharedRateLimit):
-    """The address's limit as given; sources have no limit."""
+class NoLimit(SharedRateLimit):
+    """Takes whatever comes."""
 
-    def __init__(self, inner: SharedRateLimit) -> None:
-        self._inner = inner
-
-    def __del__(self) -> None:
-        """Nothing of its own."""
+    def __init__(self) -> None:
+        """Nothing is counted."""
 
     def take(self, key: bytes, cost: int = 1, *, per_second: int | None = None, burst: int | None = None) -> None:
-        """As the inner one, without a source's own rate."""
-        if per_second is None:
-            self._inner.take(key, cost)
+        """Count nothing."""
 
 
 @dataclass

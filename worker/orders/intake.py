@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -19,7 +20,7 @@ from sentinel.core.errors import InvalidInput, NotFound, RateLimited, SentinelEr
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES, body_bytes, read_object
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, address_of
+from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, address_of, network_of
 from worker.orders import metrics
 from worker.orders.processor import OrderProcessor, OrderSets
 from worker.orders.sources import OrderSource, SourcesFile, Unverified
@@ -33,15 +34,24 @@ _PREFIX, _SUFFIXES = "/webhooks/", ("/orders", "/orders/created")
 _UNKNOWN = "unknown"
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryLimits:
+    """How fast deliveries may come, over all processes. Apart, so that who signs nothing cannot take the place of a source."""
+
+    of_networks: SharedRateLimit
+    of_sources: SharedRateLimit
+    """Each source says its own rate."""
+
+
 class Intake(QuickHandler):
-    """Answers deliveries; `threads` make the outside calls of single orders, and `limit` is shared by all processes."""
+    """Answers deliveries; `threads` make the outside calls of single orders."""
 
     def __init__(
-        self, processor: OrderProcessor, sources: SourcesFile, limit: SharedRateLimit, threads: ThreadPoolExecutor,
+        self, processor: OrderProcessor, sources: SourcesFile, limits: DeliveryLimits, threads: ThreadPoolExecutor,
         trusted_proxies: int = 0, max_body_bytes: int = MAX_BYTES, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         self.threads = threads
-        self._processor, self._sources, self._limit = processor, sources, limit
+        self._processor, self._sources, self._limits = processor, sources, limits
         self._trusted_proxies, self._max_body_bytes, self._now = trusted_proxies, max_body_bytes, now
         self._sets = OrderSets(processor, threads)
         self._answers = metrics.AnswerCounts(source.name for source in sources.current().all)
@@ -79,7 +89,7 @@ class Intake(QuickHandler):
         """What was delivered, once it is within the limits and genuine."""
         if name is None:
             raise NotFound("there is nothing here")
-        self._take("address", address_of(environ, self._trusted_proxies))
+        self._take("address", network_of(address_of(environ, self._trusted_proxies)))
         body = body_bytes(environ, self._max_body_bytes)
         source = self._genuine(environ, name, body)
         self._take("source", source.name, source)
@@ -104,9 +114,9 @@ class Intake(QuickHandler):
         key = _limit_key(kind, who)
         try:
             if source is None:
-                self._limit.take(key)
+                self._limits.of_networks.take(key)
             else:
-                self._limit.take(key, per_second=source.rate.per_second, burst=source.rate.burst)
+                self._limits.of_sources.take(key, per_second=source.rate.per_second, burst=source.rate.burst)
         except RateLimited as error:
             metrics.RATE_LIMITED.labels(kind).inc()
             raise RateLimited(error.retry_after_seconds, f"Too many deliveries from this {kind}.") from None

@@ -39,9 +39,12 @@ def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: in
     from worker.orders.app import create_app
     from worker.orders.background import Background
     from worker.orders.build import build_order_review, make_scorer, read_failpoints, read_sources
-    from worker.orders.intake import Intake
+    from worker.orders.intake import DeliveryLimits, Intake
 
-    limit = SharedRateLimit(per_second=settings.address_per_second, burst=settings.address_burst)
+    limits = DeliveryLimits(
+        SharedRateLimit(per_second=settings.address_per_second, burst=settings.address_burst),
+        SharedRateLimit(per_second=1, burst=1),
+    )
     sources = read_sources(settings)
     make_scorer(settings), read_failpoints(settings)
     backgrounds: list[Background] = []
@@ -52,7 +55,7 @@ def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: in
         backgrounds.append(parts.background)
         threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="deliver")
         intake = Intake(
-            parts.processor, parts.sources, limit, threads, settings.trusted_proxies, settings.max_body_bytes
+            parts.processor, parts.sources, limits, threads, settings.trusted_proxies, settings.max_body_bytes
         )
         return create_app(intake, parts.store, parts.key, settings)
 

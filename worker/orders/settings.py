@@ -63,7 +63,7 @@ class OrderReviewSettings:
     )
     max_connections_per_address: int = setting(
         "SENTINEL_ORDERS_MAX_CONNECTIONS_PER_ADDRESS",
-        "Of these from one address; as many as in all behind trusted proxies, which are one address.",
+        "Of these from one address, of IPv6 by its first 64 bits; as many as in all behind trusted proxies, which are one address.",
         200,
     )
     pool_size: int = setting("SENTINEL_ORDERS_POOL_SIZE", "Database connections per process.", 16)
@@ -79,7 +79,7 @@ class OrderReviewSettings:
     )
     address_per_second: int = setting(
         "SENTINEL_ORDERS_ADDRESS_PER_SECOND",
-        "Deliveries per second and address, genuine or not, over all processes.",
+        "Deliveries per second and address, of IPv6 by its first 64 bits, genuine or not, over all processes.",
         100,
     )
     address_burst: int = setting("SENTINEL_ORDERS_ADDRESS_BURST", "Deliveries an address may make at once.", 600)

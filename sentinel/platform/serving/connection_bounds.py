@@ -22,9 +22,9 @@ class Stage(IntEnum):
 
 
 class CountedConnection(Protocol):
-    """A connection, as its bounds see it. `address` is where it comes from, without the port."""
+    """A connection, as its bounds see it. `network` is where it comes from (`network_of` its address)."""
 
-    address: str
+    network: str
     stage: Stage
 
     def shed(self) -> None:
@@ -57,7 +57,7 @@ class Connections:
         self._most_of_address = most_of_address
         # Dicts keep the order in which connections came to a stage: the first has waited the longest.
         self._all = _stages()
-        self._by_address: defaultdict[str, _Waiting] = defaultdict(_stages)
+        self._by_network: defaultdict[str, _Waiting] = defaultdict(_stages)
 
     def __len__(self) -> int:
         return sum(map(len, self._all))
@@ -68,18 +68,18 @@ class Connections:
 
     def admit(self, connection: CountedConnection) -> bool:
         """Take a new connection in, closing one that waits where there is no room. False where all are being answered."""
-        near = self._by_address.get(connection.address)
+        near = self._by_network.get(connection.network)
         if near is not None and sum(map(len, near)) >= self._most_of_address and not self._shed(near):
             return False
         if len(self) >= self._most and not self._shed(self._all):
             return False
         connection.stage = Stage.NEW
-        self._all[Stage.NEW][connection] = self._by_address[connection.address][Stage.NEW][connection] = None
+        self._all[Stage.NEW][connection] = self._by_network[connection.network][Stage.NEW][connection] = None
         return True
 
     def moved(self, connection: CountedConnection, stage: Stage) -> None:
         """Put a connection into another stage, or behind the others of its own."""
-        near = self._by_address.get(connection.address)
+        near = self._by_network.get(connection.network)
         if near is None or connection not in near[connection.stage]:
             return
         for stages in (self._all, near):
@@ -89,13 +89,13 @@ class Connections:
 
     def gone(self, connection: CountedConnection) -> None:
         """Forget a connection that is closed or about to be."""
-        near = self._by_address.get(connection.address)
+        near = self._by_network.get(connection.network)
         if near is None:
             return
         for stages in (self._all, near):
             stages[connection.stage].pop(connection, None)
         if not any(near):
-            del self._by_address[connection.address]
+            del self._by_network[connection.network]
 
     def _shed(self, stages: _Waiting) -> bool:
         for stage in (Stage.NEW, Stage.IDLE, Stage.BODY):

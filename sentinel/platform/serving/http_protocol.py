@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.wire import Answer, QuickHandler, Request, environ_of, head_of, require_host
+from sentinel.platform.http.wire import Answer, QuickHandler, Request, environ_of, head_of, network_of, require_host
 from sentinel.platform.serving.connection_bounds import Stage
 from sentinel.platform.serving.connection_flow import ConnectionFlow
 
@@ -49,7 +49,7 @@ class HttpProtocol(HttpToolsProtocol):
         # What follows a request that said it was the last is no request.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=False)
         self.worker = worker
-        self.address = ""
+        self.address = self.network = ""
         self.stage = Stage.NEW
         self._deadline: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -71,6 +71,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Serve the connection, or close it where the process or its address has too many."""
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
+        self.network = network_of(self.address)
         self.worker.nr_conns += 1
         if not self.worker.connections.admit(self):
             transport.abort()

@@ -118,7 +118,16 @@ def test_one_client_takes_no_more_places_than_its_address_may_have(
         assert again.block().startswith(": connected")
     for viewer in viewers:
         viewer.close()
-    assert (airing.hub.viewers, airing.hub._of_address) == (0, {})
+    assert (airing.hub.viewers, airing.hub._of_network) == (0, {})
+
+
+def test_viewers_from_one_ipv6_network_share_its_places(airing: Airing) -> None:
+    viewers = [airing.loop.view(airing.stream, REMOTE_ADDR=f"2001:db8:1:2::{n:x}") for n in range(50)]
+    assert all(one.block().startswith(": connected") for one in viewers)
+    with pytest.raises(TooManyStreams, match="this address"):
+        airing.loop.view(airing.stream, REMOTE_ADDR="2001:db8:1:2::ffff").block()
+    for viewer in viewers:
+        viewer.close()
 
 
 def test_a_halt_and_a_lost_database_are_told_within_two_seconds(airing: Airing) -> None:

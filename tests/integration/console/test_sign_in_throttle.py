@@ -13,6 +13,7 @@ from ops_console.accounts import sign_in, sign_in_attempts
 from ops_console.accounts.sign_in import Authenticator, PresentedCredentials
 from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt
 from sentinel.core.errors import RateLimited, Unauthenticated
+from sentinel.platform.http.wire import network_of
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import WRONG, code_of, enrol, forget_used_codes, with_secrets
 
@@ -148,7 +149,7 @@ def test_guessing_many_accounts_from_everywhere_is_bounded_over_all(fixtures: An
     ],
 )  # fmt: skip
 def test_an_address_is_of_one_network_however_a_proxy_writes_it(fixtures: Any, address: str, network: str) -> None:
-    assert sign_in_attempts.network_of(address) == network
+    assert network_of(address) == network
     for _ in range(2):
         assert begin_attempt(fixtures.pool, email=ANN, address=address, throttle=Throttle()).attempt_id is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
+from sentinel.platform.http import rate_limit
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import address_of
 from tests.support.asgi_client import InProcessApp
@@ -20,7 +22,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.order_fixtures import OrderFixtures, make_intake, order_body, signed
 from tests.support.undocumented import undocumented_routes
 from worker.orders.app import create_app
-from worker.orders.intake import Intake
+from worker.orders.intake import DeliveryLimits, Intake, _limit_key
 
 PATH, HEALTH = "/webhooks/demo/orders", "http://127.0.0.1:7872"
 STORED = "select (select count(*) from orders.reviews) + (select count(*) from orders.deliveries) + (select count(*) from orders.alerts)"
@@ -114,10 +116,11 @@ def test_framing_is_refused_before_anything_is_read(clean: OrderFixtures) -> Non
 
 
 @contextmanager
-def intake_of(orders: OrderFixtures, limit: SharedRateLimit) -> Iterator[InProcessApp]:
+def intake_of(orders: OrderFixtures, of_networks: SharedRateLimit) -> Iterator[InProcessApp]:
     """An intake of the fixtures' parts, whose sources have their limits."""
     review = orders.review
-    intake = Intake(review.processor, review.sources, limit, ThreadPoolExecutor(8))
+    limits = DeliveryLimits(of_networks, SharedRateLimit(per_second=1, burst=1))
+    intake = Intake(review.processor, review.sources, limits, ThreadPoolExecutor(8))
     with closing(InProcessApp(create_app(intake, review.store, review.key, orders.settings))) as app:
         yield app
 
@@ -134,6 +137,52 @@ def test_strangers_use_up_their_own_limit_and_not_the_shops(fixtures: Fixtures, 
         assert [status("192.0.2.1", junk)[0] for _ in range(7)] == [401] * 5 + [429] * 2
         assert int(status("192.0.2.1", junk)[1] or 0) >= 1
         assert status("192.0.2.2", signed(GOOD))[0] == 200
+    orders.close()
+
+
+def test_strangers_cannot_take_the_place_of_the_shops_own_count(fixtures: Fixtures, authority_url: str) -> None:
+    """Anybody can reckon which of their addresses are counted where the shop is: they fill all the places around its own."""
+    orders = make_intake(fixtures, authority_url)
+    with intake_of(orders, SharedRateLimit(per_second=1, burst=100)) as app:
+        client = app.test_client()
+        for address in addresses_around("demo"):
+            for _ in range(12):
+                client.post(PATH, data=b"{}", environ_base={"REMOTE_ADDR": address})
+        found = [client.post(PATH, data=GOOD, headers=signed(GOOD)).status_code for _ in range(10)]
+        assert found == [200] * 10
+    orders.close()
+
+
+def addresses_around(source: str) -> list[str]:
+    """An address for each of the places that a source's count may have, if both were counted in one map."""
+    places = rate_limit._SLOTS // rate_limit._STRIPES
+
+    def place(key: bytes) -> tuple[int, int]:
+        return key[0] % rate_limit._STRIPES, int.from_bytes(key[:2], "big") % places
+
+    stripe, start = place(_limit_key("source", source))
+    wanted = {(stripe, (start + probe) % places) for probe in range(rate_limit._PROBES)}
+    found: dict[tuple[int, int], str] = {}
+    for number in range(1 << 20):
+        address = str(ipaddress.IPv4Address(0xCB007100 + number))
+        if (at := place(_limit_key("address", address))) in wanted - found.keys():
+            found[at] = address
+        if len(found) == len(wanted):
+            return list(found.values())
+    raise AssertionError("no such addresses")
+
+
+def test_addresses_of_one_ipv6_network_are_counted_as_one(fixtures: Fixtures, authority_url: str) -> None:
+    orders = make_intake(fixtures, authority_url)
+    with intake_of(orders, SharedRateLimit(per_second=1, burst=5, clock=lambda: 1000.0)) as app:
+
+        def status(address: str) -> int:
+            found = app.test_client().post(PATH, data=b"{}", environ_base={"REMOTE_ADDR": address})
+            return int(found.status_code)
+
+        junk = [status(f"2001:db8:1:2::{n:x}") for n in range(8)]
+        assert 429 not in junk[:5] and junk[5:] == [429] * 3
+        assert status("2001:db8:1:3::1") != 429
     orders.close()
 
 

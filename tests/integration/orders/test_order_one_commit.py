@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.platform.http.rate_limit import SharedRateLimit
 from tests.support.asgi_client import InProcessApp
 from tests.support.fixtures import Fixtures
-from tests.support.order_fixtures import SECRET, SOURCES, OrderFixtures, make_intake, order_body
+from tests.support.order_fixtures import SECRET, SOURCES, NoLimit, OrderFixtures, make_intake, order_body
 from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders.app import create_app
-from worker.orders.intake import Intake
+from worker.orders.intake import DeliveryLimits, Intake
 from worker.orders.sources import SourcesFile
 
 
@@ -40,7 +39,7 @@ def test_an_order_left_before_its_score_is_scored_by_whoever_takes_it_up(
     )
     monkeypatch.setattr(orders.review.background, "_processor", replace(processor, failpoints=Failpoints()))
     intake = Intake(
-        processor, SourcesFile(SOURCES, {"ORDERS_DEMO_SECRET": SECRET}), SharedRateLimit(per_second=1000, burst=1000),
+        processor, SourcesFile(SOURCES, {"ORDERS_DEMO_SECRET": SECRET}), DeliveryLimits(NoLimit(), NoLimit()),
         ThreadPoolExecutor(2),
     )  # fmt: skip
     orders.app.close()

@@ -10,8 +10,8 @@ from sentinel.platform.serving.connection_bounds import Connections, Stage
 class One:
     """A connection that remembers whether it was closed."""
 
-    def __init__(self, bounds: Connections, address: str = "a") -> None:
-        self.address, self.stage, self.is_shed = address, Stage.NEW, False
+    def __init__(self, bounds: Connections, network: str = "a") -> None:
+        self.network, self.stage, self.is_shed = network, Stage.NEW, False
         self._bounds = bounds
         self.is_in = bounds.admit(self)
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import orjson
 import pytest
@@ -668,6 +669,22 @@ def test_where_a_bound_is_reached_who_waits_makes_room_and_who_is_answered_does_
             assert (await answer(reader)).json == {"n": n}
 
     within(scene, bounds=(2, 2))
+
+
+def test_addresses_of_one_ipv6_network_share_their_places() -> None:
+    async def scene(served: Listening) -> None:
+        made = []
+        for address in ("2001:db8:1:2::1", "2001:db8:1:2::2", "2001:db8:1:3::1", "2001:db8:1:2::3"):
+            transport = MagicMock()
+            peer = {"peername": (address, 40_000, 0, 0)}
+            transport.get_extra_info.side_effect = lambda name, default=None, peer=peer: peer.get(name, default)
+            made.append(HttpProtocol(served.worker))
+            made[-1].connection_made(transport)
+        assert [one.transport.close.called for one in made] == [True, False, False, False]
+        for one in made:
+            one.connection_lost(None)
+
+    within(scene, bounds=(10, 2))
 
 
 def test_an_answer_head_names_each_header_once() -> None:
