@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +66,48 @@ def refuse_unsafe(bad: Mapping[str, str], faults: Iterable[str]) -> None:
 
 
 def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
-    """A secret that is kept beside an embedded database: made once, readable by its owner only."""
+    """A secret that is kept beside an embedded database: made once, readable by its owner only.
+
+    Of several programs that ask at once one makes it. An empty file, as a power cut may leave it, is no secret.
+    """
     path = data_dir / name
-    if not path.exists():
-        data_dir.mkdir(parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-    return path.read_text().strip()
+    if found := _written(path):
+        return found
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with _held(data_dir) as folder:
+        if found := _written(path):
+            return found
+        new, made = tempfile.mkstemp(dir=data_dir, prefix=f".{name}.")
+        try:
+            with open(new, "w") as file:
+                file.write(secrets.token_hex(32))
+                file.flush()
+                os.fsync(new)
+            Path(made).replace(path)
+        except BaseException:
+            Path(made).unlink()
+            raise
+        os.fsync(folder)
+        return _written(path)
+
+
+def _written(path: Path) -> str:
+    """A secret's file, "" where there is none."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[int]:
+    """The folder's descriptor, for one process and thread at a time."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield held
+    finally:
+        os.close(held)
 
 
 def kept_secret(name: str, *database_variables: str) -> str:
