@@ -59,6 +59,7 @@ _log = logging.getLogger("worker.loop")
 
 FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 _DRY_RUN_ROWS = 1000
 
 _EXAMPLES = """
@@ -228,19 +229,38 @@ def _ends_on_signal(agent: Agent, *, unfinished: int) -> Iterator[None]:
 
     `unfinished` is the exit status of a run that had to be cut off.
     """
+    heard, tell = os.pipe()
+    os.set_blocking(tell, False)
 
-    def stop(number: int, _: object) -> None:
-        agent.request_stop()
-        overdue = threading.Timer(_END_WITHIN_SECONDS, _cut_off, [unfinished])
-        overdue.daemon = True
-        overdue.start()
+    def end() -> None:
+        told = os.read(heard, 1)
+        while told and told[0] not in _ENDING:
+            told = os.read(heard, 1)
+        if told:
+            overdue = threading.Timer(_END_WITHIN_SECONDS, _cut_off, [unfinished])
+            overdue.daemon = True
+            overdue.start()
+            agent.request_stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A handler runs in the middle of whatever the main thread does, and would wait for ever for a lock that this holds, such
+    # as that of the very event it waits for. So the interpreter writes a byte, and a thread that was there before acts on it.
+    ending = threading.Thread(target=end, daemon=True, name="ends-on-signal")
+    ending.start()
+    before = {number: signal.signal(number, _do_nothing) for number in _ENDING}
+    told_before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     try:
         yield
     finally:
+        signal.set_wakeup_fd(told_before)
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(tell)
+        ending.join(_END_WITHIN_SECONDS)
+        os.close(heard)
+
+
+def _do_nothing(_number: int, _frame: object) -> None:
+    """Of a signal that has a handler the interpreter writes a byte."""
 
 
 if __name__ == "__main__":

@@ -30,3 +30,58 @@ def test_ctrl_c_during_the_imports_says_nothing(how: str, status: int, helps: bo
     ran = subprocess.run([sys.executable, "-c", INTERRUPTED, how], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (status, "")
     assert ("--once" in ran.stdout) is helps
+
+
+HELD = """
+import os, signal, sys, threading, time
+from worker.retail_refund_agent import _ends_on_signal
+
+class Agent:
+    def __init__(self):
+        self.stopping = threading.Event()
+
+    def request_stop(self):
+        self.stopping.set()
+
+agent = Agent()
+with _ends_on_signal(agent, unfinished=3):
+    # As where the signal comes while this thread is about to wait for it.
+    with agent.stopping._cond:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_that_comes_while_the_run_holds_a_lock_of_its_stop_ends_it_all_the_same(name: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", HELD, name], capture_output=True, text=True, check=False, timeout=40)
+    assert (ran.returncode, ran.stderr) == (
+        3,
+        "error: cut off before its rows were done; their leases bring them back\n",
+    )
+
+
+STOPPED = """
+import os, signal, threading
+from worker.retail_refund_agent import _ends_on_signal
+
+class Agent:
+    def __init__(self):
+        self.stopping = threading.Event()
+
+    def request_stop(self):
+        self.stopping.set()
+
+before = signal.getsignal(signal.SIGTERM)
+agent = Agent()
+with _ends_on_signal(agent, unfinished=3):
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert agent.stopping.wait(30)
+assert signal.getsignal(signal.SIGTERM) is before
+assert signal.set_wakeup_fd(-1) == -1
+"""
+
+
+def test_a_run_that_stops_in_time_ends_as_it_would() -> None:
+    ran = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False, timeout=40)
+    assert (ran.returncode, ran.stderr) == (0, "")
