@@ -69,11 +69,24 @@ class Tracing:
 
     @contextmanager
     def calling(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
-        """A client's span around a call to somebody else; `set_attribute` and `mark_failed` are its own."""
+        """A client's span around a call to somebody else; `set_attribute` and `mark_failed` are its own.
+
+        Of what is raised in it the span has the class alone: its text may be anybody's.
+        """
         from opentelemetry.trace import SpanKind
 
-        with self._tracer().start_as_current_span(name, kind=SpanKind.CLIENT, attributes=dict(attributes)) as span:
-            yield span
+        with self._tracer().start_as_current_span(
+            name,
+            kind=SpanKind.CLIENT,
+            attributes=dict(attributes),
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                mark_failed(span, type(error).__name__)
+                raise
 
     def _tracer(self) -> Any:
         with self._lock:

@@ -130,3 +130,18 @@ def test_without_an_endpoint_there_are_no_spans_and_nothing_is_imported(monkeypa
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(UnsafeConfiguration, match="otel"):
         tracing_of("sentinel")
+
+
+@pytest.mark.parametrize("around", ["calling", "working"])
+def test_a_span_in_which_something_is_raised_has_nothing_of_its_text(
+    traced: Tracing, spans: InMemorySpanExporter, around: str
+) -> None:
+    with pytest.raises(ValueError, match="of a customer"), getattr(traced, around)("sentinel.export", {"attempt": 1}):
+        raise ValueError("a text of a customer")
+    (span,) = spans.get_finished_spans()
+    assert "customer" not in span.to_json()
+    if around == "calling":
+        assert (span.status.status_code, (span.attributes or {})["error.type"]) == (
+            trace.StatusCode.ERROR,
+            "ValueError",
+        )
