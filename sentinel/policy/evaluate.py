@@ -9,7 +9,8 @@ tightens: removing or corrupting a fact never loosens the decision (a condition 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -33,7 +34,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import DIGITS, MAX_MINOR, parse_money
 from sentinel.core.operation import DEFAULTED, IDENTIFIER, MAX_IDENTIFIER, check_identifier, with_defaults
 from sentinel.policy.compile import CompiledLimit, CompiledPolicy, CompiledRule
-from sentinel.policy.model import SUBJECTS, Fact, FactPath, FactType, Limit, Voucher, variable_name
+from sentinel.policy.model import EVIDENCE, SUBJECTS, Fact, FactPath, FactType, Limit, Voucher, variable_name
 
 MAX_STRING = 500
 WHOLE_TENANT = "~tenant"
@@ -66,7 +67,8 @@ class FactSet(msgspec.Struct):
     """The facts of one request: `variables` as conditions see them, the amount, and the once-key's value.
 
     `amount_minor`, `currency` and `once_value` are None where the request has no valid value. `who` is the requester,
-    as a limit's `per` names it. `claimed` are facts that the request carries and whose voucher did not say them.
+    as a limit's `per` names it. `claimed` are facts that the request carries and whose voucher did not say them, `unbound`
+    those taken from `evidence_context`, which no digest binds.
     """
 
     variables: dict[str, Any]
@@ -75,16 +77,22 @@ class FactSet(msgspec.Struct):
     currency: str | None = None
     once_value: str | None = None
     claimed: frozenset[str] = frozenset()
+    unbound: frozenset[str] = frozenset()
 
     def vouched(self) -> dict[str, Any]:
         """The variables without claimed facts, which count as missing."""
-        known = self.variables.copy()
-        for claim in self.claimed:
-            known.pop(claim, None)
-            known.pop(f"{claim}_minor", None)
-            if f"present.{claim}" in known:
-                known[f"present.{claim}"] = False
-        return known
+        return without(self.variables, self.claimed)
+
+
+def without(variables: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The variables as they are for a request that has none of the facts of these names."""
+    known = dict(variables)
+    for name in names:
+        known.pop(name, None)
+        known.pop(f"{name}_minor", None)
+        if f"present.{name}" in known:
+            known[f"present.{name}"] = False
+    return known
 
 
 def evaluate(
@@ -101,15 +109,16 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
     said = known = facts.variables
     if "now" in policy.used:
         said["now"] = now
-    answers, vouched = policy.rule_conditions.answers(said), None
+    answers, vouched, bound = policy.rule_conditions.answers(said), None, None
     if facts.claimed:
         known = facts.vouched()
         vouched = policy.rule_conditions.answers(known)
+    if facts.unbound:
+        bound = _bound_answers(policy, facts)
     who = facts.who
     outcome = _outcome(
-        policy, answers, vouched, policy.limit_conditions.answers(known),
-        tuple([value if (value := said.get(name)) in known else None for name, known in policy.reasons]), facts.currency, who["agent"], who["key"],
-        facts.once_value is None,
+        policy, answers, vouched, bound, policy.limit_conditions.answers(known), _reasons(policy, said), facts.currency, who["agent"],
+        who["key"], facts.once_value is None,
     )  # fmt: skip
     combined = outcome.combined
     denied = combined.verdict is Verdict.DENY
@@ -120,6 +129,27 @@ def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
         once_key=None if denied else _once_key(policy, facts), policy_id=policy.policy.policy_id,
         policy_version=policy.policy.version, policy_label=policy.policy.label, policy_digest=policy.digest,
     )  # fmt: skip
+
+
+_Answers = tuple[bool | None, ...]
+
+
+class _Bound(NamedTuple):
+    """What the rules say of the operation alone, as `_outcome` takes it: without any fact from `evidence_context`."""
+
+    answers: _Answers
+    vouched: _Answers | None
+    reasons: tuple[str | None, ...]
+
+
+def _bound_answers(policy: CompiledPolicy, facts: FactSet) -> _Bound:
+    known = without(facts.variables, facts.unbound)
+    vouched = policy.rule_conditions.answers(without(known, facts.claimed)) if facts.claimed else None
+    return _Bound(policy.rule_conditions.answers(known), vouched, _reasons(policy, known))
+
+
+def _reasons(policy: CompiledPolicy, variables: Mapping[str, Any]) -> tuple[str | None, ...]:
+    return tuple([value if (value := variables.get(name)) in known else None for name, known in policy.reasons])
 
 
 class _Outcome(NamedTuple):
@@ -136,23 +166,19 @@ class _Outcome(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _outcome(
-    policy: CompiledPolicy, answers: tuple[bool | None, ...], vouched: tuple[bool | None, ...] | None,
-    limit_answers: tuple[bool | None, ...], reasons: tuple[str | None, ...], currency: str | None, agent: str | None, key: str | None,
-    lacks_once_key: bool,
+    policy: CompiledPolicy, answers: _Answers, vouched: _Answers | None, bound: _Bound | None, limit_answers: _Answers,
+    reasons: tuple[str | None, ...], currency: str | None, agent: str | None, key: str | None, lacks_once_key: bool,
 ) -> _Outcome:  # fmt: skip
-    """`answers` are those of the rules, `vouched` those without claimed facts where there are any; `reasons` are those of the
-    rules that take theirs from a fact.
+    """`answers` are those of the rules, `vouched` those without claimed facts and `bound` all of it without facts from evidence,
+    where there are any; `reasons` are those of the rules that take theirs from a fact.
     """
-    taken = iter(reasons)
-    matched = [rule.matched if rule.by_value is None else rule.finding(next(taken)) for rule in policy.rules]
-    if vouched is None:
-        findings = [
-            rule.failed if answer is None else found
-            for rule, found, answer in zip(policy.rules, matched, answers, strict=True)
-            if answer is not False
-        ]
-    else:
-        findings = _findings_with_claims(policy, matched, answers, vouched)
+    found = _rule_findings(policy, answers, vouched, reasons)
+    if bound is not None:
+        found = [_stricter(*both) for both in zip(found, _rule_findings(policy, *bound), strict=True)]
+    findings = [one for one in found if one is not None]
+    if vouched is not None:
+        # Real findings come before `fact_not_vouched`, which says less to an operator.
+        findings.sort(key=lambda one: one.reason_code == "fact_not_vouched")
     if policy.policy.once_per and lacks_once_key:
         findings.append(_ONCE_MISSING)
     if any(finding.verdict is Verdict.DENY for finding in findings):
@@ -171,19 +197,25 @@ def _outcome(
     return _Outcome(combined, totals, tuple(one for one in applying if not one[0].is_total), breakers)
 
 
-def _findings_with_claims(
-    policy: CompiledPolicy, matched: Sequence[Finding], heard: Sequence[bool | None], vouched: Sequence[bool | None]
-) -> list[Finding]:
-    """Findings where the request has facts that its sender cannot vouch for: the stricter of with and without them."""
-    findings = [
-        _finding_with_claims(rule, found, said, sure)
-        for rule, found, said, sure in zip(policy.rules, matched, heard, vouched, strict=True)
+def _rule_findings(
+    policy: CompiledPolicy, answers: _Answers, vouched: _Answers | None, reasons: Sequence[str | None]
+) -> list[Finding | None]:
+    """What each rule finds, in their order; None where it finds nothing."""
+    taken = iter(reasons)
+    matched = [rule.matched if rule.by_value is None else rule.finding(next(taken)) for rule in policy.rules]
+    if vouched is None:
+        return [
+            None if answer is False else rule.failed if answer is None else finding
+            for rule, finding, answer in zip(policy.rules, matched, answers, strict=True)
+        ]
+    return [
+        _finding_with_claims(rule, finding, said, sure)
+        for rule, finding, said, sure in zip(policy.rules, matched, answers, vouched, strict=True)
     ]
-    # Real findings come before `fact_not_vouched`, which says less to an operator.
-    return sorted((one for one in findings if one is not None), key=lambda one: one.reason_code == "fact_not_vouched")
 
 
 def _finding_with_claims(rule: CompiledRule, matched: Finding, heard: bool | None, sure: bool | None) -> Finding | None:
+    """The stricter of with and without the facts that the sender of the request cannot vouch for."""
     if heard is None:
         return rule.failed
     if rule.rule.verdict is Verdict.ALLOW:
@@ -191,6 +223,15 @@ def _finding_with_claims(rule: CompiledRule, matched: Finding, heard: bool | Non
     if heard or sure:
         return matched
     return None if sure is False else rule.unvouched
+
+
+def _stricter(told: Finding | None, bound: Finding | None) -> Finding | None:
+    """One rule's finding with evidence and without it: evidence may add one and say its reason, and takes nothing away."""
+    if told is None or bound is None:
+        return told or bound
+    if bound.verdict.rank > told.verdict.rank:
+        return bound
+    return told if bound.approvable or not told.approvable else replace(told, approvable=False)
 
 
 def _breaker_checks(
@@ -306,16 +347,18 @@ def extract_facts(
     """Read every declared fact. Never raises on a request of any shape."""
     who = {"tenant": WHOLE_TENANT, "agent": identifier(request.get("agent_id")), "key": requester.principal}
     found = FactSet({}, who=who)
-    claimed = []
+    claimed, unbound = [], []
     parents, plan, reads_defaulted = _plan(policy)
     if reads_defaulted:  # a guard request has these fields; a policy case or a trial may leave them out
         request = with_defaults(request)
     within = [_mapping_at(request, parent) for parent in parents]
     for fact, name, present, read, places in plan:
         raw = None
-        for parent, key in places:
+        for parent, key, is_evidence in places:
             raw = within[parent].get(key)
             if raw is not None:
+                if is_evidence:
+                    unbound.append(fact.name)
                 break
         if present is not None:
             # Present means that the request has a value there, even a malformed one.
@@ -331,7 +374,7 @@ def extract_facts(
     if found.currency is not None:
         found.variables["currency_covered"] = found.currency in policy.covered
         found.variables.update(policy.numbers.get(found.currency, {}))
-    found.claimed = frozenset(claimed)
+    found.claimed, found.unbound = frozenset(claimed), frozenset(unbound)
     if policy.policy.once_per:
         found.once_value = identifier(_walk(request, policy.policy.once_per.path))
     return found
@@ -393,11 +436,13 @@ _Read = Callable[[Any, Fact], Any]
 def _plan(
     policy: CompiledPolicy,
 ) -> tuple[
-    tuple[FactPath, ...], tuple[tuple[Fact, str, str | None, _Read | None, tuple[tuple[int, str], ...]], ...], bool
+    tuple[FactPath, ...],
+    tuple[tuple[Fact, str, str | None, _Read | None, tuple[tuple[int, str, bool], ...]], ...],
+    bool,
 ]:
     """The paths of the objects that facts are members of; each fact, its variable, the one that says whether it is present
-    if a condition asks, its reader, None for money, and where it may be: an object by its place, and the member's name; and whether
-    any fact, or the once-key, is a field that a request may leave to its default."""
+    if a condition asks, its reader, None for money, and where it may be: an object by its place, the member's name and
+    whether that is evidence; and whether any fact, or the once-key, is a field that a request may leave to its default."""
     parents: dict[FactPath, int] = {}
     plan = tuple(
         (
@@ -405,7 +450,7 @@ def _plan(
             variable_name(fact),
             f"present.{fact.name}" if fact.name in policy.presence else None,
             _READERS.get(fact.type),
-            tuple((parents.setdefault(path[:-1], len(parents)), path[-1]) for path in fact.paths),
+            tuple((parents.setdefault(path[:-1], len(parents)), path[-1], path[0] == EVIDENCE) for path in fact.paths),
         )
         for fact in policy.facts
     )

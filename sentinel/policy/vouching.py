@@ -10,7 +10,8 @@ loosen" means here, and why it is enough to look at the names in a condition and
 word may still get a person asked where else nobody would be, and the answer a denial: that releases nothing.)
 
 A caller can say something else in `evidence_context` at every call of one operation. So facts from there may make an
-answer stricter and do nothing else: no ALLOW, no limit, no amount and no once-key may look at them.
+answer stricter and do nothing else: no ALLOW, no limit, no amount and no once-key may look at them, they stand in for what
+the operation itself does not say, and a rule is asked with and without them (`evaluate`).
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ def check_evidence(source: Source, parsed: ParsedPolicy, known: Mapping[str, str
     """Note every place where a fact from the evidence context could loosen an answer. Conditions must have compiled."""
     facts = [fact for fact in parsed.policy.facts if fact.from_evidence]
     loose = {name: fact.name for fact in facts for name in (variable_name(fact), f"present.{fact.name}")}
+    for fact in facts:
+        of_operation = [path[0] != EVIDENCE for path in fact.paths]
+        if of_operation != sorted(of_operation, reverse=True):
+            with source.collecting():
+                message = f'"{fact.name}": {EVIDENCE} would hide what the operation itself says'
+                raise source.error(parsed.sections.get("facts"), message, f"list its {EVIDENCE} path last")
     if AMOUNT in loose.values():
         _refuse(source, parsed.sections.get("facts"), f'the fact "{AMOUNT}"', AMOUNT)
     for rule in parsed.policy.rules:

@@ -126,7 +126,18 @@ def test_terms_that_are_told_apart_by_less_are_caught(monkeypatch: pytest.Monkey
     assert differing()
 
 
-OUTCOME = ("policy", "answers", "vouched", "limit_answers", "reasons", "currency", "agent", "key", "lacks_once_key")
+OUTCOME = (
+    "policy",
+    "answers",
+    "vouched",
+    "bound",
+    "limit_answers",
+    "reasons",
+    "currency",
+    "agent",
+    "key",
+    "lacks_once_key",
+)
 MATTERS = ("policy", "answers", "vouched", "currency", "agent")
 """What matters to the shipped policies, which have no limits of a key."""
 

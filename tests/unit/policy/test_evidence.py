@@ -29,10 +29,11 @@ from sentinel.core.decision import Decision, Verdict
 from sentinel.core.operation import build_operation
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import compile as compiling
+from sentinel.policy import evaluate as evaluating
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.evaluate import declared_evidence, evaluate, extract_facts
+from sentinel.policy.evaluate import Requester, declared_evidence, evaluate, extract_facts
 from worker.refunds import transitions
 from worker.refunds.workflow.graph import Escalation
 
@@ -121,6 +122,97 @@ def test_the_mutant_that_lets_an_allow_rest_on_evidence_is_caught(
         compile_text(tmp_path, allowed, "small_refund.yaml")
     monkeypatch.setattr(compiling, "check_evidence", lambda *_: None)
     assert _won_by_evidence((compile_text(tmp_path, allowed, "small_refund.yaml"),)) is not None
+
+
+HELD = POLICY.replace(
+    "facts:\n",
+    """facts:
+  score: {type: int,    from: [params.score, evidence_context.score]}
+  seen:  {type: int,    from: evidence_context.seen}
+  told:  {type: bool,   from: evidence_context.told, vouched_by: worker}
+  why:   {type: string, from: evidence_context.why, one_of: [late, halted]}
+""",
+    1,
+).replace(
+    "rules:\n",
+    """rules:
+  - {id: scored, says: The score is high., when: score >= 5, then: DENY, reason: high_risk}
+  - {id: seen,   says: Seen too often., when: seen >= 5, then: APPROVAL_REQUIRED, reason: seen_often}
+  - {id: untold, says: Not told., when: '!present.told || !told', then: APPROVAL_REQUIRED, reason: not_told}
+  - {id: asked,  says: A large amount., when: amount_minor > 700 || present.why, then: APPROVAL_REQUIRED, reason_from: why}
+""",
+    1,
+)
+"""Rules that are quiet only if evidence says something."""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> CompiledPolicy:
+    return compile_text(tmp_path, HELD)
+
+
+@pytest.mark.parametrize(
+    ("params", "evidence", "verdict", "reasons"),
+    [
+        ({}, {"score": 1, "seen": 1, "told": True}, "DENY", ("fact_missing",)),
+        ({"score": 1}, {"seen": 1, "told": True}, "APPROVAL_REQUIRED", ("fact_missing", "not_told")),
+        ({"score": 1}, {"seen": 9, "told": True}, "APPROVAL_REQUIRED", ("seen_often", "not_told")),
+        ({"score": 9}, {"score": 1}, "DENY", ("high_risk",)),
+    ],
+)
+def test_no_rule_is_quiet_only_because_of_evidence(
+    held: CompiledPolicy, params: dict[str, Any], evidence: dict[str, Any], verdict: str, reasons: tuple[str, ...]
+) -> None:
+    decision = evaluate(held, with_evidence(sample_request(**params), **evidence), NOW)
+    assert decision.verdict is Verdict(verdict)
+    assert set(reasons) <= set(decision.reasons)
+
+
+def test_a_reason_from_evidence_is_told_and_makes_nothing_approvable(held: CompiledPolicy) -> None:
+    request = sample_request(amount={"amount_minor": 701, "currency": "USD"}, score=1)
+    plain = evaluate(held, with_evidence(request), NOW)
+    told = evaluate(held, with_evidence(request, why="late", seen=1), NOW)
+    assert not plain.approvable and "unknown_why" in plain.reasons
+    assert not told.approvable and "late" in told.reasons
+
+
+def _loosened_by_what_rules_ask_for(held: CompiledPolicy) -> str | None:
+    names: dict[str, tuple[Any, ...]] = {
+        "score": (..., 1, 9, "x"), "seen": (..., 1, 9, "x"), "told": (..., True, False, "x"), "why": (..., "late", "other"),
+    }  # fmt: skip
+    number = 0
+    for requester, score, minor in product((Requester("w", is_worker=True), Requester("a")), (..., 1, 9), (500, 701)):
+        own = {} if score is ... else {"score": score}
+        request = sample_request(amount={"amount_minor": minor, "currency": "USD"}, **own)
+        plain = evaluate(held, request, NOW, requester=requester)
+        for values in product(*names.values()):
+            evidence = {name: value for name, value in zip(names, values, strict=True) if value is not ...}
+            number += 1
+            if _loosened(plain, evaluate(held, with_evidence(request, **evidence), NOW, requester=requester)):
+                return f"{evidence} on {request}, asked by {requester}"
+    print(f"N={number}")
+    return None
+
+
+def test_no_evidence_loosens_an_answer_of_rules_that_ask_for_it(held: CompiledPolicy) -> None:
+    assert _loosened_by_what_rules_ask_for(held) is None
+
+
+def test_the_mutant_that_asks_rules_with_their_evidence_alone_is_caught(
+    held: CompiledPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluating, "_outcome", evaluating._outcome.__wrapped__)
+    monkeypatch.setattr(evaluating, "_stricter", lambda told, bound: told)
+    assert _loosened_by_what_rules_ask_for(held) is not None
+
+
+def test_evidence_that_would_hide_what_the_operation_says_is_refused_at_load(tmp_path: Path) -> None:
+    text = HELD.replace("[params.score, evidence_context.score]", "[evidence_context.score, params.score]")
+    with pytest.raises(
+        PolicyError, match='"score": evidence_context would hide what the operation itself says'
+    ) as caught:
+        compile_text(tmp_path, text)
+    assert caught.value.line > 0
 
 
 @pytest.mark.parametrize(
