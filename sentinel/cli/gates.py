@@ -36,8 +36,8 @@ from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import open_private, write_private
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
-from sentinel.policy.evaluate import evaluate
 from sentinel.policy.library import ReloadablePolicies
+from sentinel.policy.model import FactType, variable_name
 from sentinel.policy.switches import DeclaredSwitch, DeclaredSwitches, load_declared_switches
 from sentinel.store.address import database_url
 
@@ -227,27 +227,43 @@ def _job(
         "scenario": scenario, "action": _ACTION + scenario, "switch": switch.name, "cases": str(cases.resolve()),
         "database_url": scratch.database_url, "tenant_id": str(scratch.tenant_id), "api_key": scratch.api_key,
         "authority_url": scratch.authority_url, "policies_dir": str(folder.resolve()), "zone": policy.policy.zone, "caps": caps,
-        "windows": [window for currency in caps for window in _windows(policy, scenario, currency)],
+        "windows": [window for currency in caps for window in windows_of(policy, scenario, currency)],
     }  # fmt: skip
 
 
-def _windows(policy: CompiledPolicy, scenario: str, currency: str) -> list[dict[str, Any]]:
-    """The limits that the policy itself asks of a refund of this scenario."""
-    tiny = {"value": 1, "currency": currency}
-    risk = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
-    params = {
-        "amount": tiny, "order": {"paid": {**tiny, "value": 100}}, "scenario": scenario, "channel": "private", "refund_id": "r",
-        "account_ref": "a", "ledger_entry_id": "l", "risk": risk,
-    }  # fmt: skip
-    decision = evaluate(policy, {"action": _ACTION + scenario, "agent_id": "a", "params": params}, datetime.now(UTC))
+def windows_of(policy: CompiledPolicy, scenario: str, currency: str) -> list[dict[str, Any]]:
+    """The policy's limits that a refund of this scenario may be held against in the currency, as the replay reads a `Window`.
+
+    A limit is left out only where its condition says no of every such refund: of one that also asks something else, nothing is
+    known before it is tried. Raises `InvalidUsage` for one without a cap in the currency, in which every refund is denied.
+    """
+    answers = policy.limit_conditions.answers(_known_of(policy, scenario, currency))
     found = []
-    for ask in decision.limits:
-        prefix = ask.limit_key.removesuffix(ask.subject)
+    for one in policy.limits:
+        if one.condition is not None and answers[one.condition] is False:
+            continue
+        limit = one.limit
+        if currency not in limit.cap:
+            raise InvalidUsage(
+                f"limit {limit.limit_id} has no cap in {currency}, which {_CAP}{scenario} has: its refunds are denied"
+            )
         found.append({
-            "id": prefix.rstrip("|").rpartition("/")[2], "currency": currency, "kind": ask.window.value,
-            "seconds": ask.window_seconds, "key_prefix": prefix, "cap_minor": ask.cap_minor,
+            "id": limit.limit_id, "currency": currency, "kind": limit.window.value, "seconds": limit.window_seconds,
+            "key_prefix": one.key_prefix, "cap_minor": limit.cap[currency],
         })  # fmt: skip
     return found
+
+
+def _known_of(policy: CompiledPolicy, scenario: str, currency: str) -> dict[str, Any]:
+    """The variables that every refund of this scenario and currency has."""
+    said = {("action",): _ACTION + scenario, ("params", "scenario"): scenario}
+    known: dict[str, Any] = {"currency": currency, "currency_covered": currency in policy.covered}
+    known |= policy.numbers.get(currency, {})
+    for fact in policy.facts:
+        value = said.get(fact.paths[0])
+        if value is not None and fact.type is FactType.STRING:
+            known |= {variable_name(fact): value, f"present.{fact.name}": True}
+    return known
 
 
 def _recorded(report: dict[str, Any], folder: Path, tenant: str | None, email: str) -> str:
