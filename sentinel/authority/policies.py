@@ -67,6 +67,8 @@ REMEMBER_POLICY = """
 insert into sentinel.policies (policy_digest, policy_id, policy_version, canonical)
 values (%s, %s, %s, %s) on conflict (policy_digest) do nothing
 """
+# Fails with the name of a zone that the server does not know, in which no calendar window could be counted.
+TRY_ZONES = "select date_trunc('day', clock_timestamp(), zone) from unnest(%(zones)s::text[]) as asked (zone)"
 # Policies are everybody's: what changes them is told in the feed of the nil tenant.
 PUT_IN_FORCE = """
 with put as (
@@ -130,15 +132,21 @@ where exists (select from out)
 """
 
 
-def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]]) -> None:
-    """Keep (digest, id, version, canonical text) of each policy, and that these decide now. Raises `EngineUnavailable`."""
+def remember_policies(pool: Pool, policies: Iterable[tuple[str, str, str, str]], zones: Iterable[str] = ()) -> None:
+    """Keep (digest, id, version, canonical text) of each policy, and that these decide now, by calendars of these zones.
+
+    Raises `EngineUnavailable`, also for a zone that the server does not know: nothing is kept then.
+    """
     known = sorted(policies, key=lambda policy: policy[1])
     in_force = {
         "ids": [policy[1] for policy in known], "digests": [policy[0] for policy in known],
         "event_ids": [new_id() for _ in known], "event_id": new_id(),
     }  # fmt: skip
 
+    asked = {"zones": sorted(set(zones))}
+
     def call(connection: Any) -> None:
+        connection.execute(TRY_ZONES, asked)
         for policy in known:
             connection.execute(REMEMBER_POLICY, policy)
         connection.execute(PUT_IN_FORCE, in_force)
@@ -182,10 +190,10 @@ def highest_limit_usage(
 
 def declare_policies(authority: Authority) -> None:
     """Keep every loaded policy and put it in force. Raises `EngineUnavailable`."""
+    policies = authority.policies.library.policies
     remember_policies(authority.pool, [
-        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
-        for one in authority.policies.library.policies
-    ])  # fmt: skip
+        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document())) for one in policies
+    ], [one.policy.zone for one in policies])  # fmt: skip
 
 
 def are_policies_declared(authority: Authority) -> bool:

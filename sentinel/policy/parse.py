@@ -140,6 +140,9 @@ def _actions(source: Source, node: Node) -> tuple[str, ...]:
 
 def _zone(source: Source, node: Node) -> str:
     name = source.text(node, "zone", form=_ZONE, means="a zone like UTC or Europe/Berlin")
+    if name != "UTC" and "/" not in name:
+        # PostgreSQL looks such a name up among abbreviations first, and CET is there an hour off all summer.
+        raise source.error(node.place, f'zone: "{name}": write UTC or an area and a place, like Europe/Berlin')
     try:
         return ZoneInfo(name).key
     except (KeyError, ValueError, OSError) as error:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 import uuid
+import zoneinfo
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from sentinel.authority.policies import declare_policies
+from sentinel.authority.policies import declare_policies, policies_in_force
 from sentinel.authority.settings import Settings
+from sentinel.core.errors import EngineUnavailable
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE
@@ -43,6 +46,27 @@ def test_an_authority_with_undeclared_policies_is_not_ready(fixtures: Fixtures, 
         declare_policies(authority)
         after = asked.get("/readyz")
         assert (after.status_code, after.json["status"]) == (200, "ready")
+
+
+def test_a_zone_that_the_database_does_not_know_is_named_and_not_put_in_force(
+    fixtures: Fixtures, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    known = tmp_path / "zones" / "Mars" / "Olympus"
+    known.parent.mkdir(parents=True)
+    known.write_bytes(files("tzdata.zoneinfo").joinpath("UTC").read_bytes())
+    zoneinfo.reset_tzpath([str(tmp_path / "zones"), *zoneinfo.TZPATH])
+    request.addfinalizer(zoneinfo.reset_tzpath)
+    folder = tmp_path / "policies"
+    shutil.copytree(policies_dir(), folder)
+    file = folder / "retail_refund.yaml"
+    file.write_text(file.read_text().replace("zone: UTC", "zone: Mars/Olympus", 1))
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
+    with served(settings, ReloadablePolicies(folder)) as (authority, app):
+        in_force = policies_in_force(authority.pool)
+        with pytest.raises(EngineUnavailable, match='time zone "Mars/Olympus" not recognized'):
+            declare_policies(authority)
+        assert policies_in_force(authority.pool) == in_force
+        assert app.test_client().get("/readyz").json["checks"]["policies"] is False
 
 
 def test_a_console_that_may_not_act_as_the_board_s_role_says_so(fixtures: Fixtures) -> None:

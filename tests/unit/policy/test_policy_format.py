@@ -69,6 +69,8 @@ REFUSED = {
     "star_in_the_middle": ("[sample.pay]", '["sample.*.pay"]', "is not an action", None),
     "action_twice": ("[sample.pay]", "[sample.pay, sample.pay]", "listed twice", None),
     "unknown_zone": ("zone: UTC", "zone: Europe/Atlantis", "not a known time zone", None),
+    "zone_that_is_an_abbreviation": ("zone: UTC", "zone: CET", "write UTC or an area and a place, like Europe/Berlin", None),
+    "zone_of_a_country": ("zone: UTC", "zone: Japan", "write UTC or an area and a place, like Europe/Berlin", None),
     "unknown_role": ("role: approver", "role: viewer", 'unknown value "viewer"', None),
     "nobody": ("people: 1", "people: 0", "between 1 and 5", None),
     "octal_people": ("people: 1", "people: 01", "plain digits", None),
