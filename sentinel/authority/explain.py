@@ -69,7 +69,7 @@ def explain_operation(pool: Pool, inspector: PolicyInspector, decided: DecidedOp
             else "the policy's text is not kept"
         )
     else:
-        rules = explain(policy, facts, moment)
+        rules = explain(policy, facts, moment, requester)
         if evidence is None:
             hindrance = "decided before evidence was kept"
         else:

@@ -117,10 +117,10 @@ class PolicyInspector:
         policy = self.policy_of(pool, decided.policy_digest)
         if policy is None:
             return PolicyExplanation(decided.policy_digest, "", None)
-        facts, moment, _ = facts_of(decided)
+        facts, moment, requester = facts_of(decided)
         label = f"{policy.policy.label}, {policy.policy.version}"
         return PolicyExplanation(
-            decided.policy_digest, label, explain(policy, facts, moment), describe(policy)["numbers"]
+            decided.policy_digest, label, explain(policy, facts, moment, requester), describe(policy)["numbers"]
         )
 
     def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:

@@ -172,9 +172,7 @@ def _outcome(
     """`answers` are those of the rules, `vouched` those without claimed facts and `bound` all of it without facts from evidence,
     where there are any; `reasons` are those of the rules that take theirs from a fact.
     """
-    found = _rule_findings(policy, answers, vouched, reasons)
-    if bound is not None:
-        found = [_stricter(*both) for both in zip(found, _rule_findings(policy, *bound), strict=True)]
+    found = _found(policy, answers, vouched, bound, reasons)
     findings = [one for one in found if one is not None]
     if vouched is not None:
         # Real findings come before `fact_not_vouched`, which says less to an operator.
@@ -197,10 +195,32 @@ def _outcome(
     return _Outcome(combined, totals, tuple(one for one in applying if not one[0].is_total), breakers)
 
 
-def _rule_findings(
+def rule_findings(policy: CompiledPolicy, facts: FactSet) -> list[Finding | None]:
+    """What each rule finds, in their order, None where it finds nothing. The variables of `facts` have `now` where it is read."""
+    vouched = policy.rule_conditions.answers(facts.vouched()) if facts.claimed else None
+    bound = _bound_answers(policy, facts) if facts.unbound else None
+    said = facts.variables
+    return _found(policy, policy.rule_conditions.answers(said), vouched, bound, _reasons(policy, said))
+
+
+def _found(
+    policy: CompiledPolicy,
+    answers: _Answers,
+    vouched: _Answers | None,
+    bound: _Bound | None,
+    reasons: Sequence[str | None],
+) -> list[Finding | None]:
+    """The arguments are those of `_outcome`."""
+    found = _findings(policy, answers, vouched, reasons)
+    if bound is None:
+        return found
+    return [_stricter(*both) for both in zip(found, _findings(policy, *bound), strict=True)]
+
+
+def _findings(
     policy: CompiledPolicy, answers: _Answers, vouched: _Answers | None, reasons: Sequence[str | None]
 ) -> list[Finding | None]:
-    """What each rule finds, in their order; None where it finds nothing."""
+    """What each rule finds by its answers; `vouched` are those without claimed facts."""
     taken = iter(reasons)
     matched = [rule.matched if rule.by_value is None else rule.finding(next(taken)) for rule in policy.rules]
     if vouched is None:

@@ -1,6 +1,6 @@
 """Explains a recorded decision, and re-evaluates it from its stored facts. For people and auditors, never to decide.
 
-Explained: what each rule answers, one by one, for the recorded request. For a decision whose evidence was not stored, a rule that
+Explained: what each rule answers, one by one, for the recorded request and who asked. For a decision whose evidence was not stored, a rule that
 depends on evidence says so; a rule whose answer is the same for any evidence is answered. Re-evaluated: the policy on the stored
 operation and evidence. What the database added in its own transaction (exhausted limits, a halt, a once-key) cannot be evaluated
 again and is taken as recorded, in the order of `sentinel.decide_new`.
@@ -17,20 +17,21 @@ from typing import Any
 
 import orjson
 
-from sentinel.core.decision import Verdict
+from sentinel.core.decision import Finding, Verdict
 from sentinel.policy.compile import CompiledPolicy, CompiledRule, build_compiled_policy, variables
 from sentinel.policy.conditions import ConditionError, Conditions, references
 from sentinel.policy.document import policy_from_document
-from sentinel.policy.evaluate import Requester, carries, evaluate, extract_facts
+from sentinel.policy.evaluate import WORKER_REQUESTER, Requester, carries, evaluate, extract_facts, rule_findings
 from sentinel.policy.model import EVIDENCE, Fact, variable_name
 
 
 class RuleAnswer(StrEnum):
-    """What a rule's condition evaluated to."""
+    """What a rule's condition evaluated to. `NOT_VOUCHED`: its answer rests on facts that who asked cannot vouch for."""
 
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
     COULD_NOT_ANSWER = "could not answer"
+    NOT_VOUCHED = "not vouched for"
     EVIDENCE_NOT_KEPT = "asked of evidence that is not kept"
 
 
@@ -49,21 +50,30 @@ class RuleExplanation:
     said: RuleAnswer
 
 
-def explain(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> list[RuleExplanation]:
-    """Every rule in the policy's order. `now` is the moment of the decision, with a zone."""
-    facts = extract_facts(policy, request).variables
+def explain(
+    policy: CompiledPolicy, request: Mapping[str, Any], now: datetime, requester: Requester
+) -> list[RuleExplanation]:
+    """Every rule in the policy's order. `now` is the moment of the decision, with a zone.
+
+    Of a decision whose evidence was not stored it is not on record either whether `requester` asked with a worker's key: what
+    the request says counts as vouched for.
+    """
+    facts = extract_facts(policy, request, requester if EVIDENCE in request else WORKER_REQUESTER)
     if "now" in policy.used:
-        facts["now"] = now
+        facts.variables["now"] = now
     unknown = {
         name
         for fact in policy.facts
         if fact.from_evidence and not _is_on_record(fact, request)
         for name in (variable_name(fact), f"present.{fact.name}")
     }
-    # Left out, not set to false: CEL answers "false && unknown" with false, and gives no answer where the unknown decides.
-    activation = policy.conditions.activation({name: value for name, value in facts.items() if name not in unknown})
+    # Left out, not set to false: "false && unknown" is false, and there is no answer where the unknown decides.
+    facts.variables = {name: value for name, value in facts.variables.items() if name not in unknown}
     known = variables(policy.policy)
-    return [_said(rule, facts, _answer(rule, activation, known, unknown)) for rule in policy.rules]
+    return [
+        _explained(rule, finding, facts.variables, bool(references(rule.rule.when, known) & unknown), unknown)
+        for rule, finding in zip(policy.rules, rule_findings(policy, facts), strict=True)
+    ]
 
 
 def _is_on_record(fact: Fact, request: Mapping[str, Any]) -> bool:
@@ -71,23 +81,25 @@ def _is_on_record(fact: Fact, request: Mapping[str, Any]) -> bool:
     return EVIDENCE in request or carries(request, tuple(takewhile(lambda path: path[0] != EVIDENCE, fact.paths)))
 
 
-def _answer(rule: CompiledRule, activation: Any, known: Mapping[str, str], unknown: Set[str]) -> RuleAnswer:
-    holds = rule.condition.holds(activation)
-    if holds is False:
-        return RuleAnswer.DOES_NOT_HOLD
-    if holds is None:
-        return (
-            RuleAnswer.EVIDENCE_NOT_KEPT if references(rule.rule.when, known) & unknown else RuleAnswer.COULD_NOT_ANSWER
-        )
-    # It holds for any evidence, but its reason code came from the evidence.
-    return RuleAnswer.EVIDENCE_NOT_KEPT if rule.rule.reason_from in unknown else RuleAnswer.HOLDS
-
-
-def _said(rule: CompiledRule, facts: Mapping[str, Any], said: RuleAnswer) -> RuleExplanation:
-    finding = rule.failed if said is RuleAnswer.COULD_NOT_ANSWER else rule.finding(rule.reason(facts))
+def _explained(
+    rule: CompiledRule, found: Finding | None, facts: Mapping[str, Any], asks_unknown: bool, unknown: Set[str]
+) -> RuleExplanation:
+    said = _answer(rule, found, asks_unknown, unknown)
+    finding = rule.finding(rule.reason(facts)) if found is None or said is RuleAnswer.EVIDENCE_NOT_KEPT else found
     return RuleExplanation(
         rule.rule.rule_id, rule.rule.says, rule.rule.when, finding.verdict, finding.reason_code, said
     )
+
+
+def _answer(rule: CompiledRule, found: Finding | None, asks_unknown: bool, unknown: Set[str]) -> RuleAnswer:
+    if found is None:
+        return RuleAnswer.DOES_NOT_HOLD
+    if found.failed:
+        return RuleAnswer.EVIDENCE_NOT_KEPT if asks_unknown else RuleAnswer.COULD_NOT_ANSWER
+    if found.reason_code == rule.unvouched.reason_code:
+        return RuleAnswer.NOT_VOUCHED
+    # It holds for any evidence, but its reason code came from the evidence.
+    return RuleAnswer.EVIDENCE_NOT_KEPT if rule.rule.reason_from in unknown else RuleAnswer.HOLDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,9 @@ def test_every_recorded_decision_comes_out_again(fixtures: Fixtures) -> None:
             assert (told.verdict, told.reason_code) == ("DENY", "no_matching_policy")
         else:
             assert told.agrees, told
+            assert told.again is not None and told.rules is not None
+            spoke = {rule.rule_id for rule in told.rules if rule.said in (RuleAnswer.HOLDS, RuleAnswer.NOT_VOUCHED)}
+            assert spoke == set(told.again.rules), "each rule is told as it was decided"
         verdicts[told.verdict, told.reason_code] += 1
         tightened.update(told.tightened)
     print(f"N={number} {dict(verdicts)} {dict(tightened)}")

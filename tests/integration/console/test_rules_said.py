@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sentinel.authority import policy_inspector as policy_book
+from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.authority.operations import find_decided
 from sentinel.authority.policies import declare_policies
 from sentinel.platform.resources import policies_dir
@@ -88,6 +90,19 @@ def test_the_card_tells_every_rule_of_the_policy_that_decided_also_when_its_file
     gone = CARD.search(fixtures.at_page(ann.email, fixtures.app(policies_dir=folder)).get(f"/ops/ledger/{entry}").text)
     assert gone is not None
     assert "is not kept here" in gone[0]
+
+
+def test_a_rule_that_rests_on_an_agents_word_is_no_rule_that_holds(fixtures: Any) -> None:
+    declare_policies(fixtures.authority)
+    worker = fixtures.caller()
+    agent = msgspec.structs.replace(worker, scopes=worker.scopes - {WORKER_SCOPE})
+    recorded = fixtures.guard("126.50", caller=agent)
+    assert (recorded.decision, recorded.reason_code) == ("APPROVAL_REQUIRED", "fact_not_vouched")
+    told = rules(fixtures.browser("ann", "approver").get(f"/ops/approvals/{recorded.approval_id}"))
+    assert told["low_amount"][0] == "holds"
+    unsure = {rule for rule, (said, _) in told.items() if said == "not vouched for"}
+    assert {"duplicate", "stale_window"} <= unsure
+    assert all("APPROVAL_REQUIRED" in told[rule][1] for rule in unsure)
 
 
 def test_what_is_compiled_of_kept_texts_is_bounded(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:

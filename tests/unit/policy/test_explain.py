@@ -15,7 +15,7 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy import explain as explaining
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
-from sentinel.policy.evaluate import evaluate
+from sentinel.policy.evaluate import WORKER_REQUESTER, Requester, evaluate
 from sentinel.policy.explain import RuleAnswer, compile_stored_policy, explain
 from sentinel.policy.library import PolicyLibrary
 
@@ -34,6 +34,11 @@ EVIDENCE_RULES = POLICY.replace(
     1,
 )
 KEPT = RuleAnswer.EVIDENCE_NOT_KEPT
+NAMED = POLICY.replace(
+    "rules:\n",
+    "rules:\n  - {id: named, says: The account is ours., when: account == 'acct_1', then: ALLOW, reason: named_account}\n",
+    1,
+)
 
 
 def kept(policy: CompiledPolicy) -> CompiledPolicy:
@@ -42,8 +47,10 @@ def kept(policy: CompiledPolicy) -> CompiledPolicy:
     return found
 
 
-def explained(policy: CompiledPolicy, request: dict[str, Any]) -> dict[str, tuple[RuleAnswer, str]]:
-    return {one.rule_id: (one.said, one.reason_code) for one in explain(policy, request, NOW)}
+def explained(
+    policy: CompiledPolicy, request: dict[str, Any], requester: Requester = WORKER_REQUESTER
+) -> dict[str, tuple[RuleAnswer, str]]:
+    return {one.rule_id: (one.said, one.reason_code) for one in explain(policy, request, NOW, requester)}
 
 
 @pytest.mark.parametrize("policy", PolicyLibrary.load(policies_dir()).policies, ids=lambda one: one.policy.policy_id)
@@ -54,7 +61,9 @@ def test_a_policys_kept_text_says_what_its_file_said(policy: CompiledPolicy) -> 
             {"amount": {"amount_minor": 12000, "currency": "USD"}, "band": "low", "risk": {"stale_window": True}},
         ):
             request = {"params": params, "action": action, "agent_id": "a", "resource": "r", "risk_class": "standard"}
-            assert explain(kept(policy), request, NOW) == explain(policy, request, NOW)
+            assert explain(kept(policy), request, NOW, WORKER_REQUESTER) == explain(
+                policy, request, NOW, WORKER_REQUESTER
+            )
             assert evaluate(kept(policy), request, NOW).findings == evaluate(policy, request, NOW).findings
 
 
@@ -77,7 +86,7 @@ def test_a_policy_kept_without_sentences_has_the_digest_it_always_had_and_is_tol
     assert older is not None and canonical_json(older.policy.document()) == text
     told = [*describe(older)["rules"], *describe(older)["limits"]]
     assert [one["says"] for one in told] == [None] * 4
-    now, then = (explain(one, sample_request(), NOW) for one in (policy, older))
+    now, then = (explain(one, sample_request(), NOW, WORKER_REQUESTER) for one in (policy, older))
     assert [replace(one, says=None) for one in now] == then
     assert [one.says for one in now] == [one.says for one in policy.policy.rules]
 
@@ -103,6 +112,26 @@ def test_what_the_operation_itself_carries_or_evidence_that_is_there_is_used(tmp
     there = explained(policy, {**request, "evidence_context": {"ready": False}})
     assert there["unready"] == (RuleAnswer.HOLDS, "not_ready")
     assert there["asked"][0] is RuleAnswer.DOES_NOT_HOLD, "the evidence is there and says nothing of it"
+
+
+def test_a_rule_that_rests_on_what_who_asked_cannot_vouch_for_says_so_as_it_was_decided(tmp_path: Path) -> None:
+    policy, an_agent = kept(compile_text(tmp_path, NAMED)), Requester("key")
+    request = {**sample_request(risk={"known": False, "count": 3}), "evidence_context": {}}
+    assert explained(policy, request)["named"] == (RuleAnswer.HOLDS, "named_account")
+    found = explained(policy, request, an_agent)
+    assert found["known_fraud"] == found["named"] == (RuleAnswer.NOT_VOUCHED, "fact_not_vouched")
+    assert found["often"] == (RuleAnswer.HOLDS, "too_often"), "what is said against the case counts"
+    assert found["small"] == (RuleAnswer.HOLDS, "small_amount")
+    decided = evaluate(policy, request, NOW, requester=an_agent)
+    told = {(one.rule_id, one.verdict, one.reason_code) for one in explain(policy, request, NOW, an_agent)
+            if one.said is not RuleAnswer.DOES_NOT_HOLD}  # fmt: skip
+    assert told == {(one.rule_id, one.verdict, one.reason_code) for one in decided.findings}
+
+
+def test_a_rule_that_only_evidence_answers_could_not_answer(tmp_path: Path) -> None:
+    policy = kept(compile_text(tmp_path, EVIDENCE_RULES))
+    known = {**sample_request(risk={"known": True, "count": 0}), "evidence_context": {"ready": True}}
+    assert explained(policy, known)["known_or_unready"] == (RuleAnswer.COULD_NOT_ANSWER, "fact_missing")
 
 
 def test_mutant_that_takes_what_is_not_kept_for_silence_would_tell_of_an_escalation_that_it_was_none(
