@@ -25,7 +25,7 @@ from sentinel.policy.folder import check_folder
 from sentinel.policy.library import PolicyLibrary
 from sentinel.store.address import data_dir, database_url
 from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
-from sentinel.store.invariants import LONG_STATEMENT_TIMEOUT, SHOWN, run_invariants
+from sentinel.store.invariants import LONG_STATEMENT_TIMEOUT, SHOWN, read_invariants, run_invariants
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
 from sentinel.store.safety import MissingGrant, safety_faults
 from sentinel.tools.check import check_tools
@@ -112,7 +112,11 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
     with _connected(url, AUTHORITY, CONSOLE, WORKER, ORDERS) as connection:
         if current_revision(connection) is None:
             raise SchemaNotReady("the database is empty: run `sentinel migrate` first")
-        yield _attempt("schema", lambda: require_head(connection), "at this program's revision")
+        schema = _attempt("schema", lambda: require_head(connection), "at this program's revision")
+        yield schema
+        if not schema.ok:
+            yield from _of_another_schema()
+            return
         unsafe = safety_faults(connection)
         yield Check(
             "database safety", not unsafe, "; ".join(unsafe) or "durable, own role, append-only triggers in place"
@@ -128,6 +132,12 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
             yield Check(
                 verdict.name, not verdict.violations, verdict.summary, verdict.damaged, checked=not verdict.unchecked
             )
+
+
+def _of_another_schema() -> Iterator[Check]:
+    """What cannot be asked of a schema that is not this program's, each named."""
+    for name in ("database safety", "locks", "checkpoints", *(one.name for one in read_invariants(invariants_sql()))):
+        yield Check(name, True, "not checked, the schema is not this program's", checked=False)
 
 
 def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
@@ -165,7 +175,10 @@ def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> 
 
 def _cases(folder: Path) -> Check:
     try:
-        return Check("policy cases", run_cases(folder).passed, "see `sentinel policy test`")
+        report = run_cases(folder)
+        if not report.results:
+            return Check("policy cases", True, f"not checked, there are none in {folder / 'cases'}", checked=False)
+        return Check("policy cases", report.passed, "see `sentinel policy test`")
     except PolicyError as error:
         return Check("policy cases", False, error.detail)
 

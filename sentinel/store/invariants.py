@@ -99,7 +99,9 @@ def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
     except psycopg.errors.QueryCanceled:
         connection.execute("rollback to asked")
         return InvariantResult(one.name, one.sentence, 0, unchecked="it took longer than a check may")
-    except psycopg.DataError as error:
-        # The data that the query reads is malformed.
+    except (
+        psycopg.DataError, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction
+    ) as error:  # fmt: skip
+        # What the query reads is malformed, or is not there although this program's schema has it.
         connection.execute("rollback to asked")
         return InvariantResult(one.name, one.sentence, 1, damaged=(str(error).splitlines()[0],))

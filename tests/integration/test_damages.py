@@ -350,6 +350,16 @@ def test_a_check_that_takes_too_long_is_not_checked_and_the_others_are(fixtures:
     assert (quick.violations, quick.unchecked) == (0, "")
 
 
+def test_a_table_that_is_not_there_is_damage_and_ends_no_other_check(fixtures: Fixtures, tmp_path: Path) -> None:
+    file = tmp_path / "invariants.sql"
+    file.write_text(
+        "-- gone: what is kept is there\nselect kept::text from sentinel.no_such_table;\n\n-- quick: nothing is there\nselect 'x' where false;\n"
+    )
+    gone, quick = run_invariants(fixtures.admin, file)
+    assert gone.violations == 1 and "no_such_table" in gone.damaged[0]
+    assert (quick.violations, quick.unchecked) == (0, "")
+
+
 def test_the_doctor_looks_at_the_policies_that_are_in_use(
     honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,3 +372,15 @@ def test_the_doctor_looks_at_the_policies_that_are_in_use(
     bad = {one["name"]: one["detail"] for one in json.loads(done.stdout) if not one["ok"]}
     assert done.exit_code == 1 and set(bad) == {"policies", "policy cases"}
     assert "ALOW" in bad["policies"] and "ALOW" in bad["policy cases"]
+
+
+def test_policies_without_cases_are_not_checked_by_them_and_nothing_is_wrong(
+    honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "refunds.yaml").write_text((policies_dir() / "retail_refund.yaml").read_text())
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.fixtures.url)
+    monkeypatch.setenv("SENTINEL_POLICIES_DIR", str(tmp_path))
+    done = CliRunner().invoke(main, ["doctor", "--json", "--checkpoint", str(honest.file)])
+    checks = {one["name"]: one for one in json.loads(done.stdout)}
+    assert (done.exit_code, checks["policy cases"]["checked"]) == (0, False), done.stdout
+    assert checks["policy cases"]["detail"] == f"not checked, there are none in {tmp_path / 'cases'}"

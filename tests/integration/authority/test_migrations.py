@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -13,8 +14,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
+from sentinel.cli.main import main as sentinel
+from sentinel.platform.resources import invariants_sql
+from sentinel.store.database import AUTHORITY, CONSOLE
 from sentinel.store.embedded import RunningServer
+from sentinel.store.invariants import read_invariants
 from sentinel.store.migrate import (
     BASELINE,
     FUNCTION,
@@ -342,3 +348,26 @@ def test_what_was_decided_before_reads_as_before_after_an_upgrade(empty_url: str
     after["operations"] = [(*row[:10], row[10] or None, *row[11:]) for row in after["operations"]]
     assert [name for name in before if after[name] != before[name]] == []
     assert len(salts) == 2 and "" in salts, "a salt that is no digits opens nothing, and is empty"
+
+
+def test_the_doctor_of_a_newer_program_says_first_that_the_schema_is_older_and_asks_nothing_of_it(
+    empty_url: str,
+) -> None:
+    run_migrations(empty_url, "0025")
+    with psycopg.connect(empty_url, autocommit=True) as admin:
+        for role in (AUTHORITY, CONSOLE):
+            admin.execute(f"grant select on public.schema_version to {role}".encode())
+            for schema in ("sentinel", "refunds", "orders"):
+                admin.execute(f"grant usage on schema {schema} to {role}".encode())
+                admin.execute(f"grant select on all tables in schema {schema} to {role}".encode())
+    ran = CliRunner().invoke(sentinel, ["doctor", "--json"], env={"SENTINEL_DATABASE_URL": empty_url})
+    checks = {one["name"]: one for one in json.loads(ran.stdout)}
+    assert (ran.exit_code, ran.exception.__class__) == (1, SystemExit)
+    assert next(name for name, one in checks.items() if not one["ok"]) == "schema"
+    assert "at revision 0025, this program needs" in checks["schema"]["detail"]
+    asked_nothing = {name for name, one in checks.items() if not one["checked"]}
+    assert {one.name for one in read_invariants(invariants_sql())} | {
+        "checkpoints",
+        "database safety",
+        "locks",
+    } == asked_nothing
