@@ -20,7 +20,6 @@ from sentinel.cli.common import json_option
 from sentinel.core.errors import EngineUnavailable, SentinelError
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.cases import run_cases
-from sentinel.policy.errors import PolicyError
 from sentinel.policy.folder import check_folder
 from sentinel.policy.library import PolicyLibrary
 from sentinel.store.address import data_dir, database_url
@@ -179,7 +178,7 @@ def _cases(folder: Path) -> Check:
         if not report.results:
             return Check("policy cases", True, f"not checked, there are none in {folder / 'cases'}", checked=False)
         return Check("policy cases", report.passed, "see `sentinel policy test`")
-    except PolicyError as error:
+    except SentinelError as error:
         return Check("policy cases", False, error.detail)
 
 

@@ -7,6 +7,7 @@ of an agent; without it a worker asks, whose word counts on the facts that it vo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,18 +30,19 @@ NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 
 _FILE = ("policy", "base", "cases")
 _CASE = ("name", "policy", "at", "request", "asked_by", "usage", "want")
+_NOTHING = re.compile(r"0+(\.0+)?", re.ASCII)
 _WANT = ("decision", "reason", "reasons", "people", "approvable")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyCase:
-    """One case: `policy` is the id that must answer ("none" for no policy), `usage` limit id → used, in major units."""
+    """One case: `policy` is the id that must answer ("none" for no policy), `usage` limit id → used, in minor units."""
 
     name: str
     where: str
     policy: str
     request: Mapping[str, Any]
-    usage: Mapping[str, str]
+    usage: Mapping[str, int]
     want: Mapping[str, Any]
     requester: Requester = WORKER_REQUESTER
     at: datetime = NOW
@@ -132,17 +134,36 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
     if policy is None:
         raise view.error(table.place, "a case needs the policy that it is about")
     request = _merged(base, plain(view, entries["request"]) if "request" in entries else {})
-    usage = plain(view, view.table(entries["usage"], "usage")) if "usage" in entries else {}
     try:
         request = _with_money(request)
     except InvalidInput as error:
         raise view.error(table.place, f"request: {error.detail}") from error
+    usage = _usage(view, view.table(entries["usage"], "usage"), request) if "usage" in entries else {}
     by = view.one_of(entries["asked_by"], "asked_by", ("agent", "worker")) if "asked_by" in entries else "worker"
     requester = Requester(is_worker=by == "worker")
     at = _moment(view, entries["at"]) if "at" in entries else NOW
     return PolicyCase(
         name, f"{source.name}:{table.place.line}", policy, request, usage, plain(view, entries["want"]), requester, at
     )
+
+
+def _usage(source: Source, table: Table, request: Mapping[str, Any]) -> dict[str, int]:
+    """What is used of each limit, in minor units of the request's currency. Raises `PolicyError`."""
+    params = request.get("params")
+    amount = params.get("amount") if isinstance(params, dict) else None
+    if not isinstance(amount, dict) or "amount_minor" not in amount:
+        raise source.error(table.place, "usage: the request has no amount, so no limit is asked")
+    return {name: _used(source, name, node, amount["currency"]) for name, node in table.entries.items()}
+
+
+def _used(source: Source, name: str, node: Node, currency: str) -> int:
+    value = plain(source, node)
+    if _NOTHING.fullmatch(str(value)):
+        return 0
+    try:
+        return parse_money(value, currency, field="used").amount_minor
+    except InvalidInput as error:
+        raise source.error(node.place, f"usage: {name}: {error.detail}", 'e.g. "290.00", or "0"') from error
 
 
 def _moment(source: Source, node: Node) -> datetime:
@@ -193,9 +214,7 @@ def _with_limits(case: PolicyCase, facts: FactSet, decision: Decision) -> Decisi
     """The decision after its limits were checked against the case's usage, as the store does it."""
     exceeded = []
     for ask in decision.limits:
-        used = case.usage.get(_limit_id(ask))
-        used_minor = parse_money(used, facts.currency).amount_minor if used is not None else 0
-        if used_minor + (facts.amount_minor or 0) > ask.cap_minor:
+        if case.usage.get(_limit_id(ask), 0) + (facts.amount_minor or 0) > ask.cap_minor:
             exceeded.append(Finding(_limit_id(ask), ask.verdict, ask.reason_code))
     findings = decision.findings + tuple(exceeded)
     verdict, reason, reasons = strictest(findings)

@@ -13,6 +13,7 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy.cases import run_cases
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.evaluate import evaluate
+from sentinel.policy.folder import check_folder
 
 
 @pytest.fixture
@@ -123,6 +124,34 @@ def test_a_wrong_case_says_what_it_got(old: str, new: str, problem: str, tmp_pat
     assert not report.passed
     assert problem in report.results[0].problem
     assert report.results[0].where.endswith("sample.yaml:6")
+
+
+USING = SAMPLE_CASE + '    usage: {account_day: "15.01"}\n'
+
+
+@pytest.mark.parametrize(
+    ("used", "decision"),
+    [('"0"', "ALLOW"), ("0", "ALLOW"), ('"0.00"', "ALLOW"), ("15", "ALLOW"), ('"15.00"', "ALLOW"), ('"15.01"', "APPROVAL_REQUIRED")],
+)  # fmt: skip
+def test_what_is_used_of_a_limit_is_an_amount_or_nothing(used: str, decision: str, tmp_path: Path) -> None:
+    (result,) = run_cases(_cases(tmp_path, USING.replace('"15.01"', used))).results
+    assert result.decision.value == decision
+
+
+@pytest.mark.parametrize("used", ['"abc"', "-1", '"-0"', "true", "null", '"0.001"', '""', "[1]"])
+def test_usage_that_is_no_amount_is_refused_with_its_line_and_case(used: str, tmp_path: Path) -> None:
+    folder = _cases(tmp_path, USING.replace('"15.01"', used))
+    with pytest.raises(PolicyError) as caught:
+        run_cases(folder)
+    assert (caught.value.file.rpartition("/")[2], caught.value.line, caught.value.rule) == ("sample.yaml", 8, "small")
+    assert "usage" in caught.value.message
+    assert [fault.line for fault in check_folder(folder) if isinstance(fault, PolicyError)] == [8]
+
+
+def test_usage_without_an_amount_in_the_request_is_refused(tmp_path: Path) -> None:
+    folder = _cases(tmp_path, USING.replace('amount: {value: "5.00", currency: USD}, ', ""))
+    with pytest.raises(PolicyError, match="usage: the request has no amount"):
+        run_cases(folder)
 
 
 def test_a_wrong_case_says_which_rule_or_breaker_decided(tmp_path: Path) -> None:
