@@ -43,7 +43,6 @@ from sentinel.store.address import database_url
 
 _ACTION = "refund.small."
 _CAP = "cap_"
-_LONGEST_SECONDS = 300.0
 
 
 @click.group(cls=OneLineErrors)
@@ -70,14 +69,21 @@ def group() -> None:
     is_flag=True,
     help="Use the outside systems that the worker's settings name in this environment. They must be sandboxes: every case sends real requests.",
 )
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=300.0,
+    show_default=True,
+    help="Seconds that the replay may take.",
+)
 @click.option("--as", "email", metavar="EMAIL", help="E-mail of the approver who records it.")
 @click.option("--policies", "directory", type=click.Path(path_type=Path), envvar="SENTINEL_POLICIES_DIR",
               help="Folder with the policies, routes and switches that are tried.")  # fmt: skip
 @tenant_option
 @json_option
 def run(
-    scenario: str, cases: Path | None, report_file: Path | None, record: bool, simulate_systems: bool, sandbox: bool, email: str | None,
-    directory: Path | None, tenant: str | None, as_json: bool,
+    scenario: str, cases: Path | None, report_file: Path | None, record: bool, simulate_systems: bool, sandbox: bool, timeout: float,
+    email: str | None, directory: Path | None, tenant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Replay SCENARIO's labelled cases through the real workflow on a scratch database. Exit 1 unless all is proven."""
     if report_file is not None:
@@ -99,7 +105,7 @@ def run(
         # A server that the report is recorded on is there for the scratch database as well.
         given = stack.enter_context(database_url()) if record else os.environ.get("SENTINEL_DATABASE_URL") or None
         began = time.monotonic()
-        report = _replayed(given, policies, policy, switch, scenario, chosen, systems)
+        report = _replayed(given, policies, policy, switch, scenario, chosen, systems, timeout)
         report |= {
             "policy_id": policy.policy.policy_id, "policy_digest": policy.digest,
             "ran_at": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": round(time.monotonic() - began, 2),
@@ -165,14 +171,19 @@ def _shipped_cases(folder: Path, scenario: str) -> Path:
 
 def _replayed(
     url: str | None, policies: ReloadablePolicies, policy: CompiledPolicy, switch: DeclaredSwitch, scenario: str, cases: Path,
-    systems: dict[str, Any],
+    systems: dict[str, Any], timeout: float,
 ) -> dict[str, Any]:  # fmt: skip
     configure_logs("error", program="sentinel-gates")
     click.echo(f"replaying {cases.name} on a scratch database …", err=True)
     # It loads while the database is made.
     with _program() as program, scratch_environment(url, policies) as scratch:
         job = _job(scratch, policies.directory, policy, switch, scenario, cases) | systems
-        output, _ = program.communicate(orjson.dumps(job), timeout=_LONGEST_SECONDS)
+        try:
+            output, _ = program.communicate(orjson.dumps(job), timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise InvalidUsage(
+                f"the replay did not end within {timeout:g} s: give it longer with --timeout, or fewer cases"
+            ) from None
     if program.returncode != 0:
         raise InvalidUsage("the replay gave no report")
     found: dict[str, Any] = orjson.loads(output)

@@ -132,6 +132,14 @@ def test_a_run_without_a_sandbox_or_with_both_kinds_is_wrong_use(
     assert says in ran.stderr
 
 
+def test_a_replay_that_does_not_end_in_time_is_said_in_a_line_and_nothing_is_left(fixtures: Fixtures) -> None:
+    ran, report = gates(fixtures, "fee", "--timeout", "0.1")
+    assert (ran.returncode, report) == (2, {})
+    assert ran.stderr.splitlines()[-1].startswith("Error: the replay did not end within 0.1 s")
+    assert "Traceback" not in ran.stderr
+    assert nothing_is_left(fixtures)
+
+
 def mutant(folder: Path, file: str, change: Callable[[str], str]) -> Path:
     """The shipped policies with one change."""
     shutil.copytree(policies_dir(), folder / "policies")
