@@ -207,7 +207,11 @@ def _sandbox() -> dict[str, str]:
     """Settings of the outside systems in this environment, by the name that the worker gives them."""
     pairs = ("price_difference", "platform", "ticket")
     names = {f"{name}_{what}": f"WORKER_{name}_{what}".upper() for name in pairs for what in ("url", "key")}
-    names |= {"critic_url": "SENTINEL_CRITIC_URL", "critic_model": "SENTINEL_CRITIC_MODEL"}
+    names |= {
+        "critic_url": "SENTINEL_CRITIC_URL",
+        "critic_model": "SENTINEL_CRITIC_MODEL",
+        "critic_api_key": "SENTINEL_CRITIC_API_KEY",
+    }
     found = {field: os.environ[variable] for field, variable in names.items() if os.environ.get(variable)}
     if not any(field.endswith("_url") for field in found):
         raise InvalidUsage(f"--sandbox needs an outside system in this environment, such as {names['platform_url']}")

@@ -14,14 +14,20 @@ import orjson
 import structlog
 
 from sentinel.core.errors import SentinelError
+from sentinel.platform.command_line import InvalidUsage
 from sentinel.policy.errors import PolicyError
 from worker.gates.account_history import AccountHistoryFailed
 from worker.gates.cases import read_cases
 from worker.gates.judge import judge, report_of
 from worker.gates.replay import replay
-from worker.gates.run_request import read_request
+from worker.gates.run_request import RunRequest, read_request
 from worker.gates.wrong_executions import wrong_executions
 from worker.refunds.ledger import LedgerUnavailable
+from worker.refunds.workflow.routes import Routes
+from worker.settlement.registry import system_names
+
+_UNTRIED = ("stripe",)
+"""Systems that a gate cannot try: a refund there needs a payment of that system's own for every case."""
 
 
 def main() -> int:
@@ -37,6 +43,7 @@ def main() -> int:
         return 2  # whoever started us thought better of it
     job = read_request(data)
     try:
+        _refuse_untried(job)
         file = read_cases(job.cases)
         if file.scenario != job.scenario:
             raise PolicyError(f"is about {file.scenario}, not {job.scenario}", file=str(job.cases))
@@ -49,6 +56,14 @@ def main() -> int:
     judgement = judge(job, file, found.seen, wrong, day_changed=found.day_changed)
     sys.stdout.buffer.write(orjson.dumps(report_of(job, file, judgement)))
     return 0
+
+
+def _refuse_untried(job: RunRequest) -> None:
+    """Raise `InvalidUsage` where every branch of the switch settles where no case could be executed."""
+    routes = Routes.load(job.policies_dir / "routes.yaml", switches=None, systems=system_names()).all
+    settled = {route.settles_to for route in routes if route.switch == job.switch and route.to_person is None}
+    if settled and settled <= set(_UNTRIED):
+        raise InvalidUsage(f"{job.switch} settles in {', '.join(sorted(settled))}, which a gate cannot try")
 
 
 if __name__ == "__main__":

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.cli.gates import _sandbox
 from sentinel.platform.resources import policies_dir
 from tests.acceptance.places import run_warm_command
 from tests.support.fixtures import Fixtures
 from tests.support.logins import make_login
 from worker.gates.judge import NOT_WIRED
 from worker.gates.simulated_systems import serve_simulated_systems
+from worker.refunds.settings import WorkerSettings
 
 SCRATCH = "select count(*) from pg_database where starts_with(datname, 'sentinel_scratch_')"
 OWN_TEMP = Path(tempfile.gettempdir()) / f"gates-{os.getpid()}"
@@ -130,6 +134,28 @@ def test_a_run_without_a_sandbox_or_with_both_kinds_is_wrong_use(
     ran, _ = gates(fixtures, "defect", *given)
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
     assert says in ran.stderr
+
+
+def test_a_switch_that_settles_where_no_case_can_be_tried_is_refused_by_name(
+    fixtures: Fixtures, tmp_path: Path
+) -> None:
+    policies = mutant(
+        tmp_path, "routes.yaml",
+        lambda text: text.replace("settles_to: private_refund", "settles_to: stripe", 1).replace("platform_backend", "stripe"),
+    )  # fmt: skip
+    ran, report = gates(fixtures, "fee", "--policies", str(policies))
+    assert (ran.returncode, report) == (2, {})
+    assert "small_refund.refund_fee settles in stripe, which a gate cannot try" in ran.stderr
+    assert nothing_is_left(fixtures)
+
+
+def test_every_outside_system_that_a_gate_tries_may_be_a_sandbox_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = re.compile("(price_difference|platform|ticket|critic)_(url|key|api_key|model)")
+    given = {one.name: one.metadata["env"] for one in fields(WorkerSettings) if outside.fullmatch(one.name)}
+    assert {"critic_api_key", "platform_key", "ticket_url"} <= given.keys()
+    for variable in given.values():
+        monkeypatch.setenv(variable, f"value-of-{variable}")
+    assert _sandbox() == {name: f"value-of-{variable}" for name, variable in given.items()}
 
 
 def test_a_replay_that_does_not_end_in_time_is_said_in_a_line_and_nothing_is_left(fixtures: Fixtures) -> None:
