@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sentinel.authority.halts import LEVELS, SCOPES, lift_halt, list_halts, set_halt
+from sentinel.authority.halts import GLOBAL_HALT_OWNER, LEVELS, SCOPES, lift_halt, list_halts, set_halt
 from sentinel.cli.common import (
     acting_as,
     as_uuid,
@@ -54,7 +54,9 @@ def set_(
 ) -> None:
     """Put a halt in force; nothing that it covers is allowed or started until it is lifted."""
     with open_pool() as pool:
-        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        # A global halt is no tenant's: in the minute it is needed, nobody is asked for one.
+        owner = GLOBAL_HALT_OWNER if scope == "global" and email is None else tenant_of(pool, tenant)
+        actor = acting_as(pool, owner, email)
         done = set_halt(pool, actor, scope=scope, target=target, level=level, reason=reason)
     show(done, as_json, f"{'Already in force' if done.already else 'In force'}: {done.halt_id}")
 
@@ -69,7 +71,9 @@ def set_(
 @json_option
 def lift(halt_id: str, reason: str, email: str | None, tenant: str | None, as_json: bool) -> None:
     """Lift a halt."""
+    named = as_uuid(halt_id, "ID")
     with open_pool() as pool:
-        actor = acting_as(pool, tenant_of(pool, tenant), email)
-        lift_halt(pool, actor, as_uuid(halt_id, "ID"), reason=reason)
+        is_global = email is None and any(one.halt_id == named for one in list_halts(pool, GLOBAL_HALT_OWNER))
+        actor = acting_as(pool, GLOBAL_HALT_OWNER if is_global else tenant_of(pool, tenant), email)
+        lift_halt(pool, actor, named, reason=reason)
     show({"halt_id": halt_id, "lifted": True}, as_json, "Lifted.")

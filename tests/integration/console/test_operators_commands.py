@@ -139,6 +139,22 @@ def test_a_global_halt_is_set_and_lifted_here(fixtures: Any) -> None:
     ]
 
 
+def test_a_global_halt_needs_no_tenant_to_be_named(fixtures: Any) -> None:
+    other = fixtures.tenant("second-shop")
+    halt_id = printed_json(fixtures, "halts", "set", "--scope", "global", "--reason", "incident 12")["halt_id"]
+    assert fixtures.guard("10.00").reason_code == "halted"
+    refused(run(fixtures, "halts", "list"), 2, "say which tenant with --tenant")
+    (listed,) = printed_json(fixtures, "halts", "list", "--tenant", str(other))
+    assert (listed["halt_id"], listed["set_by"]) == (halt_id, "local administrator")
+    assert printed_json(fixtures, "halts", "lift", halt_id, "--reason", "over")["lifted"] is True
+    refused(run(fixtures, "halts", "set", "--scope", "tenant", "--reason", "x"), 2, "say which tenant with --tenant")
+    own = printed_json(fixtures, "halts", "set", "--scope", "tenant", "--reason", "x", "--tenant", str(other))[
+        "halt_id"
+    ]
+    refused(run(fixtures, "halts", "lift", own, "--reason", "x"), 2, "say which tenant with --tenant")
+    assert run(fixtures, "halts", "lift", own, "--reason", "x", "--tenant", str(other)).exit_code == 0
+
+
 def test_a_doubt_is_resolved_in_an_administrators_name(fixtures: Any) -> None:
     fixtures.operator("ann")
     abe, recorded = fixtures.operator("abe", "admin"), fixtures.guard("10.00")
