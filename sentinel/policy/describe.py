@@ -7,6 +7,7 @@ from typing import Any
 
 from sentinel.core.decision import Verdict, WindowKind
 from sentinel.core.money import major_text
+from sentinel.core.wording import counted
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.document import rate_in_words
 from sentinel.policy.expression_parts import CheckedExpression, ExpressionPart
@@ -187,14 +188,21 @@ def window_in_words(window: WindowKind, seconds: int, zone: str) -> str:
     """In which window a limit counts; a calendar window's days and months are those of `zone`, and `seconds` is 0 for it."""
     if window in _CALENDAR:
         return f"{_CALENDAR[window]} in {zone}"
-    is_days = seconds % 86400 == 0 and seconds > 86400
-    number, unit = (seconds // 86400, "day") if is_days else (seconds // 3600, "hour")
-    return f"in any {unit}" if number == 1 else f"in any {number} {unit}s"
+    return f"in any {_length(seconds).removeprefix('1 ')}"
+
+
+def _length(seconds: int) -> str:
+    """In the largest unit that tells it to the second; one day is "24 hours", which is no calendar day."""
+    units = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+    unit, size = next(
+        (unit, size) for unit, size in units.items() if seconds % size == 0 and seconds > size * (unit == "day")
+    )
+    return counted(seconds // size, unit)
 
 
 def _terms(terms: DeclaredApprovalTerms) -> dict[str, Any]:
     people = "one person" if terms.people == 1 else f"{terms.people} people"
-    words = f"{people} with role {terms.role}, within {terms.expires_seconds // 60} minutes"
+    words = f"{people} with role {terms.role}, within {_length(terms.expires_seconds)}"
     two = _amounts(terms.two_people_from)
     if two:
         words += "; two people from " + ", ".join(f"{text} {currency}" for currency, text in two.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, window_in_words
 from sentinel.policy.library import PolicyLibrary
+from sentinel.policy.model import rolling_bucket_seconds
+from sentinel.policy.parse import MAX_EXPIRY, MAX_WINDOW
 from tests.integration.console.approval_pages import card
 from tests.support.decided_by import decided_by
 from tests.support.verbs import guarded
@@ -132,8 +135,39 @@ def test_every_limit_that_is_shipped_has_words_that_are_those_of_the_policy_comm
             assert limit["words"] == f"{cap}{condition}; over it {limit['then']} ({limit['reason']})"
 
 
+SIZES = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+def seconds_of(words: str) -> int:
+    found = re.fullmatch("(?:in any|within) (?:([0-9,]+) )?([a-z]+?)s?", words)
+    assert found is not None, words
+    return int((found[1] or "1").replace(",", "")) * SIZES[found[2]]
+
+
+def test_every_length_that_is_accepted_is_told_to_the_second() -> None:
+    windows = {
+        seconds for seconds in range(3600, MAX_WINDOW + 1, 300) if seconds % rolling_bucket_seconds(seconds) == 0
+    }
+    assert len(windows) > 800
+    for seconds in windows:
+        assert seconds_of(window_in_words(WindowKind.ROLLING, seconds, "UTC")) == seconds
+    (policy, *_) = SHIPPED
+    for seconds in (60, 61, 90, 1800, 3600, 5400, 86_400, 90_000, 172_800, MAX_EXPIRY):
+        terms = replace(policy.policy.approval, expires_seconds=seconds, two_people_from={})
+        words = describe(replace(policy, policy=replace(policy.policy, approval=terms)))["approval"]["words"]
+        assert seconds_of(words.partition(", ")[2]) == seconds
+
+
 def test_a_limits_window_and_what_each_has_its_own_budget_of_are_told() -> None:
     windows = {("calendar_day", 0): "per calendar day in Asia/Tokyo", ("calendar_month", 0): "per calendar month in Asia/Tokyo",
                ("rolling", 3600 * 24): "in any 24 hours", ("rolling", 3600 * 48): "in any 2 days", ("rolling", 3600 * 36): "in any 36 hours"}  # fmt: skip
     assert {(kind, n): window_in_words(WindowKind(kind), n, "Asia/Tokyo") for kind, n in windows} == windows
+    other = {
+        3600: "in any hour",
+        5400: "in any 90 minutes",
+        12_600: "in any 210 minutes",
+        7200: "in any 2 hours",
+        86_100: "in any 1,435 minutes",
+    }
+    assert {n: window_in_words(WindowKind.ROLLING, n, "UTC") for n in other} == other
     assert each_in_words(("risk.customer_band", "currency")) == "each risk customer band and currency"
