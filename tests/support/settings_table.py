@@ -18,7 +18,7 @@ from sentinel.export.settings import ExportSettings
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.secret_files import SECRETS
 from worker.orders.settings import OrderReviewSettings
-from worker.refunds.settings import WorkerSettings
+from worker.refunds.settings import SPARE_CONNECTIONS, WorkerSettings
 
 _HEAD = """# Settings
 
@@ -88,7 +88,7 @@ A role opens no more connections than its program needs. `sentinel migrate` sets
 | Role | Connections | For |
 |---|---|---|
 | `sentinel_authority` | 96 | `SENTINEL_PROCESSES` × `SENTINEL_POOL_SIZE`, 12 as shipped, for each authority |
-| `sentinel_worker` | 24 | `WORKER_LANES` + 3, 6 as shipped, for each worker; commands |
+| `sentinel_worker` | 24 | `WORKER_LANES` + %(spare)d, %(opened)d as shipped, for each worker; commands |
 | `sentinel_orders` | 40 | `SENTINEL_ORDERS_PROCESSES` × `SENTINEL_ORDERS_POOL_SIZE`, 16 as shipped |
 | `sentinel_console` | 24 | `SENTINEL_CONSOLE_PROCESSES` × `SENTINEL_CONSOLE_POOL_SIZE`, 8 as shipped, the same for a ledger elsewhere; commands |
 | `sentinel_public` | 8 | `SENTINEL_BOARD_PROCESSES` × `SENTINEL_BOARD_POOL_SIZE`, 4 as shipped, the same for a ledger elsewhere |
@@ -150,7 +150,7 @@ def render() -> str:
         + _FILES.replace("{secrets}", ", ".join(f"`{name}`" for name in sorted(SECRETS)))
         + _EMBEDDED
         + _COMMANDS
-        + _LOGINS
+        + _LOGINS % {"spare": SPARE_CONNECTIONS, "opened": WorkerSettings().connections}
         + _ROTATION
     )
 

@@ -273,6 +273,21 @@ def test_the_database_of_compose_takes_as_many_connections_as_the_roles_may_open
     assert int(most) >= sum(map(int, limits)) + 10, "some are left for administrators"
 
 
+@pytest.mark.parametrize(
+    ("place", "form"),
+    [
+        ("docs/settings.md", r"\| `sentinel_worker` \| (?P<limit>\d+) \| `WORKER_LANES` \+ (?P<spare>\d+), (?P<opened>\d+) as shipped"),
+        ("docs/deployment.md", r"\| `sentinel_worker` \| `WORKER_LANES` \+ (?P<spare>\d+), (?P<opened>\d+) \| (?P<limit>\d+) \|"),
+        ("deploy/kubernetes/worker.yaml", r"WORKER_LANES \+ (?P<spare>\d+) within .*: (?P<opened>\d+) of (?P<limit>\d+) for"),
+    ],
+)  # fmt: skip
+def test_how_many_connections_a_worker_opens_is_said_as_it_does(place: str, form: str) -> None:
+    (said,) = re.finditer(form, (REPO / place).read_text())
+    (limit,) = re.findall(r"\('sentinel_worker', (\d+)\)", (DEPLOY / "roles.sql").read_text())
+    opened = WorkerSettings().connections
+    assert (said["spare"], said["opened"], said["limit"]) == (str(opened - WorkerSettings().lanes), str(opened), limit)
+
+
 def test_the_image_has_no_pip_no_root_and_no_database_and_its_base_a_version() -> None:
     text = (DEPLOY / "Containerfile").read_text()
     assert re.search(r"^ARG BASE=\S+:\d+\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)

@@ -62,7 +62,7 @@ def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
     with _database_url(settings) as url:
         with suppress(EngineUnavailable):
             require_schema(url, WORKER)
-        pool = Pool(with_role(url, WORKER, application_name="worker"), size=settings.lanes + 4)
+        pool = Pool(with_role(url, WORKER, application_name="worker"), size=settings.connections)
         try:
             tenant_id = settings.tenant_id or default_tenant(pool)
             if tenant_id is None:

@@ -29,6 +29,10 @@ def _setting(env: str, help: str, default: Any = None) -> Any:
     return field(default=default, metadata={"env": env, "help": help})
 
 
+SPARE_CONNECTIONS = 4
+"""Connections to the ledger's database beside those of the lanes, for what goes on next to them (heartbeat, periodic tasks, health)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
     """All settings of the worker."""
@@ -181,6 +185,11 @@ class WorkerSettings:
     failpoints_allowed: bool = _setting(
         "SENTINEL_ALLOW_FAILPOINTS", "1 lets SENTINEL_FAILPOINT work; tests only", False
     )
+
+    @property
+    def connections(self) -> int:
+        """How many connections to the ledger's database a worker opens at most."""
+        return self.lanes + SPARE_CONNECTIONS
 
 
 def _text(env: Env, name: str, default: Any) -> Any:
