@@ -21,7 +21,7 @@ help:  ## list the targets
 PYTHON ?= $(shell sh deploy/find_python.sh)
 
 .venv/.runtime: setup.cfg pyproject.toml $(LOCK)
-	@test -n "$(PYTHON)" || { echo "Error: Python 3.11 or newer is needed (none found on PATH)"; exit 2; }
+	@test -n "$(PYTHON)" || { echo "Error: Python 3.11 to 3.13 is needed (none found on PATH)"; exit 2; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv || { rm -rf .venv; echo "Error: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv"; exit 2; }
 	@echo "Installing sentinel into .venv …"
 	@$(call install_locked,test)

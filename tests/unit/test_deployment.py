@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,30 @@ def test_the_database_of_compose_takes_as_many_connections_as_the_roles_may_open
     assert len(limits) == 7
     (most,) = re.findall(r"max_connections=(\d+)", " ".join(COMPOSE["database"]["command"]))
     assert int(most) >= sum(map(int, limits)) + 10, "some are left for administrators"
+
+
+@pytest.mark.parametrize(
+    ("version", "found"), [("3, 10", ""), ("3, 11", "python3"), ("3, 13", "python3"), ("3, 14", "")]
+)
+def test_the_environment_is_made_of_a_python_that_the_lock_is_for(version: str, found: str, tmp_path: Path) -> None:
+    stub = tmp_path / "python3"
+    stub.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] || exit 0\nexec {shlex.quote(sys.executable)} -c "import sys; sys.version_info = ({version}); $2"\n'
+    )
+    stub.chmod(0o755)
+    ran = subprocess.run(
+        ["/bin/sh", str(DEPLOY / "find_python.sh")],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == found
+    texts = [
+        (REPO / name).read_text()
+        for name in ("requirements.txt", "README.md", "CONTRIBUTING.md", "Makefile", "docs/deployment.md")
+    ]
+    assert all("Python 3.11 to 3.13" in one for one in texts)
 
 
 @pytest.mark.parametrize(
