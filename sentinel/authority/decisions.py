@@ -191,10 +191,14 @@ def report_outcomes(pool: Pool, rows: Sequence[Row], wait_seconds: float = LOCK_
 
 
 async def commit_reports(
-    connections: LoopConnections, pool: Pool, rows: Sequence[Row], wait_seconds: float
+    connections: LoopConnections,
+    pool: Pool,
+    rows: Sequence[Row],
+    wait_seconds: float,
+    executed: Callable[[], None] | None = None,
 ) -> list[Receipt]:
     """`report_outcomes` on an event loop; what is rare, a contradiction, is recorded in a thread."""
-    receipts = await connections.commit(REPORT_OUTCOMES, rows, wait_seconds)
+    receipts = await connections.commit(REPORT_OUTCOMES, rows, wait_seconds, executed)
     return [
         await asyncio.to_thread(_with_contradiction, pool, row, receipt) if _contradicts(receipt) else receipt
         for row, receipt in zip(rows, receipts, strict=True)

@@ -1,8 +1,8 @@
 """Batch commits: rows that arrive on an event loop while a commit is in flight share the next one.
 
 No timer and no thread: the first row of a pause is committed once the loop has read all that has arrived, and whoever
-comes while a commit is in flight is in the next one. What makes a batch fail is found by `settle`, by which rows have
-exactly the outcome they would have alone.
+comes while a batch is executed is in the next one, which is sent behind it while it waits for the disk. What makes a batch
+fail is found by `settle`, by which rows have exactly the outcome they would have alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -154,17 +155,18 @@ def commit_all(
         return [one.answer if one.error is None else one.error for one in batch]  # type: ignore[misc]
 
 
-Commit = Callable[[Sequence[Row], float], Awaitable[Sequence[Result]]]
-"""Rows and seconds that locks may be waited for → answers in their order, all in one transaction."""
+Commit = Callable[[Sequence[Row], float, Callable[[], None] | None], Awaitable[Sequence[Result]]]
+"""Rows, seconds that locks may be waited for, whom to call once only the commit is awaited → answers in their order, all in one transaction."""
 
 
 class BatchCommitter(Generic[Row, Result]):
     """Commits rows of one kind through `commit`, many requests' rows at once.
 
-    `commit` raises `StillDeciding` when the seconds were too short. One commit is in flight at a time, which makes the
-    batches large and the database's work small; only when it takes longer than `slow_seconds`, because it waits for
-    somebody's lock, may up to `max_parallel` run beside each other so that it does not hold up everybody. A row whose
-    client goes away is committed all the same; its retry gets the recorded answer.
+    `commit` raises `StillDeciding` when the seconds were too short. One batch is executed at a time, which makes the
+    batches large and the database's work small, and the next is sent while its commit waits for the disk; only when it
+    takes longer than `slow_seconds`, because it waits for somebody's lock, may up to `max_parallel` run beside each other
+    so that it does not hold up everybody. A row whose client goes away is committed all the same; its retry gets the
+    recorded answer.
     """
 
     def __init__(
@@ -217,6 +219,8 @@ class _Line:
         self.own_batches = asyncio.Semaphore(max_parallel)
         self._waiting: deque[Pending] = deque()
         self._in_hand: list[Sequence[Pending]] = []
+        self._executing: list[Sequence[Pending]] = []
+        """Those in hand of which more is awaited than their commit."""
         self._latest_began = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_called = self._is_swept = False
@@ -257,22 +261,32 @@ class _Line:
     async def _commit_batches(self, batch: list[Pending]) -> None:
         while batch:
             self._in_hand.append(batch)
+            self._executing.append(batch)
             self._latest_began = time.monotonic()
             try:
-                await self._settle(batch)
+                await self._settle(batch, partial(self._executed, batch))
             finally:
                 self._in_hand.remove(batch)
+                if batch in self._executing:
+                    self._executing.remove(batch)
             # Later: the next commit is under way while these answers are rendered.
             self._loop.call_soon(self._notify_all, batch)
             batch = self._next_batch() if self._may_begin() else []
 
-    async def _settle(self, batch: list[Pending]) -> None:
+    def _executed(self, batch: list[Pending]) -> None:
+        """Only the commit of a batch is still awaited: what came meanwhile goes behind it."""
+        if batch in self._executing:
+            self._executing.remove(batch)
+        if self._waiting and not self._executing and len(self._in_hand) < self._max_parallel:
+            self.settled(self._next_batch(), goes_on=True)
+
+    async def _settle(self, batch: list[Pending], executed: Callable[[], None] | None = None) -> None:
         steps = settle(batch)
         try:
             rows, wait_seconds = next(steps)
             while True:
                 try:
-                    keep_answers(rows, await self._commit([one.row for one in rows], wait_seconds))
+                    keep_answers(rows, await self._commit([one.row for one in rows], wait_seconds, executed))
                 except Exception as error:
                     rows, wait_seconds = steps.throw(error)
                 else:

@@ -1,8 +1,9 @@
 """Connections that an event loop itself reads: a batch is sent and answered without a thread in between.
 
-Opened by psycopg (TLS, SCRAM, several hosts), then used through libpq's non-blocking calls: one statement at a time each,
-prepared once a connection, and not at all behind a transaction pooler. A statement commits a batch of rows in one round trip:
-its text, its binary parameters and its binary answer; callers without a loop run the same one through the pool.
+Opened by psycopg (TLS, SCRAM, several hosts), then used through libpq's non-blocking calls and its pipeline mode: each statement
+is followed by its own sync, which commits it, and another may be sent while one that is executed waits for its commit. Prepared
+once a connection, and not at all behind a transaction pooler. A statement commits a batch of rows in one round trip: its text,
+its binary parameters and its binary answer; callers without a loop run the same one through the pool.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import operator
 import os
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -197,14 +199,22 @@ class LoopConnections:
         return sum(one.in_use for one in list(self._of_loop.values()))
 
     async def commit(
-        self, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
+        self,
+        statement: BatchStatement[Row, Result],
+        rows: Sequence[Row],
+        wait_seconds: float,
+        executed: Callable[[], None] | None = None,
     ) -> Sequence[Result]:
-        """Commit `rows` together. Retries and raises as `queries.call_with_retry_within`, and waits for locks as long."""
+        """Commit `rows` together. Retries and raises as `queries.call_with_retry_within`, and waits for locks as long.
+
+        `executed` is called where only the commit is still awaited, on the loop: whose caller has one, its statements are sent behind
+        one another on one connection.
+        """
         mine, attempts = self._mine(), RetriedTransaction(wait_seconds)
         while True:
-            connection = await mine.take()
+            connection = await mine.take(behind=executed is not None)
             try:
-                return await connection.run(statement, rows, milliseconds_of(attempts.left_seconds))
+                return await connection.run(statement, rows, milliseconds_of(attempts.left_seconds), executed)
             except psycopg.Error as error:
                 if (following := statement.following(error)) is None:
                     attempts.failed(error, is_silent=connection.is_silent)
@@ -251,8 +261,16 @@ class _OfLoop:
         """Connections with a statement under way."""
         return len(self._all) - len(self._free)
 
-    async def take(self) -> LoopConnection:
-        """An open connection, to be given back. Raises `DatabaseUnreachable` where there is none."""
+    async def take(self, *, behind: bool) -> LoopConnection:
+        """An open connection, to be given back: with `behind` one that only waits for a commit, where there is one.
+
+        Raises `DatabaseUnreachable` where there is none.
+        """
+        if behind:
+            for connection in self._all:
+                if connection.users and connection.only_commits:
+                    connection.users += 1
+                    return connection
         try:
             # Without a time limit where nobody waits: it costs more than the rest of this.
             await (
@@ -262,16 +280,19 @@ class _OfLoop:
             )
         except TimeoutError:
             raise DatabaseUnreachable("every database connection is busy") from None
-        if self._free:
-            return self._free.pop()
         try:
-            return await self._open()
+            connection = self._free.pop() if self._free else await self._open()
         except BaseException:
             self._places.release()
             raise
+        connection.users = 1
+        return connection
 
     def give_back(self, connection: LoopConnection) -> None:
-        """It is free again, or closed."""
+        """One of its users is done; behind the last it is free again, or closed."""
+        connection.users -= 1
+        if connection.users:
+            return
         if connection.is_open:
             self._free.append(connection)
         self._places.release()
@@ -303,30 +324,75 @@ class _OfLoop:
             connection.close()
 
 
+class _Sent:
+    """A statement that was sent, and who waits for it."""
+
+    __slots__ = ("committed", "executed", "result")
+
+    def __init__(self, committed: asyncio.Future[pq.abc.PGresult], executed: Callable[[], None] | None) -> None:
+        self.committed, self.executed = committed, executed
+        self.result: pq.abc.PGresult | None = None
+        """What it answered, which holds once it is committed."""
+
+    def answered(self, result: pq.abc.PGresult) -> None:
+        """Keep what the server says of it: an answer, or what failed, its commit too."""
+        self.result = result
+        executed, self.executed = self.executed, None
+        if executed is not None and result.status == pq.ExecStatus.TUPLES_OK:
+            executed()
+
+    def ended(self) -> None:
+        """Its transaction is over; an answer that was no error is committed."""
+        if not self.committed.done():
+            assert self.result is not None
+            self.committed.set_result(self.result)
+
+
 class LoopConnection:
     """One connection, read by the running loop. `on_close(self)` is called once, when it is closed or found broken."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], on_close: Callable[[LoopConnection], None]) -> None:
         self.is_open = True
+        self.users = 0
+        """How many have taken it: two where one waits for its commit and the next is sent behind it."""
         self.is_silent = False
         """The server did not answer within its deadline."""
         self._connection, self._pg, self._on_close = connection, connection.pgconn, on_close
         self._loop = asyncio.get_running_loop()
         # A number of its own for the same socket: libpq closes its one by itself, and another connection may get that number.
         self._socket = os.dup(self._pg.socket)
-        self._answer: asyncio.Future[pq.abc.PGresult] | None = None
+        self._sent: deque[_Sent] = deque()
         self._types: dict[str, list[TypeNumbers]] = {}
-        self._prepares = not behind_pooler()
+        self._prepares, self._is_preparing = not behind_pooler(), False
         self._pg.nonblocking = 1
+        self._pg.enter_pipeline_mode()
         self._loop.add_reader(self._socket, self._readable)
 
+    @property
+    def only_commits(self) -> bool:
+        """Whether another statement would begin at once, or behind one commit."""
+        if not self.is_open or self._is_preparing:
+            return False
+        return not self._sent or (len(self._sent) == 1 and self._sent[0].result is not None)
+
     async def run(
-        self, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
+        self,
+        statement: BatchStatement[Row, Result],
+        rows: Sequence[Row],
+        milliseconds: int,
+        executed: Callable[[], None] | None = None,
     ) -> Sequence[Result]:
-        """The results of one execution. Raises `psycopg.Error`."""
+        """The committed results of one execution. Raises `psycopg.Error`.
+
+        `executed` is called once it has its results; of one row alone, or behind a pooler, as late as its commit.
+        """
         types = self._types.get(statement.name)
         if types is None:
-            types = await self._introduce(statement)
+            self._is_preparing = True
+            try:
+                types = await self._introduce(statement)
+            finally:
+                self._is_preparing = False
         parameters = with_element_types(statement.encode(rows, milliseconds), types)
         formats = [BINARY] * len(parameters)
         with self._closed_if_broken():
@@ -334,15 +400,17 @@ class LoopConnection:
                 self._pg.send_query_prepared(statement.name.encode(), parameters, formats, BINARY)
             else:
                 self._pg.send_query_params(statement.sql, parameters, [oid for oid, _ in types], formats, BINARY)
-        return statement.decode(await self._answered())
+            if self._prepares and executed is not None and len(rows) > 1:
+                self._pg.send_flush_request()  # its answer comes before its commit; else both come together
+        return statement.decode(await self._committed(executed))
 
     async def refuse_pooler(self) -> None:
         """Raise `UndeclaredPooler` where a pooler answers and none is declared, `psycopg.Error` where nobody does."""
         if behind_pooler():
             return
         with self._closed_if_broken():
-            self._pg.send_query(SERVER_PROCESS.encode())
-        told = (await self._answered()).get_value(0, 0) or b""
+            self._pg.send_query_params(SERVER_PROCESS.encode(), None)
+        told = (await self._committed()).get_value(0, 0) or b""
         refuse_pooler(self._connection, (int(told),) if told.isdigit() else None)
 
     @contextlib.contextmanager
@@ -360,28 +428,33 @@ class LoopConnection:
         if self._prepares:
             with self._closed_if_broken():
                 self._pg.send_prepare(statement.name.encode(), statement.sql, [oid for oid, _ in types])
-            await self._answered()
+            await self._committed()
         self._types[statement.name] = types
         return types
 
     async def _look_up_type(self, name: str) -> TypeNumbers:
         with self._closed_if_broken():
             self._pg.send_query_params(TYPE_NUMBERS, [name.encode()])
-        return found_type(await self._answered())
+        return found_type(await self._committed())
 
-    async def _answered(self) -> pq.abc.PGresult:
-        """The answer to what was just handed over. Raises `psycopg.Error`; after SILENCE_SECONDS the connection is closed."""
-        self._answer = self._loop.create_future()
+    async def _committed(self, executed: Callable[[], None] | None = None) -> pq.abc.PGresult:
+        """The answer to what was just handed over, once it is committed.
+
+        Raises `psycopg.Error`; after SILENCE_SECONDS the connection is closed.
+        """
+        with self._closed_if_broken():
+            self._pg.pipeline_sync()
+        sent = _Sent(self._loop.create_future(), executed)
+        self._sent.append(sent)
         deadline = self._loop.call_later(database.SILENCE_SECONDS, self._fell_silent)
         self._flush()
         try:
-            return raise_if_failed(await self._answer)
+            return raise_if_failed(await sent.committed)
         except asyncio.CancelledError:
-            self.close()  # what comes now would be taken for the answer to something else
+            self.close()  # nobody is to be sent behind a statement that nobody waits for
             raise
         finally:
             deadline.cancel()
-            self._answer = None
 
     def _flush(self) -> None:
         """Send what the socket takes, and the rest when it takes more."""
@@ -394,21 +467,25 @@ class LoopConnection:
             self.close(error)
 
     def _readable(self) -> None:
-        """Take what arrived; an answer that is complete wakes who waits for it."""
+        """Take what arrived: answers, and the ends of transactions, which wake who waits for them."""
         try:
             self._pg.consume_input()
-            if self._pg.is_busy():
-                return
-            last = None
-            while (result := self._pg.get_result()) is not None:
-                last = result
+            was_nothing = False  # once behind each statement; twice where the connection is lost
+            while self._sent and not self._pg.is_busy():
+                result = self._pg.get_result()
+                if result is None:
+                    if was_nothing:
+                        break
+                elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                    self._sent.popleft().ended()
+                else:
+                    self._sent[0].answered(result)
+                was_nothing = result is None
         except psycopg.Error as error:
             self.close(error)
             return
         if self._pg.status != pq.ConnStatus.OK:
             self.close()
-        elif last is not None and self._answer is not None and not self._answer.done():
-            self._answer.set_result(last)
 
     def _fell_silent(self) -> None:
         self.is_silent = True
@@ -425,5 +502,7 @@ class LoopConnection:
             self._loop.remove_writer(self._socket)
         os.close(self._socket)
         self._pg.finish()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error or psycopg.OperationalError("the connection was lost"))
+        while self._sent:
+            waiting = self._sent.popleft().committed
+            if not waiting.done():
+                waiting.set_exception(error or psycopg.OperationalError("the connection was lost"))

@@ -30,7 +30,7 @@ class Store:
         self.kept: Counter[int] = Counter()
         self.running = self.most_running = 0
 
-    async def __call__(self, rows: Sequence[Any], wait_seconds: float) -> list[int]:
+    async def __call__(self, rows: Sequence[Any], wait_seconds: float, executed: Any) -> list[int]:
         numbers = [row["n"] for row in rows]
         self.batches.append(numbers)
         self.running += 1
@@ -96,6 +96,39 @@ def test_rows_that_arrive_during_a_commit_share_the_next_one() -> None:
     assert commit.most_running == 1
 
 
+def test_rows_that_wait_go_behind_a_commit_as_soon_as_it_is_executed_and_those_that_come_then_wait_for_it() -> None:
+    """Executed is not committed: nobody is answered by it."""
+    batches: list[list[int]] = []
+    disk, calls = asyncio.Event(), []
+
+    async def commit(rows: Sequence[Any], wait_seconds: float, executed: Any) -> list[int]:
+        batches.append([row["n"] for row in rows])
+        calls.append(executed)
+        await disk.wait()
+        return batches[0] if rows[0]["n"] == 0 else [row["n"] for row in rows]
+
+    async def three_times() -> list[Any]:
+        committer = BatchCommitter(commit, slow_seconds=10)
+        asked = [asyncio.ensure_future(committer.recorded({"n": 0}))]
+        await asyncio.sleep(0.01)
+        asked += [asyncio.ensure_future(committer.recorded({"n": n})) for n in (1, 2)]
+        await asyncio.sleep(0.01)
+        assert batches == [[0]]
+        calls[0]()
+        await asyncio.sleep(0.01)
+        asked.append(asyncio.ensure_future(committer.recorded({"n": 3})))
+        await asyncio.sleep(0.01)
+        assert batches == [[0], [1, 2]] and not any(one.done() for one in asked)
+        calls[0]()  # a second time, as behind a deadlock: nothing more is sent while another is executed
+        await asyncio.sleep(0.01)
+        assert batches == [[0], [1, 2]]
+        disk.set()
+        return await asyncio.gather(*asked)
+
+    assert on_a_loop(three_times()) == [0, 1, 2, 3]
+    assert batches == [[0], [1, 2], [3]]
+
+
 def test_a_batch_has_at_most_the_size_it_was_given() -> None:
     commit = Store(seconds=0.001)
     assert lost_or_swapped(commit, BatchCommitter(commit, most=4), 40) == []
@@ -116,7 +149,7 @@ def test_alone_a_row_is_a_batch_of_one_and_waits_for_nobody() -> None:
 def test_who_waits_behind_a_commit_that_waits_for_a_lock_is_committed_beside_it() -> None:
     release, began = asyncio.Event(), []
 
-    async def commit(rows: Sequence[Any], wait_seconds: float) -> list[int]:
+    async def commit(rows: Sequence[Any], wait_seconds: float, executed: Any) -> list[int]:
         began.append([row["n"] for row in rows])
         if any(row["n"] == 0 for row in rows):
             await release.wait()
@@ -152,7 +185,7 @@ def test_a_callers_own_batch_is_one_commit_with_an_answer_or_error_per_row() -> 
 def test_a_batch_that_waits_for_a_lock_commits_the_free_rows_and_refuses_the_blocked_one() -> None:
     asked: list[tuple[list[int], float]] = []
 
-    async def commit(rows: Sequence[Any], wait_seconds: float) -> list[int]:
+    async def commit(rows: Sequence[Any], wait_seconds: float, executed: Any) -> list[int]:
         numbers = [row["n"] for row in rows]
         asked.append((numbers, wait_seconds))
         if 2 in numbers:
@@ -173,7 +206,7 @@ def test_a_batch_that_waits_for_a_lock_commits_the_free_rows_and_refuses_the_blo
 def test_an_unreachable_database_is_told_to_everybody_once_and_the_next_row_is_tried_anew() -> None:
     down, calls = [True], []
 
-    async def commit(rows: Any, wait_seconds: float) -> list[int]:
+    async def commit(rows: Any, wait_seconds: float, executed: Any) -> list[int]:
         calls.append(len(rows))
         if down[0]:
             raise DatabaseUnreachable("away")

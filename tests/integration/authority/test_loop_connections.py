@@ -273,6 +273,89 @@ def deadlocks(fixtures: Fixtures) -> int:
     return int(fixtures.one("select deadlocks from pg_stat_database where datname = current_database()"))
 
 
+COMMIT_SECONDS = 0.3
+
+
+@pytest.fixture
+def slow_commits(fixtures: Fixtures) -> BatchStatement[int, int]:
+    """A statement that keeps its number, whose execution is quick and whose commit takes COMMIT_SECONDS, and fails for 13."""
+    fixtures.admin.execute("create table public.kept (n int primary key)")
+    fixtures.admin.execute(
+        "create function public.waits() returns trigger language plpgsql as $$ begin"
+        f" perform pg_sleep({COMMIT_SECONDS}); if new.n = 13 then raise 'no such number'; end if; return null; end $$"
+    )
+    fixtures.admin.execute(
+        "create constraint trigger waits after insert on public.kept deferrable initially deferred"
+        " for each row execute function public.waits()"
+    )
+    fixtures.admin.execute(
+        "create function public.keep(n int) returns int language sql as $$ insert into public.kept values (n) returning n $$"
+    )
+    fixtures.admin.execute("grant all on public.kept to sentinel_authority")
+    return statement(b"select public.keep($1)", name="keeping")
+
+
+def test_an_answer_is_given_once_it_is_committed_and_another_is_sent_behind_it_before(
+    fixtures: Fixtures, on: Any, slow_commits: BatchStatement[int, int]
+) -> None:
+    async def use(connections: LoopConnections) -> None:
+        executed = [asyncio.Event(), asyncio.Event()]
+        first = asyncio.ensure_future(connections.commit(slow_commits, [1, 1], 5.0, executed[0].set))
+        await asyncio.wait_for(executed[0].wait(), 10)
+        assert not first.done() and fixtures.one("select count(*) from public.kept") == 0
+        behind = asyncio.ensure_future(connections.commit(slow_commits, [3, 2], 5.0, executed[1].set))
+        (mine,) = connections._of_loop.values()
+        while [one.users for one in mine._all] != [2]:
+            await asyncio.sleep(0)
+        assert connections.in_use == 1 and not executed[1].is_set()
+        assert await first == [2]
+        assert fixtures.one("select count(*) from public.kept") == 1
+        assert await behind == [5] and executed[1].is_set()
+        assert (connections.in_use, len(mine._all)) == (0, 1)
+
+    on(use)
+    assert fixtures.admin.execute("select n from public.kept order by n").fetchall() == [(2,), (5,)]
+
+
+def test_a_commit_that_fails_gives_no_answer_and_the_one_behind_it_stands(
+    fixtures: Fixtures, on: Any, slow_commits: BatchStatement[int, int]
+) -> None:
+    """It was executed, and its answer was there; only its commit says whether it holds."""
+
+    async def use(connections: LoopConnections) -> None:
+        executed = asyncio.Event()
+        failing = asyncio.ensure_future(refused(connections.commit(slow_commits, [6, 7], 5.0, executed.set)))
+        await asyncio.wait_for(executed.wait(), 10)
+        behind = asyncio.ensure_future(connections.commit(slow_commits, [3, 2], 5.0, lambda: None))
+        assert "no such number" in str(await failing)
+        assert await behind == [5]
+        assert (await connections.commit(slow_commits, [8, 1], 5.0, lambda: None), connections.in_use) == ([9], 0)
+
+    on(use)
+    assert fixtures.admin.execute("select n from public.kept order by n").fetchall() == [(5,), (9,)]
+
+
+def test_a_connection_that_is_lost_before_a_commit_costs_neither_it_nor_the_one_behind_it(
+    fixtures: Fixtures, on: Any, slow_commits: BatchStatement[int, int]
+) -> None:
+    """Each is tried again on another connection: nobody was answered."""
+
+    async def use(connections: LoopConnections) -> None:
+        executed = asyncio.Event()
+        first = asyncio.ensure_future(connections.commit(slow_commits, [1, 1], 5.0, executed.set))
+        await asyncio.wait_for(executed.wait(), 10)
+        behind = asyncio.ensure_future(connections.commit(slow_commits, [3, 2], 5.0, lambda: None))
+        await asyncio.to_thread(
+            fixtures.admin.execute,
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where query like '%public.keep%' and pid <> pg_backend_pid()",
+        )
+        assert await asyncio.gather(first, behind) == [[2], [5]]
+        assert connections.in_use == 0
+
+    on(use)
+    assert fixtures.admin.execute("select n from public.kept order by n").fetchall() == [(2,), (5,)]
+
+
 def test_a_pool_that_closes_closes_the_connections_of_a_running_loop(fixtures: Fixtures) -> None:
     fixtures.guard()
     (mine,) = fixtures.authority.connections._of_loop.values()
@@ -291,7 +374,7 @@ def test_a_client_that_goes_away_during_its_commit_loses_nothing(fixtures: Fixtu
     keeping = statement(b"select public.keep($1)", name="keeping")
 
     async def use(connections: LoopConnections) -> None:
-        async def commit(rows: Any, wait_seconds: float) -> Any:
+        async def commit(rows: Any, wait_seconds: float, executed: Any) -> Any:
             return await connections.commit(keeping, rows, wait_seconds)
 
         committer = BatchCommitter(commit)

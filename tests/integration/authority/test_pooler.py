@@ -71,7 +71,7 @@ def test_a_pooler_that_nobody_declared_is_refused_and_the_setting_named(
 def test_undeclared_no_loop_takes_a_connection_through_it(fixtures: Fixtures, pooler: Pooler) -> None:
     connections = _OfLoop(with_role(address(fixtures, pooler, AUTHORITY), AUTHORITY), 1)
     with pytest.raises(UndeclaredPooler):
-        on_a_loop(connections.take())
+        on_a_loop(connections.take(behind=False))
     assert connections.in_use == 0
 
 

@@ -213,7 +213,7 @@ def test_a_changed_repeat_is_refused_in_every_later_state_too(fixtures: Fixtures
 def test_mutant_without_the_digest_gives_anothers_permit_and_is_caught(fixtures: Fixtures) -> None:
     pool = fixtures.authority.pool
 
-    async def commit(rows: Any, wait: float) -> Any:
+    async def commit(rows: Any, wait: float, executed: Any) -> Any:
         same = [{**row, "digest": "sha256:" + "1" * 64} for row in rows]
         return await asyncio.to_thread(record_decisions, pool, same, wait)
 
