@@ -77,9 +77,9 @@ def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
     with _held(data_dir) as folder:
         if found := _written(path):
             return found
-        new, made = tempfile.mkstemp(dir=data_dir, prefix=f".{name}.")
+        new, made = tempfile.mkstemp(dir=data_dir, prefix=f".{name}.")  # 0600
         try:
-            with open(new, "w") as file:
+            with os.fdopen(new, "w") as file:
                 file.write(secrets.token_hex(32))
                 file.flush()
                 os.fsync(new)
