@@ -14,8 +14,7 @@ from ops_console.identity import actor
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
 from ops_console.pages.ledger_timeline import last_way, reason_in_words, timeline
-from ops_console.pages.orders import events_address
-from ops_console.pages.proofs import proof_link
+from ops_console.pages.proofs import events_address, proof_link
 from ops_console.process_one import process_one
 from ops_console.read_models.ledger_history import MOST, history_of
 from ops_console.read_models.ledger_search import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flask import Blueprint, Response, current_app, request, url_for
+from flask import Blueprint, Response, request, url_for
 
 from ops_console.api.orders import before, checked_order_name, offers
 from ops_console.api.rendering import cursor_out
@@ -20,7 +20,7 @@ from ops_console.pages import ledger_filter, shell
 from ops_console.pages.ledger_reads import read_ledger
 from ops_console.pages.ledger_timeline import reason_in_words
 from ops_console.pages.order_timeline import timeline, way_of
-from ops_console.pages.proofs import proof_link
+from ops_console.pages.proofs import events_address, proof_link
 from ops_console.pages.step_up import prove
 from ops_console.read_models import order_search, order_views
 from ops_console.read_models.events import events_of
@@ -179,8 +179,3 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
         rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
         budget=read_ledger(lambda: budget_of_order(context.ledger, tenant_id, row.source, row.order_id)),
     )  # fmt: skip
-
-
-def events_address(operation_id: str) -> str | None:
-    """Where an operation's events are shown, if there is such a page."""
-    return url_for("pages.events", operation=operation_id) if "pages.events" in current_app.view_functions else None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from urllib.parse import urlencode
+
+from flask import url_for
 
 from ops_console.context import Context
 from sentinel.core.errors import EngineUnavailable
-
-EVENTS = "/ops/events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,12 @@ class ProofLink:
 def proof_link(context: Context, tenant_id: uuid.UUID, proof_id: str, agent_id: str | None) -> ProofLink:
     """The links of an agent's proof. The board shows the agents that its settings name, of the public tenant."""
     public = f"/verify/{proof_id}" if _is_shown(context, tenant_id, agent_id) else None
-    return ProofLink(proof_id, f"{EVENTS}?{urlencode({'operation': proof_id})}", public)
+    return ProofLink(proof_id, events_address(proof_id), public)
+
+
+def events_address(operation: str) -> str:
+    """Where the events of an operation are shown; it is named by its id or by its proof's."""
+    return url_for("pages.events", operation=operation)
 
 
 def _is_shown(context: Context, tenant_id: uuid.UUID, agent_id: str | None) -> bool:

@@ -43,7 +43,8 @@ from sentinel.core.operation import (
     request_template,
 )
 from sentinel.core.proof import decision_basis, facts_commitment, pack_template, pack_values
-from sentinel.policy.evaluate import Requester, check_once, declared_evidence, evaluate
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import Requester, check_once, declared_evidence
 from sentinel.policy.model import EVIDENCE
 from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, random_bytes, unix_milliseconds
 

@@ -26,8 +26,9 @@ from sentinel.core.operation import Operation
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.evaluate import Requester, evaluate
+from sentinel.policy.evaluate import evaluate
 from sentinel.policy.explain import RuleExplanation, compile_stored_policy, explain
+from sentinel.policy.facts import Requester
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.model import EVIDENCE
 from sentinel.store.database import Pool

@@ -21,7 +21,8 @@ from sentinel.core.decision import Decision, Finding, ReservationRequest, Verdic
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.policy.compile import CompiledPolicy
-from sentinel.policy.evaluate import WORKER_REQUESTER, FactSet, Requester, decide, extract_facts
+from sentinel.policy.evaluate import decide
+from sentinel.policy.facts import WORKER_REQUESTER, FactSet, Requester, extract_facts
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.source import Node, Scalar, Source, Table, plain, read_source
 

@@ -21,7 +21,8 @@ from sentinel.core.decision import Finding, Verdict
 from sentinel.policy.compile import CompiledPolicy, CompiledRule, build_compiled_policy, variables
 from sentinel.policy.conditions import ConditionError, Conditions, references
 from sentinel.policy.document import policy_from_document
-from sentinel.policy.evaluate import WORKER_REQUESTER, Requester, carries, evaluate, extract_facts, rule_findings
+from sentinel.policy.evaluate import evaluate, rule_findings
+from sentinel.policy.facts import WORKER_REQUESTER, Requester, carries, extract_facts
 from sentinel.policy.model import EVIDENCE, Fact, variable_name
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.core.decision import Decision, no_matching_policy
-from sentinel.policy.evaluate import WORKER_REQUESTER, decide, extract_facts
+from sentinel.policy.evaluate import decide
+from sentinel.policy.facts import WORKER_REQUESTER, extract_facts
 from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.source import Node, Source, plain, read_source
 from sentinel.tools.mapping import ToolCall, ToolRefused, ToolTable

@@ -19,23 +19,9 @@ from sentinel.client import Client, NoAnswerKind, Unreachable
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.openai_agents import approve_decided, protect, protect_agent
 from sentinel.tools.parse import parse_tool_table
+from tests.support.tool_texts import PAY_AND_NOTE
 
-TABLE_TEXT = """
-tools:
-  - server: local
-    tool: pay
-    action: gift_card.issue
-    arguments: {order: {type: string}, copies: {type: int, required: false}}
-    key: '"pay:" + args.order'
-    params:
-      amount: {minor: '100', currency: '"USD"'}
-      risk.duplicate_refund: 'false'
-      risk.stale_window: 'false'
-      risk.suspicious_reason: 'false'
-      risk.customer_attempts_24h: '1'
-  - {server: local, tool: wipe, unguarded: It only reads.}
-"""
-TABLE = parse_tool_table(TABLE_TEXT)
+TABLE = parse_tool_table(PAY_AND_NOTE)
 
 
 class Cases:
@@ -95,10 +81,10 @@ class Cases:
             return False
 
         return {
-            "always": refusal(lambda: protect(self.tool("wipe", needs_approval=True), self.guard)),
-            "sometimes": refusal(lambda: protect(self.tool("wipe", needs_approval=sometimes), self.guard)),
+            "always": refusal(lambda: protect(self.tool("note", needs_approval=True), self.guard)),
+            "sometimes": refusal(lambda: protect(self.tool("note", needs_approval=sometimes), self.guard)),
             "twice": refusal(lambda: protect(protect(self.tool("pay"), self.guard), self.guard)),
-            "agent": refusal(lambda: protect_agent(self.agent([inner.as_tool("wipe", "x")]), self.guard)),
+            "agent": refusal(lambda: protect_agent(self.agent([inner.as_tool("note", "x")]), self.guard)),
         }
 
     async def nulls(self) -> dict[str, Any]:
@@ -115,7 +101,7 @@ class Cases:
 
     async def silent_authority(self) -> dict[str, Any]:
         """An interruption that waits for a person, gone on with while the authority is away, and then again."""
-        table = parse_tool_table(TABLE_TEXT.replace("minor: '100'", "minor: '50000'"))
+        table = parse_tool_table(PAY_AND_NOTE.replace("minor: '100'", "minor: '50000'"))
         here, away = (
             ToolGuard(table, Client(url, "key", agent_id="agent", retries=0))
             for url in (sys.argv[1], "http://127.0.0.1:9")

@@ -29,7 +29,7 @@ from sentinel.core.proof import assemble_pack
 from sentinel.core.signing import PermitSigner
 from sentinel.platform.http.bodies import read_object
 from sentinel.platform.resources import policies_dir
-from sentinel.policy.evaluate import Requester, extract_facts
+from sentinel.policy.facts import Requester, extract_facts
 from sentinel.policy.library import ReloadablePolicies
 from tests.support.fixtures import ACTION, guard_body
 

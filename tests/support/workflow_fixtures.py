@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from sentinel.client import Client
+from sentinel.client import Client, NoAnswerKind, Unreachable
 from sentinel.core.money import Money
 from sentinel.platform.outbound.client import NoResponse as NoReading
 from sentinel.platform.outbound.failures import FailureKind
@@ -39,6 +39,19 @@ SECRETS = ("only-for-tests-of-the-workflow-0123456789",)
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 _MAKING, _MAKE_DEPENDENCIES = threading.Lock(), build.make_dependencies
+
+
+@contextmanager
+def lost_answers() -> Iterator[None]:
+    """The authority takes what it is asked in a batch, and none of its answers arrives."""
+    ask = Client.guard_many
+
+    def loses_answers(client: Client, questions: Sequence[Any]) -> list[Any]:
+        ask(client, questions)
+        return [Unreachable(NoAnswerKind.BROKEN, "lost")] * len(questions)
+
+    with patch.object(Client, "guard_many", loses_answers):
+        yield
 
 
 @dataclass(frozen=True)

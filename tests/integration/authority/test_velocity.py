@@ -260,6 +260,13 @@ def test_a_lift_for_another_agent_counts_nothing_again(ten: Fixtures) -> None:
     assert ten.one("select sum(operations) from sentinel.velocity") == 1
 
 
+def reload_as(fixtures: Fixtures, folder: Path, text: str) -> None:
+    """The policy has this text from now on."""
+    (folder / "rated.yaml").write_text(text)
+    fixtures.authority.policies.reload()
+    declare_policies(fixtures.authority)
+
+
 def test_what_was_decided_before_there_was_a_breaker_counts_when_it_is_renewed(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -269,9 +276,7 @@ def test_what_was_decided_before_there_was_a_breaker_counts_when_it_is_renewed(
     try:
         bodies = [guard_body(value="1.00") for _ in range(5)]
         assert [fixtures.guard(body)["decision"] for body in bodies] == ["ALLOW"] * 5
-        (tmp_path / "rated.yaml").write_text(text.replace("rated-v1", "rated-v2"))
-        fixtures.authority.policies.reload()
-        declare_policies(fixtures.authority)
+        reload_as(fixtures, tmp_path, text.replace("rated-v1", "rated-v2"))
         let_permits_expire(fixtures)
         assert renewed_and_started(fixtures, bodies) == 3
         assert fixtures.broken_invariants() == []
@@ -285,9 +290,7 @@ def test_a_renewal_under_another_text_with_the_same_breaker_is_counted_once(data
         body = guard_body(value="1.00")
         assert fixtures.guard(body)["decision"] == "ALLOW"
         text = (tmp_path / "rated.yaml").read_text()
-        (tmp_path / "rated.yaml").write_text(text.replace("rated-v1", "rated-v2"))
-        fixtures.authority.policies.reload()
-        declare_policies(fixtures.authority)
+        reload_as(fixtures, tmp_path, text.replace("rated-v1", "rated-v2"))
         let_permits_expire(fixtures)
         assert fixtures.guard(body)["decision"] == "ALLOW"
         assert fixtures.one("select sum(operations) from sentinel.velocity") == 1

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.cli.scratch import listening
-from sentinel.client import Client, NoAnswerKind, Unreachable
 from sentinel.platform.resources import policies_dir
 from tests.support.effects_server import EffectsServer
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, let_leave_end
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.recording_server import problem
+from tests.support.workflow_fixtures import lost_answers
 from worker.refunds.workflow.runner import RunResult
 
 RETAIL = "settles_to: simulated_refund"
@@ -183,13 +182,7 @@ def begin_by_question(desk: Desk) -> None:
     """The authority permits and starts a row in one, and its answer never arrives."""
     desk.edit(shipped)
     desk.ledger.add(new_row("begun", risk=CLEAN))
-    ask = Client.guard_many
-
-    def loses_answers(client: Client, questions: Sequence[Any]) -> list[Any]:
-        ask(client, questions)
-        return [Unreachable(NoAnswerKind.BROKEN, "lost")] * len(questions)
-
-    with patch.object(Client, "guard_many", loses_answers):
+    with lost_answers():
         desk.run()
     assert desk.stands()[0] == "GUARDING"
     assert desk.fixtures.one("select status from sentinel.operation_states") == "started"

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,7 +23,6 @@ from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.authority.keys import revoke_key
 from sentinel.authority.switches import turn_switch_off
 from sentinel.cli.scratch import listening
-from sentinel.client import Client, NoAnswerKind, Unreachable
 from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money
 from sentinel.store.database import WORKER
@@ -32,7 +31,7 @@ from tests.support.harness import actor, digest_of, dump
 from tests.support.ledger_fixtures import ROOT, LedgerFixtures, new_row, worker_settings
 from tests.support.logins import program_url
 from tests.support.switch_fixtures import BOOK, MASTER, on, passing_report
-from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once
+from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Branch, Shop, Spy, executed_once, lost_answers
 from worker.images import Recognised
 from worker.refunds.intake import parse_row
 from worker.refunds.settings import WorkerSettings
@@ -167,13 +166,7 @@ def test_under_a_halt_an_approval_pays_nothing(shop: Shop, fixtures: Fixtures) -
 
 def test_a_permission_that_never_arrived_outlives_a_halt(shop: Shop, fixtures: Fixtures) -> None:
     shop.enter(BRANCHES["retail/standard"])
-    ask = Client.guard_many
-
-    def loses_answers(client: Client, questions: Sequence[Any]) -> list[Any]:
-        ask(client, questions)
-        return [Unreachable(NoAnswerKind.BROKEN, "lost")] * len(questions)
-
-    with patch.object(Client, "guard_many", loses_answers):
+    with lost_answers():
         shop.run()
     assert shop.stands()[0] == "NEW" and fixtures.one("select decision from sentinel.operation_states") == "ALLOW"
     halt = set_halt(

@@ -35,20 +35,6 @@ from tests.support.harness import on_a_loop
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[FakeAuthority]:
-    """One server for the module."""
-    with FakeAuthority().running() as running:
-        yield running
-
-
-@pytest.fixture
-def authority(shared: FakeAuthority) -> FakeAuthority:
-    """The server, forgetful of what other tests did."""
-    shared.forget()
-    return shared
-
-
 def params(value: int) -> dict[str, Any]:
     """A refund of this many dollars."""
     return {"amount": {"value": value, "currency": "USD"}, "risk": RISK}

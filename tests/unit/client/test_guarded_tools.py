@@ -29,40 +29,11 @@ from sentinel.tools.parse import parse_tool_table
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.harness import on_a_loop
+from tests.support.tool_texts import PAY_AND_NOTE
 
-TABLE = parse_tool_table(
-    """
-tools:
-  - server: local
-    tool: pay
-    action: gift_card.issue
-    arguments: {order: {type: string}, copies: {type: int, required: false}, lines: {type: json, required: false}}
-    key: '"pay:" + args.order'
-    params:
-      amount: {minor: '100', currency: '"USD"'}
-      risk.duplicate_refund: 'false'
-      risk.stale_window: 'false'
-      risk.suspicious_reason: 'false'
-      risk.customer_attempts_24h: '1'
-  - {server: local, tool: note, unguarded: It only writes a note.}
-"""
-)
+TABLE = parse_tool_table(PAY_AND_NOTE)
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 QUESTION: dict[str, Any] = {"params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, "idempotency_key": "k"}
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[FakeAuthority]:
-    """A stand-in for the authority."""
-    with FakeAuthority().running() as running:
-        yield running
-
-
-@pytest.fixture
-def authority(served: FakeAuthority) -> FakeAuthority:
-    """The same, forgetful of what other tests did."""
-    served.forget()
-    return served
 
 
 @pytest.fixture

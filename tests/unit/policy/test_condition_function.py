@@ -19,7 +19,8 @@ from sentinel.policy import condition_function as module
 from sentinel.policy.cases import read_cases
 from sentinel.policy.checked_tree import Node, NodeKind, NotCovered, checked_tree
 from sentinel.policy.conditions import ConditionError, Conditions
-from sentinel.policy.evaluate import Requester, evaluate, extract_facts
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import Requester, extract_facts
 from sentinel.policy.library import PolicyLibrary
 from tests.unit.policy.policy_samples import NOW, POLICY, by_engine, compile_text, sample_request, untranslated
 

@@ -33,7 +33,8 @@ from test_conditions import Truthy
 from sentinel.core.decision import Decision, Finding, Verdict
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
-from sentinel.policy.evaluate import decide, evaluate, extract_facts
+from sentinel.policy.evaluate import decide, evaluate
+from sentinel.policy.facts import extract_facts
 
 Evaluator = Callable[[CompiledPolicy, Mapping[str, Any], datetime], Decision]
 

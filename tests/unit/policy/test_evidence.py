@@ -33,7 +33,8 @@ from sentinel.policy import evaluate as evaluating
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.evaluate import Requester, declared_evidence, evaluate, extract_facts
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import Requester, declared_evidence, extract_facts
 from worker.refunds import transitions
 from worker.refunds.workflow.graph import Escalation
 

@@ -15,8 +15,9 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy import explain as explaining
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
-from sentinel.policy.evaluate import WORKER_REQUESTER, Requester, evaluate
+from sentinel.policy.evaluate import evaluate
 from sentinel.policy.explain import RuleAnswer, compile_stored_policy, explain
+from sentinel.policy.facts import WORKER_REQUESTER, Requester
 from sentinel.policy.library import PolicyLibrary
 
 EVIDENCE_RULES = POLICY.replace(

@@ -12,7 +12,8 @@ from sentinel.core.decision import Verdict
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy, try_compile
 from sentinel.policy.document import policy_from_document
-from sentinel.policy.evaluate import Requester, evaluate
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.facts import Requester
 from sentinel.policy.library import NOT_POLICIES, PolicyLibrary
 from sentinel.policy.model import Voucher
 from tests.unit.policy.policy_samples import (

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -34,20 +35,6 @@ from tests.support.harness import on_a_loop
 from tests.support.ledger_fixtures import wait_until
 
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[FakeAuthority]:
-    """One server for the module."""
-    with FakeAuthority().running() as running:
-        yield running
-
-
-@pytest.fixture
-def authority(shared: FakeAuthority) -> FakeAuthority:
-    """The server, forgetful of what other tests did."""
-    shared.forget()
-    return shared
 
 
 @pytest.fixture
@@ -250,9 +237,10 @@ def test_a_server_that_was_restarted_is_noticed_without_an_error() -> None:
     client.close()
 
 
-def test_abort_ends_calls_under_way(authority: FakeAuthority) -> None:
-    authority.misbehave = always(FAULTS["hangs"])
-    ended: list[Exception] = []
+@contextmanager
+def call_under_way(authority: FakeAuthority) -> Iterator[tuple[Client, list[Unreachable]]]:
+    """A client with a call in a thread of its own, and what that call raised; the block's end waits for it."""
+    ended: list[Unreachable] = []
 
     def call() -> None:
         try:
@@ -263,9 +251,15 @@ def test_abort_ends_calls_under_way(authority: FakeAuthority) -> None:
     with Client(authority.url, "key", agent_id="a", timeout_seconds=30, retries=2) as client:
         thread = threading.Thread(target=call)
         thread.start()
+        yield client, ended
+        thread.join(20)
+
+
+def test_abort_ends_calls_under_way(authority: FakeAuthority) -> None:
+    authority.misbehave = always(FAULTS["hangs"])
+    with call_under_way(authority) as (client, ended):
         wait_until(lambda: authority.calls == ["heartbeat"])
         client.abort()
-        thread.join(20)
     assert len(ended) == 1
 
 
@@ -282,21 +276,10 @@ def test_a_call_that_connects_while_the_client_is_aborted_is_not_sent(
         return link
 
     monkeypatch.setattr(Transport, "_dial", slow)
-    ended: list[Unreachable] = []
-
-    def call() -> None:
-        try:
-            client.heartbeat()
-        except Unreachable as error:
-            ended.append(error)
-
-    with Client(authority.url, "key", agent_id="a", timeout_seconds=30, retries=2) as client:
-        thread = threading.Thread(target=call)
-        thread.start()
+    with call_under_way(authority) as (client, ended):
         assert dialled.wait(20)
         client.abort()
         go_on.set()
-        thread.join(20)
     assert [error.kind for error in ended] == [NoAnswerKind.CLOSED] and authority.calls == []
 
 
