@@ -20,17 +20,10 @@ from psycopg.types.json import Jsonb
 
 from sentinel.authority.batch_packing import TYPES, pack_batch
 from sentinel.authority.guard_rows import GuardRow
+from sentinel.store.batch_statement import BatchStatement, LateRows, commit_rows, jsonb, pack_int4, run_statement
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.loop_connections import (
-    BatchStatement,
-    LateRows,
-    LoopConnections,
-    commit_rows,
-    jsonb,
-    pack_int4,
-    run_statement,
-)
+from sentinel.store.loop_connections import LoopConnections
 from sentinel.store.queries import LOCK_WAIT_SECONDS, call_with_retry
 
 RECORD_CONTRADICTION = """

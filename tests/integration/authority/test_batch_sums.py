@@ -11,8 +11,8 @@ import pytest
 
 from sentinel.authority.decisions import RECORD_DECISIONS
 from sentinel.authority.guard_rows import GuardRow
+from sentinel.store.batch_statement import BatchStatement, run_statement
 from sentinel.store.database import AUTHORITY
-from sentinel.store.loop_connections import BatchStatement, run_statement
 from tests import mutants
 from tests.integration.authority.test_batches import a_batch, a_new_batch, rows_of
 from tests.support.fixtures import Fixtures, make_fixtures

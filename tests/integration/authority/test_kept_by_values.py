@@ -24,7 +24,7 @@ from sentinel.core.decision import no_matching_policy
 from sentinel.core.operation import build_operation
 from sentinel.core.proof import assemble_pack, opens, pack_template, pack_values
 from sentinel.platform.resources import policies_dir
-from sentinel.store.loop_connections import run_statement
+from sentinel.store.batch_statement import run_statement
 from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import AGENT, Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import scaled, seeded

@@ -16,8 +16,9 @@ import pytest
 from sentinel.core.errors import EngineUnavailable, StillDeciding
 from sentinel.store import database, loop_connections
 from sentinel.store.batch_commit import BatchCommitter
+from sentinel.store.batch_statement import BatchStatement, commit_rows, pack_int4
 from sentinel.store.database import AUTHORITY, POOLER, DatabaseUnreachable, Pool, with_role
-from sentinel.store.loop_connections import BatchStatement, LoopConnections, commit_rows, pack_int4
+from sentinel.store.loop_connections import LoopConnections
 from sentinel.store.queries import scalar
 from tests.faults.database_proxy import proxied
 from tests.support.busy import in_time

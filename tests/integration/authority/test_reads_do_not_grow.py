@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from sentinel.authority.decisions import RECORD_DECISIONS, REPORT_OUTCOMES
+from sentinel.store.batch_statement import run_statement
 from sentinel.store.database import AUTHORITY
-from sentinel.store.loop_connections import run_statement
 from tests import mutants
 from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures

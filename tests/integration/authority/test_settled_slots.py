@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.authority.decisions import REPORT_OUTCOMES
-from sentinel.store.loop_connections import run_statement
+from sentinel.store.batch_statement import run_statement
 from tests import mutants
 from tests.integration.authority.test_batches import Body, a_new_batch, copy_of, recorded_in_one_batch
 from tests.integration.authority.test_reads_do_not_grow import report_of

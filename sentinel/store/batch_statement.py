@@ -1,0 +1,158 @@
+"""A statement over a batch of rows: binary parameters, one round trip, a binary answer.
+
+An event loop's connections execute it (`loop_connections.py`); callers without a loop run the same one through the pool.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import psycopg
+from psycopg import adapters, pq
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
+
+from sentinel.store.database import Pool
+from sentinel.store.queries import call_with_retry_within
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+BINARY = 1
+TYPE_NUMBERS = b"select oid, typelem from pg_type where oid = $1::regtype"
+
+_UINT4 = struct.Struct("!I")
+pack_int4 = struct.Struct("!i").pack
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatement(Generic[Row, Result]):
+    """A statement over many rows; autocommit makes it one transaction.
+
+    `name` is the prepared statement's, `sql` has $1, $2, …; `types` names the parameters' types ("jsonb", "int4", "sentinel.guard_row[]"),
+    which each connection resolves. `encode` takes rows and the milliseconds that locks may be waited for, and gives binary
+    parameters, arrays with 0 for their element's type; `decode` takes the answer in binary and gives results in the order of the rows,
+    which it may read later. Where it ends with the SQLSTATE of `alone_after`, `alone` is executed instead, in a transaction of its own.
+    """
+
+    name: str
+    sql: bytes
+    types: tuple[str, ...]
+    encode: Callable[[Sequence[Row], int], list[bytes | None]]
+    decode: Callable[[pq.abc.PGresult], Sequence[Result]]
+    alone: BatchStatement[Row, Result] | None = None
+    alone_after: str = ""
+
+    def following(self, error: psycopg.Error) -> BatchStatement[Row, Result] | None:
+        """What is to be executed after this error, if anything."""
+        return self.alone if error.diag.sqlstate == self.alone_after else None
+
+
+def milliseconds_of(wait_seconds: float) -> int:
+    """The parameter that says for how long locks may be waited for; 0 would mean for ever."""
+    return max(1, int(wait_seconds * 1000))
+
+
+TypeNumbers = tuple[int, bytes]
+"""A type's number in one database, and that of its elements as an array's header has it; empty where it is no array."""
+
+
+def known_type(name: str) -> TypeNumbers | None:
+    """The numbers of a type that every database has, else None; of arrays the database is asked."""
+    found = adapters.types.get(name)
+    return None if found is None or name.endswith("[]") else (found.oid, b"")
+
+
+def found_type(result: pq.abc.PGresult) -> TypeNumbers:
+    """The answer to TYPE_NUMBERS, in text."""
+    number, element = (int(result.get_value(0, column) or b"0") for column in (0, 1))
+    return number, _UINT4.pack(element) if element else b""
+
+
+def with_element_types(parameters: list[bytes | None], types: Sequence[TypeNumbers]) -> list[bytes | None]:
+    """Encoded parameters with their arrays' element types, which differ from database to database."""
+    return [
+        value[:8] + element + value[12:] if element and value is not None else value
+        for value, (_, element) in zip(parameters, types, strict=True)
+    ]
+
+
+def raise_if_failed(result: pq.abc.PGresult) -> pq.abc.PGresult:
+    """The result of a statement that succeeded. Raises the `psycopg.Error` of its SQLSTATE."""
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise error_from_result(result)
+    return result
+
+
+def shaped_rows(result: pq.abc.PGresult, shape: type[Shape]) -> list[Shape]:
+    """Rows of a binary answer as `shape`, whose fields are named like the columns and stand in their order."""
+    transformer = Transformer()
+    transformer.set_pgresult(result)
+    names = tuple((result.fname(place) or b"").decode() for place in range(result.nfields))
+    if names != shape.__struct_fields__:
+        raise TypeError(f"{shape.__name__} has the fields {shape.__struct_fields__}, the answer {names}")
+    return transformer.load_rows(0, result.ntuples, lambda values: shape(*values))
+
+
+class LateRows(Sequence[Shape]):
+    """Rows of an answer as `shape` by their `seq`, read when the first is asked for: by then the next statement is under way."""
+
+    def __init__(self, result: pq.abc.PGresult, shape: type[Shape]) -> None:
+        self._result, self._shape = result, shape
+
+    def __len__(self) -> int:
+        return self._result.ntuples
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._rows[place]
+
+    @functools.cached_property
+    def _rows(self) -> list[Any]:
+        return sorted(shaped_rows(self._result, self._shape), key=_seq)
+
+
+_seq = operator.attrgetter("seq")
+
+
+def commit_rows(
+    pool: Pool, statement: BatchStatement[Row, Result], rows: Sequence[Row], wait_seconds: float
+) -> Sequence[Result]:
+    """Commit `rows` together, for callers without an event loop. Raises as `call_with_retry_within`."""
+
+    def call(connection: Any, left_seconds: float) -> Sequence[Result]:
+        try:
+            return run_statement(connection, statement, rows, milliseconds_of(left_seconds))
+        except psycopg.Error as error:
+            if (following := statement.following(error)) is None:
+                raise
+            return run_statement(connection, following, rows, milliseconds_of(left_seconds))
+
+    return call_with_retry_within(pool, call, wait_seconds)
+
+
+def run_statement(
+    connection: Any, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
+) -> Sequence[Result]:
+    """One execution on a connection, within its transaction. Raises `psycopg.Error`."""
+    ask = connection.pgconn.exec_params
+    types = [
+        known_type(name) or found_type(raise_if_failed(ask(TYPE_NUMBERS, [name.encode()]))) for name in statement.types
+    ]
+    parameters = with_element_types(statement.encode(rows, milliseconds), types)
+    oids = [oid for oid, _ in types]
+    result = ask(statement.sql, parameters, oids, [BINARY] * len(oids), BINARY)
+    if connection.pgconn.status == pq.ConnStatus.BAD:  # what died under it has no SQLSTATE to tell it by
+        raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+    return statement.decode(raise_if_failed(result))
+
+
+def jsonb(text: bytes) -> bytes:
+    """A jsonb parameter in binary: its version, then its text."""
+    return b"\x01" + text
