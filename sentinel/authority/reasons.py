@@ -15,7 +15,7 @@ ESCALATIONS: dict[str, str] = {
     "delayed_shipment": "The shipment is delayed; that is compensated, not refunded.",
     "account_mismatch": "Another account than the ordering one asks.",
     "blacklisted": "The account is on the blacklist.",
-    "refunded_before": "This order was refunded before.",
+    "refunded_before": "This order was refunded before, or another refund of it waits for a person.",
     "order_overdrawn": "More would be paid back for this order than was paid for it.",
     "order_other_currency": "The order was paid in another currency.",
     "order_paid_unknown": "What was paid for this order is not known.",

@@ -179,7 +179,7 @@ class Ledger:
 
     def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
         """id → why its permission was not taken, for those whose order stands in the way."""
-        found = self._run(sql.FIND_REFUSED, ids=list(ids)) if ids else []
+        found = self._run(sql.FIND_REFUSED, ids=list(ids), in_parts=list(IN_PARTS)) if ids else []
         return {row_id: reason for row_id, reason in found if reason is not None}
 
     def in_doubt(self, limit: int = 200) -> list[LedgerRow]:

@@ -65,6 +65,13 @@ where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and 
   and status in ('GUARDING', 'ALLOWED') and lease_until > clock_timestamp()
 """
 
+# Whether another entry of the order waits for a person who was asked about it, and this one was never asked: the person may refund
+# the order by hand, and the ledger learns of it later.
+_OTHER_WAITS_FOR_PERSON = """e.approval_id is null and exists (
+    select from refunds.ledger_entries x
+    where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
+      and x.ledger_entry_id <> e.ledger_entry_id and x.approval_id is not null and x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED'))"""
+
 # The facts of rows, from the ledger, the orders and what stands against them. What the ledger cannot know is null.
 # The earlier entry wins: an entry is a duplicate of what came before it, or of what is already being paid. Counts are
 # capped, so that one busy account or text cannot make every row expensive; the policy's thresholds are far below.
@@ -105,7 +112,8 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
     select from refunds.ledger_entries x
     where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
       and x.ledger_entry_id <> e.ledger_entry_id
-      and (x.status in ('ALLOWED', 'EXECUTED') or x.budget_part in ('handled', 'in_doubt'))) as refunded_before,
+      and (x.status in ('ALLOWED', 'EXECUTED') or x.budget_part in ('handled', 'in_doubt')))
+    or {other_waits_for_person} as refunded_before,
   case when o.order_ref is not null then jsonb_build_object(
     'order_ref', o.order_ref, 'channel', o.channel, 'source', o.source, 'account_ref', o.account_ref, 'ordered_at', o.ordered_at,
     'delivered_at', o.delivered_at, 'paid_minor', o.paid_minor, 'currency', o.currency,
@@ -120,7 +128,7 @@ left join refunds.orders o on o.tenant_id = e.tenant_id and o.channel = e.channe
 left join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref
 cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref) f
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
-""").fill(derived=LEDGER_SAYS)
+""").fill(derived=LEDGER_SAYS, other_waits_for_person=_OTHER_WAITS_FOR_PERSON)
 
 # The guard request is fixed before it is first sent, and is the same at every try. Where the start is enclosed, its id and the
 # time to act are on record before it is sent too.
@@ -137,8 +145,8 @@ returning e.ledger_entry_id, e.start_id
 # whose order another one has taken, or has no room for them (`schema/refunds/budgets.sql`). ALLOWED begins its time to act,
 # before the start is asked. What the authority is to be told of it comes into the outbox with it, or not at all.
 # What a person handled, or may have been paid elsewhere, takes its order too where that is refunded once (`in_parts`: the channels
-# where it is not), so that no permission that is asked for meanwhile gives it back again.
-APPLY_CHANGES = """
+# where it is not), so that no permission that is asked for meanwhile gives it back again. Nobody takes it while a person is asked.
+APPLY_CHANGES = SqlTemplate("""
 with room as materialized (select r.ledger_entry_id, r.fits from refunds.changes_within_budget(%(tenant_id)s, %(changes)s) r),
 taken as (
   insert into refunds.orders_taken (tenant_id, channel, source, order_ref, ledger_entry_id)
@@ -148,7 +156,7 @@ taken as (
   join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
     and e.claim_epoch = c.epoch and e.status = c.from_status
   left join room r on r.ledger_entry_id = c.ledger_entry_id
-  where c.takes_order and r.fits
+  where c.takes_order and r.fits and not ({other_waits_for_person})
     or (c.in_doubt or c.to_status = 'DENIED' and c.reason_code = 'handled_by_person')
       and e.order_ref is not null and e.channel <> all (%(in_parts)s::text[])
   order by e.order_ref, e.channel, e.source, e.created_at, e.ledger_entry_id
@@ -192,22 +200,23 @@ reports as (
   insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
   select %(tenant_id)s, report_id, ledger_entry_id, report from changed where report_id is not null)
 select ledger_entry_id, start_id from changed
-"""
+""").fill(other_waits_for_person=_OTHER_WAITS_FOR_PERSON)
 # Why a permission was not taken: the order's budget has no room for it, or another row has taken the order.
-FIND_REFUSED = """
+FIND_REFUSED = SqlTemplate("""
 select e.ledger_entry_id, case
   when b.currency <> e.currency then 'order_other_currency'
   when e.budget_part is null and b.paid_minor is null then 'order_paid_unknown'
   when b.paid_minor < b.reserved_minor + b.executed_minor + b.handled_minor + b.in_doubt_minor
     + case when e.budget_part is null then e.amount_minor else 0 end then 'order_overdrawn'
   when e.budget_part is null and b.uncounted_entries > 0 then 'order_paid_unknown'
-  when t.ledger_entry_id <> e.ledger_entry_id then 'refunded_before' end as reason
+  when t.ledger_entry_id <> e.ledger_entry_id or e.channel <> all (%(in_parts)s::text[]) and {other_waits_for_person}
+    then 'refunded_before' end as reason
 from refunds.ledger_entries e
 join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref
 left join refunds.orders_taken t
   on t.order_ref = e.order_ref and t.channel = e.channel and t.source = e.source and t.tenant_id = e.tenant_id
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
-"""
+""").fill(other_waits_for_person=_OTHER_WAITS_FOR_PERSON)
 
 # Rows that ended in doubt; at a time no more than one look can ask about, and each time another page of them, drawn by lot: what
 # nobody resolves keeps no other from being asked about, in whatever process. Not while a success of the row is still to be told:

@@ -109,6 +109,66 @@ def test_what_has_ended_as_handled_or_in_doubt_is_known_before_anybody_is_asked(
     assert shop.cards() == 1, "the second row's customer is not asked"
 
 
+def test_while_a_person_is_asked_about_a_refund_no_other_of_its_order_is_permitted(shop: Shop) -> None:
+    shop.enter(FEE, "first", value=90)
+    shop.flag("first", FEE, "open_complaint")
+    shop.run()
+    assert shop.stands("first") == ("APPROVAL_REQUIRED", "operator", Escalation.OPEN_COMPLAINT)
+    close_flags(shop)
+    another(shop, "second", of="first")
+    shop.run()
+    assert shop.stands("second") == ("APPROVAL_REQUIRED", "operator", Escalation.REFUNDED_BEFORE)
+    assert shop.cards() == 0, "no customer is asked"
+
+
+def test_what_the_person_approves_is_paid_although_another_waits(shop: Shop, authority: FakeAuthority) -> None:
+    shop.enter(FEE, "first", value=90)
+    shop.flag("first", FEE, "open_complaint")
+    shop.run()
+    close_flags(shop)
+    another(shop, "second", of="first")
+    shop.run()
+    authority.approve("refund:first")
+    shop.fixtures.make_due()
+    shop.run()
+    shop.answer("first")
+    shop.run()
+    assert (shop.stands("first")[0], shop.stands("second")[0]) == ("EXECUTED", "APPROVAL_REQUIRED")
+
+
+def test_a_permission_that_is_asked_for_while_a_person_is_asked_is_not_taken(
+    shop: Shop, authority: FakeAuthority
+) -> None:
+    shop.enter(FEE, "second", value=80)
+    shop.run()
+    shop.answer("second")
+
+    def asked_meanwhile(exchange: Exchange) -> bool:
+        if exchange.path.endswith("action/guard") and (exchange.body or {})["idempotency_key"] == "refund:second":
+            authority.misbehave = lambda exchange: False
+            another(shop, "first", of="second")
+            shop.flag("second", FEE, "open_complaint")
+            shop.run()
+            assert shop.stands("first")[0::2] == ("APPROVAL_REQUIRED", Escalation.OPEN_COMPLAINT)
+            close_flags(shop)
+        return False
+
+    authority.misbehave = asked_meanwhile
+    shop.run()
+    assert shop.stands("second")[0::2] == ("APPROVAL_REQUIRED", Escalation.REFUNDED_BEFORE)
+    assert shop.nothing_paid()
+
+
+def another(shop: Shop, name: str, *, of: str) -> None:
+    """Another refund of the order of a row."""
+    shop.enter(FEE, name, value=70, order_ref=f"ord_{of}", account_ref=f"acct_{of}", has_order=False)
+
+
+def close_flags(shop: Shop) -> None:
+    """Let nothing stand against an order any more."""
+    shop.fixtures.admin.execute("update refunds.order_flags set closed_at = clock_timestamp()")
+
+
 def ended(shop: Shop, name: str, end: str) -> None:
     """End a waiting row as the authority's answer would: a person handled it, or it was started elsewhere."""
     shop.fixtures.admin.execute(
