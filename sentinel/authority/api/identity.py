@@ -1,17 +1,23 @@
-"""Who calls: a key in a header → a `Caller`. Keys are remembered for under a second, so a revoked one dies within it."""
+"""Who calls: a key in a header → a `Caller`. Keys are remembered for under a second, so a revoked one dies within it.
+
+Whoever makes up well-formed keys costs a look-up each. Those of keys that were never accepted are few at a time and have threads
+of their own, and what is remembered of them takes no accepted key's place: nobody who has a key waits for them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from sentinel.authority.engine import Caller
 from sentinel.authority.keys import KeyUses, find_key, looks_like_key, secret_hash
 from sentinel.authority.metrics import RATE_LIMITED
-from sentinel.core.errors import Forbidden, RateLimited, SentinelError, Unauthenticated
+from sentinel.core.errors import EngineUnavailable, Forbidden, RateLimited, SentinelError, Unauthenticated
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import Pool
 
@@ -21,6 +27,11 @@ KEY_HASH = "sentinel.key_hash"
 _REMEMBER_SECONDS = 0.8
 _REFRESH_SECONDS = 0.4
 _REMEMBER_MOST = 10_000
+_NEW_AT_ONCE = 2
+"""Look-ups of keys that were not accepted before, at a time in a process."""
+_NEW_WAITING = 64
+_NEW_PATIENCE_SECONDS = 1.0
+_NEW_REFUSED = "Too many keys that were not seen before are being looked up."
 
 
 class Identity:
@@ -34,8 +45,12 @@ class Identity:
         self._limit = limit
         self._uses = uses or KeyUses()
         self._clock = clock
-        self._known: dict[bytes, tuple[float, Caller | None]] = {}
+        self._known: dict[bytes, tuple[float, Caller]] = {}
+        self._unknown: dict[bytes, float] = {}
         self._refreshing: set[bytes] = set()
+        self._new = threading.BoundedSemaphore(_NEW_AT_ONCE)
+        self._new_threads = ThreadPoolExecutor(_NEW_AT_ONCE, thread_name_prefix="new keys")
+        self._new_waiting = 0
 
     def caller(self, scope: str | None, environ: dict[str, Any]) -> Caller:
         """A request's caller; None asks for no scope. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
@@ -51,8 +66,12 @@ class Identity:
         presented = _presented_key(environ)
         hashed = secret_hash(presented) if presented is not None else b""
         known = self._known.get(hashed)
-        age = _REMEMBER_SECONDS if known is None else self._clock() - known[0]
-        if known is None or age >= _REMEMBER_SECONDS:
+        if known is None:
+            if self._is_unknown(hashed):
+                raise Unauthenticated
+            return None
+        age = self._clock() - known[0]
+        if age >= _REMEMBER_SECONDS:
             return None
         if age >= _REFRESH_SECONDS and hashed not in self._refreshing:
             self._refreshing.add(hashed)
@@ -70,24 +89,15 @@ class Identity:
     async def caller_async(self, scope: str, environ: dict[str, Any]) -> Caller:
         """`caller` on an event loop: the database is asked in a thread."""
         hashed = _hashed(environ)
-        known = self._known.get(hashed)
-        if known is None or self._clock() - known[0] >= _REMEMBER_SECONDS:
-            found = await asyncio.get_running_loop().run_in_executor(None, self._find, hashed)
-        else:
-            found = known[1]
-        return self._accepted(scope, environ, hashed, found)
+        return self._accepted(scope, environ, hashed, await self._find_async(hashed))
 
     async def is_usable(self, environ: dict[str, Any], scope: str) -> bool:
         """Whether the key of a request that was accepted before is still good, as known within the last second."""
         hashed = environ[KEY_HASH]
-        known = self._known.get(hashed)
-        if known is None or self._clock() - known[0] >= _REMEMBER_SECONDS:
-            try:
-                caller = await asyncio.get_running_loop().run_in_executor(None, self._find, hashed)
-            except SentinelError:
-                return True  # nobody can say while the database is away, and nothing comes from it either
-        else:
-            caller = known[1]
+        try:
+            caller = await self._find_async(hashed)
+        except SentinelError:
+            return True  # nobody can say while the database is away, and nothing comes from it either
         return caller is not None and scope in caller.scopes
 
     def _accepted(self, scope: str | None, environ: dict[str, Any], hashed: bytes, caller: Caller | None) -> Caller:
@@ -109,27 +119,62 @@ class Identity:
             RATE_LIMITED.inc()
             raise
 
-    def _find(self, hashed: bytes) -> Caller | None:
+    async def _find_async(self, hashed: bytes) -> Caller | None:
         known = self._known.get(hashed)
         if known is not None and self._clock() - known[0] < _REMEMBER_SECONDS:
             return known[1]
-        return self._find_anew(hashed)
+        if known is not None:
+            return await self._in_thread(None, hashed)
+        if self._is_unknown(hashed):
+            return None
+        if self._new_waiting >= _NEW_WAITING:
+            raise EngineUnavailable(_NEW_REFUSED)
+        self._new_waiting += 1
+        try:
+            return await self._in_thread(self._new_threads, hashed)
+        finally:
+            self._new_waiting -= 1
+
+    async def _in_thread(self, threads: Executor | None, hashed: bytes) -> Caller | None:
+        return await asyncio.get_running_loop().run_in_executor(threads, self._find, hashed)
+
+    def _find(self, hashed: bytes) -> Caller | None:
+        known = self._known.get(hashed)
+        if known is not None:
+            return known[1] if self._clock() - known[0] < _REMEMBER_SECONDS else self._find_anew(hashed)
+        if self._is_unknown(hashed):
+            return None
+        if not self._new.acquire(timeout=_NEW_PATIENCE_SECONDS):
+            raise EngineUnavailable(_NEW_REFUSED)
+        try:
+            return self._find_anew(hashed)
+        finally:
+            self._new.release()
+
+    def _is_unknown(self, hashed: bytes) -> bool:
+        """Whether the key was looked up lately and is none."""
+        at = self._unknown.get(hashed)
+        return at is not None and self._clock() - at < _REMEMBER_SECONDS
 
     def _find_anew(self, hashed: bytes) -> Caller | None:
         now = self._clock()
         row = find_key(self._pool, hashed)
-        caller = None
-        if row is not None and row.usable:
-            caller = Caller(
-                row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
-            )
-            self._uses.note(row.tenant_id, row.key_id)
-            before = self._known.get(hashed)
-            if before is not None and before[1] == caller:
-                caller = before[1]  # what is kept by caller stays known
-        if len(self._known) >= _REMEMBER_MOST:
-            self._known.clear()
         # Remembered from before the question was asked: the age of an answer never exceeds the promise.
+        if row is None or not row.usable:
+            if len(self._unknown) >= _REMEMBER_MOST:
+                self._unknown.clear()
+            self._unknown[hashed] = now
+            self._known.pop(hashed, None)
+            return None
+        caller = Caller(
+            row.tenant_id, row.key_id, row.principal_id, row.agent_id, frozenset(row.scopes), row.owner_operator_id
+        )
+        self._uses.note(row.tenant_id, row.key_id)
+        before = self._known.get(hashed)
+        if before is not None and before[1] == caller:
+            caller = before[1]  # what is kept by caller stays known
+        elif len(self._known) >= _REMEMBER_MOST:
+            self._known.clear()
         self._known[hashed] = (now, caller)
         return caller
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
+import pytest
+
+from sentinel.authority.api import identity as keys_in_memory
 from sentinel.authority.api.identity import Identity
-from sentinel.core.errors import Unauthenticated
+from sentinel.authority.keys import LIVE, find_key, make_secret, secret_hash
+from sentinel.core.errors import EngineUnavailable, SentinelError, Unauthenticated
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from tests.support.fixtures import Fixtures
 from tests.support.harness import on_a_loop
@@ -92,3 +97,75 @@ def test_while_the_database_is_away_a_key_is_soon_unknown_and_not_refused(fixtur
         assert made.remembered_caller("guard", dict(environ)) is None
 
     on_a_loop(use())
+
+
+def made_up() -> dict[str, Any]:
+    """The headers of somebody whose key is well formed and none."""
+    return {"HTTP_X_API_KEY": make_secret(LIVE)}
+
+
+async def refusal(made: Counted, environ: dict[str, Any]) -> str:
+    """The code that the key is refused with; "" where it is accepted."""
+    try:
+        await made.caller_async("guard", environ)
+    except SentinelError as error:
+        return error.code
+    return ""
+
+
+def test_made_up_keys_take_no_accepted_key_s_place(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_in_memory, "_REMEMBER_MOST", 5)
+
+    async def use() -> None:
+        made, environ = identity(fixtures, Clock()), {"HTTP_X_API_KEY": fixtures.key}
+        caller = await made.caller_async("guard", dict(environ))
+        for _ in range(20):
+            assert await refusal(made, made_up()) == Unauthenticated.code
+        assert made.remembered_caller("guard", dict(environ)) == caller
+        assert len(made._unknown) <= 5
+
+    on_a_loop(use())
+
+
+def test_nobody_with_a_key_waits_for_who_makes_keys_up(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, honest = threading.Event(), secret_hash(fixtures.key)
+
+    def slow(pool: Any, hashed: bytes) -> Any:
+        if hashed != honest:
+            go_on.wait(30)
+        return find_key(pool, hashed)
+
+    monkeypatch.setattr(keys_in_memory, "find_key", slow)
+
+    async def use() -> None:
+        clock = Clock()
+        made, environ = identity(fixtures, clock), {"HTTP_X_API_KEY": fixtures.key}
+        caller = await made.caller_async("guard", dict(environ))
+        flood = [asyncio.ensure_future(refusal(made, made_up())) for _ in range(200)]
+        await asyncio.sleep(0.05)
+        clock.now += 0.9
+        assert await asyncio.wait_for(made.caller_async("guard", dict(environ)), 5) == caller
+        at_once = asyncio.to_thread(made.caller, "guard", dict(environ))
+        assert await asyncio.wait_for(at_once, 5) == caller
+        assert await asyncio.wait_for(refusal(made, made_up()), 5) == EngineUnavailable.code
+        go_on.set()
+        refused = await asyncio.gather(*flood)
+        assert refused.count(EngineUnavailable.code) == 200 - 64
+        assert refused.count(Unauthenticated.code) == 64
+        assert await refusal(made, made_up()) == Unauthenticated.code, "one that comes later is looked up again"
+
+    try:
+        on_a_loop(use())
+    finally:
+        go_on.set()
+
+
+def test_a_made_up_key_in_a_thread_waits_for_a_second_at_most(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys_in_memory, "_NEW_PATIENCE_SECONDS", 0.05)
+    made = identity(fixtures, Clock())
+    with made._new, made._new, pytest.raises(EngineUnavailable):
+        made.caller("guard", made_up())
+    with pytest.raises(Unauthenticated):
+        made.caller("guard", made_up())
