@@ -86,22 +86,29 @@ update sentinel.event_endpoints set attempts = attempts + 1, first_failed_at = c
   last_error = %(error)s, next_attempt_at = clock_timestamp() + make_interval(secs => %(pause_seconds)s), lease_until = clock_timestamp()
 where {mine}
 """).fill(mine=_MINE)
-# The time allowed is over, since it happened and since the receiver takes nothing: the cursor goes past the event, which stays as a dead
-# letter. Of two feeds the receiver may have refused only the other's event for that long. What was dead before stays as it was.
+# The time allowed is over since the receiver takes nothing, and since these events happened: the cursor goes past them, who stay as dead
+# letters, and the younger ones behind them are tried again. Of two feeds the receiver may have refused only the other's event for that
+# long. What was dead before stays as it was. Changes nothing while nothing is so old.
 GIVE_UP = SqlTemplate("""
 with failed as (
-  select attempts + 1 as attempts from sentinel.event_endpoints
-  where {mine} and greatest(first_failed_at, %(occurred_at)s::timestamptz) <= clock_timestamp() - make_interval(secs => %(give_up_seconds)s)
+  select attempts + 1 as attempts, clock_timestamp() - make_interval(secs => %(give_up_seconds)s) as until from sentinel.event_endpoints
+  where {mine} and first_failed_at <= clock_timestamp() - make_interval(secs => %(give_up_seconds)s)
   for no key update
+), portion as materialized (
+  select l.event_id, l.position, f.attempts, bool_and(l.occurred_at <= f.until) over (order by l.position) as is_old
+  from failed f, unnest(%(event_ids)s::uuid[], %(positions)s::bigint[], %(occurred_ats)s::timestamptz[]) as l (event_id, position, occurred_at)
 ), letters as (
   insert into sentinel.dead_letters (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error)
-  select %(tenant_id)s, %(endpoint_id)s, l.event_id, %(feed_tenant_id)s, l.position, f.attempts, %(error)s
-  from failed f, unnest(%(event_ids)s::uuid[], %(positions)s::bigint[]) as l (event_id, position)
+  select %(tenant_id)s, %(endpoint_id)s, p.event_id, %(feed_tenant_id)s, p.position, p.attempts, %(error)s
+  from portion p where p.is_old
   on conflict do nothing)
-update sentinel.event_endpoints set position = %(position)s, global_position = %(global_position)s, attempts = 0, first_failed_at = null,
+update sentinel.event_endpoints e set
+  position = case when %(feed_tenant_id)s = {nil} then e.position else d.given_up_to end,
+  global_position = case when %(feed_tenant_id)s = {nil} then d.given_up_to else e.global_position end, attempts = 0, first_failed_at = null,
   last_error = %(error)s, next_attempt_at = clock_timestamp() + make_interval(secs => %(pause_seconds)s), lease_until = clock_timestamp()
-where {mine} and exists (select from failed)
-""").fill(mine=_MINE)
+from (select max(p.position) as given_up_to from portion p where p.is_old) as d
+where {mine} and d.given_up_to is not null
+""").fill(mine=_MINE, nil=f"'{GLOBAL}'")
 RELEASE = "update sentinel.event_endpoints set lease_until = clock_timestamp() where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s"
 GONE = """
 update sentinel.event_endpoints set disabled_at = clock_timestamp(), disabled_reason = 'gone', last_error = 'http_410', lease_until = clock_timestamp()
@@ -202,15 +209,15 @@ class Deliveries:
         return replace(claim, attempts=attempts, position=place["position"], global_position=place["global_position"])
 
     def fail(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str, spread: float) -> bool:
-        """These events were not taken: try again after a pause, or, after the time allowed, make them dead letters.
+        """These events were not taken: try again after a pause, or, after the time allowed, make the old ones dead letters.
 
-        Whether they are dead letters. The claim is given back.
+        Whether any are dead letters now. The claim is given back.
         """
         fields = {
-            **_mine(claim), **_place(claim, feed, events[-1].position), "error": error[:200],
+            **_mine(claim), "error": error[:200],
             "pause_seconds": pause_seconds(claim.attempts, spread), "give_up_seconds": self._give_up_seconds,
             "feed_tenant_id": feed, "event_ids": [one.event_id for one in events], "positions": [one.position for one in events],
-            "occurred_at": events[0].occurred_at,
+            "occurred_ats": [one.occurred_at for one in events],
         }  # fmt: skip
         if changed(self._pool, GIVE_UP, fields):
             return True

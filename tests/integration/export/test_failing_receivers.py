@@ -195,6 +195,19 @@ def test_only_time_makes_a_dead_letter(export: Export) -> None:
     )
 
 
+def test_an_event_that_waited_long_is_tried_again_like_any_other(export: Export) -> None:
+    """A webhook that was disabled over a weekend goes on with old events: one bad answer loses none of them."""
+    made = str(export.fixtures.guard()["decision_event_id"])
+    export.let_hours_pass(60)
+    export.receiver.faults[:] = [answers(503)]
+    export.send()
+    assert list_dead_letters(export.fixtures.console_pool, export.fixtures.tenant_id) == []
+    assert export.row("attempts, last_error") == (1, "http_503")
+    export.due_now()
+    export.send()
+    assert export.receiver.ids == [made]
+
+
 def test_a_sender_that_comes_too_late_moves_nothing(export: Export) -> None:
     deliveries = Deliveries(export.pool, ["webhook"], lease_seconds=5, give_up_seconds=0)
     export.fixtures.guard()

@@ -276,6 +276,26 @@ def test_a_batch_that_is_not_taken_is_sent_again_whole_and_given_up_event_by_eve
     assert [event_id for (event_id,) in rows] == made
 
 
+def test_of_a_batch_that_is_not_taken_only_the_old_decisions_are_given_up(
+    export: Export, server: ScriptedServer
+) -> None:
+    sender = sender_with(export, decision_log_url=f"{server.url}/logs")
+    old = export.fixtures.guard()["decision_event_id"]
+    server.script = answers(503)
+    send(export, sender)
+    export.let_hours_pass(24)
+    young = export.fixtures.guard()["decision_event_id"]
+    export.due_now()
+    send(export, sender)
+    rows = export.fixtures.admin.execute("select event_id::text from sentinel.dead_letters").fetchall()
+    assert [event_id for (event_id,) in rows] == [old]
+    server.script = answers(200)
+    export.due_now()
+    send(export, sender)
+    (entry,) = json.loads(gzip.decompress(server.asked[-1].body))
+    assert entry["decision_id"] == young
+
+
 def test_faults_of_the_settings_are_told_at_once_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "SENTINEL_DATABASE_URL": "postgresql://x", "SENTINEL_EXPORT_SECRETS": "short", "SENTINEL_EXPORT_MAIL_TO": "a, b",
