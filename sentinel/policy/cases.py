@@ -152,9 +152,12 @@ def _usage(source: Source, table: Table, request: Mapping[str, Any]) -> dict[str
     """What is used of each limit, in minor units of the request's currency. Raises `PolicyError`."""
     params = request.get("params")
     amount = params.get("amount") if isinstance(params, dict) else None
-    if not isinstance(amount, dict) or "amount_minor" not in amount:
+    if not table.entries:
+        return {}
+    currency = amount.get("currency") if isinstance(amount, dict) and "amount_minor" in amount else None
+    if not isinstance(currency, str):
         raise source.error(table.place, "usage: the request has no amount, so no limit is asked")
-    return {name: _used(source, name, node, amount["currency"]) for name, node in table.entries.items()}
+    return {name: _used(source, name, node, currency) for name, node in table.entries.items()}
 
 
 def _used(source: Source, name: str, node: Node, currency: str) -> int:

@@ -148,10 +148,17 @@ def test_usage_that_is_no_amount_is_refused_with_its_line_and_case(used: str, tm
     assert [fault.line for fault in check_folder(folder) if isinstance(fault, PolicyError)] == [8]
 
 
-def test_usage_without_an_amount_in_the_request_is_refused(tmp_path: Path) -> None:
-    folder = _cases(tmp_path, USING.replace('amount: {value: "5.00", currency: USD}, ', ""))
+@pytest.mark.parametrize("amount", ["", "amount: {amount_minor: 100}, ", "amount: {amount_minor: 100, currency: 1}, "])
+def test_usage_without_an_amount_in_the_request_is_refused(amount: str, tmp_path: Path) -> None:
+    folder = _cases(tmp_path, USING.replace('amount: {value: "5.00", currency: USD}, ', amount))
     with pytest.raises(PolicyError, match="usage: the request has no amount"):
         run_cases(folder)
+
+
+def test_no_usage_wants_no_amount(tmp_path: Path) -> None:
+    text = USING.replace('amount: {value: "5.00", currency: USD}, ', "").replace('{account_day: "15.01"}', "{}")
+    [result] = run_cases(_cases(tmp_path, text)).results
+    assert "usage" not in result.problem
 
 
 def test_a_wrong_case_says_which_rule_or_breaker_decided(tmp_path: Path) -> None:
