@@ -101,11 +101,15 @@ class AsyncTransport:
     async def _connect(self) -> _Link:
         endpoint = self._endpoint
         try:
-            return await asyncio.open_connection(
+            link = await asyncio.open_connection(
                 endpoint.host, endpoint.port, ssl=endpoint.tls, server_hostname=endpoint.host if endpoint.tls else None
             )
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
+        if self._closed:  # while this connection was made
+            _abort(link)
+            raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
+        return link
 
 
 _transports: WeakSet[AsyncTransport] = WeakSet()

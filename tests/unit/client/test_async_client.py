@@ -245,6 +245,32 @@ def test_a_closed_client_asks_nothing_more(authority: FakeAuthority) -> None:
     assert closed.value.kind is NoAnswerKind.CLOSED and authority.calls == []
 
 
+def test_a_call_that_connects_while_the_client_is_closed_is_not_sent(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use() -> None:
+        connected, go_on = asyncio.Event(), asyncio.Event()
+        real = asyncio.open_connection
+
+        async def slow(*args: Any, **options: Any) -> Any:
+            link = await real(*args, **options)
+            connected.set()
+            await go_on.wait()
+            return link
+
+        monkeypatch.setattr(asyncio, "open_connection", slow)
+        client = AsyncClient(authority.url, "key", agent_id="a")
+        call = asyncio.ensure_future(client.heartbeat())
+        await connected.wait()
+        await client.close()
+        go_on.set()
+        await call
+
+    with pytest.raises(Unreachable) as closed:
+        on_a_loop(use())
+    assert closed.value.kind is NoAnswerKind.CLOSED and authority.calls == []
+
+
 def test_the_block_is_entered_only_with_a_started_permit_and_its_outcome_is_reported(authority: FakeAuthority) -> None:
     async def use(client: AsyncClient) -> None:
         async with guarded(client, "refund.create", params=params(1), idempotency_key="a") as answer:
