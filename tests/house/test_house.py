@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import subprocess
@@ -187,3 +188,17 @@ def test_what_shares_a_dear_fixture_runs_in_one_process(shared: str, request: py
         assert request.node.nodeid.endswith(f"@{group.args[0]}"), (
             "xdist does not know the group (with pytest 9.2 it forgets them): every process makes every shared fixture"
         )
+
+
+def test_each_guarantee_is_told_once_and_names_tests_that_are_there() -> None:
+    lines = (REPO / "tests" / "GUARANTEES.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ") and not line.startswith("| Id ")]
+    assert rows and {len(row) for row in rows} == {5}
+    claims = sorted(row[1] for row in rows)
+    twice = [one for one, other in itertools.pairwise(claims) if other.startswith(one)]
+    assert twice == [], "keep the newer line of the two"
+    for *_, paths in rows:
+        first, *others = re.findall(r"`([^`]+\.py)`", paths)
+        folder = (REPO / first).parent
+        gone = [name for name in (first, *others) if not ((REPO / name).exists() or (folder / name).exists())]
+        assert gone == [], "name the file that the test is in now"
