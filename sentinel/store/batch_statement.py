@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import psycopg
-from psycopg import adapters, pq
+from psycopg import adapters, generators, pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
@@ -141,16 +141,21 @@ def run_statement(
     connection: Any, statement: BatchStatement[Row, Result], rows: Sequence[Row], milliseconds: int
 ) -> Sequence[Result]:
     """One execution on a connection, within its transaction. Raises `psycopg.Error`."""
-    ask = connection.pgconn.exec_params
     types = [
-        known_type(name) or found_type(raise_if_failed(ask(TYPE_NUMBERS, [name.encode()]))) for name in statement.types
+        known_type(name) or found_type(_answered(connection, TYPE_NUMBERS, [name.encode()])) for name in statement.types
     ]
     parameters = with_element_types(statement.encode(rows, milliseconds), types)
     oids = [oid for oid, _ in types]
-    result = ask(statement.sql, parameters, oids, [BINARY] * len(oids), BINARY)
+    return statement.decode(_answered(connection, statement.sql, parameters, oids, [BINARY] * len(oids), BINARY))
+
+
+def _answered(connection: Any, *asked: Any) -> pq.abc.PGresult:
+    """The answer to a statement with its parameters. The connection waits, so that what it says of silence holds here too."""
+    connection.pgconn.send_query_params(*asked)
+    result: pq.abc.PGresult = connection.wait(generators.execute(connection.pgconn))[-1]
     if connection.pgconn.status == pq.ConnStatus.BAD:  # what died under it has no SQLSTATE to tell it by
         raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
-    return statement.decode(raise_if_failed(result))
+    return raise_if_failed(result)
 
 
 def jsonb(text: bytes) -> bytes:

@@ -185,6 +185,27 @@ def test_a_silent_server_is_given_up_within_the_deadline_and_the_loop_goes_on(
         on(use, url=proxy.url(fixtures.url))
 
 
+def test_a_batch_without_a_loop_gives_a_silent_server_up_too(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readiness tries a decision in a thread: one that waited for ever would keep every route in threads."""
+    monkeypatch.setattr(database, "SILENCE_SECONDS", 0.5)
+    with proxied(fixtures.url) as proxy:
+        pool = Pool(with_role(proxy.url(fixtures.url), AUTHORITY), size=1)
+        try:
+            assert commit_rows(pool, DOUBLED, [1], 1.0) == [2]
+            proxy.black_hole.set()
+            began = time.monotonic()
+            with pytest.raises(DatabaseUnreachable):
+                commit_rows(pool, DOUBLED, [2], 1.0)
+            assert in_time(time.monotonic() - began, 3)
+            proxy.black_hole.clear()
+            assert commit_rows(pool, DOUBLED, [3], 1.0) == [6]
+        finally:
+            proxy.black_hole.clear()
+            pool.close()
+
+
 def test_a_server_that_falls_silent_after_the_login_is_given_up_within_the_deadline(
     fixtures: Fixtures, on: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
