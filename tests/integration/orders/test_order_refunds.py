@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ import pytest
 from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import SentinelError
 from tests import mutants
+from tests.support.fixtures import Fixtures
 from tests.support.harness import actor
 from tests.support.ledger_fixtures import worker_process
-from tests.support.order_fixtures import OrderFixtures, order_body
+from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
 
 
 def say(orders: OrderFixtures, order_id: str, word: str, *, source: str = "demo", who: Any = None) -> str:
@@ -133,6 +136,64 @@ def test_an_order_may_have_any_id_and_its_refund_is_no_second_try_of_anothers(or
         "o-1:try2": "REFUND_REFUSED",
     }
     assert len(rows(orders)) == 3 and orders.fixtures.broken_invariants() == []
+
+
+ACCOUNTS = """
+select l.account_ref, o.account_ref from refunds.ledger_entries l
+join refunds.orders o using (tenant_id, channel, source, order_ref) where l.escalation = 'analyst_refund'
+"""
+
+
+def test_refunds_of_a_customer_do_not_count_against_whoever_has_the_same_id_at_another_source(
+    fixtures: Fixtures, authority_url: str
+) -> None:
+    secrets = {"ORDERS_DEMO_SECRET": SECRET, "SHOP_WEBHOOK_SECRET": "only-for-tests-shop-secret-0123456789"}
+    orders = make_intake(fixtures, authority_url, secrets=secrets)
+    for number in range(5):
+        orders.deliver(order_body(f"o-{number}", "medium", account_ref="1001"))
+        assert say(orders, f"o-{number}", "refund") == "refund"
+    body = order_body("o-other", "medium", account_ref="1001")
+    digest = hmac.new(secrets["SHOP_WEBHOOK_SECRET"].encode(), body, hashlib.sha256).hexdigest()
+    headers = {"X-Shop-Hmac-Sha256": digest, "Content-Type": "application/json"}
+    assert orders.deliver(body, headers=headers, source="shop").status_code == 202
+    assert say(orders, "o-other", "refund", source="shop") == "refund"
+    work(orders, 2)
+    assert rows(orders)[-1] == ("order:shop:o-other", "EXECUTED", "analyst_refund")
+    assert sorted(set(orders.all(ACCOUNTS))) == [("demo:1001",) * 2, ("shop:1001",) * 2]
+    assert fixtures.broken_invariants() == []
+    orders.close()
+
+
+TOLD = """insert into refunds.orders (tenant_id, source, order_ref, account_ref, ordered_at, paid_minor, currency)
+  values (%s, 'demo', 'o-1', %s, clock_timestamp(), 4250, 'USD')"""
+ENTERED = """insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, source, order_ref, account_ref)
+  values (%s, 'lge-1', 'rf-1', 100, 'USD', 'demo', 'o-1', %s)"""
+
+
+@pytest.mark.parametrize("known", [TOLD, ENTERED], ids=["the order's fact", "a row of the order"])
+@pytest.mark.parametrize(
+    ("account", "filed"),
+    [("1001", "1001"), ("demo:1001", "demo:1001"), (None, "demo:1001"), ("somebody_else", "demo:1001")],
+)
+def test_the_account_of_a_filed_refund_is_what_the_ledger_calls_the_customer_already(
+    orders: OrderFixtures, known: str, account: str | None, filed: str
+) -> None:
+    """Called in two ways the customer would be somebody else, for whom a person is asked. Whoever is called neither is somebody else."""
+    orders.deliver(order_body("o-1", "medium", account_ref="1001"))
+    orders.fixtures.admin.execute(known.encode(), [orders.fixtures.tenant_id, account])
+    assert say(orders, "o-1", "refund") == "refund"
+    of_order = account if known == TOLD else filed
+    assert orders.all(ACCOUNTS) == [(filed, of_order)]
+
+
+@pytest.mark.parametrize(("length", "filed"), [(123, 128), (124, 41), (200, 41)])
+def test_an_account_that_the_ledgers_names_cannot_hold_goes_in_as_its_hash(
+    orders: OrderFixtures, length: int, filed: int
+) -> None:
+    orders.deliver(order_body("o-1", "medium", account_ref="1" * length))
+    assert say(orders, "o-1", "refund") == "refund"
+    (accounts,) = orders.all(ACCOUNTS)
+    assert accounts[0] == accounts[1] and (accounts[0][:5], len(accounts[0])) == ("demo:", filed)
 
 
 UNSEEN = """

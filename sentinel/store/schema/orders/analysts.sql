@@ -48,6 +48,13 @@ create or replace function orders.refund_name(source text, order_id text) return
   from (select 'order:' || source || ':' || order_id as named) n
 $$;
 
+-- What an order's customer is called in the ledger, whose accounts are the channel's: the source stands in front, because two may call
+-- their customers alike; one that the ledger's names cannot hold goes in as its hash.
+create or replace function orders.account_name(source text, account_ref text) returns text language sql immutable parallel safe as $$
+  select case when length(named) <= 128 then named else source || ':md5-' || md5(account_ref) end
+  from (select source || ':' || account_ref as named) n
+$$;
+
 -- When an order was placed: as it says, and no later than it came. A kept time that no program can read, or that is none to
 -- this database, is of an order as old as can be: it is past every deadline, and comes back to a person.
 create or replace function orders.placed_at(r orders.reviews) returns timestamptz language plpgsql stable as $$
@@ -61,20 +68,28 @@ end $$;
 
 -- The refund as a new row of the ledger, which asks for the person who filed it, and the order as a fact where it is none yet.
 -- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again. No part of an order's id
--- begins with a dot, so a try's name is no other order's.
+-- begins with a dot, so a try's name is no other order's. A customer whom the order's fact, or without its word a row of the order,
+-- calls as the source does stays that account.
 create or replace function orders.file_refund(r orders.reviews, operator uuid, why text, how text) returns text language plpgsql as $$
 declare
+  account text := case when r.account_ref = coalesce(
+      (select o.account_ref from refunds.orders o
+       where o.tenant_id = r.tenant_id and o.channel = 'retail' and o.source = r.source and o.order_ref = r.order_id),
+      (select e.account_ref from refunds.ledger_entries e
+       where e.tenant_id = r.tenant_id and e.channel = 'retail' and e.source = r.source and e.order_ref = r.order_id
+         and e.account_ref = r.account_ref limit 1)) then r.account_ref
+    else orders.account_name(r.source, r.account_ref) end;
   refund text := orders.refund_name(r.source, r.order_id);
   tries integer := 1 + (select count(*) from orders.refunds f where f.tenant_id = r.tenant_id and f.review_id = r.review_id);
   named text := case when tries = 1 then refund when length(refund) <= 109 then refund || '/.try' || tries
     else 'order:' || r.source || ':md5-' || md5(r.order_id) || '/.try' || tries end;
 begin
   insert into refunds.orders (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency)
-  values (r.tenant_id, 'retail', r.source, r.order_id, r.account_ref,
+  values (r.tenant_id, 'retail', r.source, r.order_id, account,
           orders.placed_at(r), r.amount_minor, r.currency) on conflict do nothing;
   insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, action, amount_minor, currency, channel, scenario,
     account_ref, source, order_ref, escalation)
-  values (r.tenant_id, named, refund, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', r.account_ref, r.source,
+  values (r.tenant_id, named, refund, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', account, r.source,
     r.order_id, 'analyst_refund');
   insert into orders.refunds (tenant_id, review_id, attempt, ledger_entry_id, filed_by, reason, via)
   values (r.tenant_id, r.review_id, tries, named, operator, why, how);
