@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -21,6 +21,7 @@ from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES, body_bytes, read_object
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, address_of, network_of
+from sentinel.store.ids import random_bytes
 from worker.orders import metrics
 from worker.orders.processor import OrderProcessor, OrderSets
 from worker.orders.sources import OrderSource, SourcesFile, Unverified
@@ -41,6 +42,12 @@ class DeliveryLimits:
     of_networks: SharedRateLimit
     of_sources: SharedRateLimit
     """Each source says its own rate."""
+    salt: bytes = field(default_factory=lambda: random_bytes(16), repr=False)
+    """Whose counts lie beside whose cannot be reckoned from addresses without it. Like the counts it is made before the processes."""
+
+    def key(self, kind: str, who: str) -> bytes:
+        """What a limit counts by."""
+        return _limit_key(self.salt, kind, who)
 
 
 class Intake(QuickHandler):
@@ -111,7 +118,7 @@ class Intake(QuickHandler):
         return source
 
     def _take(self, kind: str, who: str, source: OrderSource | None = None) -> None:
-        key = _limit_key(kind, who)
+        key = self._limits.key(kind, who)
         try:
             if source is None:
                 self._limits.of_networks.take(key)
@@ -132,8 +139,8 @@ def _faults_said(source: OrderSource, error: InvalidInput) -> dict[str, str]:
 
 
 @lru_cache(maxsize=1024)
-def _limit_key(kind: str, who: str) -> bytes:
-    return hashlib.sha256(f"{kind}:{who}".encode()).digest()
+def _limit_key(salt: bytes, kind: str, who: str) -> bytes:
+    return hashlib.sha256(salt + f"{kind}:{who}".encode()).digest()
 
 
 def source_of(path: str) -> str | None:

@@ -34,9 +34,10 @@ class SharedRateLimit:
         self._locks = [processes.Lock() for _ in range(_STRIPES)]
 
     def take(self, key: bytes, cost: int = 1, *, per_second: int | None = None, burst: int | None = None) -> None:
-        """Count `cost` requests of `key` (at least 10 random bytes). Raises `RateLimited` with the seconds to wait.
+        """Count `cost` requests of `key`. Raises `RateLimited` with the seconds to wait.
 
-        A key with a rate of its own says it every time.
+        `key` is at least 10 random bytes that nobody else can reckon: a hash of a secret, or of a salt and what is public. It says where
+        the key is counted, and whoever fills the places around another's has it refused. A key with a rate of its own says it every time.
         """
         interval = 1.0 / per_second if per_second else self._interval
         tolerance = (burst - 1) * interval if burst else self._tolerance

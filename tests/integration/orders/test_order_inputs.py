@@ -25,6 +25,7 @@ from worker.orders.app import create_app
 from worker.orders.intake import DeliveryLimits, Intake, _limit_key
 
 PATH, HEALTH = "/webhooks/demo/orders", "http://127.0.0.1:7872"
+SALT = bytes(16)
 STORED = "select (select count(*) from orders.reviews) + (select count(*) from orders.deliveries) + (select count(*) from orders.alerts)"
 
 
@@ -116,10 +117,10 @@ def test_framing_is_refused_before_anything_is_read(clean: OrderFixtures) -> Non
 
 
 @contextmanager
-def intake_of(orders: OrderFixtures, of_networks: SharedRateLimit) -> Iterator[InProcessApp]:
+def intake_of(orders: OrderFixtures, of_networks: SharedRateLimit, **salt: bytes) -> Iterator[InProcessApp]:
     """An intake of the fixtures' parts, whose sources have their limits."""
     review = orders.review
-    limits = DeliveryLimits(of_networks, SharedRateLimit(per_second=1, burst=1))
+    limits = DeliveryLimits(of_networks, SharedRateLimit(per_second=1, burst=1), **salt)
     intake = Intake(review.processor, review.sources, limits, ThreadPoolExecutor(8))
     with closing(InProcessApp(create_app(intake, review.store, review.key, orders.settings))) as app:
         yield app
@@ -141,11 +142,11 @@ def test_strangers_use_up_their_own_limit_and_not_the_shops(fixtures: Fixtures, 
 
 
 def test_strangers_cannot_take_the_place_of_the_shops_own_count(fixtures: Fixtures, authority_url: str) -> None:
-    """Anybody can reckon which of their addresses are counted where the shop is: they fill all the places around its own."""
+    """Even who knew the salt could reckon which of their addresses are counted around the place of a source in vain."""
     orders = make_intake(fixtures, authority_url)
-    with intake_of(orders, SharedRateLimit(per_second=1, burst=100)) as app:
+    with intake_of(orders, SharedRateLimit(per_second=1, burst=100), salt=SALT) as app:
         client = app.test_client()
-        for address in addresses_around("demo"):
+        for address in addresses_around(_limit_key(SALT, "source", "demo")):
             for _ in range(12):
                 client.post(PATH, data=b"{}", environ_base={"REMOTE_ADDR": address})
         found = [client.post(PATH, data=GOOD, headers=signed(GOOD)).status_code for _ in range(10)]
@@ -153,19 +154,36 @@ def test_strangers_cannot_take_the_place_of_the_shops_own_count(fixtures: Fixtur
     orders.close()
 
 
-def addresses_around(source: str) -> list[str]:
-    """An address for each of the places that a source's count may have, if both were counted in one map."""
+@pytest.mark.parametrize(("salt", "status"), [({}, 200), ({"salt": SALT}, 429)], ids=["as it is", "a known salt"])
+def test_strangers_cannot_take_the_place_of_the_count_of_the_shops_address(
+    fixtures: Fixtures, authority_url: str, salt: dict[str, bytes], status: int
+) -> None:
+    """They have this code, and an intake of their own to reckon with. Where the salt is theirs too, they shut the shop out."""
+    orders = make_intake(fixtures, authority_url)
+    with intake_of(orders, SharedRateLimit(per_second=1, burst=5, clock=lambda: 1000.0), **salt) as app:
+        client = app.test_client()
+        shop = {"REMOTE_ADDR": "198.51.100.7"}
+        for address in addresses_around(_limit_key(SALT, "address", shop["REMOTE_ADDR"])):
+            for _ in range(5):
+                assert client.post(PATH, data=b"{}", environ_base={"REMOTE_ADDR": address}).status_code != 429
+        found = [client.post(PATH, data=GOOD, headers=signed(GOOD), environ_base=shop).status_code for _ in range(5)]
+        assert found == [status] * 5
+    orders.close()
+
+
+def addresses_around(key: bytes) -> list[str]:
+    """An address for each of the places that a count may have, if it is in the map of the addresses."""
     places = rate_limit._SLOTS // rate_limit._STRIPES
 
     def place(key: bytes) -> tuple[int, int]:
         return key[0] % rate_limit._STRIPES, int.from_bytes(key[:2], "big") % places
 
-    stripe, start = place(_limit_key("source", source))
+    stripe, start = place(key)
     wanted = {(stripe, (start + probe) % places) for probe in range(rate_limit._PROBES)}
     found: dict[tuple[int, int], str] = {}
     for number in range(1 << 20):
         address = str(ipaddress.IPv4Address(0xCB007100 + number))
-        if (at := place(_limit_key("address", address))) in wanted - found.keys():
+        if (at := place(_limit_key(SALT, "address", address))) in wanted - found.keys():
             found[at] = address
         if len(found) == len(wanted):
             return list(found.values())
