@@ -246,14 +246,15 @@ def _ends_on_signal(agent: Agent, *, unfinished: int) -> Iterator[None]:
     # as that of the very event it waits for. So the interpreter writes a byte, and a thread that was there before acts on it.
     ending = threading.Thread(target=end, daemon=True, name="ends-on-signal")
     ending.start()
-    before = {number: signal.signal(number, _do_nothing) for number in _ENDING}
+    # At no moment is there a handler that does nothing and no place to write the byte to: that signal would be swallowed.
     told_before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _do_nothing) for number in _ENDING}
     try:
         yield
     finally:
-        signal.set_wakeup_fd(told_before)
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(told_before)
         os.close(tell)
         ending.join(_END_WITHIN_SECONDS)
         os.close(heard)

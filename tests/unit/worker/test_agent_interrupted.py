@@ -85,3 +85,67 @@ assert signal.set_wakeup_fd(-1) == -1
 def test_a_run_that_stops_in_time_ends_as_it_would() -> None:
     ran = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False, timeout=40)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+BETWEEN = """
+import signal, sys, threading
+from worker import retail_refund_agent
+
+set_handler, number = signal.signal, getattr(signal, sys.argv[1])
+
+def signal_at_once(which, handler):
+    before = set_handler(which, handler)
+    if which == number and handler is retail_refund_agent._do_nothing:
+        signal.raise_signal(number)
+    return before
+
+class Agent:
+    def __init__(self):
+        self.stopping = threading.Event()
+
+    def request_stop(self):
+        self.stopping.set()
+
+agent, signal.signal = Agent(), signal_at_once
+with retail_refund_agent._ends_on_signal(agent, unfinished=3):
+    assert agent.stopping.wait(5), "nobody heard of it"
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_that_comes_as_soon_as_it_has_its_handler_ends_the_run(name: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", BETWEEN, name], capture_output=True, text=True, check=False, timeout=40)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+AFTERWARDS = """
+import signal, sys, threading
+from worker.retail_refund_agent import _ends_on_signal
+
+set_fd, number = signal.set_wakeup_fd, getattr(signal, sys.argv[1])
+heard = []
+
+def signal_at_once(fd, **how):
+    before = set_fd(fd, **how)
+    if fd == -1:
+        signal.raise_signal(number)
+    return before
+
+class Agent:
+    def request_stop(self):
+        pass
+
+signal.signal(number, lambda *_: heard.append(number))
+signal.set_wakeup_fd = signal_at_once
+with _ends_on_signal(Agent(), unfinished=3):
+    pass
+assert heard == [number], "it was swallowed"
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_that_comes_when_the_run_is_over_is_whoevers_it_was_before(name: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", AFTERWARDS, name], capture_output=True, text=True, check=False, timeout=40
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
