@@ -21,7 +21,7 @@ from worker.orders.order import AGENT_ID
 from worker.orders.processor import OrderProcessor
 from worker.orders.rule_settings import RuleSettings
 from worker.orders.scoring import RulesScore, Scorer
-from worker.orders.settings import AFTER_SCORE_SECONDS, NO_TIME_TO_ASK, OrderReviewSettings
+from worker.orders.settings import OrderReviewSettings
 from worker.orders.shop import HttpShop, Shop, SimulatedShop
 from worker.orders.sources import FILE_NAME, PolicyError, SourcesFile
 from worker.orders.store import OrderStore
@@ -44,12 +44,9 @@ class OrderReview:
 def read_sources(settings: OrderReviewSettings) -> SourcesFile:
     """The declared sources. Raises `UnsafeConfiguration` with what is wrong in the file, or where its look-ups have no time."""
     try:
-        sources = SourcesFile(settings.policies_dir / FILE_NAME)
+        return SourcesFile(settings.policies_dir / FILE_NAME, budget_seconds=settings.budget_seconds)
     except PolicyError as error:
         raise UnsafeConfiguration(str(error)) from None
-    if settings.budget_seconds <= AFTER_SCORE_SECONDS and any(source.lookups for source in sources.current().all):
-        raise UnsafeConfiguration(NO_TIME_TO_ASK)
-    return sources
 
 
 def read_failpoints(settings: OrderReviewSettings) -> Failpoints:

@@ -34,6 +34,7 @@ from sentinel.policy.errors import PolicyError as PolicyError
 from sentinel.policy.source import Listing, Node, Source, Table, read_source
 from worker.orders.enrich import Lookup, lookup_url_fault
 from worker.orders.order import FIELDS, REQUIRED, FieldMap, Order, order_id, to_order
+from worker.orders.settings import AFTER_SCORE_SECONDS, NO_TIME_TO_ASK
 
 # Signatures.
 
@@ -242,11 +243,15 @@ class Sources:
         self._by_name = {source.name: source for source in sources}
 
     @classmethod
-    def load(cls, path: Path, env: Mapping[str, str] | None = None) -> Sources:
-        """Read the file, secrets from `env` (the process's). Raises the first `PolicyError` in it."""
+    def load(cls, path: Path, env: Mapping[str, str] | None = None, *, budget_seconds: float | None = None) -> Sources:
+        """Read the file, secrets from `env` (the process's). Raises the first `PolicyError` in it.
+
+        `budget_seconds` is what one order may take in all: look-ups that it leaves no time for are refused. None: it is not known.
+        """
         source, root = read_source(path)
         table = source.fields(root, "the file", known=("sources",), required=("sources",))
-        reader = _File(source, os.environ if env is None else env)
+        has_time = budget_seconds is None or budget_seconds > AFTER_SCORE_SECONDS
+        reader = _File(source, os.environ if env is None else env, has_time_to_ask=has_time)
         named = source.table(table.entries["sources"], "sources")
         if not named.entries:
             raise source.error(named.place, "sources must not be empty")
@@ -270,12 +275,13 @@ class SourcesFile:
     """The sources in force. `current` looks at most once a second whether the file has changed. Thread-safe."""
 
     def __init__(
-        self, path: Path, env: Mapping[str, str] | None = None, *, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Load for the first time; raises `PolicyError`, as there is nothing good to fall back on."""
-        self.path, self._env, self._now = path, env, now
+        self, path: Path, env: Mapping[str, str] | None = None, *, budget_seconds: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """Load for the first time, as `Sources.load` does; raises `PolicyError`, as there is nothing good to fall back on."""
+        self.path, self._env, self._budget_seconds, self._now = path, env, budget_seconds, now
         self._stamp = _stamp(path)
-        self._sources = Sources.load(path, env)
+        self._sources = self._load()
         self._look_at = now() + 1.0
         self.error: PolicyError | None = None
         """What is wrong with the file as it is now, while the last good one is in force."""
@@ -290,9 +296,12 @@ class SourcesFile:
                 self._reload()
         return self._sources
 
+    def _load(self) -> Sources:
+        return Sources.load(self.path, self._env, budget_seconds=self._budget_seconds)
+
     def _reload(self) -> None:
         try:
-            self._sources, self.error = Sources.load(self.path, self._env), None
+            self._sources, self.error = self._load(), None
         except PolicyError as error:
             self.error = error
             _log.error("order sources: %s; the last good file stays in force", error)
@@ -309,8 +318,8 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 class _File:
     """Reads the nodes of one open file."""
 
-    def __init__(self, source: Source, env: Mapping[str, str]) -> None:
-        self._source, self._env = source, env
+    def __init__(self, source: Source, env: Mapping[str, str], *, has_time_to_ask: bool) -> None:
+        self._source, self._env, self._has_time_to_ask = source, env, has_time_to_ask
         self._seen: dict[bytes, str] = {}
 
     def one(self, name: str, node: Node, named: Table) -> OrderSource:
@@ -387,6 +396,8 @@ class _File:
         url = source.text(at["url"], "url")
         if (fault := lookup_url_fault(url)) is not None:
             raise source.error(at["url"].place, fault)
+        if not self._has_time_to_ask:
+            raise source.error(node.place, NO_TIME_TO_ASK)
         fields = source.fields(at["fields"], "fields of a lookup", known=_ENRICHABLE)
         timeout = source.integer(at["timeout_ms"], "timeout_ms", least=50, most=5000) if "timeout_ms" in at else 1000
         return Lookup(

@@ -116,3 +116,19 @@ def test_a_budget_that_leaves_a_model_or_a_lookup_no_time_is_refused(
     monkeypatch.setenv("SENTINEL_ORDERS_MODEL", "small")
     with pytest.raises(UnsafeConfiguration, match="SENTINEL_ORDERS_BUDGET_SECONDS") if refused else nullcontext():
         load_order_settings()
+
+
+@pytest.mark.parametrize(("budget", "refused"), [("16", True), ("17", False)])
+def test_a_source_that_gains_lookups_while_it_runs_needs_time_for_them_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, budget: str, refused: bool
+) -> None:
+    """Else each of its orders would go to a person as out of time, and nobody would be told why."""
+    monkeypatch.setenv("SENTINEL_ORDERS_BUDGET_SECONDS", budget)
+    monkeypatch.setenv("SENTINEL_POLICIES_DIR", str(tmp_path))
+    (tmp_path / FILE_NAME).write_text("\n".join(line for line in WITH_A_LOOKUP.split("\n") if "lookups" not in line))
+    sources = read_sources(load_order_settings())
+    (tmp_path / FILE_NAME).write_text(WITH_A_LOOKUP)
+    monkeypatch.setattr(sources, "_look_at", 0.0)
+    mine = sources.current().find("mine")
+    assert mine is not None and (mine.lookups == ()) is refused
+    assert ("SENTINEL_ORDERS_BUDGET_SECONDS" in str(sources.error)) is refused
