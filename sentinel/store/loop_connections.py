@@ -121,6 +121,8 @@ class _OfLoop:
     def __init__(self, conninfo: str, size: int) -> None:
         self._conninfo = conninfo
         self._places = asyncio.Semaphore(size)
+        self._waiting = 0
+        """How many wait for a place."""
         self._all: set[LoopConnection] = set()
         self._free: list[LoopConnection] = []
 
@@ -134,20 +136,16 @@ class _OfLoop:
 
         Raises `DatabaseUnreachable` where there is none.
         """
-        if behind:
+        # Where somebody waits for a place, whoever came behind a commit would keep the connection from ever being given back.
+        if behind and not self._waiting:
             for connection in self._all:
                 if connection.users and connection.only_commits:
                     connection.users += 1
                     return connection
-        try:
-            # Without a time limit where nobody waits: it costs more than the rest of this.
-            await (
-                asyncio.wait_for(self._places.acquire(), FREE_WAIT_SECONDS)
-                if self._places.locked()
-                else self._places.acquire()
-            )
-        except TimeoutError:
-            raise DatabaseUnreachable("every database connection is busy") from None
+        if self._places.locked():
+            await self._wait_for_place()
+        else:  # without a time limit, which costs more than the rest of this
+            await self._places.acquire()
         try:
             connection = self._free.pop() if self._free else await self._open()
         except BaseException:
@@ -155,6 +153,16 @@ class _OfLoop:
             raise
         connection.users = 1
         return connection
+
+    async def _wait_for_place(self) -> None:
+        """Take a place in the order of asking. Raises `DatabaseUnreachable` after FREE_WAIT_SECONDS."""
+        self._waiting += 1
+        try:
+            await asyncio.wait_for(self._places.acquire(), FREE_WAIT_SECONDS)
+        except TimeoutError:
+            raise DatabaseUnreachable("every database connection is busy") from None
+        finally:
+            self._waiting -= 1
 
     def give_back(self, connection: LoopConnection) -> None:
         """One of its users is done; behind the last it is free again, or closed."""

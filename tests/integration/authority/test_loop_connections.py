@@ -378,6 +378,41 @@ def test_a_connection_that_is_lost_before_a_commit_costs_neither_it_nor_the_one_
     assert fixtures.admin.execute("select n from public.kept order by n").fetchall() == [(2,), (5,)]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_batches_behind_commits_leave_a_connection_to_who_waits_for_one(
+    fixtures: Fixtures, on: Any, slow_commits: BatchStatement[int, int], size: int
+) -> None:
+    """Lines that are never empty use every connection: each next batch is sent once the one before it is executed."""
+    committed: list[int] = []
+
+    async def line(connections: LoopConnections, first: int) -> None:
+        batches: list[asyncio.Task[None]] = []
+
+        async def batch(n: int) -> None:
+            def executed() -> None:
+                if n < first + 4:
+                    batches.append(asyncio.ensure_future(batch(n + 1)))
+
+            await connections.commit(slow_commits, [n, 0], 5.0, executed)
+            committed.append(n)
+
+        batches.append(asyncio.ensure_future(batch(first)))
+        for one in batches:  # which grows meanwhile
+            await one
+
+    async def use(connections: LoopConnections) -> None:
+        lines = [asyncio.ensure_future(line(connections, 100 * n)) for n in range(1, size + 1)]
+        while connections.in_use < size:
+            await asyncio.sleep(0)
+        before = len(committed)
+        assert await connections.commit(DOUBLED, [4], 1.0) == [8]
+        assert len(committed) - before <= 2 * size, "it waited for more than was sent before it"
+        await asyncio.gather(*lines)
+        assert (len(committed), connections.in_use) == (5 * size, 0)
+
+    on(use, size=size)
+
+
 def test_a_pool_that_closes_closes_the_connections_of_a_running_loop(fixtures: Fixtures) -> None:
     fixtures.guard()
     (mine,) = fixtures.authority.connections._of_loop.values()
