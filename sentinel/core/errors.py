@@ -110,7 +110,7 @@ class KeyReused(Conflict):
 
 
 class StillDeciding(Conflict):
-    """A concurrent request holds the idempotency key longer than we wait."""
+    """A concurrent request holds the idempotency key longer than we wait. Nothing of this one was done, or will be."""
 
     code = "still-deciding"
 

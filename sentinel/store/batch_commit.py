@@ -50,6 +50,14 @@ class PendingRow(Generic[Row, Result]):
         """It was committed; its answer stands at `place` of all answers of the commit, which are read when they are asked for."""
         self._answers, self._place, self.error = answers, place, None
 
+    def failed(self, error: Exception) -> None:
+        """This attempt did not record it, as far as is known.
+
+        A lock in the way takes back nothing of what an earlier attempt may have committed: that one's error stays.
+        """
+        if not (isinstance(error, StillDeciding) and isinstance(self.error, EngineUnavailable)):
+            self.error = error
+
     @property
     def answer(self) -> Result | None:
         """The answer, where there is one."""
@@ -86,11 +94,12 @@ def settle(batch: Sequence[Pending]) -> Settlement:
         yield batch, min(BATCH_WAIT_SECONDS, seconds_left(batch))
     except DatabaseUnreachable as error:
         for row in batch:
-            row.error = error
+            row.failed(error)
     except StillDeciding:
         yield from _row_by_row(batch)
-    except Exception:
+    except Exception as error:
         for row in batch:
+            row.failed(error)
             yield from _alone(row, seconds_left([row]))
 
 
@@ -108,8 +117,9 @@ def _row_by_row(batch: Sequence[Pending]) -> Settlement:
         for row in stuck * LAST_TRIES:
             if isinstance(row.error, StillDeciding):
                 yield from _alone(row, ROW_WAIT_SECONDS)
-    except Exception:
+    except Exception as error:
         for row in stuck:
+            row.failed(error)
             yield from _alone(row, ROW_WAIT_SECONDS)
 
 
@@ -117,7 +127,7 @@ def _alone(row: Pending, wait_seconds: float) -> Settlement:
     try:
         yield [row], wait_seconds
     except Exception as error:
-        row.error = error
+        row.failed(error)
 
 
 def seconds_left(batch: Sequence[Pending]) -> float:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.rows import class_row
 
-from sentinel.core.errors import EngineUnavailable, StillDeciding
+from sentinel.core.errors import EngineUnavailable, SentinelError, StillDeciding
 from sentinel.store.database import DatabaseUnreachable, Pool, first_line
 
 Result = TypeVar("Result")
@@ -32,7 +32,7 @@ def call_with_retry(pool: Pool, call: Callable[[psycopg.Connection[Any]], Result
     """Run `call` on a pooled connection; retry a lost connection once, a deadlock up to three times.
 
     Raises `StillDeciding` when somebody else holds a needed lock longer than the lock timeout, and
-    `EngineUnavailable` for every other failure of the database.
+    `EngineUnavailable` for every other failure of the database, and where a lost attempt may be who holds it.
     """
     return call_with_retry_within(pool, lambda connection, _: call(connection), LOCK_WAIT_SECONDS)
 
@@ -71,10 +71,10 @@ class RetriedTransaction:
         """
         self._made += 1
         if isinstance(error, pg.LockNotAvailable):
-            raise StillDeciding(_STILL) from error
+            raise self._put_off() from error
         if isinstance(error, (pg.DeadlockDetected, pg.SerializationFailure)):
             if time.monotonic() > self._until:
-                raise StillDeciding(_STILL) from error
+                raise self._put_off() from error
             if self._made >= _TRIES:
                 raise EngineUnavailable("the database could not order this transaction") from error
         elif isinstance(error, pg.QueryCanceled):
@@ -87,6 +87,12 @@ class RetriedTransaction:
             raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
         else:
             self._was_lost = True
+
+    def _put_off(self) -> SentinelError:
+        """What a lock in the way means: nothing was done, unless it is a lost attempt that is still being committed."""
+        if self._was_lost:
+            return EngineUnavailable("the connection was lost, and what was sent on it may be committed yet")
+        return StillDeciding(_STILL)
 
 
 Row = TypeVar("Row")

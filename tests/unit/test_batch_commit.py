@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import errors as pg
 
 from sentinel.core.errors import EngineUnavailable, StillDeciding
 from sentinel.store import batch_commit
 from sentinel.store.batch_commit import LAST_TRIES, BatchCommitter
 from sentinel.store.database import DatabaseUnreachable
+from sentinel.store.queries import RetriedTransaction
 from tests.support.busy import in_time
 from tests.support.harness import on_a_loop, scaled, seeded
 
@@ -201,6 +204,37 @@ def test_a_batch_that_waits_for_a_lock_commits_the_free_rows_and_refuses_the_blo
     waits = [seconds for _, seconds in asked]
     assert waits[0] == batch_commit.BATCH_WAIT_SECONDS and waits[1:5] == [batch_commit.ROW_WAIT_SECONDS] * 4
     assert 1.0 < waits[5] <= 2.0, "the rest of what it may wait in all"
+
+
+@pytest.mark.parametrize("error", [pg.LockNotAvailable(), pg.DeadlockDetected()])
+def test_a_lock_in_the_way_after_a_lost_attempt_is_not_told_as_still_deciding(error: psycopg.Error) -> None:
+    """Its own commit may hold the lock: "still deciding" would say that nothing of it was done."""
+    with pytest.raises(StillDeciding):
+        RetriedTransaction(0.0).failed(error)
+    attempts = RetriedTransaction(0.0)
+    attempts.failed(psycopg.OperationalError("the connection was lost"))
+    with pytest.raises(EngineUnavailable):
+        attempts.failed(error)
+
+
+@pytest.mark.parametrize(
+    "ends", [["lost", "locked"], ["locked", "locked", "lost", "locked"]], ids=["the batch", "what was stuck of it"]
+)
+def test_a_row_of_a_batch_whose_end_is_unknown_is_not_told_as_still_deciding(ends: list[str]) -> None:
+    left = iter(ends)
+    errors = {"lost": EngineUnavailable("the connection was lost"), "locked": StillDeciding("blocked")}
+
+    async def commit(rows: Sequence[Any], wait_seconds: float, executed: Any) -> list[int]:
+        if {2} & {row["n"] for row in rows}:
+            raise errors[next(left)]
+        return [row["n"] for row in rows]
+
+    async def batch() -> list[Any]:
+        return await BatchCommitter(commit).recorded_all([{"n": n} for n in (1, 2, 3)])
+
+    answers = on_a_loop(batch())
+    assert (answers[0], answers[2], next(left, None)) == (1, 3, None)
+    assert isinstance(answers[1], EngineUnavailable)
 
 
 def test_an_unreachable_database_is_told_to_everybody_once_and_the_next_row_is_tried_anew() -> None:
