@@ -238,6 +238,8 @@ class LoopConnection:
         # A number of its own for the same socket: libpq closes its one by itself, and another connection may get that number.
         self._socket = os.dup(self._pg.socket)
         self._sent: deque[_Sent] = deque()
+        self._deadline: asyncio.TimerHandle | None = None
+        """When the server is taken for gone: that of the first of those sent, where there is one."""
         self._types: dict[str, list[TypeNumbers]] = {}
         self._prepares, self._is_preparing = not behind_pooler(), False
         self._pg.nonblocking = 1
@@ -316,21 +318,28 @@ class LoopConnection:
     async def _committed(self, executed: Callable[[], None] | None = None) -> pq.abc.PGresult:
         """The answer to what was just handed over, once it is committed.
 
-        Raises `psycopg.Error`; after SILENCE_SECONDS the connection is closed.
+        Raises `psycopg.Error`; after SILENCE_SECONDS in which the server is at it the connection is closed.
         """
         with self._closed_if_broken():
             self._pg.pipeline_sync()
         sent = _Sent(self._loop.create_future(), executed)
         self._sent.append(sent)
-        deadline = self._loop.call_later(database.SILENCE_SECONDS, self._fell_silent)
+        if len(self._sent) == 1:
+            self._begin_deadline()
         self._flush()
         try:
             return raise_if_failed(await sent.committed)
         except asyncio.CancelledError:
             self.close()  # nobody is to be sent behind a statement that nobody waits for
             raise
-        finally:
-            deadline.cancel()
+
+    def _begin_deadline(self) -> None:
+        self._deadline = self._loop.call_later(database.SILENCE_SECONDS, self._fell_silent)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _flush(self) -> None:
         """Send what the socket takes, and the rest when it takes more."""
@@ -354,6 +363,9 @@ class LoopConnection:
                         break
                 elif result.status == pq.ExecStatus.PIPELINE_SYNC:
                     self._sent.popleft().ended()
+                    self._end_deadline()
+                    if self._sent:
+                        self._begin_deadline()  # only now is the server at what was sent behind it
                 else:
                     self._sent[0].answered(result)
                 was_nothing = result is None
@@ -372,6 +384,7 @@ class LoopConnection:
         if not self.is_open:
             return
         self.is_open = False
+        self._end_deadline()
         self._on_close(self)
         if not self._loop.is_closed():
             self._loop.remove_reader(self._socket)

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import psycopg
@@ -60,8 +60,8 @@ def on(fixtures: Fixtures) -> Iterator[Callable[..., Any]]:
     yield run
 
 
-async def refused(waiting: Coroutine[Any, Any, Any]) -> Exception:
-    """What a coroutine raises of ours."""
+async def refused(waiting: Awaitable[Any]) -> Exception:
+    """What is raised of ours by what is awaited."""
     with pytest.raises(EngineUnavailable) as caught:
         await waiting
     return caught.value
@@ -376,6 +376,35 @@ def test_a_connection_that_is_lost_before_a_commit_costs_neither_it_nor_the_one_
 
     on(use)
     assert fixtures.admin.execute("select n from public.kept order by n").fetchall() == [(2,), (5,)]
+
+
+def test_what_is_sent_behind_a_slow_commit_has_its_own_time_from_the_end_of_that_commit(
+    fixtures: Fixtures, on: Any, slow_commits: BatchStatement[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that stalls for less than the deadline is no silent server, for whoever waits behind it neither."""
+    monkeypatch.setattr(database, "SILENCE_SECONDS", 6 * COMMIT_SECONDS)
+    sleeping = statement(f"select $1 + (pg_sleep($1 * {COMMIT_SECONDS}) is null)::int".encode(), name="sleeping")
+    fixtures.admin.execute(
+        "create or replace function public.waits() returns trigger language plpgsql as $$ begin"
+        f" perform pg_sleep({4 * COMMIT_SECONDS}); return null; end $$"
+    )
+
+    async def behind_a_commit(connections: LoopConnections, number: int, sleeps: int) -> asyncio.Future[Any]:
+        executed = asyncio.Event()
+        first = asyncio.ensure_future(connections.commit(slow_commits, [number, 0], 5.0, executed.set))
+        await asyncio.wait_for(executed.wait(), 10)
+        behind = asyncio.ensure_future(connections.commit(sleeping, [sleeps, 0], 5.0, lambda: None))
+        assert (await first, connections.in_use) == ([number], 1)
+        return behind
+
+    async def use(connections: LoopConnections) -> None:
+        assert await connections.commit(sleeping, [0], 1.0) == [0], "it is prepared: now it goes in one"
+        assert await (await behind_a_commit(connections, 1, sleeps=4)) == [4]
+        began = time.monotonic()
+        assert isinstance(await refused(await behind_a_commit(connections, 2, sleeps=100)), DatabaseUnreachable)
+        assert in_time(time.monotonic() - began, 15 * COMMIT_SECONDS)
+
+    on(use, size=1)
 
 
 @pytest.mark.parametrize("size", [1, 2])
