@@ -101,6 +101,18 @@ class _Listeners:
     """The latest decision that was read; what comes by the queues from here on is later than this less OVERLAP."""
     task: asyncio.Task[None] | None = None
 
+    async def began(self, seconds: float, is_over: Callable[[], bool]) -> bool:
+        """Whether what is decided from now on comes by the queues; waits for it up to `seconds`, or until `is_over`.
+
+        While the database is away nobody knows when it will.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while not (self.is_reading.is_set() or is_over()) and (left := until - loop.time()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.is_reading.wait(), min(left, POLL_SECONDS))
+        return self.is_reading.is_set()
+
 
 class ApprovalFeed:
     """Hands decided approvals on, as they are decided.
@@ -155,13 +167,13 @@ class ApprovalFeed:
     ) -> None:
         """Return once the caller's approval is decided, after `seconds`, or when this process drains.
 
-        `is_open` looks whether it still is; it is asked once, when nothing that is decided from then on can be missed.
+        `is_open` looks whether it still is; it is asked once, when nothing that is decided from then on can be missed, and not
+        where the database is away for as long.
         """
         until = asyncio.get_running_loop().time() + seconds
         owner = Whose(caller.tenant_id, caller.principal_id, caller.agent_id)
         with self.places.taken(caller), self._listening(owner) as (queue, listeners):
-            await listeners.is_reading.wait()
-            if not await is_open():
+            if not await listeners.began(seconds, self._stopping) or not await is_open():
                 return
             while (left := until - asyncio.get_running_loop().time()) > 0 and not self._stopping():
                 with contextlib.suppress(TimeoutError):
@@ -172,12 +184,19 @@ class ApprovalFeed:
         self, owner: Whose, last_seen: datetime | None, gone: asyncio.Future[None]
     ) -> AsyncIterator[bytes]:
         told: set[uuid.UUID] = set()
+
+        def is_over() -> bool:
+            return self._stopping() or gone.done()
+
         with self._listening(owner) as (queue, listeners):
             # What is decided from here on comes by the queue; what was decided before is looked up.
-            await listeners.is_reading.wait()
+            while not await listeners.began(HEARTBEAT_SECONDS, is_over):
+                if is_over():
+                    return
+                yield HEARTBEAT
             may_come_again = listeners.read_to - OVERLAP
             yield data({"type": "CONNECTED"})
-            while last_seen is not None and not (self._stopping() or gone.done()):
+            while last_seen is not None and not is_over():
                 try:
                     portion = await self._in_thread(self._read_since, owner, last_seen)
                 except SentinelError:
@@ -189,7 +208,7 @@ class ApprovalFeed:
                         told.add(one.request_id)
                     yield decision(one, catchup=True)
                 last_seen = portion[-1].decided_at if len(portion) >= BACKLOG else None
-            while not (self._stopping() or gone.done()):
+            while not is_over():
                 arrived = asyncio.ensure_future(queue.get())
                 waited_for: set[asyncio.Future[Any]] = {arrived, gone}
                 await asyncio.wait(waited_for, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)

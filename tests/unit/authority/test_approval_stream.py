@@ -143,6 +143,49 @@ async def _outage() -> None:
     await stream.close()
 
 
+class _Away:
+    """A feed whose database is away from the start, and who waits for it."""
+
+    def __init__(self) -> None:
+        self.is_stopping = False
+        decisions = Decisions()
+        decisions.away = 1_000_000
+        self.places = StreamSlots(9, 9, 9)
+        self.feed = ApprovalFeed(decisions.read_since, decisions.clock, self.places, lambda: self.is_stopping)
+
+    def is_free(self) -> bool:
+        return not self.places._taken and not self.feed._listeners
+
+    async def wait(self, seconds: float) -> None:
+        async def is_open() -> bool:
+            raise AssertionError("nobody reads yet what is decided from now on")
+
+        await self.feed.wait_for(CALLER, uuid.uuid4(), seconds, is_open=is_open)
+
+
+async def _waits_end() -> None:
+    away = _Away()
+    async with asyncio.timeout(LONGEST_SECONDS):
+        await away.wait(0.05)
+        waiting = asyncio.ensure_future(away.wait(LONGEST_SECONDS * 2))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        away.is_stopping = True
+        await waiting
+    assert away.is_free()
+
+
+async def _streams_end() -> None:
+    away = _Away()
+    stream, other = Stream(away.feed, None), Stream(away.feed, NOW)
+    async with asyncio.timeout(LONGEST_SECONDS):
+        await stream.until(stream._arrived.is_set)  # a heartbeat, by which a client that takes nothing is noticed
+        await stream.close()
+        away.is_stopping = True
+        await other._answering
+    assert away.is_free() and not stream.is_connected.is_set()
+
+
 def test_a_burst_of_decisions_arrives_whole_and_so_does_what_is_decided_after_it() -> None:
     on_a_loop(_burst())
 
@@ -153,3 +196,14 @@ def test_who_comes_back_gets_all_that_was_decided_meanwhile_and_then_what_is() -
 
 def test_a_database_that_is_away_costs_no_decision() -> None:
     on_a_loop(_outage())
+
+
+def test_a_wait_that_begins_while_the_database_is_away_ends_in_its_time_and_with_its_process() -> None:
+    on_a_loop(_waits_end())
+
+
+def test_a_stream_that_begins_while_the_database_is_away_ends_with_its_client_and_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(approval_stream, "HEARTBEAT_SECONDS", 0.02)
+    on_a_loop(_streams_end())
