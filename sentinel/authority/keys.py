@@ -25,7 +25,7 @@ from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.queries import all_rows, changed, one_row
+from sentinel.store.queries import all_rows, changed, one_row, scalar
 from sentinel.store.sql_template import SqlTemplate
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -130,6 +130,10 @@ from sentinel.agent_keys k
 left join sentinel.operators o on o.tenant_id = k.tenant_id and o.operator_id = k.owner_operator_id
 where k.tenant_id = %(tenant_id)s order by k.created_at, k.key_id
 """).fill(usable=_USABLE)
+HAS_SCOPE = """
+select exists (select from sentinel.agent_keys
+  where tenant_id = %(tenant_id)s and principal_id = %(principal_id)s and %(scope)s = any(scopes))
+"""
 
 
 def looks_like_key(key: str) -> bool:
@@ -145,6 +149,12 @@ def find_key(pool: Pool, hash_: bytes) -> KeyRow | None:
 def find_key_by_id(pool: Pool, tenant_id: uuid.UUID, key_id: uuid.UUID) -> KeyRow | None:
     """The tenant's key of that id, or None."""
     return one_row(pool, KeyRow, FIND_KEY_BY_ID, {"tenant_id": tenant_id, "key_id": key_id})
+
+
+def is_workers(pool: Pool, tenant_id: uuid.UUID, principal_id: uuid.UUID) -> bool:
+    """Whether a principal's keys, usable or not, have the scope `worker`. A rotation changes no scope."""
+    fields = {"tenant_id": tenant_id, "principal_id": principal_id, "scope": WORKER_SCOPE}
+    return bool(scalar(pool, HAS_SCOPE, fields))
 
 
 def list_keys(pool: Pool, tenant_id: uuid.UUID) -> list[KeyListing]:

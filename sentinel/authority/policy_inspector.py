@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from sentinel.authority.approval_queue import LimitUsage, limit_usage
+from sentinel.authority.keys import is_workers
 from sentinel.authority.operations import DecidedOperation, find_decided
 from sentinel.authority.policies import policy_text
 from sentinel.core.decision import NO_POLICY_DIGEST, ReservationRequest, Verdict
@@ -83,7 +84,7 @@ class PolicyInspector:
     def limits_of(
         self, pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, principal_id: uuid.UUID, moment: datetime
     ) -> list[ApplicableLimit]:
-        """The limits in which an operation of that principal is counted at a moment of the database's clock.
+        """The limits in which an operation is counted that this principal asks for, at a moment of the database's clock.
 
         None before a decision, and without a usable policy.
         """
@@ -94,8 +95,8 @@ class PolicyInspector:
         policy = library.find(operation.action)
         if policy is None or operation.amount is None:
             return []
-        facts, _, asked_by = facts_of(decided)
-        requester = Requester(str(principal_id), is_worker=asked_by.is_worker)
+        facts, _, _ = facts_of(decided)  # who asked first may have been another
+        requester = Requester(str(principal_id), is_worker=is_workers(pool, tenant_id, principal_id))
         asks = {ask.limit_key: ask for ask in evaluate(policy, facts, moment, requester=requester).limits}
         if not asks:
             return []

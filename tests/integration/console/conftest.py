@@ -24,7 +24,7 @@ from sentinel.authority.housekeeping import sequence_events
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key
 from sentinel.authority.settings import Settings
 from sentinel.authority.tenants import create_tenant
-from sentinel.core.operation import build_operation
+from sentinel.core.operation import Operation, build_operation
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, with_role
@@ -185,14 +185,16 @@ class Fixtures:
             )
         return Browser(client, email, csrf)
 
-    def caller(self, owner: Actor | None = None, tenant_id: uuid.UUID | None = None) -> Caller:
+    def caller(
+        self, owner: Actor | None = None, tenant_id: uuid.UUID | None = None, scopes: tuple[str, ...] = WORKER_SCOPES
+    ) -> Caller:
         """An agent with a key; `owner` answers for it."""
         tenant = tenant_id or self.tenant_id
         issued = issue_key(
             self.pool,
             tenant,
             agent_id="retail-refund-agent",
-            scopes=WORKER_SCOPES,
+            scopes=scopes,
             owner_operator_id=owner.operator_id if owner else None,
         )
         row = find_key_by_id(self.pool, tenant, issued.key_id)
@@ -202,9 +204,13 @@ class Fixtures:
         )
 
     def guard(self, value: str = "120.00", caller: Caller | None = None, **params: Any) -> Any:
-        """A decision on a refund of `value` USD: to 150 ALLOW, to 1000 an approval, from 500 by two people."""
+        """A decision on a new refund of `value` USD: to 150 ALLOW, to 1000 an approval, from 500 by two people."""
+        return guarded(self.authority, caller or self.caller(), self.refund(value, **params))
+
+    def refund(self, value: str, **params: Any) -> Operation:
+        """The operation of a new refund of `value` USD."""
         number = next(_numbers)
-        operation = build_operation(
+        return build_operation(
             idempotency_key=f"refund:lge_{number}", agent_id="retail-refund-agent", action="refund.create",
             resource=f"refund/rf_{number}",
             params={
@@ -214,8 +220,6 @@ class Fixtures:
                 **params,
             },
         )  # fmt: skip
-        caller = caller or self.caller()
-        return guarded(self.authority, caller, operation)
 
     def approval(
         self, value: str = "200.00", owner: Actor | None = None, tenant_id: uuid.UUID | None = None

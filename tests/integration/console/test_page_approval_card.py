@@ -11,13 +11,12 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from markupsafe import Markup
 
 from ops_console.pages import text
 from ops_console.pages.approval_facts import facts_of
-from sentinel.authority.keys import WORKER_SCOPE
+from sentinel.authority.keys import DEFAULT_SCOPES, WORKER_SCOPES
 from sentinel.authority.policies import declare_policies
 from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.platform.resources import policies_dir
@@ -25,6 +24,7 @@ from sentinel.policy.library import ReloadablePolicies
 from tests.integration.console.approval_pages import card, digest_on, say, votes
 from tests.integration.console.test_page_policies import BARE, SOURCE, with_odd_policy
 from tests.integration.console.test_page_policies import words as order_votes
+from tests.support.verbs import guarded
 
 HOSTILE = {
     "direction": "pay \u202e0001 USD\u202c now",
@@ -213,27 +213,62 @@ approval: {expires: 30m, role: approver, people: 1}
 """
 
 
-@pytest.mark.parametrize(
-    ("is_worker", "used"), [(False, ["200.00 USD", "200.00 USD"]), (True, ["0.00 USD", "200.00 USD"])]
-)
-def test_a_card_shows_the_budgets_that_its_key_is_counted_in(
-    fixtures: Any, tmp_path: Path, is_worker: bool, used: list[str]
-) -> None:
-    """The account that a key names counts for a worker's key alone; what another names is one budget of all of them."""
+@pytest.fixture
+def limited(fixtures: Any, tmp_path: Path) -> Path:
+    """A folder of policies with LIMITED, which are in force."""
     shutil.copytree(policies_dir(), tmp_path / "policies")
     (tmp_path / "policies" / "retail_refund.yaml").write_text(LIMITED)
     fixtures.authority = dataclasses.replace(fixtures.authority, policies=ReloadablePolicies(tmp_path / "policies"))
     declare_policies(fixtures.authority)
-    caller = fixtures.caller()
-    scopes = caller.scopes if is_worker else caller.scopes - {WORKER_SCOPE}
-    caller = msgspec.structs.replace(caller, scopes=scopes)
+    return tmp_path / "policies"
+
+
+def used_on(fixtures: Any, policies: Path, approval_id: uuid.UUID) -> list[str]:
+    """What a card says is used of each limit; of the limits of LIMITED 200.00 USD more goes in only where nothing is."""
+    page = card(fixtures.browser("ann", app=fixtures.app(policies_dir=policies)), approval_id)
+    used = re.findall(r'data-label="Used" class="number">([^<]+)<', page)
+    over = ["fits" if one.startswith("0") else "goes over" for one in used]
+    assert re.findall(r'data-label="With this">([^<]+)<', page) == over
+    return used
+
+
+@pytest.mark.parametrize(
+    ("scopes", "used"),
+    [(DEFAULT_SCOPES, ["200.00 USD", "200.00 USD"]), (WORKER_SCOPES, ["0.00 USD", "200.00 USD"])],
+    ids=["an agent's", "a worker's"],
+)
+def test_a_card_shows_the_budgets_that_its_key_is_counted_in(
+    fixtures: Any, limited: Path, scopes: tuple[str, ...], used: list[str]
+) -> None:
+    """The account that a key names counts for a worker's key alone; what another names is one budget of all of them."""
+    caller = fixtures.caller(scopes=scopes)
     assert fixtures.guard("200.00", caller).status == "allowed"
     recorded = fixtures.guard("200.00", caller)
     assert recorded.status == "pending"
-    page = card(fixtures.browser("ann", app=fixtures.app(policies_dir=tmp_path / "policies")), recorded.approval_id)
-    assert re.findall(r'data-label="Used" class="number">([^<]+)<', page) == used
-    over = ["fits" if one.startswith("0") else "goes over" for one in used]
-    assert re.findall(r'data-label="With this">([^<]+)<', page) == over
+    assert used_on(fixtures, limited, recorded.approval_id) == used
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "used"),
+    [
+        (WORKER_SCOPES, DEFAULT_SCOPES, ["200.00 USD", "200.00 USD"]),
+        (DEFAULT_SCOPES, WORKER_SCOPES, ["0.00 USD", "200.00 USD"]),
+    ],
+    ids=["a worker's key first", "an agent's key first"],
+)
+def test_a_card_of_what_another_key_asked_again_shows_the_budgets_of_that_key(
+    fixtures: Any, limited: Path, first: tuple[str, ...], second: tuple[str, ...], used: list[str]
+) -> None:
+    one, other = fixtures.caller(scopes=first), fixtures.caller(scopes=second)
+    refund = fixtures.refund("200.00")
+    statuses = [fixtures.guard("100.00", one).status, fixtures.guard("200.00", other).status]
+    recorded = guarded(fixtures.authority, one, refund)
+    assert [*statuses, recorded.status] == ["allowed"] * 3
+    fixtures.sql("update sentinel.operation_states set permit_expires_at = clock_timestamp() where operation_id = %s",
+              recorded.operation_id)  # fmt: skip
+    again = guarded(fixtures.authority, other, refund)
+    assert again.status == "pending"
+    assert used_on(fixtures, limited, again.approval_id) == used
 
 
 def test_a_halt_and_an_operation_that_is_not_the_digests_are_told_on_the_card(fixtures: Any) -> None:
