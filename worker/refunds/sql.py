@@ -106,8 +106,10 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
     select from refunds.order_flags g where g.tenant_id = e.tenant_id and g.channel = e.channel and g.source = e.source
       and g.order_ref = e.order_ref and g.flag = 'delayed_shipment' and g.closed_at is null) as delayed_shipment,
   coalesce(e.account_ref <> o.account_ref, false) as account_mismatch,
+  -- Also under the name without its source: a wrong match only asks a person.
   exists (select from refunds.blacklist b where b.tenant_id = e.tenant_id and b.channel = e.channel
-          and b.account_ref in (e.account_ref, o.account_ref)) as blacklisted,
+          and b.account_ref in (e.account_ref, o.account_ref,
+            case when starts_with(f.account_ref, e.source || ':') then substr(f.account_ref, length(e.source) + 2) end)) as blacklisted,
   e.order_ref is not null and exists (
     select from refunds.ledger_entries x
     where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref

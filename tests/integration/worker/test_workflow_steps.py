@@ -131,6 +131,18 @@ def test_what_comes_up_after_the_approval_is_asked_about_anew(scene: Scene) -> N
     assert scene.shop.nothing_paid()
 
 
+@pytest.mark.parametrize(
+    ("account", "stopped"), [("1001", True), ("shop:1001", True), ("op:1001", False), ("001", False)]
+)
+def test_an_account_is_stopped_under_its_name_with_its_source_or_without(
+    shop: Shop, account: str, stopped: bool
+) -> None:
+    shop.enter(FEE, order={"source": "shop", "account_ref": "shop:1001"}, source="shop", account_ref="shop:1001")
+    shop.fixtures.ledger.blacklist([{"channel": "private", "account_ref": account}])
+    shop.run()
+    assert (shop.stands()[2] == E.BLACKLISTED) == stopped
+
+
 # Not approved, and the customer's word
 
 
