@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -91,11 +91,11 @@ def _postponed(step: Callable[[], None]) -> str | None:
 
 
 class Housekeeper(threading.Thread):
-    """The housekeeping thread. `tell` is called with the counts of each run; `each_round` every round."""
+    """The housekeeping thread. `tell` is called with the counts of each run; each of `each_round` every round."""
 
     def __init__(
         self, authority: Authority, *, tell: Callable[[ExpiredCounts], None] = lambda expired: None,
-        each_round: Callable[[], None] = lambda: None,
+        each_round: Sequence[Callable[[], None]] = (),
     ) -> None:  # fmt: skip
         super().__init__(name="housekeeper", daemon=True)
         self._authority = authority
@@ -107,9 +107,9 @@ class Housekeeper(threading.Thread):
         """Sequence events often, expire each second; wait while the database is unreachable."""
         rounds, away = 0, False
         while not self._stop_asked.wait(SEQUENCE_SECONDS):
-            steps = [self._each_round, self._sequence]
+            steps = [*self._each_round, self._sequence]
             if rounds % round(HOUSEKEEPING_SECONDS / SEQUENCE_SECONDS) == 0:
-                steps += [self._count_permits, self._expire]
+                steps += [self._authority.clock.refresh, self._count_permits, self._expire, self._note_key_uses]
             # Each by itself: what one cannot do is no reason for another not to be done.
             causes = [cause for step in steps if (cause := _postponed(step)) is not None]
             if causes and not away:
@@ -122,11 +122,12 @@ class Housekeeper(threading.Thread):
             pass
 
     def _count_permits(self) -> None:
-        self._authority.clock.refresh()
         mark_keys_at_permit_limit(self._authority.pool, self._authority.open_permits_per_key)
 
     def _expire(self) -> None:
         self._tell(run_housekeeping(self._authority.pool, self._authority.report_deadline_seconds))
+
+    def _note_key_uses(self) -> None:
         self._authority.key_uses.write(self._authority.pool)
 
     def stop(self) -> None:

@@ -5,14 +5,21 @@ With several authorities on one database the one that loaded last says what is i
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
+
+from psycopg import errors as pg
 
 from sentinel.authority.engine import Authority
 from sentinel.core.canonical import canonical_json
+from sentinel.core.errors import EngineUnavailable
+from sentinel.policy.errors import PolicyError
+from sentinel.policy.library import PolicyLibrary
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, call_with_retry, scalar
@@ -194,6 +201,35 @@ def declare_policies(authority: Authority) -> None:
     remember_policies(authority.pool, [
         (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document())) for one in policies
     ], [one.policy.zone for one in policies])  # fmt: skip
+
+
+def refuse_unknown_zones(pool: Pool, folder: Path, library: PolicyLibrary) -> None:
+    """Raise `PolicyError` for the first policy, read from the folder, whose zone the server does not know.
+
+    Without a database nothing is refused: `declare_policies` tries the zones again.
+    """
+
+    def call(connection: Any) -> None:
+        for one in library.policies:
+            try:
+                connection.execute(TRY_ZONES, {"zones": [one.policy.zone]})
+            except pg.InvalidParameterValue as error:
+                raise PolicyError(
+                    f'the database does not know its zone "{one.policy.zone}"', file=str(folder),
+                    rule=one.policy.policy_id, part="policy",
+                ) from error  # fmt: skip
+
+    with contextlib.suppress(EngineUnavailable):
+        call_with_retry(pool, call)
+
+
+def refuse_unknown_zones_at(conninfo: str, folder: Path, library: PolicyLibrary) -> None:
+    """`refuse_unknown_zones` on a connection of its own, for who has no pool."""
+    pool = Pool(conninfo, size=1)
+    try:
+        refuse_unknown_zones(pool, folder, library)
+    finally:
+        pool.close()
 
 
 def are_policies_declared(authority: Authority) -> bool:

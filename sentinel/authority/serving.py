@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sentinel.authority.checkpointer import Checkpointer
 from sentinel.authority.checkpoints import CheckpointFile
 from sentinel.authority.engine import Authority
 from sentinel.authority.housekeeping import ExpiredCounts, Housekeeper
-from sentinel.authority.policies import declare_policies
+from sentinel.authority.policies import declare_policies, refuse_unknown_zones, refuse_unknown_zones_at
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http.asgi import Edge
@@ -28,8 +29,8 @@ from sentinel.platform.logs import buffer_log_lines, configure_logs
 from sentinel.platform.serving.server import Listener, Server, metrics_folder
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.library import ReloadablePolicies
-from sentinel.store.database import AUTHORITY
+from sentinel.policy.library import PolicyLibrary, ReloadablePolicies
+from sentinel.store.database import AUTHORITY, with_role
 from sentinel.store.safety import require_ready
 
 log = structlog.get_logger("sentinel")
@@ -83,10 +84,12 @@ def _run(settings: Settings, listener: Listener, policies: ReloadablePolicies, g
         for keeper in keepers:
             keeper.stop()
 
+    # The master has no pool: its processes make theirs after the fork.
+    check = partial(refuse_unknown_zones_at, with_role(settings.database_url, AUTHORITY), policies.directory)
     log.info("serving", address=listener.url, process=os.getpid())
     Server(
         make_app, listener, processes=settings.processes, graceful_seconds=graceful_seconds,
-        on_reload=partial(_reload_policies, policies), on_worker_exit=stop_keepers,
+        on_reload=partial(_reload_policies, policies, check), on_worker_exit=stop_keepers,
     ).run()  # fmt: skip
 
 
@@ -103,19 +106,13 @@ def _begin(
     with contextlib.suppress(SentinelError):
         authority.clock.refresh()  # before the loop runs; without a database the first decision waits for it
     declaring = _PolicyDeclarations(authority)
-    checkpointer = (
-        Checkpointer(Path(settings.checkpoint_file), count_failure=metrics.CHECKPOINT_FAILURES.inc)
-        if settings.checkpoint_file
-        else None
-    )
-
-    def each_round() -> None:
-        declaring.round()
-        if checkpointer is not None:
-            checkpointer.round(authority.pool)
+    each_round: list[Callable[[], None]] = [declaring.round]
+    if settings.checkpoint_file:
+        checkpointer = Checkpointer(Path(settings.checkpoint_file), count_failure=metrics.CHECKPOINT_FAILURES.inc)
+        each_round.append(partial(checkpointer.round, authority.pool))
 
     def take_new_policies() -> None:
-        _reload_policies(policies)
+        _reload_policies(policies, partial(refuse_unknown_zones, authority.pool, policies.directory))
         declaring.want()
 
     # In a thread: compiling takes longer than a decision may wait.
@@ -148,12 +145,12 @@ class _PolicyDeclarations:
             raise
 
 
-def _reload_policies(policies: ReloadablePolicies) -> None:
-    """Read the folder again; what cannot be compiled leaves the last good policies in force."""
+def _reload_policies(policies: ReloadablePolicies, check: Callable[[PolicyLibrary], None]) -> None:
+    """Read the folder again; what cannot be compiled, or `check` refuses, leaves the last good policies in force."""
     from sentinel.authority import metrics
 
     try:
-        policies.reload()
+        policies.reload(check)
     except PolicyError as error:
         metrics.POLICY_RELOADS.labels("kept_last_good").inc()
         log.error("policy_reload_refused", fault=str(error))

@@ -142,7 +142,8 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
             sys.exit(failed)
         # The launch gate takes some seconds; the demo is ready without it and its rows follow.
         threading.Thread(target=_begin_small_refunds, args=(small,), daemon=True, name="small-refunds").start()
-        _keep_running(processes, DemoSender(processes, env["export"], urls["export"]), data_dir, stop, reload, say)
+        sender = DemoSender(processes, env["export"], urls["export"])
+        _keep_running(processes, sender, data_dir, urls["authority"], stop, reload, say)
         say("Stopping.")
     if stop.is_set():
         # Skip the interpreter's clean-up, which can take most of a second on a busy machine.
@@ -152,15 +153,19 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
 
 
 def _keep_running(
-    processes: Processes, sender: DemoSender, data_dir: Path, stop: threading.Event, reload: threading.Event, say: Callable[[str], None]
+    processes: Processes, sender: DemoSender, data_dir: Path, authority_url: str, stop: threading.Event, reload: threading.Event,
+    say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Until the demo is asked to stop: start the sender once it is wanted, reload policies, start again what ended."""
+    """Until the demo is asked to stop: start the sender once it is wanted, reload policies, start again what ended.
+
+    `authority_url` is the authority's database.
+    """
     while not stop.wait(0.5):
         sender.start_if_wanted()
         if reload.is_set():
             reload.clear()
             processes.signal("authority", signal.SIGHUP)
-            say(reloaded_text(Path(os.environ.get("SENTINEL_POLICIES_DIR") or policies_dir())))
+            say(reloaded_text(Path(os.environ.get("SENTINEL_POLICIES_DIR") or policies_dir()), authority_url))
         for name in processes.restart_ended():
             click.echo(f"{name} ended and was started again; see {data_dir / 'log' / f'{name}.log'}", err=True)
 

@@ -33,13 +33,19 @@ class Ready:
     database_urls: Mapping[str, str]
 
 
-def reloaded_text(directory: Path) -> str:
-    """What a reload of the policies in this folder comes to: the versions, or the fault for which the last good ones stay."""
+def reloaded_text(directory: Path, database_url: str) -> str:
+    """What the authority's reload of this folder comes to: the versions, or the fault for which the last good ones stay.
+
+    `database_url` is the authority's, whose zones are tried as it does.
+    """
+    from sentinel.authority.policies import refuse_unknown_zones_at
     from sentinel.policy.errors import PolicyError
     from sentinel.policy.library import PolicyLibrary
+    from sentinel.store.database import AUTHORITY, with_role
 
     try:
         library = PolicyLibrary.load(directory)
+        refuse_unknown_zones_at(with_role(database_url, AUTHORITY), directory, library)
     except PolicyError as error:
         return f"{error.explain()}\nThe policies are not reloaded; the last good ones stay in force."
     return "Policies reloaded: " + ", ".join(one.policy.version for one in library.policies)

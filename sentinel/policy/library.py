@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,12 +73,14 @@ class ReloadablePolicies:
         self._reloading = threading.Lock()
         self.library = self._load()
 
-    def reload(self) -> PolicyLibrary:
-        """Read the folder again. On `PolicyError` the last good library stays in use."""
+    def reload(self, check: Callable[[PolicyLibrary], None] = lambda _: None) -> PolicyLibrary:
+        """Read the folder again. On `PolicyError`, also one that `check` raises of what was read, the last good library stays in use."""
         # The folder is read under the lock: who began earlier would else put older policies over newer ones.
         with self._reloading:
-            self.library = self._load()
-            return self.library
+            library = self._load()
+            check(library)
+            self.library = library
+            return library
 
     def _load(self) -> PolicyLibrary:
         library = PolicyLibrary.load(self.directory)

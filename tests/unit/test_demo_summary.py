@@ -18,6 +18,7 @@ SECRET, KEY, DATABASE = (
     "snt_live_" + "k" * 40,
     "postgresql://login:" + "p" * 43 + "@/sentinel?host=" + "h" * 60,
 )
+NOWHERE = "postgresql://nobody@127.0.0.1:9/x"
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])
@@ -40,10 +41,10 @@ def test_no_key_secret_or_address_is_cut(
 def test_a_reload_says_what_it_came_to(tmp_path: Path) -> None:
     folder = tmp_path / "policies"
     shutil.copytree(policies_dir(), folder)
-    assert "agent-actions-policy-v1" in reloaded_text(folder)
+    assert "agent-actions-policy-v1" in reloaded_text(folder, NOWHERE)
     path = folder / "agent_actions.yaml"
     path.write_text(path.read_text().replace("then: ALLOW", "then: ALOW", 1))
-    said = reloaded_text(folder)
+    said = reloaded_text(folder, NOWHERE)
     assert "agent_actions.yaml:" in said
     assert 'did you mean "ALLOW"?' in said
     assert said.endswith("The policies are not reloaded; the last good ones stay in force.")

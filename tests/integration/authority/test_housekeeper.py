@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from sentinel.authority import housekeeping
@@ -32,6 +34,31 @@ def test_permits_run_out_although_events_get_no_position(
     finally:
         keeper.stop()
     assert fixtures.one(HELD) == 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "other"), [("clock", "mark_keys_at_permit_limit"), ("run_housekeeping", "key_uses")]
+)
+def test_no_step_waits_for_another_to_succeed(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch, broken: str, other: str
+) -> None:
+    authority, done = fixtures.authority, threading.Event()
+    steps: dict[str, tuple[object, str]] = {
+        "clock": (authority.clock, "refresh"), "key_uses": (authority.key_uses, "write"),
+        **{name: (housekeeping, name) for name in ("mark_keys_at_permit_limit", "run_housekeeping")},
+    }  # fmt: skip
+
+    def fail(*_: object) -> None:
+        raise EngineUnavailable("it cannot be done")
+
+    monkeypatch.setattr(*steps[broken], fail)
+    monkeypatch.setattr(*steps[other], lambda *_: done.set())
+    keeper = Housekeeper(authority)
+    keeper.start()
+    try:
+        assert done.wait(10)
+    finally:
+        keeper.stop()
 
 
 def test_events_that_were_restored_keep_their_positions_when_the_new_cluster_comes_to_their_transactions(

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import shutil
+import signal
 import uuid
 import zoneinfo
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 from psycopg import sql
+from structlog.testing import capture_logs
 
+from sentinel.authority import serving
 from sentinel.authority.policies import declare_policies, policies_in_force
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import EngineUnavailable
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.http.readiness import exposition
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE
 from sentinel.store.safety import MissingGrant, require_board
+from tests.support.asgi_client import AsgiClient, InProcessApp
 from tests.support.clock import set_clock, take_over
 from tests.support.fixtures import SECRET, Fixtures, guard_body, make_fixtures, served
+from tests.support.ledger_fixtures import wait_until
 from tests.support.logins import make_login, program_url
 
 
-def test_an_authority_with_undeclared_policies_is_not_ready(fixtures: Fixtures, tmp_path: Path) -> None:
-    folder = tmp_path / "policies"
-    shutil.copytree(policies_dir(), folder)
+def test_an_authority_with_undeclared_policies_is_not_ready(fixtures: Fixtures, folder: Path) -> None:
     file = folder / "retail_refund.yaml"
     file.write_text(file.read_text().replace("label: Retail Refund Policy v1", "label: A text nobody declared"))
     settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
@@ -48,18 +57,32 @@ def test_an_authority_with_undeclared_policies_is_not_ready(fixtures: Fixtures, 
         assert (after.status_code, after.json["status"]) == (200, "ready")
 
 
-def test_a_zone_that_the_database_does_not_know_is_named_and_not_put_in_force(
-    fixtures: Fixtures, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+@pytest.fixture
+def unknown_zone(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Puts a zone into the refund policy of a folder that Python knows and the database does not."""
     known = tmp_path / "zones" / "Mars" / "Olympus"
     known.parent.mkdir(parents=True)
     known.write_bytes(files("tzdata.zoneinfo").joinpath("UTC").read_bytes())
     zoneinfo.reset_tzpath([str(tmp_path / "zones"), *zoneinfo.TZPATH])
-    request.addfinalizer(zoneinfo.reset_tzpath)
-    folder = tmp_path / "policies"
-    shutil.copytree(policies_dir(), folder)
-    file = folder / "retail_refund.yaml"
-    file.write_text(file.read_text().replace("zone: UTC", "zone: Mars/Olympus", 1))
+
+    def put(folder: Path) -> None:
+        file = folder / "retail_refund.yaml"
+        file.write_text(file.read_text().replace("zone: UTC", "zone: Mars/Olympus", 1))
+
+    yield put
+    zoneinfo.reset_tzpath()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Policies of one's own."""
+    return Path(shutil.copytree(policies_dir(), tmp_path / "policies"))
+
+
+def test_a_zone_that_the_database_does_not_know_is_named_and_not_put_in_force(
+    fixtures: Fixtures, folder: Path, unknown_zone: Callable[[Path], None]
+) -> None:
+    unknown_zone(folder)
     settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
     with served(settings, ReloadablePolicies(folder)) as (authority, app):
         in_force = policies_in_force(authority.pool)
@@ -67,6 +90,105 @@ def test_a_zone_that_the_database_does_not_know_is_named_and_not_put_in_force(
             declare_policies(authority)
         assert policies_in_force(authority.pool) == in_force
         assert app.test_client().get("/readyz").json["checks"]["policies"] is False
+
+
+@contextlib.contextmanager
+def one_process(settings: Settings, policies: ReloadablePolicies) -> Iterator[tuple[AsgiClient, Callable[[], None]]]:
+    """A client of one process with its housekeeper, as `serve` begins it after the fork, and what SIGHUP calls there."""
+    called: dict[int, Callable[[], None]] = {}
+    loop = SimpleNamespace(add_signal_handler=called.__setitem__)
+    limit = SharedRateLimit(per_second=100, burst=100)
+    edge, keeper = serving._begin(SimpleNamespace(loop=loop, alive=True), settings, policies, limit)
+    app = InProcessApp(edge)
+    try:
+        yield app.test_client(), called[signal.SIGHUP]
+    finally:
+        keeper.stop()
+        app.close()
+        keeper._authority.pool.close()
+
+
+def reloads() -> dict[str, float]:
+    """How many reloads came to what, as /metrics tells it."""
+    lines = (line for line in exposition().decode().splitlines() if line.startswith("sentinel_policy_reloads_total{"))
+    return {line.split('"')[1]: float(line.split()[1]) for line in lines}
+
+
+@pytest.fixture
+def own_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that is begun here leaves the loggers of the tests as they are."""
+    monkeypatch.setattr(serving, "buffer_log_lines", lambda _: None)
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_a_reload_to_a_zone_that_the_database_does_not_know_keeps_the_last_good_policies(
+    fixtures: Fixtures, folder: Path, unknown_zone: Callable[[Path], None]
+) -> None:
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=4)
+    policies = ReloadablePolicies(folder)
+    with one_process(settings, policies) as (client, reload):
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        before, counted = policies.library, reloads()
+        unknown_zone(folder)
+        reload()
+        wait_until(lambda: reloads() != counted)
+        assert reloads() == {**counted, "kept_last_good": counted["kept_last_good"] + 1}
+        assert policies.library is before
+        assert client.get("/readyz").status_code == 200
+        asked = client.post("/api/sentinel/action/guard", json=guard_body(), headers={"X-API-Key": fixtures.key})
+        assert (asked.status_code, asked.json["decision"]) == (200, "ALLOW")
+
+
+def test_what_is_told_to_reload_before_processes_are_made_asks_the_database_too(
+    fixtures: Fixtures, folder: Path, unknown_zone: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is made later has the master's policies, and no last good ones."""
+    given: dict[str, Callable[[], None]] = {}
+
+    class NeverServing:
+        def __init__(self, *_: object, on_reload: Callable[[], None], **__: object) -> None:
+            given["on_reload"] = on_reload
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setattr(serving, "Server", NeverServing)
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,))
+    policies = ReloadablePolicies(folder)
+    serving._run(settings, SimpleNamespace(url=""), policies, 1)
+    before = policies.library
+    unknown_zone(folder)
+    with capture_logs() as lines:
+        given["on_reload"]()
+    assert policies.library is before
+    assert [line["event"] for line in lines] == ["policy_reload_refused"]
+    assert 'policy "retail-refund": the database does not know its zone "Mars/Olympus"' in lines[0]["fault"]
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_a_reload_without_a_database_is_taken(folder: Path, unknown_zone: Callable[[Path], None]) -> None:
+    settings = Settings(database_url="postgresql://nobody@127.0.0.1:9/x", secret_keys=(SECRET,), pool_size=2)
+    policies = ReloadablePolicies(folder)
+    with one_process(settings, policies) as (_, reload):
+        before = policies.library
+        unknown_zone(folder)
+        reload()
+        wait_until(lambda: policies.library is not before)
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_checkpoints_are_written_while_the_policies_cannot_be_declared(
+    fixtures: Fixtures, folder: Path, tmp_path: Path, unknown_zone: Callable[[Path], None]
+) -> None:
+    fixtures.guard()
+    fixtures.run_housekeeping()
+    unknown_zone(folder)
+    checkpoints = tmp_path / "checkpoints.jsonl"
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=4)
+    kept = dataclasses.replace(settings, checkpoint_file=str(checkpoints))
+    with one_process(kept, ReloadablePolicies(folder)) as (client, _):
+        wait_until(lambda: checkpoints.exists() and checkpoints.read_bytes())
+        assert client.get("/readyz").json["checks"]["policies"] is False
 
 
 def test_a_console_that_may_not_act_as_the_board_s_role_says_so(fixtures: Fixtures) -> None:

@@ -94,6 +94,24 @@ def test_a_bad_file_at_reload_keeps_the_last_good_set(tmp_path: Path) -> None:
     assert holder.library.policies[0].digest != first.policies[0].digest
 
 
+def test_a_set_that_its_last_check_refuses_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "sample.yaml"
+    path.write_text(POLICY)
+    holder = ReloadablePolicies(tmp_path)
+    first, seen = holder.library, []
+
+    def refuse(library: PolicyLibrary) -> None:
+        assert holder.library is first, "before it is in force"
+        seen.append(library)
+        raise PolicyError("not here", file=str(tmp_path))
+
+    path.write_text(POLICY.replace('USD: "10.00"', 'USD: "11.00"'))
+    with pytest.raises(PolicyError, match="not here"):
+        holder.reload(refuse)
+    assert holder.library is first
+    assert holder.reload(seen.append) is seen[1] is holder.library
+
+
 def test_of_two_reloads_at_once_the_newer_policies_are_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
