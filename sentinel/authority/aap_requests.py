@@ -81,7 +81,7 @@ update sentinel.aap_requests set consume_key = %(consume_key)s
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and cancelled_at is null and consumed_at is null
   and (consume_key = %(consume_key)s or consume_key is not distinct from %(found_key)s and (consume_key is null or question is not null))
 """
-# Whoever had claimed it before may be starting it still: then it is not to be cancelled.
+# Another key that had claimed it before may be starting it still: then it is not to be cancelled.
 RELEASE = """
 update sentinel.aap_requests set consume_key = %(found_key)s
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and consume_key = %(consume_key)s and consumed_at is null
@@ -136,8 +136,9 @@ def claim(pool: Pool, row: AapRequest, consume_key: str) -> bool:
 
 
 def release(pool: Pool, row: AapRequest, consume_key: str) -> None:
-    """Give back a claim under which nothing was started, to whom `row` has as the one before."""
-    changed(pool, RELEASE, {**_key(row), "consume_key": consume_key, "found_key": row.consume_key})
+    """Give back a claim under which nothing was started: to the other key that `row` has, or to nobody."""
+    found_key = None if row.consume_key == consume_key else row.consume_key
+    changed(pool, RELEASE, {**_key(row), "consume_key": consume_key, "found_key": found_key})
 
 
 def consume(pool: Pool, row: AapRequest, consume_key: str, *, decided_at: datetime, expires_at: datetime) -> None:

@@ -144,14 +144,34 @@ class AapRoutes:
 
     async def _consume(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         key = _key_of(request)
-        if row.consumed_at is not None:
-            return await self._consumed_before(caller, row, request, key)
+        # A claim is lost only to another key's claim or release; which of them started it is the authority's word, not the claim's.
+        while row.consumed_at is None:
+            await self._require_claimable(caller, row, request, key)
+            if await self._in_thread(aap_requests.claim, self._pool, row, key):
+                return await self._consume_claimed(caller, row, request, key)
+            row = await self._again(caller, row)
+        if _only_of(row, key).question is not None:
+            await self._started(caller, row, request, key)
+        return row
+
+    async def _require_claimable(self, caller: Caller, row: AapRequest, request: Request, key: str) -> None:
+        """Raise `AapConflict` where the key may not start the request, as `row` has it, whatever the authority would say."""
         if row.cancelled_at is not None or self._refusal_of(row) is not None:
             raise AapConflict("not_approved", "the request is not approved")
         if self._clock() >= row.deadline_at:
             raise AapConflict("approval_expired", "the time of the request is over")
-        if not await self._in_thread(aap_requests.claim, self._pool, row, key):
-            return await self._consumed_before(caller, await self._again(caller, row), request, key)
+        if row.consume_key in (None, key):
+            return
+        if row.question is None:
+            raise AapConflict("already_consumed", "the request is consumed under another key")
+        # A claim that is taken over is given back when this key is refused. Where the other key was refused meanwhile nobody would
+        # be at it any more, and what waits for a person could not be cancelled.
+        found = await self._ask(caller, row, request)
+        if found.recorded is not None and found.recorded.status == "pending":
+            raise _not_started(found)
+
+    async def _consume_claimed(self, caller: Caller, row: AapRequest, request: Request, key: str) -> AapRequest:
+        """Start it under the key that claimed it, and record that."""
         decided_at, expires_at = row.created_at, row.deadline_at
         if row.question is not None:
             try:
@@ -170,11 +190,6 @@ class AapRoutes:
             expires_at=max(expires_at, decided_at + timedelta(seconds=1)),
         )
         return _only_of(await self._again(caller, row), key)
-
-    async def _consumed_before(self, caller: Caller, row: AapRequest, request: Request, key: str) -> AapRequest:
-        if _only_of(row, key).question is not None:
-            await self._started(caller, row, request, key)
-        return row
 
     async def _started(self, caller: Caller, row: AapRequest, request: Request, key: str) -> Recorded:
         """The start under a consume key, on record. A repeat asks the authority too: it gives leave to act anew.

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from sentinel.authority import aap_requests
+from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.api.authority_calls import AuthorityCalls
 from sentinel.authority.decisions import Recorded
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.core.errors import EngineUnavailable, StillDeciding
+from sentinel.store.database import Pool
 from tests.support.aap import AGENT, NEEDS_PERSON, REQUESTS, Instance, call, code, operation
 from tests.support.fixtures import Fixtures
 from tests.support.harness import decide, let_leave_end, refused
@@ -117,6 +119,67 @@ def test_what_somebody_may_be_consuming_is_not_cancelled(instance: Instance, mon
     assert code(instance.ask("DELETE", f"{REQUESTS}/{asked['id']}")) == (409, "already_terminal")
     decide(instance.fixtures, approval)
     assert instance.consume(asked["id"], "mine").json["consumption"]
+
+
+def test_what_nobody_is_consuming_any_more_is_cancelled(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key that may have started it was answered: nothing was."""
+    asked = instance.made(call(NEEDS_PERSON))
+    with monkeypatch.context() as patched:
+        patched.setattr(AuthorityCalls, "guard", _raises(EngineUnavailable("away")))
+        assert instance.consume(asked["id"], "mine").status_code == 503
+    assert code(instance.consume(asked["id"], "mine")) == (409, "not_approved")
+    gone = instance.ask("DELETE", f"{REQUESTS}/{asked['id']}")
+    assert (gone.status_code, gone.json["status"]) == (200, "cancelled")
+
+
+def test_what_two_keys_were_refused_at_once_is_cancelled(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one comes while the first is being refused, and gives back later than it."""
+    asked = instance.made(call(NEEDS_PERSON))
+    honest, others, put_off = aap_requests.release, [], []
+
+    def in_turn(*arguments: Any) -> None:
+        if others:
+            put_off.append(arguments)
+            return
+        others.append("other")
+        others.append(instance.consume(asked["id"], "other"))
+        honest(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sentinel.authority.aap_requests.release", in_turn)
+        assert code(instance.consume(asked["id"], "mine")) == (409, "not_approved")
+    assert code(others[1]) == (409, "not_approved")
+    for arguments in put_off:
+        honest(*arguments)
+    assert instance.ask("DELETE", f"{REQUESTS}/{asked['id']}").status_code == 200
+
+
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_a_start_is_its_keys_whoever_claims_the_request_meanwhile(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, gives_back: bool
+) -> None:
+    """Its answer was lost; it asks again, and another key comes between reading the request and claiming it."""
+    asked = instance.made(call())
+    with monkeypatch.context() as patched:
+        patched.setattr("sentinel.authority.aap_requests.consume", _dies)
+        assert instance.consume(asked["id"], "mine").status_code == 500
+    honest = aap_requests.claim
+
+    def late(pool: Pool, row: AapRequest, key: str) -> bool:
+        monkeypatch.setattr("sentinel.authority.aap_requests.claim", honest)
+        assert honest(pool, row, "other")
+        is_claimed = honest(pool, row, key)
+        if gives_back:
+            aap_requests.release(pool, row, "other")
+        return is_claimed
+
+    monkeypatch.setattr("sentinel.authority.aap_requests.claim", late)
+    found = instance.consume(asked["id"], "mine")
+    assert (found.status_code, found.json["status"]) == (200, "approved")
+    assert found.json["consumption"]
+    assert code(instance.consume(asked["id"], "other")) == (409, "already_consumed")
+    assert instance.outcome(asked["id"], "succeeded").status_code == 200
+    assert instance.fixtures.one("select count(*) from sentinel.events where kind = 'start'") == 1
 
 
 def test_an_unguarded_tools_request_is_one_consume_keys_alone(
