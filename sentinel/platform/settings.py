@@ -74,7 +74,8 @@ def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
     if found := _written(path):
         return found
     data_dir.mkdir(parents=True, exist_ok=True)
-    with _held(data_dir) as folder:
+    # Not the folder itself: NFS locks only what is open for writing.
+    with _held(data_dir / f".{name}.lock"):
         if found := _written(path):
             return found
         new, made = tempfile.mkstemp(dir=data_dir, prefix=f".{name}.")  # 0600
@@ -87,7 +88,7 @@ def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
         except BaseException:
             Path(made).unlink()
             raise
-        os.fsync(folder)
+        _sync_folder(data_dir)
         return _written(path)
 
 
@@ -100,14 +101,23 @@ def _written(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[int]:
-    """The folder's descriptor, for one process and thread at a time."""
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _held(lock: Path) -> Iterator[None]:
+    """Hold the lock file for one process and thread at a time; it is made where there is none, and stays."""
+    held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        yield held
+        yield
     finally:
         os.close(held)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in the folder outlast a power cut."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def kept_secret(name: str, *database_variables: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -41,7 +43,23 @@ def test_many_at_once_get_one(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(ask, range(8)))) == 1
-    assert [one.name for one in tmp_path.iterdir()] == ["secret_key"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".secret_key.lock", "secret_key"]
+
+
+def test_a_folder_whose_server_locks_only_what_is_open_for_writing_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS, whose client makes record locks of these; a folder cannot be open for writing."""
+    real = fcntl.flock
+
+    def of_nfs(held: int, how: int) -> None:
+        if how & fcntl.LOCK_EX and fcntl.fcntl(held, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(held, how)
+
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
+    assert len(data_dir_secret(tmp_path)) == 64
+    assert {stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()} == {0o600}
 
 
 @pytest.mark.parametrize("left", ["", "\n"])
@@ -59,4 +77,4 @@ def test_one_that_could_not_be_written_is_not_there(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
         data_dir_secret(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [one.name for one in tmp_path.iterdir()] == [".secret_key.lock"]
