@@ -14,7 +14,7 @@ from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, Report
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
-from worker.refunds.rows import RISK_CLASS, LedgerRow, Report
+from worker.refunds.rows import RISK_CLASS, DoubtWord, LedgerRow, Report
 from worker.refunds.transitions import RetryPolicy, was_not_executed
 from worker.refunds.workflow.routes import Routes
 
@@ -94,7 +94,8 @@ class InDoubtPoller:
 
     The row's own guard request is repeated; where nothing was started and the permit ran out, that takes out another one, once. An
     amount is released only when the authority has it on record that a person decided "not executed", or that nothing was ever
-    started: an agent's report of an error releases nothing. For one tenant's ledger. Thread-safe; `look` raises `LedgerUnavailable`.
+    started, where the ledger does not know better: an agent's report of an error releases nothing. For one tenant's ledger.
+    Thread-safe; `look` raises `LedgerUnavailable`.
     """
 
     def __init__(self, ledger: Ledger, client: Client, routes: Routes) -> None:
@@ -113,30 +114,34 @@ class InDoubtPoller:
 
 def _outcomes(
     rows: Sequence[LedgerRow], answers: Sequence[GuardAnswer | Unreachable | Rejected]
-) -> dict[str, bool]:  # fmt: skip
-    """id → whether it was executed, for those that have an outcome. Where a success contradicts a person's word, a person says."""
+) -> dict[str, DoubtWord]:
+    """By id, for those that have an outcome. Where a success contradicts a person's word, a person says."""
     found = {}
     for row, answer in zip(rows, answers, strict=True):
         if not isinstance(answer, GuardAnswer):
             continue
         if was_not_executed(answer):
-            found[row.ledger_entry_id] = False
+            found[row.ledger_entry_id] = DoubtWord(executed=False)
         elif (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None):
-            found[row.ledger_entry_id] = True
+            found[row.ledger_entry_id] = DoubtWord(executed=True)
     return found
 
 
 def never_started(
     rows: Sequence[LedgerRow], answers: Sequence[GuardAnswer | Unreachable | Rejected]
-) -> dict[str, bool]:
-    """id → whether a person paid it back elsewhere, for those whose operation was never started, and which no person is asked about.
+) -> dict[str, DoubtWord]:
+    """By id, for those whose operation was never started, and which no person is asked about; a person may have paid one back elsewhere.
 
     Nothing can start them any more: their rows are in ERROR, and whoever held one before may write down no effect and no execution.
+    Only the operation that the row knows says so: one that is decided anew was forgotten, and the start with it.
     """
     return {
-        row.ledger_entry_id: answer.reason_code == "handled_by_person"
+        row.ledger_entry_id: DoubtWord(answer.reason_code == "handled_by_person", never_started=True)
         for row, answer in zip(rows, answers, strict=True)
-        if isinstance(answer, GuardAnswer) and answer.status in ("allowed", "approved", "denied", "expired")
+        if isinstance(answer, GuardAnswer)
+        and answer.status in ("allowed", "approved", "denied", "expired")
+        and answer.replayed
+        and answer.operation_id == str(row.operation_id)
     }
 
 

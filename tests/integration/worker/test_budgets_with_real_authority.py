@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from sentinel.authority.approvals import resolve_approval
+from sentinel.authority.halts import set_halt
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.scratch import listening
 from sentinel.client import Client, NoAnswerKind, Unreachable
 from sentinel.platform.resources import policies_dir
+from tests import mutants
 from tests.integration.worker.test_not_executed import outside, say_not_executed, time_passes
 from tests.support.effects_server import InMemory
 from tests.support.fixtures import AGENT, Fixtures
@@ -167,10 +170,7 @@ def test_a_doubt_about_what_was_never_started_is_let_go_and_asked_about_no_more(
     with patch.object(Client, "start_many", side_effect=RuntimeError("it dies here")):
         asks(shop, "first", 60_00)
     assert shop.stands("first")[0] == "ALLOWED"
-    fixtures.admin.execute("update refunds.ledger_entries set attempts = 99")
-    shop.fixtures.make_due()
-    shop.run()
-    assert shop.stands("first")[0] == "ERROR" and parts(shop) == (0, 0, 0, 60_00, 0)
+    given_up(shop, "first")
     assert list_in_doubt(fixtures.console_pool, fixtures.tenant_id) == [], "there nobody can be asked about it"
     if ran_out:
         let_permits_expire(fixtures)
@@ -185,6 +185,87 @@ def test_a_doubt_about_what_was_never_started_is_let_go_and_asked_about_no_more(
     shop.run()
     assert shop.stands("anew")[0] == "EXECUTED" and parts(shop) == (0, 60_00, 0, 0, 0)
     assert fixtures.broken_invariants() == []
+
+
+def given_up(shop: Shop, name: str) -> None:
+    """The row has no attempts left: it ends where it stands."""
+    shop.fixtures.admin.execute("update refunds.ledger_entries set attempts = 99 where ledger_entry_id = %s", [name])
+    shop.fixtures.make_due()
+    shop.run()
+    assert shop.stands(name)[0] == "ERROR" and parts(shop) == (0, 0, 0, 60_00, 0)
+
+
+def restore_before_the_start(fixtures: Fixtures) -> None:
+    """The authority's database as it was a moment before anything was started."""
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute(
+        "update sentinel.operation_states set status = 'allowed', start_id = null, started_at = null, start_event_id = null,"
+        " start_hash = null, act_until = null"
+    )
+    fixtures.admin.execute("set session_replication_role = origin")
+
+
+def restore_before_the_decision(fixtures: Fixtures) -> None:
+    """Or a moment before it was asked: the operation is decided anew when it is asked about again."""
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute("delete from sentinel.operation_states; delete from sentinel.operation_rows")
+    fixtures.admin.execute("set session_replication_role = origin")
+
+
+def let_go_after(
+    shop: Shop, fixtures: Fixtures, restore: Callable[[Fixtures], None], *, halted: bool = False
+) -> list[str]:
+    """What three looks let go of a refund that was done outside, and whose end the ledger does not know, after a restore.
+
+    The ledger is in a database of its own, which was not restored.
+    """
+    ordered(shop, 100_00)
+    platform = InMemory("platform_backend")
+    outside(shop, platform)
+    platform.loses_answers = 99
+    asks(shop, "first", 60_00)
+    assert shop.stands("first")[0] == "ALLOWED" and len(platform.done) == 1
+    given_up(shop, "first")
+    restore(fixtures)
+    if halted:
+        set_halt(fixtures.console_pool, actor(fixtures, "admin"), scope="tenant", reason="restored")
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        return [name for _ in range(3) for name in poller(shop, client).look()]
+
+
+@pytest.mark.parametrize("halted", [False, True], ids=["nothing is halted", "everything is halted"])
+@pytest.mark.parametrize("restore", [restore_before_the_start, restore_before_the_decision])
+def test_an_authority_that_forgot_the_start_frees_nothing_that_was_begun_outside(
+    shop: Shop, fixtures: Fixtures, restore: Callable[[Fixtures], None], halted: bool
+) -> None:
+    assert let_go_after(shop, fixtures, restore, halted=halted) == []
+    assert parts(shop) == (0, 0, 0, 60_00, 0)
+
+
+def test_mutant_that_believes_it_gives_the_amount_away_twice(shop: Shop, fixtures: Fixtures) -> None:
+    fence = "or exists (select from refunds.effects f where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id)"
+    mutants.cut(fixtures, "refunds.resolve_budget_doubts", fence)
+    assert let_go_after(shop, fixtures, restore_before_the_start) == ["first"]
+    assert parts(shop) == (0, 0, 0, 0, 0), "free for another refund, and given back once already"
+
+
+def test_what_was_started_by_somebody_else_is_not_let_go_by_an_authority_that_forgot_it(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    """Here nothing of it is on record: whoever started it may have paid it."""
+    ordered(shop, 100_00)
+    redeem = Client.start_many
+
+    def another_was_quicker(client: Client, permits: Sequence[Any], **rest: Any) -> list[Any]:
+        redeem(client, [(permit, uuid.uuid4()) for permit, _ in permits], **rest)
+        return redeem(client, permits, **rest)
+
+    with patch.object(Client, "start_many", another_was_quicker):
+        asks(shop, "first", 60_00)
+    assert shop.stands("first")[::2] == ("ERROR", "started_elsewhere") and parts(shop) == (0, 0, 0, 60_00, 0)
+    restore_before_the_start(fixtures)
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        assert poller(shop, client).look() == [] and parts(shop) == (0, 0, 0, 60_00, 0)
 
 
 # After a success that contradicts a person's "not executed"

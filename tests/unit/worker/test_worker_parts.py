@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import random
@@ -28,6 +29,7 @@ from worker.refunds.rows import (
     TRANSITIONS,
     WAITING,
     Change,
+    DoubtWord,
     KnownFacts,
     LedgerEvent,
     LedgerRow,
@@ -42,6 +44,7 @@ from worker.refunds.workflow.steps.ask_authority import params_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = RetryPolicy(3, 1.0, 8.0, random.Random(1))
+OPERATION = uuid.UUID(int=7)
 FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
 
 
@@ -329,7 +332,20 @@ def test_what_was_never_started_is_no_doubt_and_counts_only_where_a_person_handl
     said: GuardAnswer | Unreachable | Rejected, wanted: bool | None
 ) -> None:
     """A person who is still asked may handle it; what was started is for a person's word."""
-    assert never_started([row()], [said]) == ({} if wanted is None else {"r": wanted})
+    if isinstance(said, GuardAnswer):
+        said = dataclasses.replace(said, operation_id=str(OPERATION), replayed=True)
+    word = {} if wanted is None else {"r": DoubtWord(wanted, never_started=True)}
+    assert never_started([row(operation_id=OPERATION)], [said]) == word
+
+
+@pytest.mark.parametrize(("operation", "over"), [
+    (OPERATION, {"operation_id": str(OPERATION)}), (OPERATION, {"replayed": True}), (None, {"replayed": True}),
+], ids=["decided by this very question", "another operation", "the ledger has none on record"])  # fmt: skip
+def test_what_is_said_of_an_operation_that_the_ledger_does_not_know_is_no_word_of_its_row(
+    operation: uuid.UUID | None, over: dict[str, Any]
+) -> None:
+    """The authority has lost the operation that permitted the row, and with it whatever became of it."""
+    assert never_started([row(operation_id=operation)], [answer("allowed", **over)]) == {}
 
 
 # Leases

@@ -207,12 +207,17 @@ begin
 end $$;
 
 -- What the authority says by now about entries that ended in doubt: executed (somebody else's word, so it counts as handled)
--- or not. Returns those that were still in doubt.
--- words: [{ledger_entry_id, executed}]
+-- or not. Returns those that were in doubt and are not any more.
+-- words: [{ledger_entry_id, executed, never_started}]
 create or replace function refunds.resolve_budget_doubts(tenant uuid, words jsonb) returns setof text language sql as $$
   update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end
-  from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean)
+  from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean, never_started boolean)
   where e.tenant_id = tenant and e.ledger_entry_id = w.ledger_entry_id and e.status = 'ERROR' and e.budget_part = 'in_doubt'
+    -- That nothing was started is no person's word, and a restored authority says it of what it forgot. It is not believed of what was
+    -- started as the ledger knows it: by its end, or by an effect outside, which is recorded only under an answered start.
+    and not (coalesce(w.never_started, false) and (
+      coalesce(e.reason_code, '') in ('started_elsewhere', 'settlement_refused', 'not_executed')
+      or exists (select from refunds.effects f where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id)))
   returning e.ledger_entry_id
 $$;
 
