@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from sentinel.core.money import money_out
 from sentinel.platform.outbound.client import JsonClient
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Reply, Settled, call_effect, one_line
+from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.rows import LedgerRow
 from worker.settlement.effects import Effects, SettlementSystem
 from worker.settlement.saga import Effect, Saga, in_flight_seconds
@@ -164,6 +165,14 @@ class UnknownSystem(Exception):
     """No settlement system has this name; the text names the nearest one."""
 
 
+_LEFT = "it is finished once that is as it was, and is in doubt, for a person, at its deadline"
+_NOWHERE = (
+    "it was begun, and no route says where it settles by now: it is finished once its route is back, and is in doubt, for a "
+    "person, at its deadline"
+)
+_OUTSIDE = f"it was begun where the execution is the effect, and its route settles outside by now: {_LEFT}"
+
+
 class Systems:
     """The systems of one worker. `adapters` are the outside ones as they are, without their record."""
 
@@ -215,6 +224,26 @@ class Systems:
             if isinstance(system, Saga) and system.has_planned(reference, plans):
                 return system
         raise UnknownSystem(f"begun in {plans[0].system}, under a plan that no system here has")
+
+    def why_untried(self, row: LedgerRow, settles_in: str | None) -> str | None:
+        """Why nothing is tried of a begun row whose branch settles in `settles_in` by now; None where it is gone on with there."""
+        system = self.find(settles_in)
+        if system is None:
+            # Who closed its branch did not say that what is under way was not paid.
+            return _NOWHERE
+        if row.permit_token is None:
+            # Its question enclosed its start: no permission is on record, without which nothing is asked for outside.
+            return None if getattr(system, "settles_in_ledger", False) else _OUTSIDE
+        assert row.start_id is not None
+        try:
+            begun = self.begun_in(row.start_id)
+        except UnknownSystem as error:
+            return f"it was {error}: {_LEFT}"
+        except LedgerUnavailable as error:
+            return f"the record: {error}"
+        if begun is None or begun is system:
+            return None
+        return f"it was begun in {begun.name}, and its route settles elsewhere by now: {_LEFT}"
 
     def get(self, name: str) -> SettlementSystem:
         """The system of this name. Raises `UnknownSystem`."""

@@ -64,9 +64,10 @@ class Desk:
     def last_error(self) -> str:
         return str(self.ledger.one("select last_error from refunds.ledger_entries where ledger_entry_id = 'begun'"))
 
-    def say_not_executed(self) -> None:
+    def say_not_executed(self, *, leave_ended: bool = True) -> None:
         run_housekeeping(self.fixtures.authority.pool, 0)
-        let_leave_end(self.fixtures)
+        if leave_ended:
+            let_leave_end(self.fixtures)
         operation = self.fixtures.one(
             "select operation_id from sentinel.operations where idempotency_key = 'refund:begun'"
         )
@@ -167,6 +168,23 @@ def test_a_branch_that_settles_elsewhere_by_now_does_not_speak_for_where_it_was_
     assert ("but platform_backend did it" in desk.last_error()) is done
 
 
+@pytest.mark.parametrize("close", [to_person, removed, elsewhere])
+@pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
+def test_a_look_at_what_nothing_is_tried_of_keeps_no_person_from_saying_that_it_was_not_executed(
+    desk: Desk, close: Callable[[str], str], done: bool
+) -> None:
+    """The leave to act that its start was answered with has ended, and the worker goes on looking at it."""
+    begin(desk, done=done)
+    desk.edit(close)
+    let_leave_end(desk.fixtures)
+    desk.run(2)
+    assert desk.stands()[0] == "ALLOWED" and desk.last_error().startswith("it was begun")
+    desk.say_not_executed(leave_ended=False)
+    desk.run(2)
+    assert desk.stands() == ("ERROR", "not_executed") and not desk.price.done
+    assert ("but platform_backend did it" in desk.last_error()) is done
+
+
 # A start that its question enclosed: settled by the execution, in the ledger
 
 
@@ -208,5 +226,17 @@ def test_such_a_row_ends_once_a_person_said_that_it_was_not_executed(desk: Desk,
     desk.edit(close)
     desk.run(2)
     desk.say_not_executed()
+    desk.run(2)
+    assert desk.stands() == ("ERROR", "not_executed") and desk.ledger.executions() == 0 and not desk.platform.done
+
+
+@pytest.mark.parametrize("close", [to_person, removed, outside])
+def test_nor_does_a_look_at_such_a_row(desk: Desk, close: Callable[[str], str]) -> None:
+    begin_by_question(desk)
+    desk.edit(close)
+    let_leave_end(desk.fixtures)
+    desk.run(2)
+    assert desk.stands()[0] == "GUARDING"
+    desk.say_not_executed(leave_ended=False)
     desk.run(2)
     assert desk.stands() == ("ERROR", "not_executed") and desk.ledger.executions() == 0 and not desk.platform.done

@@ -185,6 +185,14 @@ class Stopped:
     """The authority was not asked, because the worker is stopping."""
 
 
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """The start is not asked for again, because nothing would be tried: leave to act would only keep a person from saying that it was
+    not executed."""
+
+    why: str
+
+
 @dataclass(slots=True)
 class RunContext:
     """One row on its way. Steps fill in what later steps need; only the runner moves it."""
@@ -222,7 +230,7 @@ class RunContext:
     """Whether the question starts what it permits."""
     permission: Change | None = None
     """A permission that came with its start: recorded with the execution."""
-    started: StartReceipt | Unreachable | Rejected | None = None
+    started: StartReceipt | Unreachable | Rejected | Untried | None = None
     settled: Settled | Refused | NoAnswer | None = None
     execution_id: uuid.UUID | None = None
     report: Report | None = None

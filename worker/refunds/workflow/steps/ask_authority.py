@@ -87,8 +87,9 @@ class AskAuthority:
         self._fix_questions(here)
         here = [context for context in here if context.outcome is None]
         self._ask_all(here)
-        # Started by an earlier question whose answer was lost: asked again with its start, so that its receipt comes back.
-        begun = [context for context in here if _lacks_receipt(context)]
+        # Started by an earlier question whose answer was lost: asked again with its start, so that its receipt comes back. It gives leave
+        # to act anew, which is not for what nothing will be tried of.
+        begun = [each for each in here if _lacks_receipt(each) and self._why_untried(each) is None]
         for context in begun:
             context.encloses_start = True
         self._fix_questions(begun)
@@ -114,6 +115,9 @@ class AskAuthority:
             return False
         system = self._systems.find(context.settles_in)
         return getattr(system, "settles_in_ledger", False) and self._is_ready(context)
+
+    def _why_untried(self, context: RunContext) -> str | None:
+        return self._systems.why_untried(context.row, context.settles_in)
 
     def _is_ready(self, context: RunContext) -> bool:
         # What settles nowhere may come here from an earlier step.
@@ -170,6 +174,7 @@ class AskAuthority:
         if answer is None:
             name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        untried = self._why_untried(context) if row.may_be_started and _lacks_receipt(context) else None
         context.answer, context.escalation = None, None
         if isinstance(answer, Stopped):
             context.event = transitions.nothing_started(row, transitions.let_go(row, transitions.ENDED))
@@ -179,6 +184,9 @@ class AskAuthority:
                 row, transitions.after_no_answer(row, answer, self._retry_policy)
             )
             return StepResult({"authority": "no answer"})
+        if untried is not None and not transitions.was_not_executed(answer):
+            context.event = transitions.after_unknown_outcome(row, untried, self._retry_policy)
+            return _answered(answer.decision, answer.status, answer.reason_code, None)
         return self._follow_answer(context, answer, transitions.after_guard(row, answer, self._retry_policy), reason)
 
     def _follow_answer(

@@ -23,7 +23,7 @@ from worker.refunds.rows import Change, Execution, LedgerState, Report, report_b
 from worker.refunds.transitions import RetryPolicy, is_outside
 from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.routes import IN_PARTS
-from worker.refunds.workflow.runner import RunContext, StepResult, lease_lost, trail_entry, untouched
+from worker.refunds.workflow.runner import RunContext, StepResult, Untried, lease_lost, trail_entry, untouched
 from worker.settlement import EffectResult, NoAnswer, Refused, Settled
 from worker.settlement.effects import Ending, Left
 from worker.settlement.registry import Systems, UnknownSystem
@@ -31,14 +31,6 @@ from worker.settlement.registry import Systems, UnknownSystem
 _log = logging.getLogger("worker")
 
 AT_ONCE = 64
-_NOWHERE = (
-    "it was begun, and no route says where it settles by now: it is finished once its route is back, and is in doubt, for a "
-    "person, at its deadline"
-)
-_OUTSIDE = (
-    "it was begun where the execution is the effect, and its route settles outside by now: it is finished once that is as it was, "
-    "and is in doubt, for a person, at its deadline"
-)
 
 
 class ExecuteBySystem:
@@ -72,7 +64,8 @@ class ExecuteBySystem:
             each for each in waiting
             if each.event is None and each.not_taken is None and not each.counted_first and each.defect is None
         ]  # fmt: skip
-        self._start([*recorded, *(self._record_allowed(fresh) if fresh else [])])
+        permitted = [*recorded, *(self._record_allowed(fresh) if fresh else [])]
+        self._start([context for context in permitted if not self._is_untried(context)])
         started = [each for each in contexts if isinstance(each.started, StartReceipt) and each.settled is None]
         # What settles by the execution settles here and now; outside systems are asked several at a time.
         self._worker_pool.map(self._settle, [context for context in started if context.permission is None])
@@ -86,19 +79,20 @@ class ExecuteBySystem:
         system = self._systems.find(context.settles_in)
         return begun or (system is not None and system.is_ready())
 
+    def _is_untried(self, context: RunContext) -> bool:
+        """Whether it was begun and nothing of it will be tried; then its start is not asked for."""
+        answer = _permit(context)
+        if transitions.was_started_before(answer) and not transitions.was_not_executed(answer):
+            why = self._systems.why_untried(context.row, context.settles_in)
+            context.started = None if why is None else Untried(why)
+        return context.started is not None
+
     def _settle(self, context: RunContext) -> None:
         context.execution_id = new_id()
         # The start id is what a system knows this refund by: the same for every try of it.
         assert context.row.start_id is not None
         system = self._systems.find(context.settles_in)
-        if system is None:
-            # Begun before its branch was closed. Who closed it did not say that what is under way was not paid.
-            context.settled = NoAnswer(_NOWHERE)
-            return
-        if context.permission is not None and not getattr(system, "settles_in_ledger", False):
-            # What came with its start has no permission on record, without which nothing is asked for outside.
-            context.settled = NoAnswer(_OUTSIDE)
-            return
+        assert system is not None  # else its start was not asked for
         try:
             context.settled = system.settle(context.row, context.row.start_id)
         except Exception as error:
@@ -178,6 +172,9 @@ class ExecuteBySystem:
             # Became unready after the decision: the permit is given back with the question to a person.
             context.event = None
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
+        if isinstance(context.started, Untried):
+            context.event = transitions.after_unknown_outcome(row, context.started.why, self._retry_policy)
+            return StepResult({"start": "not asked for"})
         if is_outside(context.started):
             context.event = transitions.after_unknown_outcome(row, context.started.detail, self._retry_policy)
             return StepResult({"start": "no answer"})
