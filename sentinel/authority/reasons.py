@@ -61,7 +61,7 @@ STANDINGS: dict[str, str] = {
     "started_elsewhere": "It was started, and not by this row: it may have been paid.",
     "question_refused": "The authority could not be asked about it, and a person had it held.",
     "settlement_refused": "The settlement system refused it for good.",
-    "not_executed": "A person said that it was not executed, before it was.",
+    "not_executed": "A person said that it was not executed.",
 }
 
 REASONS: dict[str, str] = {**DECISION_REASONS, **ESCALATIONS, **STANDINGS}
@@ -77,7 +77,7 @@ def started_before_text(outcome: str | None) -> str:
     return "It was done before." if outcome == "success" else "It was started before and may have happened."
 
 
-_REFUND_ENDS = {"refund_denied": "denied", "refund_failed": "failed"}
+_REFUND_ENDS = {"refund_denied": "denied", "refund_failed": "failed", "refund_unpaid": "failed"}
 
 
 def trouble_text(last_error: str) -> str:

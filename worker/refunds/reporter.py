@@ -15,7 +15,7 @@ from worker.failpoints import Failpoint, Failpoints
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import RISK_CLASS, DoubtWord, LedgerRow, Report
-from worker.refunds.transitions import RetryPolicy, was_not_executed
+from worker.refunds.transitions import RetryPolicy, after_doubt
 from worker.refunds.workflow.routes import Routes
 
 _log = logging.getLogger("worker")
@@ -108,41 +108,20 @@ class InDoubtPoller:
         for start in range(0, len(rows), _LOOKED_AT_ONCE):
             part = rows[start : start + _LOOKED_AT_ONCE]
             answers = self._client.guard_many([_question(r) for r in part])
-            settled += self._ledger.settle_in_doubt({**never_started(part, answers), **_outcomes(part, answers)})
+            settled += self._ledger.settle_in_doubt(doubt_words(part, answers))
         return settled
 
 
-def _outcomes(
+def doubt_words(
     rows: Sequence[LedgerRow], answers: Sequence[GuardAnswer | Unreachable | Rejected]
 ) -> dict[str, DoubtWord]:
-    """By id, for those that have an outcome. Where a success contradicts a person's word, a person says."""
+    """By id, for those that are in doubt no more."""
     found = {}
     for row, answer in zip(rows, answers, strict=True):
-        if not isinstance(answer, GuardAnswer):
-            continue
-        if was_not_executed(answer):
-            found[row.ledger_entry_id] = DoubtWord(executed=False)
-        elif (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None):
-            found[row.ledger_entry_id] = DoubtWord(executed=True)
+        word = after_doubt(row, answer) if isinstance(answer, GuardAnswer) else None
+        if word is not None:
+            found[row.ledger_entry_id] = word
     return found
-
-
-def never_started(
-    rows: Sequence[LedgerRow], answers: Sequence[GuardAnswer | Unreachable | Rejected]
-) -> dict[str, DoubtWord]:
-    """By id, for those whose operation was never started, and which no person is asked about; a person may have paid one back elsewhere.
-
-    Nothing can start them any more: their rows are in ERROR, and whoever held one before may write down no effect and no execution.
-    Only the operation that the row knows says so: one that is decided anew was forgotten, and the start with it.
-    """
-    return {
-        row.ledger_entry_id: DoubtWord(answer.reason_code == "handled_by_person", never_started=True)
-        for row, answer in zip(rows, answers, strict=True)
-        if isinstance(answer, GuardAnswer)
-        and answer.status in ("allowed", "approved", "denied", "expired")
-        and answer.replayed
-        and answer.operation_id == str(row.operation_id)
-    }
 
 
 def _question(row: LedgerRow) -> GuardQuestion:

@@ -300,12 +300,16 @@ class DoubtWord(Struct, frozen=True):
     """What the authority says by now of a row that ended in doubt. `executed`: it counts against its order, as handled by somebody else."""
 
     executed: bool
+    last_error: str
+    """What the row says from then on."""
     never_started: bool = False
     """Nobody said what happened; the authority has on record that nothing was started. One that lost its record says so too."""
 
     def as_json(self, row_id: str) -> dict[str, Any]:
         """One of the words that `refunds.resolve_budget_doubts` takes."""
-        return {"ledger_entry_id": row_id, "executed": self.executed, "never_started": self.never_started}
+        return {
+            "ledger_entry_id": row_id, "executed": self.executed, "never_started": self.never_started, "last_error": self.last_error,
+        }  # fmt: skip
 
 
 def report_body(

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
 from worker.outbound.guard_answers import recorded_decision
-from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, report_body
+from worker.refunds.rows import Change, DoubtWord, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, report_body
 
 
 class FailureScope(StrEnum):
@@ -94,6 +94,9 @@ NOT_EXECUTED = "not_executed"
 _NEVER_PAID = (
     "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
 )
+
+_IN_DOUBT = "; it may have been started: see `sentinel in-doubt list`"
+_SAY_SO = "; an administrator says so: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +274,8 @@ def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system
     """
     report = uuid.uuid4()
     why = (
-        f"{system} refused: {without_name(reason, system)[:300]}. Nothing was executed; an administrator "
-        f"says so: `sentinel in-doubt resolve {operation_id} --not-executed`"
+        f"{system} refused: {without_name(reason, system)[:300]}. Nothing was executed{_SAY_SO}"
+        f"`sentinel in-doubt resolve {operation_id} --not-executed`"
     )
     return Change(
         row, _ALLOWED, LedgerEvent.SETTLEMENT_REFUSED, last_error=why, failures=1, reason_code=REFUSED, report_id=report,
@@ -314,8 +317,40 @@ def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryP
 
 def attempts_exhausted(row: LedgerRow) -> str:
     """The error text of a row that has no attempts left."""
-    doubt = "; it may have been started: see `sentinel in-doubt list`" if row.may_be_started else ""
+    doubt = _IN_DOUBT if row.may_be_started else ""
     return f"gave up after {row.attempts} attempts, the last: {row.last_error or 'its worker ended'}{doubt}"
+
+
+def after_doubt(row: LedgerRow, answer: GuardAnswer) -> DoubtWord | None:
+    """What the answer to a row's own question says of it, where the row ended in doubt; None where it stays there.
+
+    Where a success contradicts a person's word, a person says. What was never started, and which no person is asked about, nothing can
+    start any more: the row is in ERROR, and whoever held it before may write down no effect and no execution. Only the operation that the
+    row knows says so: one that is decided anew was forgotten, and the start with it.
+    """
+    if was_not_executed(answer):
+        said = f"a person said that it was not executed, {_FREE}. To pay it, enter it anew"
+        return DoubtWord(False, _no_doubt(row, said))
+    if (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None):
+        return DoubtWord(True, _no_doubt(row, "it was executed, says the authority, and counts against its order"))
+    if answer.status not in _UNSTARTED or not answer.replayed or answer.operation_id != str(row.operation_id):
+        return None
+    if answer.reason_code == "handled_by_person":
+        said = "a person handled it elsewhere, and nothing was started here: it counts against its order"
+        return DoubtWord(True, _no_doubt(row, said), never_started=True)
+    return DoubtWord(
+        False, _no_doubt(row, f"nothing was ever started, says the authority, {_FREE}"), never_started=True
+    )
+
+
+_UNSTARTED = ("allowed", "approved", "denied", "expired")
+_FREE = "and the order has its amount back"
+
+
+def _no_doubt(row: LedgerRow, said: str) -> str:
+    """What was said before, without the doubt and what to do about it."""
+    before = (row.last_error or "").partition(_IN_DOUBT)[0].partition(_SAY_SO)[0]
+    return f"{said}; it had ended with: {before}"[:500]
 
 
 def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Change:

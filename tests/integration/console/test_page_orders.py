@@ -219,6 +219,17 @@ def test_an_order_whose_refund_failed_is_not_said_to_be_unpaid(fixtures: Any) ->
     assert '<a href="/ops/in-doubt">In doubt</a>' in page
 
 
+def test_an_order_whose_refund_ended_unpaid_is_not_said_to_be_in_doubt(fixtures: Any) -> None:
+    order_id = refused_by_shop(fixtures)
+    fixtures.sql(
+        "set session_replication_role = replica; update orders.reviews set status = 'REFUND_REFUSED',"
+        " last_error = 'refund_unpaid: a person said that it was not executed'"
+    )
+    page = " ".join(fixtures.browser("ann", "viewer").get(f"/ops/orders/demo/{order_id}").text.split())
+    assert "was not paid (failed: a person said that it was not executed)." in page
+    assert "may have been paid" not in page and "refund_unpaid" not in page
+
+
 def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:
     refused_by_shop(fixtures)
     lanes = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -262,6 +263,51 @@ def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_hap
     orders.rounds()
     assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
     assert orders.all("select state from orders.refunds") == [("paid",)]
+
+
+NEVER_STARTED = "nothing was ever started", None
+NOT_EXECUTED = "a person said that it was not executed", "not_executed"
+
+
+def ends(orders: OrderFixtures, why: str, **over: Any) -> None:
+    """The filed refund's row stands in ERROR, with what is said of it."""
+    fields = {"last_error": why, "reason_code": None, "budget_part": None, "act_until": None, **over}
+    admin = orders.fixtures.admin
+    admin.execute("set session_replication_role = replica")
+    admin.execute(
+        "update refunds.ledger_entries set status = 'ERROR', start_id = coalesce(start_id, gen_random_uuid()),"
+        " last_error = %(last_error)s, reason_code = %(reason_code)s, last_event = 'gave_up', budget_part = %(budget_part)s,"
+        " act_until = %(act_until)s",
+        fields,
+    )
+    admin.execute("set session_replication_role = origin")
+    orders.rounds()
+
+
+@pytest.mark.parametrize(("why", "code"), [NEVER_STARTED, NOT_EXECUTED])
+@pytest.mark.parametrize("doubted", [False, True], ids=["at once", "after it was in doubt"])
+def test_a_refund_that_ended_unpaid_is_not_said_to_be_in_doubt(
+    orders: OrderFixtures, why: str, code: str | None, doubted: bool
+) -> None:
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    orders.rounds()
+    if doubted:
+        ends(orders, "gave up", budget_part="in_doubt", act_until=datetime.now(UTC))
+        assert orders.one("select last_error from orders.reviews") == "refund_failed: gave up"
+    ends(orders, why, reason_code=code)
+    assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
+    assert orders.one("select last_error from orders.reviews") == f"refund_unpaid: {why}"
+    assert orders.all("select state, refused_code from orders.refunds") == [("refused", f"refund_unpaid: {why}")]
+    first = (
+        "failed, and may have been paid: refund_failed: gave up" if doubted else f"was not paid: refund_unpaid: {why}"
+    )
+    assert orders.all("select summary from orders.alerts") == [(f"the refund of an order {first}",)], (
+        "one, as it was then"
+    )
+    before = orders.one("select updated_at from orders.reviews")
+    orders.rounds()
+    assert orders.one("select updated_at from orders.reviews") == before
 
 
 @pytest.mark.parametrize("kept", ["0001-01-01T00:00:00+01:00", "2026-11-01T00:00:00+23:59"])

@@ -153,6 +153,10 @@ def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
         )
         assert doubts.look() == ["first"]
         assert doubts.look() == []
+    said = "it was executed, says the authority" if executed else "a person said that it was not executed"
+    assert last_error(shop, "first").startswith(said) and "sentinel in-doubt" not in last_error(shop, "first")
+    stays = "handled" if executed else "not_executed"
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": stays}
     asks(shop, "third", 60_00)
     if executed:
         assert parts(shop) == (0, 0, 60_00, 0, 0) and shop.stands("third")[2] == Escalation.ORDER_OVERDRAWN
@@ -184,6 +188,29 @@ def test_a_doubt_about_what_was_never_started_is_let_go_and_asked_about_no_more(
     shop.fixtures.add(new_row("anew", 60_00, refund_id="rf_first", order_ref="o", account_ref="acct_first", risk=CLEAN))
     shop.run()
     assert shop.stands("anew")[0] == "EXECUTED" and parts(shop) == (0, 60_00, 0, 0, 0)
+    assert fixtures.broken_invariants() == []
+
+
+def last_error(shop: Shop, name: str) -> str:
+    return str(shop.fixtures.one("select last_error from refunds.ledger_entries where ledger_entry_id = %s", name))
+
+
+def test_what_was_let_go_as_never_started_says_so_and_can_be_tried_again(shop: Shop, fixtures: Fixtures) -> None:
+    ordered(shop, 100_00)
+    with patch.object(Client, "start_many", side_effect=RuntimeError("it dies here")):
+        asks(shop, "first", 60_00)
+    given_up(shop, "first")
+    assert "it may have been started: see `sentinel in-doubt list`" in last_error(shop, "first")
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": "start_in_doubt"}
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        assert poller(shop, client).look() == ["first"]
+    said = last_error(shop, "first")
+    assert said.startswith("nothing was ever started") and "it had ended with: gave up after" in said
+    assert "in-doubt" not in said, "there it is in no list"
+    assert shop.fixtures.one("select act_until from refunds.ledger_entries") is None
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": None}
+    shop.run()
+    assert shop.stands("first")[0] == "EXECUTED" and parts(shop) == (0, 60_00, 0, 0, 0)
     assert fixtures.broken_invariants() == []
 
 
@@ -295,6 +322,8 @@ def test_after_a_contradiction_the_last_word_says_where_the_amount_goes(
         says(fixtures, executed=executed)
         assert doubts.look() == ["first"]
     assert parts(shop) == ((0, 0, 60_00, 0, 0) if executed else (0, 0, 0, 0, 0))
+    stays = "handled" if executed else "not_executed"
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": stays}
     assert fixtures.broken_invariants() == []
 
 

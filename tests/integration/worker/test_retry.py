@@ -18,7 +18,7 @@ from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
 from worker.cli import main
 from worker.refunds import transitions
 from worker.refunds.ledger_commands import REFUSALS
-from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState
+from worker.refunds.rows import Change, DoubtWord, LedgerEvent, LedgerRow, LedgerState
 
 GAVE_UP = {"event": LedgerEvent.GAVE_UP, "last_error": "x"}
 
@@ -93,9 +93,19 @@ def executed(fixtures: LedgerFixtures, name: str) -> None:
     fixtures.admin.execute("set session_replication_role = origin")
 
 
+def handled(fixtures: LedgerFixtures, name: str) -> None:
+    """Given up in doubt, until the authority said that it was executed: it counts against its order as handled."""
+    fixtures.add_with_orders(new_row(name))
+    row = claimed(fixtures, name)
+    allow(fixtures, row)
+    assert fixtures.ledger.apply([transitions.after_settlement_refused(row, "op", system="s", reason="closed")])
+    assert fixtures.ledger.settle_in_doubt({name: DoubtWord(True, "it was executed")}) == [name]
+
+
 STAYS: dict[str, Callable[[LedgerFixtures, str], None]] = {
     "start_in_doubt": started, "started_elsewhere": started_elsewhere, "settlement_refused": settlement_refused,
     "effects_open": effects_open, "executed": executed, "not_executed": not_executed,
+    "handled": handled,
 }  # fmt: skip
 
 

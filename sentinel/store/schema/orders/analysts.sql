@@ -259,7 +259,8 @@ end $$;
 
 -- What became of filed refunds. A person who files one has said yes to it: where its row asks for that and for nothing
 -- else that was not seen, the word is carried to its approval, under every rule of approvals. A row that was denied or
--- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along.
+-- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along, and one whose
+-- doubt has ended says so there: `refund_failed` may have been paid, `refund_unpaid` surely not.
 create or replace function orders.track_filed_refunds(tenant uuid, most integer, events uuid[]) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -271,6 +272,7 @@ begin
   for f in
     select o.review_id, o.attempt, o.filed_by, o.reason, o.via, o.state, l.ledger_entry_id, l.status, l.reason_code, l.last_error,
       l.approval_id, a.digest, coalesce(s.status = 'completed' and s.outcome = 'success', false) as is_done,
+      l.status = 'ERROR' and coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed' as is_unpaid,
       a.status = 'pending' and a.action = l.action and (a.amount_minor, a.currency) = (r.amount_minor, r.currency)
         and 'analyst_refund' = any(a.reasons)
         and a.reasons <@ array['analyst_refund', 'amount_needs_approval', 'limit_exceeded', 'account_unknown']::text[] as may_carry
@@ -284,11 +286,21 @@ begin
       when 'filed' then l.status in ('EXECUTED', 'DENIED', 'ERROR')
         or l.status = 'APPROVAL_REQUIRED' and o.filed_by is not null and o.carried_to is distinct from l.approval_id
       else r.status = 'REFUND_REFUSED'
-        and (l.status not in ('DENIED', 'ERROR') or s.status = 'completed' and s.outcome = 'success') end
+        and (l.status not in ('DENIED', 'ERROR') or s.status = 'completed' and s.outcome = 'success'
+          or r.last_error like 'refund_failed:%' and l.status = 'ERROR'
+            and coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed') end
     order by o.filed_at limit least(most, cardinality(events) / 2) for update of o skip locked
   loop
     done := done + 1;
-    if f.state = 'refused' then
+    why := case when f.status = 'DENIED' then 'refund_denied: ' || coalesce(f.reason_code, 'no reason given')
+      else case when f.is_unpaid then 'refund_unpaid: ' else 'refund_failed: ' end
+        || coalesce(f.last_error, f.reason_code, 'no reason given') end;
+    if f.state = 'refused' and f.is_unpaid and not f.is_done then
+      update orders.refunds set refused_code = left(why, 200)
+      where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+      update orders.reviews set last_error = left(why, 500)
+      where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_REFUSED';
+    elsif f.state = 'refused' then
       update orders.refunds set state = case when f.is_done then 'paid' else 'filed' end, refused_code = null,
         ended_at = case when f.is_done then clock_timestamp() end
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
@@ -306,15 +318,13 @@ begin
       update orders.refunds set state = case when f.reason_code = 'handled_by_person' then 'handled' else 'paid' end, ended_at = clock_timestamp()
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
     else
-      why := case f.status when 'DENIED' then 'refund_denied: ' || coalesce(f.reason_code, 'no reason given')
-        else 'refund_failed: ' || coalesce(f.last_error, f.reason_code, 'no reason given') end;
       update orders.refunds set state = 'refused', refused_code = left(why, 200), ended_at = clock_timestamp()
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
       update orders.reviews set status = 'REFUND_REFUSED', last_event = 'refund_refused', last_error = left(why, 500)
       where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_FILED';
       insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
       select r.tenant_id, 'refund_refused', r.source, r.order_id, 'try ' || f.attempt,
-        left(case f.status when 'DENIED' then 'the refund of an order was not paid: '
+        left(case when f.status = 'DENIED' or f.is_unpaid then 'the refund of an order was not paid: '
           else 'the refund of an order failed, and may have been paid: ' end || why, 500),
         jsonb_build_object('reason', why, 'ledger_entry_id', f.ledger_entry_id)
       from orders.reviews r where r.tenant_id = tenant and r.review_id = f.review_id

@@ -207,11 +207,14 @@ begin
 end $$;
 
 -- What the authority says by now about entries that ended in doubt: executed (somebody else's word, so it counts as handled)
--- or not. Returns those that were in doubt and are not any more.
--- words: [{ledger_entry_id, executed, never_started}]
+-- or not; the entry says so from then on, and one that was not executed has no time to act any more. Returns those that were in doubt
+-- and are not any more.
+-- words: [{ledger_entry_id, executed, never_started, last_error}]
 create or replace function refunds.resolve_budget_doubts(tenant uuid, words jsonb) returns setof text language sql as $$
-  update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end
-  from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean, never_started boolean)
+  update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end,
+    last_error = coalesce(w.last_error, e.last_error), act_until = case when w.executed then e.act_until end,
+    reason_code = case when w.executed or coalesce(w.never_started, false) then e.reason_code else 'not_executed' end
+  from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean, never_started boolean, last_error text)
   where e.tenant_id = tenant and e.ledger_entry_id = w.ledger_entry_id and e.status = 'ERROR' and e.budget_part = 'in_doubt'
     -- That nothing was started is no person's word, and a restored authority says it of what it forgot. It is not believed of what was
     -- started as the ledger knows it: by its end, or by an effect outside, which is recorded only under an answered start.

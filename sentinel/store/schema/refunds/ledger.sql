@@ -80,7 +80,8 @@ create table refunds.ledger_entries (
   -- Which part of its order's budget the amount stands in; null: none, or the entry names no order.
   budget_part       text check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt')),
   -- The worker's own end of its leave to act, by its database's clock; set before the start is asked: with ALLOWED, or with the
-  -- question that encloses it. Without one nothing is executed. Null beside a start id: surely not started under it.
+  -- question that encloses it. Without one nothing is executed. Null beside a start id: surely not started under it, or not executed
+  -- as a person said.
   act_until         timestamptz,
   waits             integer not null default 0,                            -- times put off because the outside did not answer
   -- Why a person is asked, where whoever filed the row says so; it can only tighten.

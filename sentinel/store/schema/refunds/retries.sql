@@ -24,6 +24,7 @@ begin
   return case
     when exists (select from refunds.executions x
                  where x.tenant_id = e.tenant_id and x.ledger_entry_id = e.ledger_entry_id) then 'executed'
+    when e.budget_part = 'handled' then 'handled'                          -- its doubt has ended so
     when e.reason_code in ('started_elsewhere', 'settlement_refused') then e.reason_code
     when exists (select from refunds.effects f
                  where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
@@ -32,13 +33,11 @@ begin
     -- A person's word, which the authority holds to for ever; where its system did it all the same, that is for a person again.
     when e.reason_code = 'not_executed' then case
       when e.last_event = 'not_executed' or e.act_until is null then 'not_executed' else 'start_in_doubt' end
-    -- A start may have been recorded under its id, unless the last permit's start was surely refused, or no question that
-    -- enclosed it is without an answer.
-    when e.start_id is not null and coalesce((
+    -- A start may have been recorded under its id, unless it surely was not, or the last permit's start was surely refused.
+    when e.start_id is not null and e.act_until is not null and coalesce((
            select v.event from refunds.ledger_events v
            where v.tenant_id = e.tenant_id and v.ledger_entry_id = e.ledger_entry_id
-             and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1),
-           case when e.act_until is not null then 'allowed' end) = 'allowed' then 'start_in_doubt'
+             and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1), 'allowed') = 'allowed' then 'start_in_doubt'
   end;
 end $$;
 
