@@ -10,6 +10,7 @@ from typing import Any
 
 from flask import Blueprint, Response, render_template, request
 
+from ops_console.board.latest import Silence
 from ops_console.board.reader import Board, Remembered
 from ops_console.context import Context
 from sentinel.core.canonical import canonical_json
@@ -104,12 +105,18 @@ def _events(board: Board, most: int) -> dict[str, Any]:
 
 def _figures(board: Board) -> dict[str, Any]:
     agents = [
-        {"name": one.name, "policy": one.last.policy if one.last else "", "at": one.last.occurred_at if one.last else None,
+        {"name": one.name, "silence": SILENCE_WORDS[one.silence], "policy": one.last.policy if one.last else "", "at": one.last.occurred_at if one.last else None,
          **board.publisher.agent_status(one.status, one.last.fields if one.last else None)}
         for one in board.agents()
     ]  # fmt: skip
     return {"figures": board.counts.current(), "agents": agents}
 
+
+SILENCE_WORDS = {
+    Silence.NEVER: "Has decided nothing yet.",
+    Silence.NOT_LATELY: "No decision in the last day.",
+    Silence.SOUGHT: "None was found so far: still looking …",
+}
 
 OUTCOME_WORDS = {"ALLOW": "Allowed", "APPROVAL_REQUIRED": "A person decides", "DENY": "Denied"}
 

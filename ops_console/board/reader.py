@@ -16,7 +16,7 @@ from typing import Any
 from ops_console.board.agents import PublicAgents
 from ops_console.board.events import LiveEvent, Looked, agent_status, policy_label
 from ops_console.board.figures import DAY, Counts
-from ops_console.board.latest import MOST_OTHERS, Latest
+from ops_console.board.latest import MOST_OTHERS, Latest, Silence
 from sentinel.authority import feed
 from sentinel.authority.public_ids import record_of
 from sentinel.authority.tenants import public_tenants
@@ -59,11 +59,12 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent of the board: the name that is shown, its state, and its newest decision if there is one."""
+    """An agent of the board: the name that is shown, its state, and its newest decision, or what is known where there is none."""
 
     name: str
     status: str
     last: LiveEvent | None
+    silence: Silence
 
 
 class Board:
@@ -138,11 +139,12 @@ class Board:
         """Each public agent with a name, even when it decided nothing, and of the others those that decided last."""
         tenant_id = self._tenant_id
         halts: list[feed.PublicHalt] = self._answers.get((tenant_id, "halts"), lambda: feed.halts(self.pool, tenant_id))
-        latest: dict[str, tuple[str, LiveEvent | None]] = self._answers.get(
+        found: tuple[Silence, dict[str, tuple[str, LiveEvent | None]]] = self._answers.get(
             (tenant_id, "by agent"), lambda: self._ask_latest(tenant_id)
         )
+        silence, latest = found
         return [
-            Agent(name, agent_status(agent_id, last.occurred_at if last else None, halts), last)
+            Agent(name, agent_status(agent_id, last.occurred_at if last else None, halts), last, silence)
             for name, (agent_id, last) in latest.items()
         ]
 
@@ -228,8 +230,9 @@ class Board:
                 return
         self._begin(tenant_id)
 
-    def _ask_latest(self, tenant_id: uuid.UUID) -> dict[str, tuple[str, LiveEvent | None]]:
+    def _ask_latest(self, tenant_id: uuid.UUID) -> tuple[Silence, dict[str, tuple[str, LiveEvent | None]]]:
         self._look(tenant_id)
+        silence = self._latest.silence(tenant_id)
         found: dict[str, tuple[str, LiveEvent | None]] = {}
         for row in self._latest.rows(tenant_id):
             name = self._agents.name(row.agent_id) or self.publisher.agent(tenant_id, row.agent_id, row.is_bound)
@@ -237,33 +240,32 @@ class Board:
                 found[name] = (row.agent_id, self._published(tenant_id, row))
         for agent_id, (name, _) in self._agents.named.items():
             found.setdefault(name, (agent_id, None))
-        return found
+        return silence, found
 
     def _begin(self, tenant_id: uuid.UUID) -> None:
-        """Look at what was decided before: at the latest, and for each agent with a name that is not there, further back.
+        """Look at the latest decisions, and for each agent with a name that is not there, further back.
 
-        That ends where the last look began, else a day back, and is done in steps.
+        That is done in steps, through what was passed over, and ends a day back.
         """
         before, head = self._latest.position_of(tenant_id), feed.head(self.pool, tenant_id)
-        down_to = max(before, head - MOST_LOOKED)
-        rows = self._latest_rows(tenant_id, _LOOKED_AT, down_to, head)
-        missing = self._agents.named.keys() - {row.agent_id for row in rows}
-        if missing:
-            down_to = max(before, min(down_to, self._before(tenant_id, datetime.now(UTC) - DAY)))
-        self._latest.begin(tenant_id, rows, head, sought=missing, down_to=down_to)
+        since = max(0, head - MOST_LOOKED)
+        rows = self._latest_rows(tenant_id, _LOOKED_AT, max(before, since), head)
+        if self._agents.named.keys() - {row.agent_id for row in rows}:
+            since = min(since, self._before(tenant_id, datetime.now(UTC) - DAY))
+        self._latest.begin(tenant_id, rows, head, since=since)
         self._seek(tenant_id, MOST_LOOKED)
 
     def _seek(self, tenant_id: uuid.UUID, most: int) -> None:
         """Look through so many positions more for the newest decisions of agents with a name that were not found yet."""
-        sought, back, end = self._latest.sought(tenant_id)
-        down_to = max(end, back - most)
-        while sought and back > down_to:
-            above = max(down_to, back - STEP)
-            counts = feed.count_by_agent(self.pool, tenant_id, sorted(sought), above, back)
-            found = [one.newest for one in counts]
+        while most > 0:
+            agents, behind, up_to = self._latest.sought(tenant_id)
+            if not agents:
+                return
+            after = max(behind, up_to - min(most, STEP))
+            found = [one.newest for one in feed.count_by_agent(self.pool, tenant_id, sorted(agents), after, up_to)]
             rows = feed.at(self.pool, tenant_id, self._agents.ids, found) if found else []
-            self._latest.add_sought(tenant_id, rows, above)
-            sought, back = sought - {one.agent_id for one in counts}, above
+            self._latest.add_sought(tenant_id, rows, after, up_to)
+            most -= up_to - after
 
     def _before(self, tenant_id: uuid.UUID, moment: datetime) -> int:
         """The position before the first decision since `moment`."""

@@ -146,6 +146,40 @@ def test_a_named_agent_that_never_decided_costs_no_look_through_the_whole_feed(l
     assert (last_of(board), [one.position for one in board.newest(50)]) == (shown, [shown])
 
 
+def test_a_search_that_the_end_of_the_feed_ran_away_from_goes_on_where_it_was(long: LongFeed) -> None:
+    shown = long.decide(ago=timedelta(hours=1))
+    long.others_decide(600_000)
+    board = long.board()
+    assert last_of(board) is None
+    long.others_decide(300_000)
+    found = []
+    for _ in range(60):
+        long.looked_through()
+        found.append(last_of(board))
+        assert long.looked_through() <= 2 * MOST_LOOKED
+    assert found[-1] == shown
+
+
+def test_two_looks_at_once_after_a_long_quiet_forget_nothing_of_what_was_missed(
+    long: LongFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = long.board()
+    long.decide()
+    assert last_of(board) == 1
+    long.others_decide(300_000)
+    missed = long.decide()
+    long.others_decide(300_000)
+
+    def another_looks_meanwhile(*given: Any, **how: Any) -> int:
+        monkeypatch.setattr(feed, "head", long.head)
+        board.ask_newest(1)
+        return long.head(*given, **how)
+
+    monkeypatch.setattr(feed, "head", another_looks_meanwhile)
+    board.ask_newest(1)
+    assert eventually(lambda: last_of(board) == missed, within=20)
+
+
 def test_a_look_that_took_too_long_does_not_make_the_next_one_longer(long: LongFeed) -> None:
     board = long.board()
     shown = long.decide()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from ops_console.board import reader
 from ops_console.board.events import policy_label
 from sentinel.authority.proofs import verify_proof
 from sentinel.core.canonical import canonical_json
@@ -28,6 +32,28 @@ def test_the_board_is_a_plain_page_that_tells_everything_without_a_script(fixtur
         assert f'href="/verify/{json.loads(one.pack)["proof_id"]}"' in page
     assert re.findall(r"<script(?![^>]*\bsrc=)|\sstyle=|\son[a-z]+=|javascript:", page) == []
     assert re.findall(r'(?:src|href)="(?:https?:)?//', page) == []
+
+
+def test_of_an_agent_without_a_decision_the_board_says_no_more_than_it_looked_through(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(6):
+        fixtures.guard("10.00")
+    fixtures.publish()
+
+    def told() -> str:
+        """What a board that has just begun says of an agent with a name."""
+        page = fixtures.app(public_agents="quiet-agent=quiet:others").test_client().get("/live").get_data(as_text=True)
+        assert "No decision yet" not in page
+        (found,) = re.findall(r"<h3>quiet .*?</h3>\s*<p class=\"empty\">(.*?)</p>", page)
+        return str(found)
+
+    assert told() == "Has decided nothing yet."
+    monkeypatch.setattr(reader, "MOST_LOOKED", 2)
+    monkeypatch.setattr(reader, "STEP", 1)
+    assert told() == "None was found so far: still looking …"
+    monkeypatch.setattr(reader, "DAY", timedelta(0))
+    assert told() == "No decision in the last day."
 
 
 def test_every_public_page_may_be_kept_a_moment_and_is_asked_again_by_its_tag(fixtures: Any) -> None:
