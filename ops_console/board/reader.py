@@ -16,6 +16,7 @@ from typing import Any
 from ops_console.board.agents import PublicAgents
 from ops_console.board.events import LiveEvent, Looked, agent_status, policy_label
 from ops_console.board.figures import DAY, Counts
+from ops_console.board.hub import CATCH_UP
 from ops_console.board.latest import MOST_OTHERS, Latest, Silence
 from sentinel.authority import feed
 from sentinel.authority.public_ids import record_of
@@ -67,6 +68,15 @@ class Agent:
     silence: Silence
 
 
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The latest rows of a tenant's feed, newest first, of which the newest stands at `position`; at most `CATCH_UP`."""
+
+    tenant_id: uuid.UUID
+    position: int
+    rows: list[feed.FeedRow]
+
+
 class Board:
     """The tenant shown, its published decisions and its agents.
 
@@ -93,7 +103,7 @@ class Board:
             lambda: self._tenant_id, self._before, lambda tenant_id: feed.head(self.pool, tenant_id), self._counted
         )
         self._latest = Latest(agents.named)
-        self._kept: dict[int, tuple[uuid.UUID, int, list[feed.FeedRow]]] = {}
+        self._kept = Newest(NOBODY, 0, [])
 
     def tenant(self) -> tuple[uuid.UUID, str]:
         """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
@@ -107,15 +117,20 @@ class Board:
         return named[0] if len(named) == 1 else (NOBODY, DEFAULT_PUBLIC_TENANT)
 
     def newest(self, limit: int) -> list[LiveEvent]:
-        """The latest public decisions, newest first: as many as stand among `MOST_LOOKED` positions of the newest one."""
-        found: list[LiveEvent] = self._answers.get((self._tenant_id, limit), lambda: self.ask_newest(limit).events)
-        return found
+        """The latest public decisions, newest first: as many as stand among `MOST_LOOKED` positions of the newest one.
+
+        At most `CATCH_UP`. One look finds them, whatever the limits of those who ask.
+        """
+        found: list[LiveEvent] = self._answers.get(
+            (self._tenant_id, "newest"), lambda: self.ask_newest(CATCH_UP).events
+        )
+        return found[:limit]
 
     def ask_newest(self, limit: int) -> Looked:
         """The same, asked now."""
         tenant_id = self._tenant_id
-        rows, position = self._newest(tenant_id, limit)
-        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows], 0, position)
+        rows, position = self._newest(tenant_id)
+        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows[:limit]], 0, position)
 
     def after(self, position: int, limit: int) -> Looked:
         """At most `limit` public decisions behind a position, the latest, oldest first; and how many there are besides.
@@ -167,15 +182,17 @@ class Board:
 
         return LiveEvent(row.position, row.occurred_at, publish)
 
-    def _newest(self, tenant_id: uuid.UUID, limit: int) -> tuple[list[feed.FeedRow], int]:
-        """The latest rows, newest first, and the position up to which there is no newer one; read once while that is so."""
+    def _newest(self, tenant_id: uuid.UUID) -> tuple[list[feed.FeedRow], int]:
+        """The latest rows, newest first, and the position up to which there is no newer one. Each is read once."""
         self._look(tenant_id)
         newest, position = self._latest.newest_of(tenant_id)
-        kept = self._kept.get(limit)
-        if kept is None or kept[:2] != (tenant_id, newest):
-            rows = self._latest_rows(tenant_id, limit, max(0, newest - MOST_LOOKED), newest)
-            kept = self._kept[limit] = (tenant_id, newest, rows)
-        return kept[2], position
+        kept = self._kept if self._kept.tenant_id == tenant_id else Newest(tenant_id, 0, [])
+        if kept.position < newest:
+            down_to = newest - MOST_LOOKED
+            rows = self._latest_rows(tenant_id, CATCH_UP, max(down_to, kept.position), newest)
+            rows += [row for row in kept.rows if row.position > down_to]
+            kept = self._kept = Newest(tenant_id, newest, rows[:CATCH_UP])
+        return kept.rows, max(position, kept.position)
 
     def _latest_rows(self, tenant_id: uuid.UUID, limit: int, down_to: int, up_to: int) -> list[feed.FeedRow]:
         """The latest rows in a range of the feed, newest first: near its end, and only where those are few, before it."""

@@ -118,6 +118,21 @@ def test_a_look_reads_what_is_new_however_long_the_shown_agents_are_quiet(long: 
     assert long.looked_through() == 0
 
 
+def test_however_many_of_the_latest_are_asked_for_one_look_finds_them(long: LongFeed) -> None:
+    board = long.board()
+    made = [long.decide() for _ in range(3)]
+    for _ in range(5):
+        long.others_decide(MOST_LOOKED // 4)
+        made.append(long.decide())
+        last_of(board)
+        long.looked_through()
+        for limit in range(1, 101):
+            shown = [one.position for one in board.newest(limit)]
+            assert shown == [one for one in made[::-1] if one > made[-1] - MOST_LOOKED][:limit]
+        assert len(board.ask_newest(500).events) == len(shown)
+        assert long.looked_through() <= MOST_LOOKED
+
+
 def test_a_board_that_nobody_looked_at_begins_with_the_latest_and_finds_what_it_missed(long: LongFeed) -> None:
     board = long.board()
     long.decide()
