@@ -42,13 +42,14 @@ class LiveEvent:
 @dataclass(frozen=True, slots=True)
 class Looked:
     """What one look at a tenant's feed found: published decisions, how many there are besides, and the position looked
-    through to.
+    through to. `tenant_label` is how the board names the tenant.
     """
 
     tenant_id: uuid.UUID
     events: list[LiveEvent]
     left_out: int
     position: int
+    tenant_label: str = ""
 
 
 class BoardHalt(Protocol):

@@ -53,6 +53,8 @@ class Hub:
         self._stopping = stopping
         self._lock = threading.Lock()
         self._tenant_id: uuid.UUID | None = None
+        self.tenant_label = ""
+        """How the board names the tenant whose decisions are read; "" before the first look."""
         self.begun = 0
         """How often it began with another tenant: a stream that is of the one before ends."""
         # A row and how many were counted up to it. Every public row behind `_floor` and up to `_position` is here or counted.
@@ -149,7 +151,7 @@ class Hub:
         if self._tenant_id not in (None, looked.tenant_id):
             self.begun += 1
             self._position = 0
-        self._tenant_id = looked.tenant_id
+        self._tenant_id, self.tenant_label = looked.tenant_id, looked.tenant_label
         self._count += len(_behind(newest, self._position))  # what was read before is not counted again
         self._rows.clear()
         self._rows.extend(zip(newest, range(self._count - len(newest) + 1, self._count + 1), strict=True))
@@ -198,7 +200,7 @@ class Hub:
     def _keep(self, looked: Looked) -> None:
         """Keep what one look found: rows, before which so many others were counted and not read."""
         with self._lock:
-            self._looked = looked.position
+            self._looked, self.tenant_label = looked.position, looked.tenant_label
             self._may_read -= len(looked.events)
             if looked.events:
                 self._count += looked.left_out

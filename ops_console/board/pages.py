@@ -109,7 +109,7 @@ def _figures(board: Board) -> dict[str, Any]:
          **board.publisher.agent_status(one.status, one.last.fields if one.last else None)}
         for one in board.agents()
     ]  # fmt: skip
-    return {"figures": board.counts.current(), "agents": agents}
+    return {"tenant": board.tenant()[1], "figures": board.counts.current(), "agents": agents}
 
 
 SILENCE_WORDS = {

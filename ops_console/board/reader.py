@@ -128,9 +128,9 @@ class Board:
 
     def ask_newest(self, limit: int) -> Looked:
         """The same, asked now."""
-        tenant_id = self._tenant_id
+        tenant_id, label = self.tenant()
         rows, position = self._newest(tenant_id)
-        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows[:limit]], 0, position)
+        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows[:limit]], 0, position, label)
 
     def after(self, position: int, limit: int) -> Looked:
         """At most `limit` public decisions behind a position, the latest, oldest first; and how many there are besides.
@@ -138,10 +138,10 @@ class Board:
         Looks through at most `MOST_LOOKED` positions. Costs a count of them, and bodies of at most `limit` decisions and one
         of each agent that is not among them.
         """
-        tenant_id = self._tenant_id
+        tenant_id, label = self.tenant()
         head = feed.head(self.pool, tenant_id, above=position)
         rows, left_out, looked_to = self._after(tenant_id, position, limit, min(head, position + MOST_LOOKED))
-        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows], left_out, looked_to)
+        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows], left_out, looked_to, label)
 
     def proof(self, proof_id: str) -> PublicFields:
         """The public proof pack of that name, of an agent that is shown. Raises `NotFound`."""

@@ -13,16 +13,39 @@
   const DRAW_EVERY = 400;
   const FIGURES_EVERY = 15000;
   const LONGEST_WAIT = 30000;
+  const RELOAD_AFTER = 5000; // a server remembers for so long whose board it is
 
   let position = Number(list.dataset.position);
   let waiting = [];
   let leftOut = 0;
   let paused = false;
   let wait = 1000;
+  let source;
+  let leaving = false;
 
   const say = (name, text) => {
     state.dataset.state = name;
     if (state.textContent !== text) state.textContent = text;
+  };
+
+  // A page that cannot be had now is waited for: a browser's own error page never comes back.
+  const reload = () =>
+    setTimeout(async () => {
+      const answer = await fetch(location.href).catch(() => null);
+      if (answer?.ok) location.reload();
+      else reload();
+    }, RELOAD_AFTER * (0.5 + Math.random()));
+
+  // A position among one tenant's decisions says nothing about another's, and the page names the tenant it was made for.
+  const isOurs = (tenant) => {
+    if (tenant === list.dataset.tenant) return true;
+    if (!leaving) {
+      leaving = true;
+      source.close();
+      say("broken", "Reloading…");
+      reload();
+    }
+    return false;
   };
 
   const fill = {
@@ -114,11 +137,13 @@
   };
 
   const connect = () => {
-    const source = new EventSource(`${list.dataset.stream}?last_seen=${position}`);
+    if (leaving) return;
+    source = new EventSource(`${list.dataset.stream}?last_seen=${position}`);
     source.onopen = () => {
       wait = 1000;
       if (!stale) say("live", paused ? "Paused" : "Live");
     };
+    source.addEventListener("tenant", (message) => isOurs(JSON.parse(message.data)));
     source.onmessage = arrived;
     source.addEventListener("left-out", told);
     source.addEventListener("status", changed);
@@ -141,6 +166,7 @@
         const answer = await fetch(figures.dataset.from);
         if (answer.ok) {
           const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+          if (!isOurs(fresh.querySelector("[data-tenant]").dataset.tenant)) return;
           if (fresh.querySelector('[data-complete="no"]')) next = 1000;
           figures.replaceChildren(...fresh.body.childNodes);
         }

@@ -104,6 +104,24 @@ def test_the_boards_stream_can_be_held_to_read_it(place: Place, visitor: Any) ->
     expect(visitor.locator(f"#events a[href$='{one}']")).to_be_visible()
 
 
+def test_an_open_board_is_fetched_again_when_it_is_another_tenants(people: People, place: Place, watch: Watch) -> None:
+    watch.expect("request failed.*/live/", "console: Failed to load resource: net::ERR_")
+    with line_to(place.board) as line:
+        watch.hosts.append(line.url)
+        page = people.visitor()
+        page.goto(f"{line.url}/live")
+        expect(page.locator("#state")).to_have_text("Live")
+        # As if it had been opened while the board was another tenant's.
+        page.locator("#events").evaluate("(one) => { one.dataset.tenant = 'acme'; one.dataset.before = 'yes'; }")
+        line.cut()
+        expect(page.locator("#state")).to_have_text("Reconnecting…")
+        line.mend()
+        expect(page.locator("#events")).to_have_attribute("data-tenant", "public-demo", timeout=30_000)
+        assert page.locator("#events").get_attribute("data-before") is None
+        expect(page.locator("#state")).to_have_text("Live")
+        page.close()
+
+
 def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(place: Place, visitor: Any) -> None:
     visitor.goto(place.paths["proof"])
     visitor.get_by_role("button", name="Verify in this browser").click()

@@ -29,14 +29,14 @@ class Airing:
     def __init__(self, loop: Loop, **how: Any) -> None:
         self.loop = loop
         self.status: dict[str, str] | None = {}
-        self.tenant_id = uuid.UUID(int=7)
+        self.tenant_id, self.tenant_label = uuid.UUID(int=7), ""
         self.rows: list[LiveEvent] = []
         self.encoded: list[int] = []
         self.most_read = 0
         self.stops = False
         self.hub = Hub(
             self.read_after,
-            lambda most: Looked(self.tenant_id, self.rows[::-1][:most], 0, self.head()), read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
+            lambda most: Looked(self.tenant_id, self.rows[::-1][:most], 0, self.head(), self.tenant_label), read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
         )  # fmt: skip
         self.stream = Stream(self.hub, headers={}, **how)
 
@@ -46,7 +46,8 @@ class Airing:
     def read_after(self, after: int, most: int) -> Looked:
         found = [one for one in self.rows if one.position > after]
         self.most_read = max(self.most_read, len(found[-most:]))
-        return Looked(self.tenant_id, found[-most:], len(found) - len(found[-most:]), max(after, self.head()))
+        left_out, position = len(found) - len(found[-most:]), max(after, self.head())
+        return Looked(self.tenant_id, found[-most:], left_out, position, self.tenant_label)
 
     def read_status(self) -> dict[str, str]:
         if self.status is None:
@@ -285,6 +286,21 @@ def test_a_stream_of_another_tenant_begins_anew_and_shows_nothing_of_the_one_bef
             airing.happen(7)
             assert positions(newcomer, 7) == [7], "which the one before had passed long ago"
             assert positions(returned, 7) == [7]
+
+
+def test_a_stream_says_first_whose_decisions_it_has(airing: Airing) -> None:
+    airing.tenant_label = "acme"
+    airing.happen(1)
+    with airing.view() as viewer:
+        assert viewer.block() == 'event: tenant\ndata: "acme"\n\n'
+        assert positions(viewer, 1) == [1]
+        airing.tenant_id, airing.tenant_label = uuid.UUID(int=8), "public-demo"
+        while viewer.block():
+            pass
+        with airing.view(1) as returned:
+            assert returned.block() == 'event: tenant\ndata: "public-demo"\n\n'
+            airing.tenant_label = "renamed"
+            assert eventually(lambda: airing.hub.tenant_label == "renamed", within=5)
 
 
 def test_open_files_are_asked_for_and_a_machine_that_has_too_few_is_refused_by_name() -> None:

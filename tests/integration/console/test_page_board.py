@@ -11,10 +11,12 @@ import pytest
 
 from ops_console.board import reader
 from ops_console.board.events import policy_label
+from ops_console.board.stream import PATH
 from sentinel.authority.proofs import verify_proof
 from sentinel.core.canonical import canonical_json
 from sentinel.core.proof import pack_hash
 from tests.support.feeds import public_form
+from tests.support.streaming import Loop
 
 PAGES = ("/live", "/live/figures", "/live/widget", "/live/widget/figures", "/verify/")
 
@@ -54,6 +56,20 @@ def test_of_an_agent_without_a_decision_the_board_says_no_more_than_it_looked_th
     assert told() == "None was found so far: still looking …"
     monkeypatch.setattr(reader, "DAY", timedelta(0))
     assert told() == "No decision in the last day."
+
+
+def test_pages_parts_and_the_stream_name_the_tenant_whose_decisions_they_have(fixtures: Any) -> None:
+    fixtures.tenant("other")
+    for label in ("public-demo", "other"):
+        app = fixtures.app(public_tenant=label)
+        client = app.test_client()
+        for path in ("/live", "/live/widget"):
+            page, part = client.get(path).get_data(as_text=True), client.get(f"{path}/figures").get_data(as_text=True)
+            named = [re.findall(r'data-tenant="([^"]*)"', one) for one in (page, part)]
+            assert named == [[label, label], [label]], path
+        with Loop() as loop, loop.view(app.edge.streams(PATH)) as viewer:
+            assert viewer.block().startswith(": connected")
+            assert viewer.block() == f'event: tenant\ndata: "{label}"\n\n'
 
 
 def test_every_public_page_may_be_kept_a_moment_and_is_asked_again_by_its_tag(fixtures: Any) -> None:

@@ -124,7 +124,7 @@ def public_bytes(app: InProcessApp) -> dict[str, str]:
     for path in public_addresses(app, [event["proof_id"] for event in feed if "proof_id" in event]):
         if path.endswith("/stream"):
             with Loop() as loop, loop.view(app.edge.streams(path), HTTP_LAST_EVENT_ID="0") as viewer:
-                found[path] = "".join(viewer.block() for _ in range(len(feed) + 1)) + repr(viewer.headers)
+                found[path] = "".join(viewer.block() for _ in range(len(feed) + 2)) + repr(viewer.headers)
             continue
         answers = [client.get(path), client.get(f"{path}?limit=100&last_seen=0"), client.post(path, json={"a": 1})]
         found[path] = "".join(f"{answer.headers}{answer.get_data(as_text=True)}" for answer in answers)

@@ -86,7 +86,7 @@ def public_bytes(fixtures: Any) -> str:
     answers.append(client.get("/metrics", base_url="http://127.0.0.1:7871"))
     assert answers[-1].status_code == 200
     with Loop() as loop, loop.view(app.edge.streams(PATH), HTTP_LAST_EVENT_ID="0") as viewer:
-        stream = "".join(viewer.block() for _ in range(len(names) + 1)) + repr(viewer.headers)
+        stream = "".join(viewer.block() for _ in range(len(names) + 2)) + repr(viewer.headers)
     return stream + "".join(f"{answer.headers}{answer.get_data(as_text=True)}" for answer in answers)
 
 
