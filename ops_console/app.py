@@ -80,7 +80,7 @@ def create_app(
     app.register_blueprint(top)
     app.register_blueprint(docs_page("sentinel console", home="/ops" if audience.is_operators else "/live"))
     app.after_request(_finish)
-    problems.register(app)
+    problems.register(app, outage_text=problems.outage_text_for_people)
     if settings.trusted_proxies:
         count = settings.trusted_proxies
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=count, x_proto=count, x_host=0)  # type: ignore[method-assign]

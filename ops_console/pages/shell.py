@@ -24,7 +24,13 @@ from ops_console.pages.text import FILTERS, FUNCTIONS, named_amounts
 from sentinel.authority.actor import has_role
 from sentinel.authority.protected_changes import WaitsForAdministrator
 from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError, StillDeciding
-from sentinel.platform.http.problems import log_unavailable, request_id, retry_after_seconds, status_of
+from sentinel.platform.http.problems import (
+    log_unavailable,
+    outage_text_for_people,
+    request_id,
+    retry_after_seconds,
+    status_of,
+)
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self';"
@@ -63,9 +69,6 @@ MENU = (
     ("in_doubt", "In doubt", "viewer"), ("events", "Events", "viewer"), ("keys", "Keys", "admin"),
     ("webhooks", "Webhooks", "admin"), ("operators", "Operators", "admin"),
 )  # fmt: skip
-_NO_ANSWER = "The database gave no usable answer. "
-_MAY_BE_DONE = "Whether what you sent was done is not known: look before you send it again."
-_TRY_AGAIN = "Try again in a moment."
 View = TypeVar("View", bound=Callable[..., Response])
 Again = Callable[..., Response]
 """Shows a form again with why it was refused: `(told, **the address's parts)`."""
@@ -239,9 +242,7 @@ def whole_number(text: str) -> int | None:
 def in_words(error: SentinelError) -> tuple[str, dict[str, str]]:
     """An error as a page says it: the sentence, and the rule by field name. The API keeps its own names."""
     if isinstance(error, EngineUnavailable):
-        # The answer to a commit may be lost: an act that failed so can be on record.
-        is_act = request.method not in ("GET", "HEAD")
-        return _NO_ANSWER + (_MAY_BE_DONE if is_act else _TRY_AGAIN), {}
+        return outage_text_for_people(request.method).detail, {}
     rules = {path: _RULES.get(rule, rule) for path, rule in error.errors.items()}
     fields = {path.rpartition(".")[2]: rule for path, rule in rules.items()}
     for path, rule in error.errors.items():

@@ -22,7 +22,16 @@ from werkzeug.wrappers import Response
 
 from sentinel.core.errors import NotFound, SentinelError
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.problems import internal_problem, problem_of, unread_problem
+from sentinel.platform.http.problems import (
+    NOTHING_ALLOWED,
+    OutageText,
+    OutageTextOf,
+    internal_problem,
+    outage_text_for_agents,
+    outage_text_of,
+    problem_of,
+    unread_problem,
+)
 from sentinel.platform.http.wire import (
     Answer,
     Handler,
@@ -90,7 +99,11 @@ class Edge:
         self._health_port = health_port
         self._https_only = https_only
         self._app = ByListener(
-            HotRoutes(Documents(flask, threads), posts, streams, headers, others, max_body_bytes), health_port, headers
+            HotRoutes(
+                Documents(flask, threads), posts, streams, headers, others, max_body_bytes, outage_text_of(flask)
+            ),
+            health_port,
+            headers,
         )
 
     def hot_routes(self, port: int) -> Callable[[bytes], QuickHandler | None]:
@@ -164,8 +177,10 @@ class HotRoutes:
         headers: Mapping[str, str] = MappingProxyType({}),
         find_other: Callable[[str, str], Handler | None] = lambda method, path: None,
         max_body_bytes: int = MAX_BYTES,
+        outage_text: OutageTextOf = outage_text_for_agents,
     ) -> None:
         self._headers = headers
+        self._outage_text = outage_text
         self._max_body_bytes = max_body_bytes
         self._rest = rest
         self._find = find
@@ -177,9 +192,10 @@ class HotRoutes:
         path, method = scope["path"], scope["method"]
         handler = self._find(path) if method == "POST" else None
         if (handler := handler or self._find_other(method, path)) is not None:
-            await _answer(handler, scope, receive, partial(_send, self._headers, send), self._max_body_bytes)
+            answer = partial(_send, self._headers, send)
+            await _answer(handler, scope, receive, answer, self._max_body_bytes, self._outage_text)
         elif method == "GET" and (stream := self._find_stream(path)) is not None:
-            await _stream(stream, scope, receive, send, partial(_send, self._headers, send))
+            await _stream(stream, scope, receive, send, partial(_send, self._headers, send), self._outage_text)
         else:
             await self._rest(scope, receive, send)
 
@@ -249,7 +265,9 @@ def _whole_answer(app: WsgiApp, environ: dict[str, Any]) -> tuple[int, list[tupl
     return found.status_code, headers, found.get_data()
 
 
-async def _answer(handler: Handler, scope: Scope, receive: Receive, answer: SendAnswer, max_bytes: int) -> None:
+async def _answer(
+    handler: Handler, scope: Scope, receive: Receive, answer: SendAnswer, max_bytes: int, outage_text: OutageTextOf
+) -> None:
     """A handler's answer, or the problem document of its refusal."""
     environ = _environ(scope)
     body = b"" if _is_refused_unread(environ, max_bytes) else await _whole_body(receive, max_bytes)
@@ -260,11 +278,13 @@ async def _answer(handler: Handler, scope: Scope, receive: Receive, answer: Send
         require_host(environ)
         given = await handler(Request(environ))
     except Exception as error:
-        given = problem_answer(error, environ)
+        given = problem_answer(error, environ, outage_text(scope["method"]))
     await answer(given, environ)
 
 
-async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: Send, answer: SendAnswer) -> None:
+async def _stream(
+    handler: StreamHandler, scope: Scope, receive: Receive, send: Send, answer: SendAnswer, outage_text: OutageTextOf
+) -> None:
     """A stream, or the problem document of why there is none; one that has begun and fails just ends."""
     environ = _environ(scope)
     has_begun = False
@@ -278,7 +298,7 @@ async def _stream(handler: StreamHandler, scope: Scope, receive: Receive, send: 
         require_host(environ)
         await handler(environ, receive, sending)
     except Exception as error:
-        given = problem_answer(error, environ)
+        given = problem_answer(error, environ, outage_text(scope["method"]))
         if not has_begun:
             await answer(given, environ)
 
@@ -294,10 +314,10 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-def problem_answer(error: Exception, environ: dict[str, Any]) -> Answer:
+def problem_answer(error: Exception, environ: dict[str, Any], outage: OutageText = NOTHING_ALLOWED) -> Answer:
     """The problem document of a refusal; of anything unexpected a plain 500, which is logged."""
     if isinstance(error, SentinelError):
-        return Answer(*problem_of(error, request_id_of(environ)))
+        return Answer(*problem_of(error, request_id_of(environ), outage))
     log.exception("unexpected_error", path=environ["PATH_INFO"], exc_info=error)
     return Answer(*internal_problem(request_id_of(environ)))
 

@@ -5,12 +5,14 @@ Everything unexpected becomes a plain 500 problem whose text is withheld; the lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 import structlog
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from sentinel.core import errors as e
@@ -45,6 +47,40 @@ STATUSES: dict[type[e.SentinelError], tuple[int, str]] = {
 }
 """Error class → (status, title). A subclass without a line takes its parent's."""
 
+
+@dataclass(frozen=True, slots=True)
+class OutageText:
+    """What is said where the database gave no usable answer, and the members that a problem document has beside it."""
+
+    detail: str
+    members: dict[str, Any] = field(default_factory=dict)
+
+
+NOTHING_ALLOWED = OutageText(
+    "The decision could not be recorded; nothing is allowed. Ask again with the same key.",
+    # A careless client that reads only the decision stays closed.
+    {"decision": "DENY", "reason_code": "engine_unavailable", "retryable": True},
+)
+_TRY_AGAIN = OutageText("The database gave no usable answer. Try again in a moment.", {"retryable": True})
+_MAY_BE_DONE = OutageText(
+    "The database gave no usable answer. Whether what you sent was done is not known: look before you send it again."
+)
+OutageTextOf = Callable[[str], OutageText]
+"""What a program says of a request of that method."""
+
+
+def outage_text_for_agents(_method: str) -> OutageText:
+    """What agents are told, whose requests have keys: what was asked is not allowed, and may be asked again."""
+    return NOTHING_ALLOWED
+
+
+def outage_text_for_people(method: str) -> OutageText:
+    """What people and their programs are told: the answer to a commit may be lost, so that what failed so can be on record."""
+    return _TRY_AGAIN if method in ("GET", "HEAD") else _MAY_BE_DONE
+
+
+_OUTAGE_TEXT = "sentinel.outage_text"
+
 log = structlog.get_logger("sentinel.http")
 
 
@@ -60,8 +96,8 @@ Problem = tuple[bytes, int, str, dict[str, str]]
 """(body, status, content type, headers)"""
 
 
-def problem_of(error: e.SentinelError, request_id: str) -> Problem:
-    """The problem document of an expected refusal."""
+def problem_of(error: e.SentinelError, request_id: str, outage: OutageText = NOTHING_ALLOWED) -> Problem:
+    """The problem document of an expected refusal; `outage` is what it says of `EngineUnavailable`."""
     status, title = status_of(error)
     extra: dict[str, Any] = {"errors": error.errors} if error.errors else {}
     detail = error.detail
@@ -70,9 +106,8 @@ def problem_of(error: e.SentinelError, request_id: str) -> Problem:
         extra["act_until"] = error.act_until.isoformat()
     if isinstance(error, e.EngineUnavailable):
         log_unavailable(error, request_id)
-        # A careless client that reads only the decision stays closed.
-        detail = "The decision could not be recorded; nothing is allowed. Ask again with the same key."
-        extra |= {"decision": "DENY", "reason_code": "engine_unavailable", "retryable": True}
+        detail = outage.detail
+        extra |= outage.members
     wait = retry_after_seconds(error)
     if wait is not None:
         headers["Retry-After"] = str(wait)
@@ -123,7 +158,7 @@ def _problem(
 
 def problem_response(error: e.SentinelError) -> Response:
     """`problem_of` as a Flask response."""
-    return _response(problem_of(error, request_id()))
+    return _response(problem_of(error, request_id(), outage_text_of(current_app)(request.method)))
 
 
 def _response(problem: Problem) -> Response:
@@ -148,8 +183,18 @@ def http_response(error: HTTPException) -> Response:
     return response
 
 
-def register(app: Flask) -> None:
-    """Install the handlers on an app: ours, the framework's and the last resort; and what is refused before any of its routes."""
+def outage_text_of(app: Flask) -> OutageTextOf:
+    """What a registered app says where the database gave no usable answer; an app that was not speaks to agents."""
+    found: OutageTextOf = app.extensions.get(_OUTAGE_TEXT, outage_text_for_agents)
+    return found
+
+
+def register(app: Flask, *, outage_text: OutageTextOf = outage_text_for_agents) -> None:
+    """Install the handlers on an app: ours, the framework's and the last resort; and what is refused before any of its routes.
+
+    `outage_text` holds for its streams too, which the event loop answers.
+    """
+    app.extensions[_OUTAGE_TEXT] = outage_text
 
     def known_host() -> Response | None:
         try:

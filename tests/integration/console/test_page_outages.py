@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from ops_console.api import approvals as approvals_api
+from ops_console.api import halts as halts_api
 from ops_console.pages import approval_batch, approvals
 from sentinel.core.errors import EngineUnavailable
 from tests.integration.console.approval_pages import card, digest_of, say
@@ -104,6 +106,31 @@ def test_what_may_have_been_done_is_not_said_to_be_undone(fixtures: Any, monkeyp
     assert "0 of 1 decisions were recorded; of 1 it is not known." in answer.text
     assert ">refused<" not in answer.text
     assert "10.0.0.9" not in answer.text
+
+
+def test_the_api_does_not_say_that_what_may_be_on_record_is_not(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    approval_id, ann = fixtures.approval(), fixtures.person("ann", "admin")
+    digest = fixtures.digest(approval_id)
+    for module, name in ((approvals_api, "resolve_approval"), (halts_api, "set_halt"), (halts_api, "list_halts")):
+        monkeypatch.setattr(module, name, away)
+    acts = (
+        ann.post(f"/ops/api/approvals/{approval_id}/approve", {"digest": digest, "reason": "looked at it"}),
+        ann.post("/ops/api/halts", {"scope": "tenant", "reason": "a drill"}),
+    )
+    public = fixtures.app(database_url=f"postgresql://inner_login@127.0.0.1:{free_port()}/inner").test_client()
+    reads = (ann.get("/ops/api/halts"), public.get("/ops/api/live/feed"), public.get("/ops/api/live/stream"))
+    for answer in (*acts, *reads):
+        told = answer.json
+        assert (answer.status_code, told["type"]) == (503, "urn:sentinel:problem:engine-unavailable"), answer.text
+        assert answer.headers["Retry-After"] == "1"
+        assert "could not be recorded" not in answer.text
+        assert not {"decision", "reason_code"} & told.keys()
+        assert "10.0.0.9" not in answer.text and "inner" not in answer.text
+    for answer in acts:
+        assert "Whether what you sent was done is not known" in answer.json["detail"]
+        assert "retryable" not in answer.json
+    for answer in reads:
+        assert answer.json["detail"] == "The database gave no usable answer. Try again in a moment."
 
 
 def test_what_was_done_is_told_on_the_next_page_that_can_be_read(
