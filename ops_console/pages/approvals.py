@@ -41,8 +41,9 @@ from sentinel.authority.actor import Actor, has_role
 from sentinel.authority.approvals import HANDLED, ApprovalRow
 from sentinel.authority.protected_changes import ROTATE_KEY, change_text, find_change, outcome_text
 from sentinel.authority.reasons import reason_text
-from sentinel.core.errors import InvalidInput, SentinelError
+from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
 from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load
+from sentinel.platform.http.problems import log_unavailable, request_id
 from sentinel.store.ids import proof_id_of, uuid_or_none
 
 ADDRESS = "/ops/approvals"
@@ -116,11 +117,15 @@ def _queue(context: Context) -> Response:
     person, kind, status = actor(), _filter("kind", approval_queue.KINDS), _filter("status", approval_queue.STATUSES)
     status = status or "waiting"
     for_reader = status == "waiting" and _filter("for", ("me",)) is not None
-    if status == "waiting":
+    looked_to: approval_queue.Cursor | None = None
+    if for_reader:
+        rows, looked_to = approval_queue.page_for_reader(
+            context.pool, person.tenant_id, person.operator_id, kind=kind, after=_after_waiting(), limit=PAGE + 1
+        )
+    elif status == "waiting":
         rows = approval_queue.waiting_page(
-            context.pool, person.tenant_id, person.operator_id, kind=kind, after=_after_waiting(), limit=PAGE + 1,
-            for_reader=for_reader,
-        )  # fmt: skip
+            context.pool, person.tenant_id, person.operator_id, kind=kind, after=_after_waiting(), limit=PAGE + 1
+        )
     else:
         rows = approval_queue.decided_page(
             context.pool, person.tenant_id, person.operator_id, kind=kind, status=status, after=_after_decided(), limit=PAGE + 1
@@ -128,7 +133,8 @@ def _queue(context: Context) -> Response:
     return shell.page(
         context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, state=status, kinds=approval_queue.KINDS,
         statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, for_reader=for_reader,
-        more=_more(rows, status, {**({"kind": kind} if kind else {}), **({"for": "me"} if for_reader else {})}),
+        looked_at=approval_queue.MOST_LOOKED if looked_to else None,
+        more=_more(rows, looked_to, status, {**({"kind": kind} if kind else {}), **({"for": "me"} if for_reader else {})}),
         first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context), seen=_seen_queue(approval_queue.queue_state(context.pool, person.tenant_id)),
     )  # fmt: skip
 
@@ -150,17 +156,22 @@ def _seen_queue(found: approval_queue.QueueState) -> str:
     return f"{found.waiting}.{found.newest or 'none'}"
 
 
-def _more(rows: list[approval_queue.QueueRow], status: str, asked: dict[str, str]) -> dict[str, str]:
+def _more(
+    rows: list[approval_queue.QueueRow], looked_to: approval_queue.Cursor | None, status: str, asked: dict[str, str]
+) -> dict[str, str]:
     """The address of what comes after this page, as its query; empty where nothing does. `asked` are the other filters."""
-    if len(rows) <= PAGE:
+    if len(rows) > PAGE:
+        last = rows[PAGE - 1]
+        at = last.expires_at if status == "waiting" else last.decided_at
+        assert at is not None
+        looked_to = last.risk_rank, at, last.approval_id
+    if looked_to is None:
         return {}
-    last = rows[PAGE - 1]
-    at = last.expires_at if status == "waiting" else last.decided_at
-    assert at is not None
-    return {**asked, "status": status, "cursor": cursor_out(at, f"{last.risk_rank}.{last.approval_id}")}
+    rank, at, approval_id = looked_to
+    return {**asked, "status": status, "cursor": cursor_out(at, f"{rank}.{approval_id}")}
 
 
-def _after_waiting() -> tuple[int, datetime, uuid.UUID] | None:
+def _after_waiting() -> approval_queue.Cursor | None:
     found = _cursor()
     return (found[1], found[0], found[2]) if found else None
 
@@ -204,7 +215,7 @@ def _card(context: Context, approval_id: str, refused: shell.Refused | None = No
         "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "readable": READABLE, "risk": RISKS[about.risk_rank],
         "each_in_words": each_in_words, "reason_text": reason_text, "proven": NEEDS_STEP_UP,
         **(_of_change(context, person, row) if row.change else _of_operation(context, person, row, about)),
-        "following": None if question.is_open else _next(context, person),
+        **({} if question.is_open else _next(context, person)),
         "seconds_left": (row.expires_at - about.moment).total_seconds(),
     }  # fmt: skip
     return shell.page(
@@ -253,12 +264,17 @@ def _collect(context: Context, approval_id: str) -> Response:
                       about=f"For {made.email}", secret=made.secret, back="/ops/operators")  # fmt: skip
 
 
-def _next(context: Context, person: Actor) -> approval_queue.QueueRow | None:
-    """The next pending approval that this person can vote on and has not."""
-    rows = approval_queue.waiting_page(
-        context.pool, person.tenant_id, person.operator_id, kind=None, after=None, limit=1, for_reader=True
-    )
-    return rows[0] if rows else None
+def _next(context: Context, person: Actor) -> dict[str, Any]:
+    """The next pending approval that this person can vote on and has not, for a card; nothing where it cannot be found now."""
+    try:
+        rows, looked_to = approval_queue.page_for_reader(
+            context.pool, person.tenant_id, person.operator_id, kind=None, after=None, limit=1
+        )
+    except EngineUnavailable as error:
+        log_unavailable(error, request_id())
+        return {}
+    looked_at = approval_queue.MOST_LOOKED if looked_to else None
+    return {"next_looked_for": True, "following": rows[0] if rows else None, "looked_at": looked_at}
 
 
 def _give(context: Context, approval_id: str) -> str:

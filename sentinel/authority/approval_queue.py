@@ -12,7 +12,24 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Integer, Text, Uuid, and_, bindparam, func, literal_column, select, text, true, tuple_
+from sqlalchemy import (
+    Boolean,
+    Integer,
+    Select,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    case,
+    false,
+    func,
+    literal_column,
+    not_,
+    select,
+    text,
+    true,
+    tuple_,
+)
 
 from sentinel.authority.approvals import APPROVALS_GIVEN, COLUMNS, ApprovalRow
 from sentinel.authority.reasons import ESCALATIONS
@@ -24,6 +41,10 @@ from sentinel.store.tables import APPROVALS, LIMIT, sql_text, value
 KINDS = ("refund", "escalation", "order", "change", "other")
 STATUSES = ("waiting", "decided", "approved", "rejected", "handled", "expired")
 ORDER_ACTION = "order.fulfill"
+MOST_LOOKED = 500
+"""How many pending approvals are looked through at a time for those that a reader may vote on: it takes a query each."""
+Cursor = tuple[int, datetime, uuid.UUID]
+"""A place in the queue of what waits: the rank, the end and the id of the approval that stands there."""
 
 # An escalation is a refund that a workflow handed over, whatever its amount; a change is of people or keys, asked by one of us.
 KIND_SQL = f"""
@@ -62,6 +83,13 @@ class QueueRow:
     decided_at: datetime | None
     decided_by: str | None
     mine: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueEnd:
+    risk_rank: int
+    expires_at: datetime
+    approval_id: uuid.UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +159,19 @@ a.decided_at, a.decided_by,
 """).fill(kind_sql=KIND_SQL, rank=_RANK, approvals_given=APPROVALS_GIVEN)
 _A = APPROVALS.alias("a")
 _LINES = select(text(_COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
+_CURSORS = (
+    select(text(f"{_RANK} as risk_rank, a.expires_at, a.approval_id"))
+    .select_from(_A)
+    .where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
+)
 _OF_KIND = literal_column(KIND_SQL, Text()) == value("kind", str)
 # The order of the index approvals_queue, which the cursor repeats.
 _QUEUE_ORDER = (literal_column(_RANK, Integer()), _A.c.expires_at, _A.c.approval_id)
 _BEHIND_WAITING = tuple_(*_QUEUE_ORDER) > tuple_(
     bindparam("after_rank", type_=Integer()), value("after_at", datetime), value("after_id", uuid.UUID)
+)
+_UP_TO = tuple_(*_QUEUE_ORDER) <= tuple_(
+    bindparam("last_rank", type_=Integer()), value("last_at", datetime), value("last_id", uuid.UUID)
 )
 _BEHIND_DECIDED = tuple_(_A.c.decided_at, _A.c.approval_id) < tuple_(
     value("after_at", datetime), value("after_id", uuid.UUID)
@@ -146,8 +182,8 @@ not exists (select from sentinel.approval_votes v where v.tenant_id = a.tenant_i
   and v.operator_id = :operator_id)
 and exists (select from sentinel.operators p where p.tenant_id = a.tenant_id and p.operator_id = :operator_id and p.active
   and p.role in ('admin', a.required_role) and coalesce(p.changed_by_another_at <= a.created_at, true))
-and not sentinel.is_requester(a, :operator_id)
 """)
+_READER_ASKED = func.sentinel.is_requester(literal_column("a"), value("operator_id", uuid.UUID), type_=Boolean())
 # What was decided, by what a reader asks for; every other status is the column's own.
 _DECIDED_AS = {
     "decided": true(),
@@ -185,29 +221,64 @@ from unnest(sentinel.limit_states(%(tenant_id)s, %(asks)s::jsonb, %(amount_minor
 """
 
 
+def _waiting(rows: Select[Any], *, of_kind: bool, behind: bool) -> Select[Any]:
+    """The rows of what waits, of one kind or all, all of them or those behind a place, in the order of the queue."""
+    waiting = rows.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
+    waiting = waiting.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_WAITING] if behind else []))
+    return waiting.order_by(*_QUEUE_ORDER)
+
+
 @cache
-def waiting_sql(*, of_kind: bool, behind: bool, for_reader: bool = False) -> str:
-    """The SQL of a page of what waits, of one kind or all, for the reader or anybody, the first one or one behind a cursor."""
-    page = _LINES.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
-    page = page.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_WAITING] if behind else []))
-    page = page.where(*([_FOR_READER] if for_reader else []))
-    return sql_text(page.order_by(*_QUEUE_ORDER).limit(LIMIT))
+def waiting_sql(*, of_kind: bool, behind: bool, for_reader: bool = False, up_to: bool = False) -> str:
+    """The SQL of a page of what waits, as `_waiting` says, for anybody or the reader, then to the end or up to a place."""
+    page = _waiting(_LINES, of_kind=of_kind, behind=behind)
+    if for_reader:
+        # A case, because the planner may look for the requester before it compares where an approval stands.
+        did_not_ask = case((_UP_TO, not_(_READER_ASKED)), else_=false()) if up_to else not_(_READER_ASKED)
+        page = page.where(_FOR_READER, did_not_ask, *([_UP_TO] if up_to else []))
+    return sql_text(page.limit(LIMIT))
+
+
+@cache
+def part_end_sql(*, of_kind: bool, behind: bool) -> str:
+    """The SQL of the place at which a part of the queue ends, and of the next one."""
+    ends = _waiting(_CURSORS, of_kind=of_kind, behind=behind)
+    return sql_text(ends.offset(bindparam("offset", type_=Integer())).limit(LIMIT))
 
 
 def waiting_page(
-    pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None,
-    after: tuple[int, datetime, uuid.UUID] | None, limit: int, for_reader: bool = False,
-) -> list[QueueRow]:  # fmt: skip
-    """Pending approvals, riskiest and soonest due first, from behind `after` = (rank, end, id).
+    pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int
+) -> list[QueueRow]:
+    """Pending approvals, riskiest and soonest due first, from behind `after`."""
+    statement = waiting_sql(of_kind=kind is not None, behind=after is not None)
+    return all_rows(pool, QueueRow, statement, _asked(tenant_id, reader, kind, after, limit))
 
-    `for_reader`: only what the reader may vote on and has not; none without a reader.
+
+def page_for_reader(
+    pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int
+) -> tuple[list[QueueRow], Cursor | None]:
+    """What the reader may vote on and has not, of the next `MOST_LOOKED` pending approvals behind `after`; and where these end,
+    if more waits behind them. Nothing without a reader.
     """
-    rank, at, last_id = after or (None, None, None)
-    statement = waiting_sql(of_kind=kind is not None, behind=after is not None, for_reader=for_reader)
-    return all_rows(pool, QueueRow, statement, {
-        "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "after_rank": rank, "after_at": at, "after_id": last_id,
+    of_kind, behind = kind is not None, after is not None
+    asked = _asked(tenant_id, reader, kind, after, 2) | {"offset": MOST_LOOKED - 1}
+    ends = all_rows(pool, _QueueEnd, part_end_sql(of_kind=of_kind, behind=behind), asked)
+    last = (ends[0].risk_rank, ends[0].expires_at, ends[0].approval_id) if len(ends) == 2 else None
+    statement = waiting_sql(of_kind=of_kind, behind=behind, for_reader=True, up_to=last is not None)
+    last_rank, last_at, last_id = last or (None, None, None)
+    asked = _asked(tenant_id, reader, kind, after, limit)
+    asked |= {"last_rank": last_rank, "last_at": last_at, "last_id": last_id}
+    return all_rows(pool, QueueRow, statement, asked), last
+
+
+def _asked(
+    tenant_id: uuid.UUID, reader: uuid.UUID | None, kind: str | None, after: Cursor | None, limit: int
+) -> dict[str, Any]:
+    rank, at, after_id = after or (None, None, None)
+    return {
+        "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "after_rank": rank, "after_at": at, "after_id": after_id,
         "limit": limit,
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 @cache

@@ -6,7 +6,11 @@ import re
 import uuid
 from typing import Any
 
+import pytest
+
 from ops_console.pages import approval_votes as approval_words
+from sentinel.authority import approval_queue
+from sentinel.core.errors import EngineUnavailable
 from tests.integration.console.approval_pages import ZERO, card, digest_of, digest_on, listed, say, votes
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.test_shown_is_decided import FENCE
@@ -131,6 +135,68 @@ def test_the_next_is_what_this_person_can_decide_behind_whatever_waits_for_other
     assert listed(fixtures.at_page("new@demo.local"), "?for=me") == []
     assert listed(fixtures.browser("vic", "viewer"), "?for=me") == []
     assert page.get("/ops/approvals?for=you").status_code == 400
+
+
+WATCHED = """
+create table public.looked (up_to timestamptz not null);
+insert into public.looked values ('-infinity');
+grant select on public.looked to public;
+create or replace function sentinel.is_requester(a sentinel.approvals, operator uuid) returns boolean language plpgsql stable as $$
+  begin
+    if a.status = 'pending' and a.expires_at > (select up_to from public.looked) then raise 'looked too far'; end if;
+    return a.resource <> 'refund/mine';
+  end
+$$;
+"""
+"""A person is the requester of everything but `refund/mine`, and a look at what expires behind `up_to` fails."""
+
+
+def test_what_a_person_can_decide_is_looked_for_in_a_bounded_part_of_the_queue_at_a_time(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, decided = fixtures.browser("ann", "admin", proved=True), fixtures.approval()
+    assert say(page, decided).status_code == 303
+    waiting = [fixtures.approval() for _ in range(13)]
+    fixtures.sql("update sentinel.approvals set resource = 'refund/mine' where approval_id = %s", waiting[-1])
+    fixtures.sql(WATCHED)
+    monkeypatch.setattr(approval_queue, "MOST_LOOKED", 5)
+
+    def look_up_to(approval_id: uuid.UUID) -> None:
+        fixtures.sql(
+            "update public.looked set up_to = (select expires_at from sentinel.approvals where approval_id = %s)",
+            approval_id,
+        )
+
+    look_up_to(waiting[4])
+    shown = card(page, decided)
+    assert "Nothing else waits" not in shown
+    assert "Of the 5 that come next you can decide none" in shown
+    address, seen = "/ops/approvals?for=me", []
+    for last in (waiting[4], waiting[9], waiting[12]):
+        look_up_to(last)
+        answer = page.get(address)
+        assert answer.status_code == 200
+        assert "Nothing waits for you." not in answer.text
+        seen += re.findall(r'<a href="/ops/approvals/([0-9a-f-]{36})">', answer.text)
+        (address,) = re.findall(r'class="older"><a [^>]*href="([^"]+)"', answer.text) or ("",)
+        address = address.replace("&amp;", "&")
+    assert (seen, address) == ([str(waiting[12])], "")
+
+
+def test_a_card_is_shown_where_the_next_one_cannot_be_found(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, decided = fixtures.browser("ann", proved=True), fixtures.approval()
+    assert say(page, decided).status_code == 303
+    whole = approval_queue.all_rows
+
+    def too_slow(pool: Any, kind: Any, statement: str, fields: Any) -> Any:
+        if "sentinel.is_requester(" in statement:
+            raise EngineUnavailable("canceling statement due to statement timeout")
+        return whole(pool, kind, statement, fields)
+
+    monkeypatch.setattr(approval_queue, "all_rows", too_slow)
+    shown = card(page, decided)
+    assert "Approved." in shown
+    assert "Next in the queue" not in shown and "Nothing else waits" not in shown
 
 
 def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(fixtures: Any) -> None:

@@ -33,11 +33,12 @@ def test_only_what_is_asked_for_is_in_the_text() -> None:
     both = (False, True)
     texts = [
         *(
-            approval_queue.waiting_sql(of_kind=kind, behind=behind, for_reader=mine)
+            approval_queue.waiting_sql(of_kind=kind, behind=behind, for_reader=mine, up_to=up_to)
             for kind in both
             for behind in both
-            for mine in both
+            for mine, up_to in ((False, False), (True, False), (True, True))
         ),
+        *(approval_queue.part_end_sql(of_kind=kind, behind=behind) for kind in both for behind in both),
         *(approval_queue.decided_sql("rejected", of_kind=kind, behind=behind) for kind in both for behind in both),
         *(approval_queue.list_sql(of_status=status, behind=behind) for status in both for behind in both),
         *(
