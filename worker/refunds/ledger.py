@@ -27,7 +27,6 @@ from sentinel.store.migrate import SchemaNotReady
 from worker.refunds import sql
 from worker.refunds.rows import (
     Change,
-    DoubtWord,
     Execution,
     FixedQuestion,
     KeptImage,
@@ -39,6 +38,7 @@ from worker.refunds.rows import (
     OrderFacts,
     ReleaseLease,
     Report,
+    ResolvedDoubt,
     SummaryLine,
     WithoutAccount,
 )
@@ -187,12 +187,12 @@ class Ledger:
         """A page of the rows that ended in doubt and count against their order, another one each time."""
         return self._rows(LedgerRow, sql.FIND_IN_DOUBT, limit=limit)
 
-    def settle_in_doubt(self, words: Mapping[str, DoubtWord]) -> list[str]:
+    def settle_in_doubt(self, resolved: Mapping[str, ResolvedDoubt]) -> list[str]:
         """By id; returns those that were in doubt and are not any more.
 
         That nothing was started is not believed of a row that was begun, as the ledger knows it.
         """
-        batch = [word.as_json(row_id) for row_id, word in words.items()]
+        batch = [one.as_json(row_id) for row_id, one in resolved.items()]
         return self._column(sql.SETTLE_DOUBTS, words=_json(batch)) if batch else []
 
     def release_leases(self, releases: Sequence[ReleaseLease]) -> None:

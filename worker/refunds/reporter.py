@@ -14,7 +14,7 @@ from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, Report
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
-from worker.refunds.rows import RISK_CLASS, DoubtWord, LedgerRow, Report
+from worker.refunds.rows import RISK_CLASS, LedgerRow, Report, ResolvedDoubt
 from worker.refunds.transitions import RetryPolicy, after_doubt
 from worker.refunds.workflow.routes import Routes
 
@@ -108,19 +108,19 @@ class InDoubtPoller:
         for start in range(0, len(rows), _LOOKED_AT_ONCE):
             part = rows[start : start + _LOOKED_AT_ONCE]
             answers = self._client.guard_many([_question(r) for r in part])
-            settled += self._ledger.settle_in_doubt(doubt_words(part, answers))
+            settled += self._ledger.settle_in_doubt(resolved_doubts(part, answers))
         return settled
 
 
-def doubt_words(
+def resolved_doubts(
     rows: Sequence[LedgerRow], answers: Sequence[GuardAnswer | Unreachable | Rejected]
-) -> dict[str, DoubtWord]:
+) -> dict[str, ResolvedDoubt]:
     """By id, for those that are in doubt no more."""
     found = {}
     for row, answer in zip(rows, answers, strict=True):
-        word = after_doubt(row, answer) if isinstance(answer, GuardAnswer) else None
-        if word is not None:
-            found[row.ledger_entry_id] = word
+        resolved = after_doubt(row, answer) if isinstance(answer, GuardAnswer) else None
+        if resolved is not None:
+            found[row.ledger_entry_id] = resolved
     return found
 
 

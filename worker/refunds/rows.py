@@ -296,7 +296,7 @@ class ReleaseLease(Struct, frozen=True):
         }  # fmt: skip
 
 
-class DoubtWord(Struct, frozen=True):
+class ResolvedDoubt(Struct, frozen=True):
     """What the authority says by now of a row that ended in doubt. `executed`: it counts against its order, as handled by somebody else."""
 
     executed: bool
@@ -306,7 +306,7 @@ class DoubtWord(Struct, frozen=True):
     """Nobody said what happened; the authority has on record that nothing was started. One that lost its record says so too."""
 
     def as_json(self, row_id: str) -> dict[str, Any]:
-        """One of the words that `refunds.resolve_budget_doubts` takes."""
+        """One of what `refunds.resolve_budget_doubts` takes."""
         return {
             "ledger_entry_id": row_id, "executed": self.executed, "never_started": self.never_started, "last_error": self.last_error,
         }  # fmt: skip

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
 from worker.outbound.guard_answers import recorded_decision
-from worker.refunds.rows import Change, DoubtWord, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, report_body
+from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, ResolvedDoubt, report_body
 
 
 class FailureScope(StrEnum):
@@ -321,7 +321,7 @@ def attempts_exhausted(row: LedgerRow) -> str:
     return f"gave up after {row.attempts} attempts, the last: {row.last_error or 'its worker ended'}{doubt}"
 
 
-def after_doubt(row: LedgerRow, answer: GuardAnswer) -> DoubtWord | None:
+def after_doubt(row: LedgerRow, answer: GuardAnswer) -> ResolvedDoubt | None:
     """What the answer to a row's own question says of it, where the row ended in doubt; None where it stays there.
 
     Where a success contradicts a person's word, a person says. What was never started, and which no person is asked about, nothing can
@@ -330,15 +330,15 @@ def after_doubt(row: LedgerRow, answer: GuardAnswer) -> DoubtWord | None:
     """
     if was_not_executed(answer):
         said = f"a person said that it was not executed, {_FREE}. To pay it, enter it anew"
-        return DoubtWord(False, _no_doubt(row, said))
+        return ResolvedDoubt(False, _no_doubt(row, said))
     if (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None):
-        return DoubtWord(True, _no_doubt(row, "it was executed, says the authority, and counts against its order"))
+        return ResolvedDoubt(True, _no_doubt(row, "it was executed, says the authority, and counts against its order"))
     if answer.status not in _UNSTARTED or not answer.replayed or answer.operation_id != str(row.operation_id):
         return None
     if answer.reason_code == "handled_by_person":
         said = "a person handled it elsewhere, and nothing was started here: it counts against its order"
-        return DoubtWord(True, _no_doubt(row, said), never_started=True)
-    return DoubtWord(
+        return ResolvedDoubt(True, _no_doubt(row, said), never_started=True)
+    return ResolvedDoubt(
         False, _no_doubt(row, f"nothing was ever started, says the authority, {_FREE}"), never_started=True
     )
 

@@ -18,7 +18,7 @@ from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
 from worker.cli import main
 from worker.refunds import transitions
 from worker.refunds.ledger_commands import REFUSALS
-from worker.refunds.rows import Change, DoubtWord, LedgerEvent, LedgerRow, LedgerState
+from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ResolvedDoubt
 
 GAVE_UP = {"event": LedgerEvent.GAVE_UP, "last_error": "x"}
 
@@ -99,7 +99,7 @@ def handled(fixtures: LedgerFixtures, name: str) -> None:
     row = claimed(fixtures, name)
     allow(fixtures, row)
     assert fixtures.ledger.apply([transitions.after_settlement_refused(row, "op", system="s", reason="closed")])
-    assert fixtures.ledger.settle_in_doubt({name: DoubtWord(True, "it was executed")}) == [name]
+    assert fixtures.ledger.settle_in_doubt({name: ResolvedDoubt(True, "it was executed")}) == [name]
 
 
 STAYS: dict[str, Callable[[LedgerFixtures, str], None]] = {

@@ -22,7 +22,7 @@ from worker.diagrams import ledger_states
 from worker.refunds import transitions
 from worker.refunds.concurrency import CircuitBreaker, LeaseKeeper
 from worker.refunds.ledger import LedgerUnavailable
-from worker.refunds.reporter import doubt_words
+from worker.refunds.reporter import resolved_doubts
 from worker.refunds.risk_facts import risk_facts
 from worker.refunds.rows import (
     TERMINAL,
@@ -333,8 +333,8 @@ def test_what_was_never_started_is_no_doubt_and_counts_only_where_a_person_handl
     """A person who is still asked may handle it; what was started is for a person's word."""
     if isinstance(said, GuardAnswer):
         said = dataclasses.replace(said, operation_id=str(OPERATION), replayed=True)
-    words = doubt_words([row(operation_id=OPERATION)], [said])
-    found = {name: (word.executed, word.never_started) for name, word in words.items()}
+    resolved = resolved_doubts([row(operation_id=OPERATION)], [said])
+    found = {name: (one.executed, one.never_started) for name, one in resolved.items()}
     assert found == ({} if wanted is None else {"r": (wanted, True)})
 
 
@@ -345,7 +345,7 @@ def test_what_is_said_of_an_operation_that_the_ledger_does_not_know_is_no_word_o
     operation: uuid.UUID | None, over: dict[str, Any]
 ) -> None:
     """The authority has lost the operation that permitted the row, and with it whatever became of it."""
-    assert doubt_words([row(operation_id=operation)], [answer("allowed", **over)]) == {}
+    assert resolved_doubts([row(operation_id=operation)], [answer("allowed", **over)]) == {}
 
 
 # Leases
