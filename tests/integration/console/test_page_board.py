@@ -43,19 +43,19 @@ def test_of_an_agent_without_a_decision_the_board_says_no_more_than_it_looked_th
         fixtures.guard("10.00")
     fixtures.publish()
 
-    def told() -> str:
+    def description() -> str:
         """What a board that has just begun says of an agent with a name."""
         page = fixtures.app(public_agents="quiet-agent=quiet:others").test_client().get("/live").get_data(as_text=True)
         assert "No decision yet" not in page
         (found,) = re.findall(r"<h3>quiet .*?</h3>\s*<p class=\"empty\">(.*?)</p>", page)
         return str(found)
 
-    assert told() == "Has decided nothing yet."
+    assert description() == "Has decided nothing yet."
     monkeypatch.setattr(reader, "MOST_LOOKED", 2)
     monkeypatch.setattr(reader, "STEP", 1)
-    assert told() == "None was found so far: still looking …"
+    assert description() == "None was found so far: still looking …"
     monkeypatch.setattr(reader, "DAY", timedelta(0))
-    assert told() == "No decision in the last day."
+    assert description() == "No decision in the last day."
 
 
 def test_pages_parts_and_the_stream_name_the_tenant_whose_decisions_they_have(fixtures: Any) -> None:
