@@ -18,7 +18,7 @@ from ops_console.board.events import LiveEvent, Looked
 from sentinel.core.errors import SentinelError, TooManyStreams
 
 POLL_SECONDS = 0.25
-FLOOD_SECONDS = 0.5
+FLOOD_SECONDS = 1.0
 """Between two looks while decisions come faster than they are read: each look is a write to every viewer."""
 READ_PER_SECOND = 100
 HEARTBEAT_SECONDS = 15.0

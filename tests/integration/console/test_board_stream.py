@@ -225,7 +225,7 @@ def test_the_pace_lets_a_burst_through_and_slows_what_lasts() -> None:
     pace = Pace(asked_at=100.0)
     assert pace.allow(30, 500, 100.0) == 30
     assert pace.allow(30, 500, 100.0) == 10, "the rest of the burst"
-    assert pace.allow(150, 500, 101.0) == stream.PER_SECOND // 500 == 20
+    assert pace.allow(150, 500, 101.0) == stream.PER_SECOND // 500 == 10
     assert pace.allow(1000, 1, 101.0) == 0
     assert pace.allow(1000, 1, 102.0) == 1000
     assert pace.allow(1000, 500, 1000.0) == stream.AT_ONCE // 500
