@@ -75,13 +75,22 @@ class Counts:
         self._figures = Figures(None, False, [], [])
 
     def current(self) -> Figures:
-        """The figures, at most a few seconds old; older ones, with their time, while the database is away."""
+        """The figures, at most a few seconds old; older ones, with their time, while the database is away.
+
+        Those of another tenant are counted anew at once.
+        """
         with self._lock:
             wait = FRESH_SECONDS if self._figures.is_complete else _AGAIN_SECONDS
-            if self._counted_at is None or self._clock() - self._counted_at >= wait:
+            if self._counted_at is None or self._clock() - self._counted_at >= wait or self._is_of_another():
                 self._count()
                 self._counted_at = self._clock()
             return self._figures
+
+    def _is_of_another(self) -> bool:
+        try:
+            return self._tenant() != self._tenant_id
+        except SentinelError:
+            return False
 
     def _count(self) -> None:
         now = self._now()

@@ -174,11 +174,14 @@ class Hub:
                 else:  # a position of one tenant's feed says nothing about another's
                     self._begin_anew(self._read_newest(CATCH_UP))
                 self._tell(self._read_status())
+                if found.left_out:
+                    time.sleep(FLOOD_SECONDS / 2)
+                    self._tell(self._read_status())  # who is halted is told as soon as ever
             except SentinelError:
                 self._tell(None)
                 time.sleep(_FAILURE_SECONDS)
                 continue
-            time.sleep(FLOOD_SECONDS if found.left_out else POLL_SECONDS)
+            time.sleep(FLOOD_SECONDS / 2 if found.left_out else POLL_SECONDS)
 
     def _begin_anew(self, looked: Looked) -> None:
         with self._lock:

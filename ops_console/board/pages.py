@@ -34,27 +34,32 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def shown(template: str, make: Callable[[], dict[str, Any]], **how: Any) -> Response:
         return cacheable(_html(rendered.get(template, lambda: _render(template, base=base, **make())), **how))
 
+    def shown_of_board(template: str, make: Callable[[], dict[str, Any]], **how: Any) -> Response:
+        return shown(template, lambda: _of_one_tenant(board, make), **how)
+
     @blueprint.get("/live")
     @documented("The board as a page", problems=(503,), **_HTML)
     def live() -> Response:
-        return shown("live.html", lambda: {**_events(board, ON_PAGE), **_figures(board), "hidden": HIDDEN})
+        return shown_of_board("live.html", lambda: {**_events(board, ON_PAGE), **_figures(board), "hidden": HIDDEN})
 
     @blueprint.get("/live/figures")
     @documented("The part of the board that is fetched again", problems=(503,), **_HTML)
     def live_figures() -> Response:
-        return shown("figures.html", lambda: _figures(board))
+        return shown_of_board("figures.html", lambda: _figures(board))
 
     @blueprint.get("/live/widget")
     @documented("The board for a frame on another site", problems=(503,), **_HTML)
     def widget() -> Response:
-        response = shown("widget.html", lambda: {**_events(board, IN_WIDGET), **_figures(board)}, frame_ancestors="*")
+        response = shown_of_board(
+            "widget.html", lambda: {**_events(board, IN_WIDGET), **_figures(board)}, frame_ancestors="*"
+        )
         response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
         return response
 
     @blueprint.get("/live/widget/figures")
     @documented("The part of the widget that is fetched again", problems=(503,), **_HTML)
     def widget_figures() -> Response:
-        return shown("widget_figures.html", lambda: _figures(board))
+        return shown_of_board("widget_figures.html", lambda: _figures(board))
 
     @blueprint.get("/verify/")
     @documented("Check any proof pack in the browser", **_HTML)
@@ -93,10 +98,18 @@ def _html(page: str, status: int = 200, frame_ancestors: str = "'none'") -> Resp
     return Response(page, status=status, content_type="text/html; charset=utf-8", headers=headers)
 
 
+def _of_one_tenant(board: Board, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `make` asks of the board, with the name of the tenant that it is all of: asked again where that changed meanwhile."""
+    while True:
+        tenant = board.tenant()
+        values = make()
+        if board.tenant() == tenant:
+            return {"tenant": tenant[1], **values}
+
+
 def _events(board: Board, most: int) -> dict[str, Any]:
     events = board.newest(most)
     return {
-        "tenant": board.tenant()[1],
         "most": most,
         "events": [one.fields for one in events],
         "position": events[0].position if events else 0,
@@ -109,7 +122,7 @@ def _figures(board: Board) -> dict[str, Any]:
          **board.publisher.agent_status(one.status, one.last.fields if one.last else None)}
         for one in board.agents()
     ]  # fmt: skip
-    return {"tenant": board.tenant()[1], "figures": board.counts.current(), "agents": agents}
+    return {"figures": board.counts.current(), "agents": agents}
 
 
 SILENCE_WORDS = {

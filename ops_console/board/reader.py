@@ -35,6 +35,8 @@ _LOOKED_AT = 200
 _AT_ONCE = 20
 _SPREAD = 4
 """How many positions are looked through first for each decision that is wanted: starts and reports have some too."""
+MOST_SHOWN = 100
+"""Of the latest decisions, at once: pages, widget and feed never show more."""
 STEP, MOST_LOOKED = 20_000, 100_000
 """How many positions one statement looks through, and one look: agents that are not shown decide as often as they like."""
 
@@ -70,7 +72,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The latest rows of a tenant's feed, newest first, of which the newest stands at `position`; at most `CATCH_UP`."""
+    """The latest rows of a tenant's feed, newest first, of which the newest stands at `position`."""
 
     tenant_id: uuid.UUID
     position: int
@@ -103,7 +105,7 @@ class Board:
             lambda: self._tenant_id, self._before, lambda tenant_id: feed.head(self.pool, tenant_id), self._counted
         )
         self._latest = Latest(agents.named)
-        self._kept = Newest(NOBODY, 0, [])
+        self._kept = {most: Newest(NOBODY, 0, []) for most in (MOST_SHOWN, CATCH_UP)}
 
     def tenant(self) -> tuple[uuid.UUID, str]:
         """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
@@ -119,17 +121,17 @@ class Board:
     def newest(self, limit: int) -> list[LiveEvent]:
         """The latest public decisions, newest first: as many as stand among `MOST_LOOKED` positions of the newest one.
 
-        At most `CATCH_UP`. One look finds them, whatever the limits of those who ask.
+        At most `MOST_SHOWN`. One look finds them, whatever the limits of those who ask.
         """
         found: list[LiveEvent] = self._answers.get(
-            (self._tenant_id, "newest"), lambda: self.ask_newest(CATCH_UP).events
+            (self._tenant_id, "newest"), lambda: self.ask_newest(MOST_SHOWN).events
         )
         return found[:limit]
 
     def ask_newest(self, limit: int) -> Looked:
-        """The same, asked now."""
+        """The same, asked now; at most `CATCH_UP`."""
         tenant_id, label = self.tenant()
-        rows, position = self._newest(tenant_id)
+        rows, position = self._newest(tenant_id, MOST_SHOWN if limit <= MOST_SHOWN else CATCH_UP)
         return Looked(tenant_id, [self._published(tenant_id, row) for row in rows[:limit]], 0, position, label)
 
     def after(self, position: int, limit: int) -> Looked:
@@ -182,16 +184,18 @@ class Board:
 
         return LiveEvent(row.position, row.occurred_at, publish)
 
-    def _newest(self, tenant_id: uuid.UUID) -> tuple[list[feed.FeedRow], int]:
-        """The latest rows, newest first, and the position up to which there is no newer one. Each is read once."""
+    def _newest(self, tenant_id: uuid.UUID, most: int) -> tuple[list[feed.FeedRow], int]:
+        """The `most` latest rows, newest first, and the position up to which there is no newer one. Each is read once."""
         self._look(tenant_id)
         newest, position = self._latest.newest_of(tenant_id)
-        kept = self._kept if self._kept.tenant_id == tenant_id else Newest(tenant_id, 0, [])
+        kept = self._kept[most]
+        if kept.tenant_id != tenant_id:
+            kept = Newest(tenant_id, 0, [])
         if kept.position < newest:
             down_to = newest - MOST_LOOKED
-            rows = self._latest_rows(tenant_id, CATCH_UP, max(down_to, kept.position), newest)
+            rows = self._latest_rows(tenant_id, most, max(down_to, kept.position), newest)
             rows += [row for row in kept.rows if row.position > down_to]
-            kept = self._kept = Newest(tenant_id, newest, rows[:CATCH_UP])
+            kept = self._kept[most] = Newest(tenant_id, newest, rows[:most])
         return kept.rows, max(position, kept.position)
 
     def _latest_rows(self, tenant_id: uuid.UUID, limit: int, down_to: int, up_to: int) -> list[feed.FeedRow]:

@@ -7,6 +7,7 @@ from flask import Blueprint, Response
 from ops_console.api.rendering import LIMIT, in_query, json_response, limit
 from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
+from ops_console.board.reader import MOST_SHOWN
 from ops_console.board.stream import PATH, Stream
 from ops_console.context import Context
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
@@ -40,9 +41,9 @@ def routes(blueprint: Blueprint, context: Context) -> Stream:
 
     @blueprint.get("/ops/api/live/feed")
     @documented("The latest decisions, newest first", responses={200: ("Redacted events.", LiveFeedSchema())},
-                problems=(400, 503), parameters=(in_query("limit", **LIMIT, maximum=100),))  # fmt: skip
+                problems=(400, 503), parameters=(in_query("limit", **LIMIT, maximum=MOST_SHOWN),))  # fmt: skip
     def feed() -> Response:
-        return public_json(board.publisher.feed([one.fields for one in board.newest(limit(20, 100))]))
+        return public_json(board.publisher.feed([one.fields for one in board.newest(limit(20, MOST_SHOWN))]))
 
     stream = Documentation("Decisions as they happen", responses={200: ("Server-sent events.", {"type": "string"})}, problems=(503,),
                 description="Behind the header `Last-Event-ID`, else behind `last_seen`, else beginning with the latest few.",

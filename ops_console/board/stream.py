@@ -95,6 +95,10 @@ class Stream:
             headers = [*self._headers, (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             first = CONNECTED + _tenant(self._hub.tenant_label) + _left_out(left_out) + b"".join(map(self.encode, rows))
+            if (
+                self._hub.begun != begun
+            ):  # with another tenant meanwhile: the name may be the one's and the rows the other's
+                first = CONNECTED
             await self._follow(first, at, begun, gone, send)
         except (TimeoutError, OSError):
             return

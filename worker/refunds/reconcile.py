@@ -28,6 +28,7 @@ from sentinel.store.database import Pool
 from sentinel.store.queries import call_with_retry
 from sentinel.store.sql_template import SqlTemplate
 from worker.refunds.ledger import LedgerUnavailable
+from worker.refunds.sql import name_without_source
 from worker.refunds.workflow.routes import Route, Routes
 
 # Wrong executions, found from the tables alone.
@@ -122,7 +123,7 @@ cross join lateral (values
       and y.ledger_entry_id <> s.ledger_entry_id and z.executed_at <= s.executed_at)),
   ('blacklisted', not s.approved and exists (
     select from refunds.blacklist b where b.tenant_id = s.tenant_id and b.channel = s.channel
-      and b.account_ref in (s.row_account, s.order_account) and b.since < {asked_at})),
+      and b.account_ref in (s.row_account, s.order_account, {without_source}) and b.since < {asked_at})),
   ('open_complaint', not s.approved and exists (
     select from refunds.order_flags g where g.tenant_id = s.tenant_id and g.channel = s.channel and g.source = s.source and g.order_ref = s.order_ref
       and g.flag = 'open_complaint' and g.since < {asked_at} and (g.closed_at is null or g.closed_at > s.executed_at)))
@@ -131,7 +132,9 @@ where f.holds and (not %(since_last)s or not exists (
   select from refunds.wrong_executions w where w.tenant_id = s.tenant_id and w.execution_id = s.execution_id
     and w.finding = f.finding))
 order by s.executed_at, s.execution_id
-""").fill(asked_at=_ASKED_AT)
+""").fill(
+    asked_at=_ASKED_AT, without_source=name_without_source("coalesce(s.row_account, s.order_account)", "s.source")
+)
 
 KEEP = """
 insert into refunds.wrong_executions (tenant_id, execution_id, finding, ledger_entry_id, channel, scenario, switch)

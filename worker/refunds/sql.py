@@ -6,6 +6,8 @@ the moment itself counts. Every change of a row names the state and the epoch it
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 from sentinel.store.sql_template import SqlTemplate
 from worker.refunds.risk_facts import LEDGER_SAYS
 
@@ -65,6 +67,12 @@ where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and 
   and status in ('GUARDING', 'ALLOWED') and lease_until > clock_timestamp()
 """
 
+
+def name_without_source(account: LiteralString, source: LiteralString) -> LiteralString:
+    """SQL of an account's name without the source in front, null where there is none: a blacklisted name stops those of every source."""
+    return f"case when starts_with({account}, {source} || ':') then substr({account}, length({source}) + 2) end"
+
+
 # Whether another entry of the order waits for a person who was asked about it, and this one was never asked: the person may refund
 # the order by hand, and the ledger learns of it later.
 _OTHER_WAITS_FOR_PERSON = """e.approval_id is null and exists (
@@ -108,8 +116,7 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
   coalesce(e.account_ref <> o.account_ref, false) as account_mismatch,
   -- Also under the name without its source: a wrong match only asks a person.
   exists (select from refunds.blacklist b where b.tenant_id = e.tenant_id and b.channel = e.channel
-          and b.account_ref in (e.account_ref, o.account_ref,
-            case when starts_with(f.account_ref, e.source || ':') then substr(f.account_ref, length(e.source) + 2) end)) as blacklisted,
+          and b.account_ref in (e.account_ref, o.account_ref, {without_source})) as blacklisted,
   e.order_ref is not null and exists (
     select from refunds.ledger_entries x
     where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
@@ -130,7 +137,11 @@ left join refunds.orders o on o.tenant_id = e.tenant_id and o.channel = e.channe
 left join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref
 cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref) f
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
-""").fill(derived=LEDGER_SAYS, other_waits_for_person=_OTHER_WAITS_FOR_PERSON)
+""").fill(
+    derived=LEDGER_SAYS,
+    other_waits_for_person=_OTHER_WAITS_FOR_PERSON,
+    without_source=name_without_source("f.account_ref", "e.source"),
+)
 
 # The guard request is fixed before it is first sent, and is the same at every try. Where the start is enclosed, its id and the
 # time to act are on record before it is sent too.
@@ -147,8 +158,8 @@ returning e.ledger_entry_id, e.start_id
 # whose order another one has taken, or has no room for them (`schema/refunds/budgets.sql`). ALLOWED begins its time to act,
 # before the start is asked. What the authority is to be told of it comes into the outbox with it, or not at all.
 # What a person handled, or may have been paid elsewhere, takes its order too where that is refunded once (`in_parts`: the channels
-# where it is not), so that no permission that is asked for meanwhile gives it back again. Nobody takes it while a person is asked.
-APPLY_CHANGES = SqlTemplate("""
+# where it is not), so that no permission that is asked for meanwhile gives it back again.
+APPLY_CHANGES = """
 with room as materialized (select r.ledger_entry_id, r.fits from refunds.changes_within_budget(%(tenant_id)s, %(changes)s) r),
 taken as (
   insert into refunds.orders_taken (tenant_id, channel, source, order_ref, ledger_entry_id)
@@ -158,7 +169,7 @@ taken as (
   join refunds.ledger_entries e on e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id
     and e.claim_epoch = c.epoch and e.status = c.from_status
   left join room r on r.ledger_entry_id = c.ledger_entry_id
-  where c.takes_order and r.fits and not ({other_waits_for_person})
+  where c.takes_order and r.fits
     or (c.in_doubt or c.to_status = 'DENIED' and c.reason_code = 'handled_by_person')
       and e.order_ref is not null and e.channel <> all (%(in_parts)s::text[])
   order by e.order_ref, e.channel, e.source, e.created_at, e.ledger_entry_id
@@ -202,7 +213,7 @@ reports as (
   insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
   select %(tenant_id)s, report_id, ledger_entry_id, report from changed where report_id is not null)
 select ledger_entry_id, start_id from changed
-""").fill(other_waits_for_person=_OTHER_WAITS_FOR_PERSON)
+"""
 # Why a permission was not taken: the order's budget has no room for it, or another row has taken the order.
 FIND_REFUSED = SqlTemplate("""
 select e.ledger_entry_id, case

@@ -1,7 +1,7 @@
 """Who calls: a key in a header → a `Caller`. Keys are remembered for under a second, so a revoked one dies within it.
 
-Whoever makes up well-formed keys costs a look-up each. Those of keys that were never accepted are few at a time and have threads
-of their own, and what is remembered of them takes no accepted key's place: nobody who has a key waits for them.
+Whoever makes up well-formed keys costs a look-up each. Those of keys that this process did not accept yet are few at a time and have
+threads of their own, and what is remembered of them takes no accepted key's place: nobody whose key it knows waits for them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _REMEMBER_MOST = 10_000
 _NEW_AT_ONCE = 2
 """Look-ups of keys that were not accepted before, at a time in a process."""
 _NEW_WAITING = 64
-_NEW_PATIENCE_SECONDS = 1.0
+_NEW_PATIENCE_SECONDS = 0.25
+"""A call in a thread waits so long for its look-up to begin."""
 _NEW_REFUSED = "Too many keys that were not seen before are being looked up."
 
 
@@ -95,7 +96,7 @@ class Identity:
         """Whether the key of a request that was accepted before is still good, as known within the last second."""
         hashed = environ[KEY_HASH]
         try:
-            caller = await self._find_async(hashed)
+            caller = await self._find_async(hashed, was_accepted=True)
         except SentinelError:
             return True  # nobody can say while the database is away, and nothing comes from it either
         return caller is not None and scope in caller.scopes
@@ -119,24 +120,29 @@ class Identity:
             RATE_LIMITED.inc()
             raise
 
-    async def _find_async(self, hashed: bytes) -> Caller | None:
+    async def _find_async(self, hashed: bytes, *, was_accepted: bool = False) -> Caller | None:
+        """The caller of a key. One that `was_accepted` and has been revoked since is looked up beside those in use."""
         known = self._known.get(hashed)
         if known is not None and self._clock() - known[0] < _REMEMBER_SECONDS:
             return known[1]
         if known is not None:
-            return await self._in_thread(None, hashed)
+            return await self._in_thread(None, self._find, hashed)
         if self._is_unknown(hashed):
             return None
+        if was_accepted:
+            return await self._in_thread(None, self._find_anew, hashed)
         if self._new_waiting >= _NEW_WAITING:
             raise EngineUnavailable(_NEW_REFUSED)
         self._new_waiting += 1
         try:
-            return await self._in_thread(self._new_threads, hashed)
+            return await self._in_thread(self._new_threads, self._find, hashed)
         finally:
             self._new_waiting -= 1
 
-    async def _in_thread(self, threads: Executor | None, hashed: bytes) -> Caller | None:
-        return await asyncio.get_running_loop().run_in_executor(threads, self._find, hashed)
+    async def _in_thread(
+        self, threads: Executor | None, find: Callable[[bytes], Caller | None], hashed: bytes
+    ) -> Caller | None:
+        return await asyncio.get_running_loop().run_in_executor(threads, find, hashed)
 
     def _find(self, hashed: bytes) -> Caller | None:
         known = self._known.get(hashed)

@@ -148,6 +148,11 @@ def test_nobody_with_a_key_waits_for_who_makes_keys_up(fixtures: Fixtures, monke
         at_once = asyncio.to_thread(made.caller, "guard", dict(environ))
         assert await asyncio.wait_for(at_once, 5) == caller
         assert await asyncio.wait_for(refusal(made, made_up()), 5) == EngineUnavailable.code
+        accepted = {**environ, keys_in_memory.KEY_HASH: honest}
+        fixtures.admin.execute("update sentinel.agent_keys set revoked_at = clock_timestamp()")
+        for _ in range(2):  # looked up as revoked, and once more when that is forgotten
+            clock.now += 0.9
+            assert await asyncio.wait_for(made.is_usable(accepted, "guard"), 5) is False
         go_on.set()
         refused = await asyncio.gather(*flood)
         assert refused.count(EngineUnavailable.code) == 200 - 64

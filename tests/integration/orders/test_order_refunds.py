@@ -310,6 +310,19 @@ def test_a_refund_that_ended_unpaid_is_not_said_to_be_in_doubt(
     assert orders.one("select updated_at from orders.reviews") == before
 
 
+@pytest.mark.parametrize("doubted", [False, True], ids=["at once", "after it was in doubt"])
+def test_a_refund_whose_doubt_ended_as_handled_is_handled(orders: OrderFixtures, doubted: bool) -> None:
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    orders.rounds()
+    if doubted:
+        ends(orders, "gave up", budget_part="in_doubt", act_until=datetime.now(UTC))
+        assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
+    ends(orders, "a person handled it elsewhere", budget_part="handled")
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.all("select state, refused_code from orders.refunds") == [("handled", None)]
+
+
 @pytest.mark.parametrize("kept", ["0001-01-01T00:00:00+01:00", "2026-11-01T00:00:00+23:59"])
 def test_an_order_kept_with_a_time_that_is_none_to_the_database_is_filed_as_old_as_can_be(
     orders: OrderFixtures, kept: str

@@ -159,9 +159,27 @@ def test_a_permission_that_is_asked_for_while_a_person_is_asked_is_not_taken(
     assert shop.nothing_paid()
 
 
-def another(shop: Shop, name: str, *, of: str) -> None:
+@pytest.mark.parametrize("account", ["acct_second", "acct_stranger"])
+def test_of_two_refunds_of_one_batch_none_is_permitted_while_a_person_is_asked_about_the_other(
+    shop: Shop, account: str
+) -> None:
+    shop.enter(FEE, "second", value=80)
+    shop.run()
+    shop.answer("second")
+    another(shop, "first", of="second", account_ref=account)
+    shop.run()
+    if account == "acct_second":
+        assert (shop.stands("first")[1], shop.stands("second")[0]) == ("customer", "EXECUTED"), "nobody was asked"
+    else:
+        assert shop.stands("first")[0::2] == ("APPROVAL_REQUIRED", Escalation.ACCOUNT_MISMATCH)
+        assert shop.stands("second")[0::2] == ("APPROVAL_REQUIRED", Escalation.REFUNDED_BEFORE)
+        assert shop.nothing_paid()
+
+
+def another(shop: Shop, name: str, *, of: str, account_ref: str | None = None) -> None:
     """Another refund of the order of a row."""
-    shop.enter(FEE, name, value=70, order_ref=f"ord_{of}", account_ref=f"acct_{of}", has_order=False)
+    account = account_ref or f"acct_{of}"
+    shop.enter(FEE, name, value=70, order_ref=f"ord_{of}", account_ref=account, has_order=False)
 
 
 def close_flags(shop: Shop) -> None:

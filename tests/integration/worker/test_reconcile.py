@@ -174,6 +174,19 @@ def test_every_kind_of_wrong_execution_is_found_and_by_its_own_check_alone(desk:
     )
 
 
+def test_an_account_that_is_blacklisted_without_its_source_is_found_under_its_name_with_it(desk: Desk) -> None:
+    desk.execute_flawlessly("one")
+    statements = [
+        "update refunds.ledger_entries set source = 'shop', account_ref = 'shop:acct-one' where ledger_entry_id = 'one'",
+        "insert into refunds.blacklist (tenant_id, channel, account_ref, since) select tenant_id, 'private', 'acct-one',"
+        " now() - interval '1 hour' from refunds.defaults",
+    ]
+    with taken_back(desk, statements) as seen:
+        assert "blacklisted" in seen(reconcile.FIND)
+    with taken_back(desk, statements[:1]) as seen:
+        assert "blacklisted" not in seen(reconcile.FIND)
+
+
 def test_a_complaint_that_came_after_the_refund_was_looked_at_is_no_finding(desk: Desk) -> None:
     desk.execute_flawlessly("one")
     desk.fixtures.admin.execute(

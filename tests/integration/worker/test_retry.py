@@ -102,6 +102,21 @@ def handled(fixtures: LedgerFixtures, name: str) -> None:
     assert fixtures.ledger.settle_in_doubt({name: ResolvedDoubt(True, "it was executed")}) == [name]
 
 
+@pytest.mark.parametrize("may_be_done", [False, True])
+def test_a_worker_that_does_not_say_whose_word_it_is_frees_an_amount_and_says_nothing_of_a_person(
+    ledger_fixtures: LedgerFixtures, may_be_done: bool
+) -> None:
+    """One of before, in a rolling upgrade; what may have been done outside waits for one that says it."""
+    (effects_open if may_be_done else started)(ledger_fixtures, "r")
+    ledger_fixtures.admin.execute("set session_replication_role = replica")
+    ledger_fixtures.admin.execute("update refunds.ledger_entries set budget_part = 'in_doubt'")
+    ledger_fixtures.admin.execute("set session_replication_role = origin")
+    words = json.dumps([{"ledger_entry_id": "r", "executed": False}])
+    found = ledger_fixtures.all("select refunds.resolve_budget_doubts(%s, %s::jsonb)", ledger_fixtures.tenant_id, words)
+    assert found == ([] if may_be_done else [("r",)])
+    assert ledger_fixtures.one("select reason_code is distinct from 'not_executed' from refunds.ledger_entries")
+
+
 STAYS: dict[str, Callable[[LedgerFixtures, str], None]] = {
     "start_in_doubt": started, "started_elsewhere": started_elsewhere, "settlement_refused": settlement_refused,
     "effects_open": effects_open, "executed": executed, "not_executed": not_executed,

@@ -273,6 +273,7 @@ begin
     select o.review_id, o.attempt, o.filed_by, o.reason, o.via, o.state, l.ledger_entry_id, l.status, l.reason_code, l.last_error,
       l.approval_id, a.digest, coalesce(s.status = 'completed' and s.outcome = 'success', false) as is_done,
       l.status = 'ERROR' and coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed' as is_unpaid,
+      l.reason_code = 'handled_by_person' or l.status = 'ERROR' and l.budget_part = 'handled' as is_handled,
       a.status = 'pending' and a.action = l.action and (a.amount_minor, a.currency) = (r.amount_minor, r.currency)
         and 'analyst_refund' = any(a.reasons)
         and a.reasons <@ array['analyst_refund', 'amount_needs_approval', 'limit_exceeded', 'account_unknown']::text[] as may_carry
@@ -288,7 +289,7 @@ begin
       else r.status = 'REFUND_REFUSED'
         and (l.status not in ('DENIED', 'ERROR') or s.status = 'completed' and s.outcome = 'success'
           or r.last_error like 'refund_failed:%' and l.status = 'ERROR'
-            and coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed') end
+            and (l.budget_part = 'handled' or coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed')) end
     order by o.filed_at limit least(most, cardinality(events) / 2) for update of o skip locked
   loop
     done := done + 1;
@@ -301,8 +302,8 @@ begin
       update orders.reviews set last_error = left(why, 500)
       where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_REFUSED';
     elsif f.state = 'refused' then
-      update orders.refunds set state = case when f.is_done then 'paid' else 'filed' end, refused_code = null,
-        ended_at = case when f.is_done then clock_timestamp() end
+      update orders.refunds set state = case when f.is_done then 'paid' when f.is_handled then 'handled' else 'filed' end,
+        refused_code = null, ended_at = case when f.is_done or f.is_handled then clock_timestamp() end
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
       update orders.reviews set status = 'REFUND_FILED', last_event = 'refund_filed'
       where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_REFUSED';
@@ -314,8 +315,8 @@ begin
       end if;
       update orders.refunds set carried_to = f.approval_id, carried_result = carried
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
-    elsif f.is_done or f.status = 'EXECUTED' or f.reason_code = 'handled_by_person' then
-      update orders.refunds set state = case when f.reason_code = 'handled_by_person' then 'handled' else 'paid' end, ended_at = clock_timestamp()
+    elsif f.is_done or f.status = 'EXECUTED' or f.is_handled then
+      update orders.refunds set state = case when f.is_handled and not f.is_done then 'handled' else 'paid' end, ended_at = clock_timestamp()
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
     else
       update orders.refunds set state = 'refused', refused_code = left(why, 200), ended_at = clock_timestamp()

@@ -40,8 +40,10 @@ create table refunds.orders_taken (
 
 -- Which of these changes find room. A permission (`to_status` ALLOWED) that finds none is not given; a question to a person
 -- that finds some holds it, so that what the person does meanwhile, here or elsewhere, is not lent to another refund.
--- What a person let pass although nobody knows what was paid comes with `unknown_lifted`.
--- changes: [{ledger_entry_id, epoch, from_status, event, to_status, unknown_lifted}]
+-- What a person let pass although nobody knows what was paid comes with `unknown_lifted`. What takes its order (`takes_order`: it is
+-- refunded once without a person) finds no room while a person is asked about another entry of it and was never asked about this one:
+-- what the person pays by hand is known here later. Looked at behind the lock of the budget, which a question to a person takes too.
+-- changes: [{ledger_entry_id, epoch, from_status, event, to_status, takes_order, unknown_lifted}]
 create or replace function refunds.changes_within_budget(tenant uuid, changes jsonb) returns table (ledger_entry_id text, fits boolean)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -65,9 +67,19 @@ begin
   for one in
     select e.ledger_entry_id, e.budget_part, e.start_id, e.amount_minor, e.currency = b.currency as same_currency, c.event,
       coalesce(c.unknown_lifted, false) as lifted, b.paid_minor, b.uncounted_entries, b.beyond_minor,
+      coalesce(c.takes_order, false) and e.approval_id is null
+        and not exists (
+          select from refunds.orders_taken t
+          where (t.order_ref, t.channel, t.source, t.tenant_id) = (e.order_ref, e.channel, e.source, e.tenant_id)
+            and t.ledger_entry_id = e.ledger_entry_id)
+        and exists (
+          select from refunds.ledger_entries x
+          where (x.tenant_id, x.channel, x.source, x.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
+            and x.ledger_entry_id <> e.ledger_entry_id and x.approval_id is not null and x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED'))
+        as is_behind_question,
       b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor as room,
       row_number() over (partition by e.channel, e.source, e.order_ref order by e.created_at, e.ledger_entry_id) = 1 as is_first
-    from jsonb_to_recordset(changes) as c (ledger_entry_id text, event text, unknown_lifted boolean)
+    from jsonb_to_recordset(changes) as c (ledger_entry_id text, event text, takes_order boolean, unknown_lifted boolean)
     join refunds.ledger_entries e on e.tenant_id = tenant and e.ledger_entry_id = c.ledger_entry_id
     join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
     where e.ledger_entry_id = any (wanted)
@@ -77,7 +89,9 @@ begin
     ledger_entry_id := one.ledger_entry_id;
     fits := coalesce(case
       -- What has been begun is seen through: its amount is counted already, and it may have been paid.
-      when one.budget_part is not null then one.start_id is not null or one.same_currency and one.beyond_minor = 0
+      when one.budget_part is not null and one.start_id is not null then true
+      when one.is_behind_question then false
+      when one.budget_part is not null then one.same_currency and one.beyond_minor = 0
       when not one.same_currency then false
       when one.paid_minor is null then one.lifted and one.event = 'allowed'
       else (one.uncounted_entries = 0 or one.lifted) and one.amount_minor <= left_minor end, false);
@@ -212,13 +226,15 @@ end $$;
 -- words: [{ledger_entry_id, executed, never_started, last_error}]
 create or replace function refunds.resolve_budget_doubts(tenant uuid, words jsonb) returns setof text language sql as $$
   update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end,
-    last_error = coalesce(w.last_error, e.last_error), act_until = case when w.executed then e.act_until end,
-    reason_code = case when w.executed or coalesce(w.never_started, false) then e.reason_code else 'not_executed' end
+    last_error = coalesce(w.last_error, e.last_error),
+    -- Who does not say whether it is a person's word (a worker of before) says nothing more than that the amount is free.
+    act_until = case when w.executed or w.never_started is null then e.act_until end,
+    reason_code = case when w.executed or w.never_started is distinct from false then e.reason_code else 'not_executed' end
   from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean, never_started boolean, last_error text)
   where e.tenant_id = tenant and e.ledger_entry_id = w.ledger_entry_id and e.status = 'ERROR' and e.budget_part = 'in_doubt'
     -- That nothing was started is no person's word, and a restored authority says it of what it forgot. It is not believed of what was
     -- started as the ledger knows it: by its end, or by an effect outside, which is recorded only under an answered start.
-    and not (coalesce(w.never_started, false) and (
+    and not ((w.never_started or w.never_started is null and not w.executed) and (
       coalesce(e.reason_code, '') in ('started_elsewhere', 'settlement_refused', 'not_executed')
       or exists (select from refunds.effects f where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id)))
   returning e.ledger_entry_id

@@ -87,6 +87,7 @@ class AskAuthority:
         self._fix_questions(here)
         here = [context for context in here if context.outcome is None]
         self._ask_all(here)
+        _leave_orders_to_people(here)
         # Started by an earlier question whose answer was lost: asked again with its start, so that its receipt comes back. It gives leave
         # to act anew, which is not for what nothing will be tried of.
         begun = [each for each in here if _lacks_receipt(each) and self._why_untried(each) is None]
@@ -206,6 +207,24 @@ class AskAuthority:
             return StepResult({**output, "lifts": reason}, FIRST, tool_used="action/guard")
         context.event = transitions.permit_instead_of_approval(context.row, reason, self._retry_policy)
         return StepResult(output, None, "no person was asked", "action/guard")
+
+
+def _leave_orders_to_people(contexts: Sequence[RunContext]) -> None:
+    """Take no permission where a person is asked, from now on, about another refund of an order that is refunded once without one.
+
+    The ledger learns of the question when these runs end.
+    """
+    once = [each for each in contexts if each.row.order_ref is not None and each.row.channel not in IN_PARTS]
+    asked = {
+        _order_of(each) for each in once if isinstance(each.answer, GuardAnswer) and each.answer.status == "pending"
+    }
+    for context in once:
+        allowed = isinstance(context.answer, GuardAnswer) and context.answer.status == "allowed"
+        context.not_taken = Escalation.REFUNDED_BEFORE if allowed and _order_of(context) in asked else None
+
+
+def _order_of(context: RunContext) -> tuple[str, str, str | None]:
+    return context.row.channel, context.row.source, context.row.order_ref
 
 
 def _lacks_receipt(context: RunContext) -> bool:

@@ -58,7 +58,10 @@ class ExecuteBySystem:
         waiting = [
             each for each in contexts if each.permission is None and each.started is None and each.outcome is None
         ]
-        fresh = [context for context in waiting if context.event is not None and self._may_start(context)]
+        fresh = [
+            context for context in waiting
+            if context.event is not None and context.not_taken is None and self._may_start(context)
+        ]  # fmt: skip
         # Called again after it raised: what was recorded then is not recorded twice.
         recorded = [
             each for each in waiting
