@@ -72,6 +72,28 @@ def test_pages_parts_and_the_stream_name_the_tenant_whose_decisions_they_have(fi
             assert viewer.block() == f'event: tenant\ndata: "{label}"\n\n'
 
 
+def test_a_page_during_which_the_public_tenant_changes_is_all_of_the_new_one(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixtures.tenant("other")
+    fixtures.guard("10.00")
+    fixtures.publish()
+    app = fixtures.app(public_tenant="public-demo")
+    halts, now = reader.feed.halts, {"label": "public-demo"}
+    rows = fixtures.sql("select label, tenant_id from sentinel.tenants")
+    tenants = {label: (tenant_id, label) for label, tenant_id in rows}
+
+    def changing(*asked: Any) -> Any:
+        now["label"] = "other"
+        return halts(*asked)
+
+    monkeypatch.setattr(reader.Board, "tenant", lambda board: tenants[now["label"]])
+    monkeypatch.setattr(reader.feed, "halts", changing)
+    page = app.test_client().get("/live").get_data(as_text=True)
+    assert set(re.findall(r'data-tenant="([^"]*)"', page)) == {"other"}
+    assert 'data-position="0"' in page, "the other one decided nothing"
+
+
 def test_every_public_page_may_be_kept_a_moment_and_is_asked_again_by_its_tag(fixtures: Any) -> None:
     proof = json.loads(fixtures.guard("10.00").pack)["proof_id"]
     fixtures.publish()
