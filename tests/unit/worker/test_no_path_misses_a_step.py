@@ -144,6 +144,13 @@ def test_no_path_leads_to_an_execution_past_a_gate(life: Life) -> None:
     assert wrong_in(life) == ""
 
 
+@pytest.mark.parametrize("cell", ["public/fee", "public/defect", "public/quality"])
+def test_who_lets_an_unknown_order_pass_lets_no_wrong_image_pass(cell: str) -> None:
+    said = Turn((), approves=True, taps="confirmed")
+    life = Life(cell, (("image", "wrong"), ("order", "silent")), (said, said, replace(said, approves=False)), True)
+    assert wrong_in(life) == ""
+
+
 def test_every_branch_is_executed_when_nothing_stands_in_its_way_and_only_then() -> None:
     for cell in CELLS:
         walk = Walk(cell, Situation(delayed=cell.endswith("compensation"), card="confirmed"))

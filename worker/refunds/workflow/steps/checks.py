@@ -354,11 +354,14 @@ def _unfulfilled(context: RunContext) -> list[Escalation]:
     check = _CHECKS.get(context.row.scenario)
     if check is None:
         return []
+    shows = _PROOFS.get(context.row.scenario)
+    unproved = [] if shows is None or shows(context) else [Escalation.IMAGE_MISMATCH]
     order = context.order
     if order is None or order.currency != context.row.currency:
-        return [Escalation.NOT_IN_SCENARIO]
+        # Whoever lets that pass has seen nothing of what the images show.
+        return [Escalation.NOT_IN_SCENARIO, *unproved]
     late = [] if _is_in_window(context) else [Escalation.OUTSIDE_WINDOW]
-    return late + check(context, order)
+    return [*late, *check(context, order), *unproved]
 
 
 def _is_in_window(context: RunContext) -> bool:
@@ -370,14 +373,13 @@ def _is_in_window(context: RunContext) -> bool:
 
 def _fee(context: RunContext, order: OrderFacts) -> list[Escalation]:
     charged = order.shipping_fee_minor or 0
-    found = [] if 0 < context.row.amount_minor <= charged else [Escalation.FEE_NOT_CHARGED]
-    if context.route and context.route.needs_proof(context.row.money) and not _proves_amount(context):
-        found.append(Escalation.IMAGE_MISMATCH)
-    return found
+    return [] if 0 < context.row.amount_minor <= charged else [Escalation.FEE_NOT_CHARGED]
 
 
-def _proves_amount(context: RunContext) -> bool:
+def _proves_fee(context: RunContext) -> bool:
     asked = context.row.money
+    if context.route is None or not context.route.needs_proof(asked):
+        return True
     return any(
         reading.kind == "fee_receipt" and reading.amount is not None and reading.amount.currency == asked.currency
         and reading.amount.amount_minor >= asked.amount_minor
@@ -396,8 +398,11 @@ def _compensation(context: RunContext, order: OrderFacts) -> list[Escalation]:
 
 
 def _damage(context: RunContext, order: OrderFacts) -> list[Escalation]:
-    shown = any(reading.kind == "defect_photo" for reading in _readings(context))
-    return [] if shown else [Escalation.IMAGE_MISMATCH]
+    return []
+
+
+def _shows_defect(context: RunContext) -> bool:
+    return any(reading.kind == "defect_photo" for reading in _readings(context))
 
 
 def _readings(context: RunContext) -> list[Recognised]:
@@ -411,7 +416,11 @@ _CHECKS: Mapping[str, Callable[[RunContext, OrderFacts], list[Escalation]]] = {
     "defect": _damage,
     "quality": _damage,
 }
-"""What a scenario asks for; the retail standard refund asks for nothing that the policy does not."""
+"""What a scenario asks of its order; the retail standard refund asks for nothing that the policy does not."""
+_PROOFS: Mapping[str, Callable[[RunContext], bool]] = {
+    "fee": _proves_fee, "defect": _shows_defect, "quality": _shows_defect,
+}  # fmt: skip
+"""What its images must show, whatever is known of the order."""
 
 
 # critic_check: the critic's opinion. It can only send a row to a person, never speak for it.
