@@ -10,6 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -192,10 +193,11 @@ def _replayed(
 
 @contextlib.contextmanager
 def _program() -> Iterator[subprocess.Popen[bytes]]:
-    """The replay's process, ended with the block. Its errors go where ours go."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "worker.gates"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_clean_environment()
-    ) as program:
+    """The replay's process, ended with the block, and its folder of temporary files with it. Its errors go where ours go."""
+    with tempfile.TemporaryDirectory(prefix="sentinel-gate-") as folder, subprocess.Popen(
+        [sys.executable, "-m", "worker.gates"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=_clean_environment() | {"TMPDIR": folder},
+    ) as program:  # fmt: skip
         try:
             yield program
         finally:

@@ -158,10 +158,13 @@ def test_every_outside_system_that_a_gate_tries_may_be_a_sandbox_with_its_key(mo
     assert _sandbox() == {name: f"value-of-{variable}" for name, variable in given.items()}
 
 
-def test_a_replay_that_does_not_end_in_time_is_said_in_a_line_and_nothing_is_left(fixtures: Fixtures) -> None:
-    ran, report = gates(fixtures, "fee", "--timeout", "0.1")
+@pytest.mark.parametrize("seconds", ["0.1", "0.5"])
+def test_a_replay_that_does_not_end_in_time_is_said_in_a_line_and_nothing_is_left(
+    fixtures: Fixtures, seconds: str
+) -> None:
+    ran, report = gates(fixtures, "fee", "--timeout", seconds)
     assert (ran.returncode, report) == (2, {})
-    assert ran.stderr.splitlines()[-1].startswith("Error: the replay did not end within 0.1 s")
+    assert ran.stderr.splitlines()[-1].startswith(f"Error: the replay did not end within {seconds} s")
     assert "Traceback" not in ran.stderr
     assert nothing_is_left(fixtures)
 
