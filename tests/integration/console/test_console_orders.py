@@ -123,7 +123,7 @@ def test_refund_rejects_and_files_exactly_one_row_that_a_worker_will_guard(fixtu
         "select ledger_entry_id, refund_id, action, status, amount_minor, currency, channel, scenario, order_ref, account_ref"
         " from refunds.ledger_entries") == [
         (f"order:demo:{order_id}", f"order:demo:{order_id}", "refund.create", "NEW", 20000, "USD", "retail", "standard", order_id,
-         "acct-secret")]  # fmt: skip
+         "demo:acct-secret")]  # fmt: skip
     shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
     assert (shown["status"], shown["ledger_entry_id"]) == ("REFUND_FILED", f"order:demo:{order_id}")
     assert [one["ledger_entry_id"] for one in ann.get("/ops/api/refunds/ledger").json["entries"]] == [
