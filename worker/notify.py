@@ -20,6 +20,7 @@ import orjson
 from sentinel.core.customer_text import language_of, moment_text, money_text, visible_text
 from sentinel.core.wording import unlinked
 from sentinel.platform.outbound.mail import Mail, Mailer, SmtpAccount
+from sentinel.platform.private_files import sync_folder
 from worker.refunds.confirmations import Confirmations, Undelivered
 from worker.refunds.settings import WorkerSettings
 
@@ -156,7 +157,7 @@ class FileNotifier:
                 raise
         finally:
             os.close(file)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
 
 def _on_a_line_of_its_own(file: int, size: int, line: bytes) -> bytes:
@@ -168,15 +169,6 @@ def _on_a_line_of_its_own(file: int, size: int, line: bytes) -> bytes:
 def _write_all(file: int, data: bytes) -> None:
     while data:
         data = data[os.write(file, data) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is on disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class SmtpNotifier:

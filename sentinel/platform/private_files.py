@@ -31,6 +31,15 @@ def private_folder(path: Path) -> None:
     _close_to_others(path, FOLDER_MODE)
 
 
+def sync_folder(path: Path) -> None:
+    """Have the names in the folder outlast a power cut."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def _close_to_others(path: Path, most: int) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     is_ours = stat.S_ISREG(path.stat().st_mode) or path.is_dir()  # and not a terminal or a pipe

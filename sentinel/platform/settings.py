@@ -19,6 +19,7 @@ from typing import Any
 from environs import Env, EnvValidationError
 
 from sentinel.core.errors import SentinelError
+from sentinel.platform.private_files import sync_folder
 
 WEAK_SECRETS = {"secret", "changeme", "change-me", "password", "sentinel", "development", "test"}
 
@@ -88,7 +89,7 @@ def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
         except BaseException:
             Path(made).unlink()
             raise
-        _sync_folder(data_dir)
+        sync_folder(data_dir)
         return _written(path)
 
 
@@ -109,15 +110,6 @@ def _held(lock: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the names in the folder outlast a power cut."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def kept_secret(name: str, *database_variables: str) -> str:

@@ -73,13 +73,6 @@ def name_without_source(account: LiteralString, source: LiteralString) -> Litera
     return f"case when starts_with({account}, {source} || ':') then substr({account}, length({source}) + 2) end"
 
 
-# Whether another entry of the order waits for a person who was asked about it, and this one was never asked: the person may refund
-# the order by hand, and the ledger learns of it later.
-_OTHER_WAITS_FOR_PERSON = """e.approval_id is null and exists (
-    select from refunds.ledger_entries x
-    where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
-      and x.ledger_entry_id <> e.ledger_entry_id and x.approval_id is not null and x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED'))"""
-
 # The facts of rows, from the ledger, the orders and what stands against them. What the ledger cannot know is null.
 # The earlier entry wins: an entry is a duplicate of what came before it, or of what is already being paid. Counts are
 # capped, so that one busy account or text cannot make every row expensive; the policy's thresholds are far below.
@@ -122,7 +115,7 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
     where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
       and x.ledger_entry_id <> e.ledger_entry_id
       and (x.status in ('ALLOWED', 'EXECUTED') or x.budget_part in ('handled', 'in_doubt')))
-    or {other_waits_for_person} as refunded_before,
+    or refunds.is_behind_question(e) as refunded_before,
   case when o.order_ref is not null then jsonb_build_object(
     'order_ref', o.order_ref, 'channel', o.channel, 'source', o.source, 'account_ref', o.account_ref, 'ordered_at', o.ordered_at,
     'delivered_at', o.delivered_at, 'paid_minor', o.paid_minor, 'currency', o.currency,
@@ -139,7 +132,6 @@ cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """).fill(
     derived=LEDGER_SAYS,
-    other_waits_for_person=_OTHER_WAITS_FOR_PERSON,
     without_source=name_without_source("f.account_ref", "e.source"),
 )
 
@@ -215,21 +207,21 @@ reports as (
 select ledger_entry_id, start_id from changed
 """
 # Why a permission was not taken: the order's budget has no room for it, or another row has taken the order.
-FIND_REFUSED = SqlTemplate("""
+FIND_REFUSED = """
 select e.ledger_entry_id, case
   when b.currency <> e.currency then 'order_other_currency'
   when e.budget_part is null and b.paid_minor is null then 'order_paid_unknown'
   when b.paid_minor < b.reserved_minor + b.executed_minor + b.handled_minor + b.in_doubt_minor
     + case when e.budget_part is null then e.amount_minor else 0 end then 'order_overdrawn'
   when e.budget_part is null and b.uncounted_entries > 0 then 'order_paid_unknown'
-  when t.ledger_entry_id <> e.ledger_entry_id or e.channel <> all (%(in_parts)s::text[]) and {other_waits_for_person}
+  when t.ledger_entry_id <> e.ledger_entry_id or e.channel <> all (%(in_parts)s::text[]) and refunds.is_behind_question(e)
     then 'refunded_before' end as reason
 from refunds.ledger_entries e
 join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref
 left join refunds.orders_taken t
   on t.order_ref = e.order_ref and t.channel = e.channel and t.source = e.source and t.tenant_id = e.tenant_id
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
-""").fill(other_waits_for_person=_OTHER_WAITS_FOR_PERSON)
+"""
 
 # Rows that ended in doubt; at a time no more than one look can ask about, and each time another page of them, drawn by lot: what
 # nobody resolves keeps no other from being asked about, in whatever process. Not while a success of the row is still to be told:

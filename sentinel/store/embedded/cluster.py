@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from sentinel.platform.private_files import sync_folder
 from sentinel.store.embedded.account import Account, chown_to_account
 from sentinel.store.embedded.binaries import Binaries
 from sentinel.store.embedded.failures import EmbeddedError, StartGivenUp, from_output, never_stop
@@ -80,7 +81,7 @@ def _initialise(data_dir: Path, binaries: Binaries, account: Account, should_sto
         chown_to_account(draft, account)
         _run_initdb(draft, binaries, account, should_stop)
         draft.rename(data_dir)
-        _sync(data_dir.parent)
+        sync_folder(data_dir.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -111,11 +112,3 @@ def _output(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -
                 raise StartGivenUp from None
             if time.monotonic() > deadline:
                 raise EmbeddedError(f"initdb did not end within {_INITDB_SECONDS} s: is the disk very slow?") from None
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

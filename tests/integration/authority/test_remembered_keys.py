@@ -165,9 +165,7 @@ def test_nobody_with_a_key_waits_for_who_makes_keys_up(fixtures: Fixtures, monke
         go_on.set()
 
 
-def test_a_made_up_key_in_a_thread_waits_for_a_second_at_most(
-    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_made_up_key_in_a_thread_waits_a_moment_at_most(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys_in_memory, "_NEW_PATIENCE_SECONDS", 0.05)
     made = identity(fixtures, Clock())
     with made._new, made._new, pytest.raises(EngineUnavailable):

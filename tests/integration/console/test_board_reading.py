@@ -140,16 +140,22 @@ def test_a_board_that_nobody_looked_at_begins_with_the_latest_and_finds_what_it_
     long.others_decide(500_000)
     missed = long.decide()
     long.others_decide(900_000)
-    found = []
-    for _ in range(60):
-        long.looked_through()
-        found.append(last_of(board))
-        assert long.looked_through() <= 2 * MOST_LOOKED
+    found = found_by_looks(long, board)
     assert found[0] == 1, "what is known stays until something newer is found"
     assert found[-1] == missed
     long.looked_through()
     last_of(board)
     assert long.looked_through() == 0
+
+
+def found_by_looks(long: LongFeed, board: Board) -> list[int | None]:
+    """The agent's last decision as each of many looks knows it; each goes through a bounded part of the feed."""
+    found = []
+    for _ in range(60):
+        long.looked_through()
+        found.append(last_of(board))
+        assert long.looked_through() <= 2 * MOST_LOOKED
+    return found
 
 
 def test_a_named_agent_that_never_decided_costs_no_look_through_the_whole_feed(long: LongFeed) -> None:
@@ -167,12 +173,7 @@ def test_a_search_that_the_end_of_the_feed_ran_away_from_goes_on_where_it_was(lo
     board = long.board()
     assert last_of(board) is None
     long.others_decide(300_000)
-    found = []
-    for _ in range(60):
-        long.looked_through()
-        found.append(last_of(board))
-        assert long.looked_through() <= 2 * MOST_LOOKED
-    assert found[-1] == shown
+    assert found_by_looks(long, board)[-1] == shown
 
 
 def test_two_looks_at_once_after_a_long_quiet_forget_nothing_of_what_was_missed(

@@ -205,14 +205,21 @@ def test_an_order_whose_refund_was_denied_says_why_in_words(fixtures: Any) -> No
     assert "refund_denied" not in page
 
 
-def test_an_order_whose_refund_failed_is_not_said_to_be_unpaid(fixtures: Any) -> None:
-    """It may have been paid: its settlement system did it after a person had said "not executed", or its start is in doubt."""
+def page_after(fixtures: Any, last_error: str) -> str:
+    """The page of an order whose refund came to this, in one line."""
     order_id = refused_by_shop(fixtures)
     fixtures.sql(
-        "set session_replication_role = replica; update orders.reviews set status = 'REFUND_REFUSED',"
-        " last_error = 'refund_failed: resolved as not executed, but stripe did it: re_1. The authority is told'"
+        "set session_replication_role = replica;"
+        f" update orders.reviews set status = 'REFUND_REFUSED', last_error = '{last_error}'"
     )
-    page = " ".join(fixtures.browser("ann", "viewer").get(f"/ops/orders/demo/{order_id}").text.split())
+    return " ".join(fixtures.browser("ann", "viewer").get(f"/ops/orders/demo/{order_id}").text.split())
+
+
+def test_an_order_whose_refund_failed_is_not_said_to_be_unpaid(fixtures: Any) -> None:
+    """It may have been paid: its settlement system did it after a person had said "not executed", or its start is in doubt."""
+    page = page_after(
+        fixtures, "refund_failed: resolved as not executed, but stripe did it: re_1. The authority is told"
+    )
     assert "not paid" not in page
     assert "The refund that was filed failed, and may have been paid all the same" in page
     assert "stripe did it: re_1" in page
@@ -220,12 +227,7 @@ def test_an_order_whose_refund_failed_is_not_said_to_be_unpaid(fixtures: Any) ->
 
 
 def test_an_order_whose_refund_ended_unpaid_is_not_said_to_be_in_doubt(fixtures: Any) -> None:
-    order_id = refused_by_shop(fixtures)
-    fixtures.sql(
-        "set session_replication_role = replica; update orders.reviews set status = 'REFUND_REFUSED',"
-        " last_error = 'refund_unpaid: a person said that it was not executed'"
-    )
-    page = " ".join(fixtures.browser("ann", "viewer").get(f"/ops/orders/demo/{order_id}").text.split())
+    page = page_after(fixtures, "refund_unpaid: a person said that it was not executed")
     assert "was not paid (failed: a person said that it was not executed)." in page
     assert "may have been paid" not in page and "refund_unpaid" not in page
 

@@ -38,6 +38,15 @@ create table refunds.orders_taken (
   foreign key (tenant_id, ledger_entry_id) references refunds.ledger_entries
 );
 
+-- Whether a person is asked about another entry of the order and was never asked about this one: the person may refund the order by
+-- hand, and the ledger learns of it later.
+create or replace function refunds.is_behind_question(e refunds.ledger_entries) returns boolean language sql stable as $$
+  select e.approval_id is null and exists (
+    select from refunds.ledger_entries x
+    where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
+      and x.ledger_entry_id <> e.ledger_entry_id and x.approval_id is not null and x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED'))
+$$;
+
 -- Which of these changes find room. A permission (`to_status` ALLOWED) that finds none is not given; a question to a person
 -- that finds some holds it, so that what the person does meanwhile, here or elsewhere, is not lent to another refund.
 -- What a person let pass although nobody knows what was paid comes with `unknown_lifted`. What takes its order (`takes_order`: it is
@@ -72,11 +81,7 @@ begin
           select from refunds.orders_taken t
           where (t.order_ref, t.channel, t.source, t.tenant_id) = (e.order_ref, e.channel, e.source, e.tenant_id)
             and t.ledger_entry_id = e.ledger_entry_id)
-        and exists (
-          select from refunds.ledger_entries x
-          where (x.tenant_id, x.channel, x.source, x.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
-            and x.ledger_entry_id <> e.ledger_entry_id and x.approval_id is not null and x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED'))
-        as is_behind_question,
+        and refunds.is_behind_question(e) as is_behind_question,
       b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor as room,
       row_number() over (partition by e.channel, e.source, e.order_ref order by e.created_at, e.ledger_entry_id) = 1 as is_first
     from jsonb_to_recordset(changes) as c (ledger_entry_id text, event text, takes_order boolean, unknown_lifted boolean)
