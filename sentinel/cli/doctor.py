@@ -104,10 +104,10 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
         "readable",
     )
     folder = Path(os.environ.get("SENTINEL_POLICIES_DIR") or policies_dir())
-    faults = check_folder(folder)
-    faults += check_tools(folder, None if faults else PolicyLibrary.load(folder))
+    library, faults = check_folder(folder)
+    faults += check_tools(folder, library)
     yield Check("policies", not faults, "; ".join(fault.detail for fault in faults) or f"compile, those of {folder}")
-    yield _cases(folder)
+    yield _cases(folder, library)
     with _connected(url, AUTHORITY, CONSOLE, WORKER, ORDERS) as connection:
         if current_revision(connection) is None:
             raise SchemaNotReady("the database is empty: run `sentinel migrate` first")
@@ -172,9 +172,9 @@ def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> 
     return Check("checkpoints", False, f"the evidence is not what it was: {', '.join(shown)}{more}", shown)
 
 
-def _cases(folder: Path) -> Check:
+def _cases(folder: Path, library: PolicyLibrary | None) -> Check:
     try:
-        report = run_cases(folder)
+        report = run_cases(folder, library=library)
         if not report.results:
             return Check("policy cases", True, f"not checked, there are none in {folder / 'cases'}", checked=False)
         return Check("policy cases", report.passed, "see `sentinel policy test`")

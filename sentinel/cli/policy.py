@@ -51,8 +51,8 @@ def check(directory: Path | None, as_json: bool) -> None:
     rule, and with the nearest known name. Exit 1 when there is one.
     """
     folder = directory or policies_dir()
-    faults = check_folder(folder)
-    faults += check_tools(folder, None if faults else PolicyLibrary.load(folder))
+    library, faults = check_folder(folder)
+    faults += check_tools(folder, library)
     known = {str(fault) for fault in faults}
     faults += [fault for fault in _faults_of_the_worker(folder) if str(fault) not in known]
     if as_json:
@@ -60,8 +60,8 @@ def check(directory: Path | None, as_json: bool) -> None:
     else:
         for fault in faults:
             click.echo(fault.explain() + "\n", err=True)
-        if not faults:
-            _print_good(folder)
+        if library is not None and not faults:
+            _print_good(folder, library)
     sys.exit(1 if faults else 0)
 
 
@@ -77,8 +77,8 @@ def _faults_of_the_worker(folder: Path) -> list[PolicyError]:
     return [PolicyError.from_json(found) for found in json.loads(done.stdout)]
 
 
-def _print_good(folder: Path) -> None:
-    for policy in PolicyLibrary.load(folder).policies:
+def _print_good(folder: Path, library: PolicyLibrary) -> None:
+    for policy in library.policies:
         click.echo(f"ok  {policy.policy.version}  {policy.digest}")
         for remark in lint_policy(policy):
             click.echo(f"    note: {remark}")

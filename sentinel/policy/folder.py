@@ -11,26 +11,26 @@ from pathlib import Path
 
 from sentinel.policy.cases import read_cases
 from sentinel.policy.errors import PolicyError, first_fault
-from sentinel.policy.library import PolicyLibrary, check_directory
+from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.switches import FILE_NAME, read_switches
 
 
-def check_folder(directory: Path) -> list[PolicyError]:
-    """Everything that is wrong, file by file: every fault of a policy, the first of any other file."""
-    errors = check_directory(directory)
+def check_folder(directory: Path) -> tuple[PolicyLibrary | None, list[PolicyError]]:
+    """The policies, where each is good, and everything that is wrong: every fault of a policy, the first of any other file."""
+    library, errors = PolicyLibrary.try_load(directory)
     # The names in a case cannot be checked against policies that do not compile.
-    limits = None if errors else _limits_by_policy(directory)
+    limits = None if library is None else _limits_by_policy(library)
     switches = directory / FILE_NAME
     if switches.exists():
         errors += first_fault(partial(read_switches, switches))
     cases = (path for path in (directory / "cases").glob("*") if path.suffix.lower() in (".yaml", ".yml"))
     for path in sorted(cases):
         errors += first_fault(partial(_read_cases, path, limits))
-    return errors
+    return library, errors
 
 
-def _limits_by_policy(directory: Path) -> dict[str, tuple[str, ...]]:
-    found = (one.policy for one in PolicyLibrary.load(directory).policies)
+def _limits_by_policy(library: PolicyLibrary) -> dict[str, tuple[str, ...]]:
+    found = (one.policy for one in library.policies)
     return {policy.policy_id: tuple(limit.limit_id for limit in policy.limits) for policy in found}
 
 

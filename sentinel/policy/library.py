@@ -31,10 +31,16 @@ class PolicyLibrary:
         Refused too: an empty folder, a `.yml` or `.YAML` file (it would be overlooked), two policies with one id or
         claiming one action.
         """
-        policies, errors = _read(directory)
-        if errors:
+        library, errors = cls.try_load(directory)
+        if library is None:
             raise errors[0]
-        return cls(policies)
+        return library
+
+    @classmethod
+    def try_load(cls, directory: Path) -> tuple[PolicyLibrary | None, list[PolicyError]]:
+        """The library, where nothing is wrong, and everything that is, file by file."""
+        policies, errors = _read(directory)
+        return (None, errors) if errors else (cls(policies), [])
 
     def without_totals(self) -> PolicyLibrary:
         """The same policies without total limits (per agent, key or tenant) and without breakers.
@@ -85,11 +91,6 @@ class ReloadablePolicies:
     def _load(self) -> PolicyLibrary:
         library = PolicyLibrary.load(self.directory)
         return library if self._totals else library.without_totals()
-
-
-def check_directory(directory: Path) -> list[PolicyError]:
-    """Everything that is wrong in a folder of policies, file by file."""
-    return _read(directory)[1]
 
 
 def _read(directory: Path) -> tuple[tuple[CompiledPolicy, ...], list[PolicyError]]:

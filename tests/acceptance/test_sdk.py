@@ -18,6 +18,7 @@ import pytest
 from tests.acceptance.places import REPO, Served, clean_env, eventually
 from tests.support.busy import in_time
 from tests.support.fixtures import unique
+from tests.support.warm_process import WarmProcess
 
 DRIVER = Path(__file__).with_name("sdk_driver.py")
 CACHE = REPO / ".sdk-cache"
@@ -49,7 +50,7 @@ def installed(version: str) -> Path:
 
 
 class Sdk:
-    """One released client, driven in processes of its own."""
+    """One released client, driven in processes of its own that begin with it imported."""
 
     def __init__(self, version: str, served: Served) -> None:
         self.version, self.served = version, served
@@ -59,21 +60,19 @@ class Sdk:
     def has_start(self) -> bool:
         return self.version == NEW
 
-    def _command(self, scenario: str, given: dict[str, Any]) -> dict[str, Any]:
+    def _started(self, scenario: str, given: dict[str, Any]) -> WarmProcess:
         base = {"url": self.served.url, "key": self.served.key, "tenant_id": self.served.tenant_id}
-        return {
-            "args": [sys.executable, str(DRIVER), scenario, json.dumps({**base, **given})],
-            "env": clean_env(PYTHONPATH=str(self.folder)), "text": True,
-        }  # fmt: skip
+        return WarmProcess(
+            [sys.executable, str(DRIVER), scenario, json.dumps({**base, **given})], imported=("haltstate", "httpx"),
+            env=clean_env(PYTHONPATH=str(self.folder)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     def __call__(self, scenario: str, **given: Any) -> dict[str, Any]:
-        done = subprocess.run(**self._command(scenario, given), capture_output=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return heard_by(self._started(scenario, given), within=60)
 
-    def listening(self, scenario: str, **given: Any) -> subprocess.Popen[str]:
+    def listening(self, scenario: str, **given: Any) -> WarmProcess:
         """Start a scenario that waits; returns once it said READY."""
-        process = subprocess.Popen(**self._command(scenario, given), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = self._started(scenario, given)
         assert process.stdout is not None
         assert process.stdout.readline() == "READY\n"
         return process
@@ -90,8 +89,14 @@ def params(key: str, value: Any, **risk: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def heard_by(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, err = process.communicate(timeout=30)
+def heard_by(process: WarmProcess, within: float = 30) -> dict[str, Any]:
+    """What a scenario said at its end, which may take `within` seconds."""
+    with process:
+        try:
+            out, err = process.communicate(timeout=within)
+        except BaseException:
+            process.kill()
+            raise
     assert process.returncode == 0, err[-3000:]
     return dict(json.loads(out.splitlines()[-1]))
 

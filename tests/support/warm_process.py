@@ -4,7 +4,7 @@
 it is as any other: own arguments, environment and pipes, to be waited for and killed. What a start itself may do wrong
 (imports, the interpreter's options) is tried by the tests that start commands the plain way, most of `tests/acceptance`.
 
-Of another interpreter's module, `imported`, the process that is forked from has the environment of the first one asked for.
+Of other modules, `imported`, the process that is forked from has the environment of the first one asked for with its PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -111,14 +111,15 @@ def run_warm(
 _starting = threading.Lock()
 
 
-_templates: dict[tuple[str, tuple[str, ...]], socket.socket] = {}
+_templates: dict[tuple[str, tuple[str, ...], str], socket.socket] = {}
 
 
 def _template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> socket.socket:
+    key = (python, imported, (env or {}).get("PYTHONPATH", ""))
     with _starting:
-        if (python, imported) not in _templates:
-            _templates[python, imported] = _make_template(python, imported, env)
-        return _templates[python, imported]
+        if key not in _templates:
+            _templates[key] = _make_template(python, imported, env)
+        return _templates[key]
 
 
 def _make_template(python: str, imported: tuple[str, ...], env: Mapping[str, str] | None) -> socket.socket:

@@ -36,11 +36,11 @@ def folder(path: Path, **changed: str) -> Path:
 
 
 def test_the_shipped_folder_and_a_small_good_one_are_good(tmp_path: Path) -> None:
-    assert check_folder(policies_dir()) == []
-    assert check_folder(folder(tmp_path)) == []
+    assert check_folder(policies_dir())[1] == []
+    assert check_folder(folder(tmp_path))[1] == []
     (tmp_path / "switches.yaml").unlink()
     (tmp_path / "cases" / "sample.yaml").unlink()
-    assert check_folder(tmp_path) == [], "what is not there is no fault"
+    assert check_folder(tmp_path)[1] == [], "what is not there is no fault"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_misspelt_name_in_any_file_has_its_place_and_the_nearest_known_one(
 ) -> None:
     text = {"sample.yaml": POLICY, "switches.yaml": SWITCHES, "cases/sample.yaml": CASES}[name]
     assert old in text
-    (fault,) = check_folder(folder(tmp_path, **{name: text.replace(old, new, 1)}))
+    _, (fault,) = check_folder(folder(tmp_path, **{name: text.replace(old, new, 1)}))
     assert fault.file.endswith(name) and fault.line == (line or fault.line) > 0
     assert says in str(fault)
 
@@ -73,12 +73,15 @@ def test_faults_of_several_files_are_told_together_and_names_are_held_against_go
         "sample.yaml": POLICY.replace("then: DENY", "then: DENNY"),
         "switches.yaml": SWITCHES.replace("about", "abuot"),
     }
-    faults = check_folder(folder(tmp_path, **bad, **{"cases/other.yml": CASES, "cases/some.YAML": CASES}))
+    library, faults = check_folder(folder(tmp_path, **bad, **{"cases/other.yml": CASES, "cases/some.YAML": CASES}))
     assert [Path(fault.file).name for fault in faults] == ["sample.yaml", "switches.yaml", "other.yml", "some.YAML"]
+    assert library is None
 
 
 def test_a_fault_told_as_json_is_the_same_fault_again(tmp_path: Path) -> None:
-    (fault,) = check_folder(folder(tmp_path, **{"switches.yaml": SWITCHES.replace("policy: sample", "policy: sampel")}))
+    wrong = SWITCHES.replace("policy: sample", "policy: sampel")
+    library, (fault,) = check_folder(folder(tmp_path, **{"switches.yaml": wrong}))
+    assert library is not None, "the policies themselves are good"
     again = PolicyError.from_json(fault.as_json())
     assert (str(again), again.explain()) == (str(fault), fault.explain())
     placeless = PolicyError("cannot be read", file="x.yaml")
