@@ -1,0 +1,16 @@
+"""A person's word is about the state that was shown: functions that take it, and tell what came of it, have new signatures."""
+
+from sentinel.store.migrations import run_files
+
+revision = "0036"
+down_revision = "0035"
+
+
+def upgrade() -> None:
+    """Drop the old signatures; the schema's functions are made anew afterwards."""
+    run_files(revision)
+
+
+def downgrade() -> None:
+    """Evidence is not thrown away by a command."""
+    raise RuntimeError("There is no way back from this migration; restore a backup instead.")
