@@ -17,11 +17,12 @@ from sentinel.store.ids import new_id
 FULFIL, REFUND, HOLD = DECISIONS = ("fulfil", "refund", "hold")
 REFUND_ACTION = "refund.create"
 RETRY = "retry"
-"""Of an order that came back: have the shop, or the refund worker, asked once more."""
+"""By where the order stands: have the shop asked once more to fulfil or to hold it, or file another refund."""
 
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no order of that id"),
     "not_queued": Conflict("this order is not pending; look at its state"),
+    "status_changed": Conflict("this order stands elsewhere by now than when it was looked at; look at it again"),
     "under_way": Conflict("the authority is being asked about it at this moment; try again"),
     "nothing_to_retry": Conflict("the shop has this hold; there is nothing to try again"),
     "halted": Conflict("fulfilment is halted; lift the halt first"),
@@ -70,27 +71,30 @@ class OrderResolved:
 
 def resolve_order(
     pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None,
-    inspector: PolicyInspector | None = None,
+    status: str | None = None, inspector: PolicyInspector | None = None,
 ) -> OrderResolved:  # fmt: skip
     """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
     back from the shop is tried again, refunded or held; what the authority refuses to be asked about is held; a hold that the shop has not taken is tried again.
 
     With `inspector` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
-    waits it must be given, and be the approval's. Raises `InvalidInput` (word, digest), `NotFound`,
+    waits it must be given, and be the approval's. `status` is the order's as it was shown: where it is given it must be the
+    order's still, and "retry" must have it. Raises `InvalidInput` (word, digest, status), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")
     if word not in (*DECISIONS, RETRY):
         raise InvalidInput.of("word", f"must be one of {', '.join((*DECISIONS, RETRY))}")
+    if word == RETRY and status is None:
+        raise InvalidInput.of("status", "is missing: name the order's status that was shown")
     if actor.operator_id is None:
         raise Forbidden("an order needs a person's account")
-    if inspector is not None and word in (REFUND, RETRY):
-        _must_be_refundable(pool, actor, source, order_id, word, inspector)
+    if inspector is not None and (word == REFUND or (word == RETRY and status == "REFUND_REFUSED")):
+        _must_be_refundable(pool, actor, source, order_id, inspector)
     # The word comes before what it decides, also among ids made in one millisecond.
     event_id, second_event_id = sorted((new_id(), new_id()))
     answer = order_views.resolve(
         pool, tenant_id=actor.tenant_id, source=source, order_id=order_id, operator_id=actor.operator_id, word=word,
-        reason=reason, digest=digest, via=actor.via, event_id=event_id, second_event_id=second_event_id,
+        reason=reason, digest=digest, status=status, via=actor.via, event_id=event_id, second_event_id=second_event_id,
     )  # fmt: skip
     if answer.result == "changed" and digest is None:
         raise InvalidInput.of("digest", "is missing: name the digest of the approval that was shown")
@@ -100,11 +104,9 @@ def resolve_order(
     return OrderResolved(answer.result, answer.approvals_given, answer.people_required, answer.ledger_entry_id)
 
 
-def _must_be_refundable(
-    pool: Pool, actor: Actor, source: str, order_id: str, word: str, inspector: PolicyInspector
-) -> None:
+def _must_be_refundable(pool: Pool, actor: Actor, source: str, order_id: str, inspector: PolicyInspector) -> None:
     row = order_views.find_order(pool, actor.tenant_id, source, order_id)
-    if row is None or (word == RETRY and row.status != "REFUND_REFUSED"):
+    if row is None:
         return
     reason = refund_refusal(inspector, row.amount_minor, row.currency)
     if reason is not None:

@@ -153,7 +153,7 @@ def _words(blueprint: Blueprint, context: Context) -> None:
         return _resolve(context, source, order_id, REFUND)
 
     @blueprint.post(f"{_ORDER}/retry")
-    @documented("Of one that came back: have the shop, or the refund worker, asked once more; of a held one: the hold",
+    @documented("Of one that the shop refused: have it asked once more; of one whose refund was: file another; of a held one: the hold",
                 request=_WORD, responses=answers, problems=WRITING, security=OPERATOR)  # fmt: skip
     def retry(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, RETRY)
@@ -174,7 +174,7 @@ def _resolve(context: Context, source: str, order_id: str, word: str) -> Respons
     given = load(_WORD, without_nulls(json_body()))
     done = resolve_order(
         context.pool, person, *checked_order_name(source, order_id), word=word, reason=given["reason"], digest=given.get("digest"),
-        inspector=context.inspector,
+        status=given.get("status"), inspector=context.inspector,
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return json_response(_plain(done))

@@ -50,6 +50,11 @@ class OrderVoteSchema(VoteSchema):
         means="The digest of the order's approval as it was shown: another one is refused with 409, none at all with 400."
         " Left out only where no approval waits any more, as for an order that came back from the shop.",
     )
+    status = Identifier(
+        most=32,
+        means="The order's status as it was shown: where it stands elsewhere by now, the word is refused with 409."
+        " `retry` must have it, because it means something else in each.",
+    )
 
 
 class HandledSchema(VoteSchema):

@@ -194,7 +194,7 @@ def _resolve_order(context: Context, person: Actor, question: ApprovalDetail, gi
     assert about.source is not None and about.order_id is not None
     done = resolve_order(
         context.pool, person, about.source, about.order_id, word=given.verdict, reason=given.reason, digest=given.digest,
-        inspector=context.inspector,
+        status="QUEUED", inspector=context.inspector,
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return _TOLD.get(done.result) or _recorded(done.approvals_given or 0, done.people_required or 0)

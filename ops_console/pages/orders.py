@@ -131,8 +131,12 @@ def _check(asked: dict[str, str]) -> None:
         raise InvalidInput("some of this cannot be looked for", errors=faults)
 
 
+_RETRIED = {
+    "SHOP_REFUSED": "Recorded: the shop is asked once more to fulfil it.",
+    "REFUND_REFUSED": "Recorded: another refund is filed. If it is denied or fails, the order comes back here.",
+    "HELD": "Recorded: the shop is asked once more to hold it.",
+}
 _SAID = {
-    RETRY: "Recorded: it is tried again at once.",
     REFUND: "Recorded: a refund is filed. If it is denied or fails, the order comes back here.",
     HOLD: "Recorded: it is held, and the shop is told until it has taken it.",
 }
@@ -140,20 +144,22 @@ _SAID = {
 
 def _say(context: Context, source: str, order_id: str) -> str:
     person, given = actor(), shell.typed()
-    if given.get("word") not in _SAID:
+    if given.get("word") not in (RETRY, *_SAID):
         raise InvalidInput.of("word", "choose one of the offered")
     if given["word"] != HOLD:
         prove(context)
-    wanted = load(_WORD, {"reason": given.get("reason", "")})
+    shown = {"status": given["seen"]} if "seen" in given else {}
+    wanted = load(_WORD, {"reason": given.get("reason", ""), **shown})
     resolve_order(
         context.pool,
         person,
         *checked_order_name(source, order_id),
         word=given["word"],
         reason=wanted["reason"],
+        status=wanted.get("status"),
         inspector=context.inspector,
     )
-    return _SAID[given["word"]]
+    return _RETRIED[wanted["status"]] if given["word"] == RETRY else _SAID[given["word"]]
 
 
 def _order(context: Context, source: str, order_id: str, refused: shell.Refused | None = None) -> Response:

@@ -191,7 +191,7 @@ select q.*, w.* from
 """).fill(waits=WAITS_FOR_PERSON)
 RESOLVE = """
 select result, approvals_given, people_required, ledger_entry_id from orders.resolve_review(%(tenant_id)s, %(source)s,
-  %(order_id)s, %(operator_id)s, %(word)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s)
+  %(order_id)s, %(operator_id)s, %(word)s, %(reason)s, %(digest)s, %(status)s, %(via)s, %(event_id)s, %(second_event_id)s)
 """
 
 
@@ -229,12 +229,12 @@ def queue_figures(pool: Pool, tenant_id: uuid.UUID) -> QueueFigures:
 
 def resolve(
     pool: Pool, *, tenant_id: uuid.UUID, source: str, order_id: str, operator_id: uuid.UUID, word: str, reason: str,
-    digest: str | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
+    digest: str | None, status: str | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
 ) -> OrderVoteResult:  # fmt: skip
     """Record "fulfil", "refund", "hold" or "retry" of one person; everything is checked in the one transaction that records it."""
     found = one_row(pool, OrderVoteResult, RESOLVE, {
         "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "word": word,
-        "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,
+        "reason": reason, "digest": digest, "status": status, "via": via, "event_id": event_id, "second_event_id": second_event_id,
     })  # fmt: skip
     assert found is not None
     return found

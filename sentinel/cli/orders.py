@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 
 from ops_console.read_models.order_search import queue
-from ops_console.read_models.order_views import OrderRow, find_order
+from ops_console.read_models.order_views import STATUSES, OrderRow, find_order
 from ops_console.resolve_order import DECISIONS, RETRY, resolve_order
 from sentinel.authority.reasons import trouble_text
 from sentinel.cli.common import (
@@ -70,18 +70,32 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 @click.argument("word", type=click.Choice([*DECISIONS, RETRY]))
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
 @reason_option("Why; kept with the order.")
+@click.option(
+    "--status",
+    type=click.Choice(STATUSES),
+    help="The status you looked at (`list`); refused where the order stands elsewhere by now. retry must have it.",
+)
 @tenant_option
 @json_option
-def decide(source: str, order_id: str, word: str, email: str, reason: str, tenant: str | None, as_json: bool) -> None:
+def decide(
+    source: str,
+    order_id: str,
+    word: str,
+    email: str,
+    reason: str,
+    status: str | None,
+    tenant: str | None,
+    as_json: bool,
+) -> None:
     """Decide an order, as a local administrator for the named operator; recorded as such.
 
-    fulfil, refund or hold one that is queued. Of one that came back: retry, which asks the shop or the refund worker once
-    more; refund; hold. Of a held one whose hold the shop has not taken: retry. Of one that the authority refuses to be asked
-    about: hold.
+    fulfil, refund or hold one that is queued. Of one that came back: retry, which asks the shop once more
+    (--status SHOP_REFUSED) or files another refund (--status REFUND_REFUSED); refund; hold. Of a held one whose hold the shop
+    has not taken: retry --status HELD. Of one that the authority refuses to be asked about: hold.
     """
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         row = find_order(pool, actor.tenant_id, source, order_id)
         bound = row.digest if row is not None else None
-        done = resolve_order(pool, actor, source, order_id, word=word, reason=reason, digest=bound)
+        done = resolve_order(pool, actor, source, order_id, word=word, reason=reason, digest=bound, status=status)
     show(asdict(done), as_json, f"{done.result.capitalize()} as {actor.name}.")

@@ -75,8 +75,11 @@ class Person:
     def analyst(self, order_id: str, word: str, reason: str = "called the customer") -> Any:
         """An analyst's decision on an order of the source `demo`, after a look at it."""
         path = f"/ops/api/orders/demo/{quote(order_id)}"
-        shown = self.get(path).json
-        return self.post(f"{path}/{word}", {"reason": reason, "digest": shown.get("digest", "unseen")})
+        answer = self.get(path)
+        seen = {"digest": answer.json.get("digest", "unseen")}
+        if answer.status_code == 200:
+            seen["status"] = answer.json["status"]
+        return self.post(f"{path}/{word}", {"reason": reason, **seen})
 
     def _decide(self, approval_id: Any, verdict: str, body: dict[str, Any]) -> Any:
         """Look first, as a person does: what was shown goes with the decision."""

@@ -93,7 +93,8 @@ FORMS: dict[str, Form] = {
     ),
     "/ops/approvals/<approval_id>/collect": Form("Approval of refund/"),
     "/ops/orders/<source>/<given_id:order_id>": Form(
-        "Order ord-back", {"word": "hold", **_REASON}, ('value="hold" required checked', f">{SHOWN}<")
+        "Order ord-back", {"word": "hold", "seen": "SHOP_REFUSED", **_REASON},
+        ('value="hold" required checked', 'name="seen" value="SHOP_REFUSED"', f">{SHOWN}<"),
     ),
     "/ops/ledger": Form("Ledger", {"request_id": "<approval_id>"}),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from sentinel.authority.actor import Actor
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import CONSOLE, ORDERS, with_role
 from tests.support.harness import at_once, scaled
-from tests.support.orders_console_fixtures import held, queued, status_and_resolution
+from tests.support.orders_console_fixtures import held, queued, refused_by_shop, status_and_resolution
 
 REASON = {"reason": "called the customer"}
 
@@ -184,6 +184,21 @@ def test_a_word_on_what_was_not_shown_or_is_over_changes_nothing(fixtures: Any) 
     assert fixtures.sql("select 1 from refunds.ledger_entries") == []
 
 
+def test_a_word_is_about_the_status_that_was_shown_and_a_retry_must_name_it(fixtures: Any) -> None:
+    order_id, ann = refused_by_shop(fixtures), fixtures.person("ann")
+    path = f"/ops/api/orders/demo/{order_id}"
+    for word, status, answer in (
+        ("retry", None, 400), ("retry", "REFUND_REFUSED", 409), ("retry", "HELD", 409), ("hold", "QUEUED", 409), ("refund", "QUEUED", 409),
+    ):  # fmt: skip
+        body = {**REASON, **({"status": status} if status else {})}
+        assert ann.post(f"{path}/{word}", body).status_code == answer, (word, status)
+    assert list(ann.post(f"{path}/retry", REASON).json["errors"]) == ["status"]
+    assert fixtures.sql("select 1 from orders.analyst_decisions") == []
+    shown = ann.get(path).json["status"]
+    assert ann.post(f"{path}/retry", {**REASON, "status": shown}).json["result"] == "retry"
+    assert status_and_resolution(fixtures, order_id)[0] == "STARTED"
+
+
 def test_a_word_needs_its_csrf_token_and_a_reason(fixtures: Any) -> None:
     order_id, ann = queued(fixtures), fixtures.person("ann")
     for word in DECISIONS:
@@ -269,7 +284,7 @@ def test_without_the_function_the_console_can_change_no_order_and_file_no_refund
         (CONSOLE, "select start_id from orders.reviews"),
         (CONSOLE, "select orders.file_refund(r, null, '', 'console') from orders.reviews r"),
         (ORDERS, "update orders.reviews set resolution = 'fulfil'"),
-        (ORDERS, "select orders.resolve_review(gen_random_uuid(), '', '', gen_random_uuid(), 'fulfil', '', null, 'console', gen_random_uuid(), gen_random_uuid())"),
+        (ORDERS, "select orders.resolve_review(gen_random_uuid(), '', '', gen_random_uuid(), 'fulfil', '', null, null, 'console', gen_random_uuid(), gen_random_uuid())"),
         (ORDERS, "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')"),
         (ORDERS, "update orders.alerts set summary = 'nothing happened'"),
         (ORDERS, "delete from orders.alerts"),

@@ -82,7 +82,8 @@ def leaks(fixtures: Any, other: Other) -> list[str]:
     bodies: dict[str, Any] = {
         "approve": {"reason": "x", "digest": "d"}, "reject": {"reason": "x", "digest": "d"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},
         "handled": {"reason": "x", "reference": "x", "digest": "d"}, "on": {"canary_percent": 5, "reason": "x"}, "off": {"reason": "x"},
-        "resend": {}, **{word: {"reason": "x", "digest": "d"} for word in ("fulfil", "refund", "hold", "retry")},
+        "resend": {}, **{word: {"reason": "x", "digest": "d"} for word in ("fulfil", "refund", "hold")},
+        "retry": {"reason": "x", "status": "HELD"},
     }  # fmt: skip
     for rule in app.flask.url_map.iter_rules():
         path = str(rule)

@@ -10,10 +10,11 @@ from tests.integration.console.test_operators_commands import printed_json, refu
 from tests.support.orders_console_fixtures import held, queued, refused_by_shop, status_and_resolution
 
 
-def decide(fixtures: Any, order_id: str, word: str, who: str = "ann@demo.local", reason: str = "by phone") -> Any:
-    return run(
-        fixtures, "orders", "decide", "demo", order_id, word, "--as", who, "--reason", reason, "--tenant", "public-demo"
-    )
+def decide(
+    fixtures: Any, order_id: str, word: str, who: str = "ann@demo.local", reason: str = "by phone", *more: str
+) -> Any:
+    named = ("--as", who, "--reason", reason, "--tenant", "public-demo", *more)
+    return run(fixtures, "orders", "decide", "demo", order_id, word, *named)
 
 
 def test_what_waits_is_listed_what_came_back_first(fixtures: Any) -> None:
@@ -48,11 +49,15 @@ def test_a_word_is_a_local_administrators_for_the_named_operator(
     assert fixtures.sql("select count(*) from orders.analyst_decisions") == [(1,)]
 
 
-def test_of_what_came_back_a_retry_asks_the_shop_again(fixtures: Any) -> None:
+def test_of_what_came_back_a_retry_of_the_status_that_it_has_asks_the_shop_again(fixtures: Any) -> None:
     fixtures.operator("ann")
     order = refused_by_shop(fixtures)
     refused(decide(fixtures, order, "fulfil"), 1, "")
-    done = decide(fixtures, order, "retry")
+    refused(decide(fixtures, order, "retry"), 2, "status")
+    retry = ("retry", "ann@demo.local", "by phone", "--status")
+    refused(decide(fixtures, order, *retry, "REFUND_REFUSED"), 1, "elsewhere")
+    assert status_and_resolution(fixtures, order)[0] == "SHOP_REFUSED"
+    done = decide(fixtures, order, *retry, "SHOP_REFUSED")
     assert done.exit_code == 0, done.output
     assert status_and_resolution(fixtures, order)[0] == "STARTED"
 

@@ -232,6 +232,58 @@ def test_an_order_whose_refund_ended_unpaid_is_not_said_to_be_in_doubt(fixtures:
     assert "may have been paid" not in page and "refund_unpaid" not in page
 
 
+def hidden_fields(browser: Any, path: str) -> dict[str, str]:
+    """What the form on an order's page sends by itself."""
+    form = browser.get(path).text.partition('<section aria-labelledby="say">')[2].partition("</form>")[0]
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form))
+
+
+def refund_denied(fixtures: Any) -> None:
+    """The refund that was filed of the one order is denied, as worker and intake leave it."""
+    fixtures.sql(
+        "set session_replication_role = replica;"
+        " update refunds.ledger_entries set status = 'DENIED', reason_code = 'approval_expired';"
+        " update orders.refunds set state = 'refused', ended_at = clock_timestamp();"
+        " update orders.reviews set status = 'REFUND_REFUSED', last_error = 'refund_denied: approval_expired',"
+        " next_attempt_at = '9999-12-31'"
+    )
+
+
+def test_a_page_that_was_left_open_over_a_refund_asks_the_shop_nothing_and_files_none(fixtures: Any) -> None:
+    order_id, bob = refused_by_shop(fixtures), fixtures.person("bob")
+    ann, path = fixtures.browser("ann", "approver", proved=True), f"/ops/orders/demo/{order_id}"
+    form = hidden_fields(ann, path)
+    assert "The shop is asked once more to fulfil it." in ann.get(path).text
+    assert bob.analyst(order_id, "refund").status_code == 200
+    refund_denied(fixtures)
+    refused = ann.submit(path, **form, word="retry", reason="it is in stock again")
+    assert refused.status_code == 409
+    assert "look at it again" in refused.text and ">it is in stock again<" in refused.text
+    assert 'value="retry" required checked' not in refused.text, "it would be another word now"
+    assert fixtures.sql("select decision, decided_by from orders.analyst_decisions") == [("refund", "bob@demo.local")]
+    assert fixtures.sql("select count(*) from orders.refunds") == [(1,)]
+    # Who has seen what it means now may say so.
+    assert "A new refund is filed, of the same amount." in refused.text
+    said = ann.submit(path, **hidden_fields(ann, path), word="retry", reason="the same amount")
+    assert said.status_code == 303, said.text
+    assert "Recorded: another refund is filed." in ann.get(path).text
+    assert fixtures.sql("select count(*) from orders.refunds") == [(2,)]
+
+
+def test_a_page_that_was_left_open_over_a_hold_does_not_say_that_a_refund_is_filed(fixtures: Any) -> None:
+    order_id, bob = refused_by_shop(fixtures), fixtures.person("bob")
+    assert bob.analyst(order_id, "refund").status_code == 200
+    refund_denied(fixtures)
+    ann, path = fixtures.browser("ann", "approver", proved=True), f"/ops/orders/demo/{order_id}"
+    form = hidden_fields(ann, path)
+    assert bob.analyst(order_id, "hold").status_code == 200
+    assert ann.submit(path, **form, word="retry", reason="the customer waits").status_code == 409
+    assert fixtures.sql("select decision from orders.analyst_decisions order by decision_id") == [
+        ("refund",),
+        ("hold",),
+    ]
+
+
 def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:
     refused_by_shop(fixtures)
     lanes = (

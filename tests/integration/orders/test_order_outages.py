@@ -63,7 +63,7 @@ def test_an_order_that_the_authority_refuses_to_be_asked_about_is_a_persons_who_
     who = actor(fixtures, "approver")
     for word in ("fulfil", "refund", "retry"):
         with pytest.raises(Conflict):
-            resolve_order(pool, who, "demo", "o-1", word=word, reason="no")
+            resolve_order(pool, who, "demo", "o-1", word=word, reason="no", status="SCORED")
     assert resolve_order(pool, who, "demo", "o-1", word="hold", reason="never asked").result == "hold"
     assert orders.status_and_lane("o-1") == ("HELD", "high")
     orders.rounds(until=lambda: orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +31,7 @@ def say(orders: OrderFixtures, order_id: str, word: str, *, source: str = "demo"
             word=word,
             reason="called",
             digest=orders.digest(order_id),
+            status=orders.status_and_lane(order_id)[0],
         ).result
     except SentinelError as error:
         return error.code
@@ -122,6 +124,33 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
     orders.rounds()
     assert orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")]
     assert orders.fixtures.broken_invariants() == []
+
+
+def filed_by_a_retry_of_the_shop(orders: OrderFixtures) -> int:
+    """The checker: refunds that are filed on the word of a person who saw that the shop had refused, when the refund was refused too."""
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    admin = orders.fixtures.admin
+    admin.execute("set session_replication_role = replica")
+    admin.execute("update refunds.ledger_entries set status = 'DENIED', reason_code = 'approval_expired'")
+    admin.execute("set session_replication_role = origin")
+    orders.rounds()
+    assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
+    person = actor(orders.fixtures, "approver")
+    with suppress(SentinelError):
+        resolve_order(
+            orders.fixtures.console_pool, person, "demo", "o-1", word="retry", reason="in stock", status="SHOP_REFUSED"
+        )
+    return len(rows(orders)) - 1
+
+
+def test_a_retry_that_was_meant_for_the_shop_files_no_refund(orders: OrderFixtures) -> None:
+    assert filed_by_a_retry_of_the_shop(orders) == 0
+
+
+def test_mutant_that_takes_a_word_wherever_its_order_stands_is_caught(orders: OrderFixtures) -> None:
+    mutants.cut(orders.fixtures, "orders.resolve_review", "shown_status <> r.status", "false")
+    assert filed_by_a_retry_of_the_shop(orders) == 1
 
 
 def test_an_order_may_have_any_id_and_its_refund_is_no_second_try_of_anothers(orders: OrderFixtures) -> None:

@@ -29,6 +29,7 @@ def say(orders: OrderFixtures, order_id: str, word: str, role: str = "approver")
             word=word,
             reason="asked the shop",
             digest=orders.digest(order_id),
+            status=orders.status_and_lane(order_id)[0],
         ).result
     except SentinelError as error:
         return error.code

@@ -1,2 +1,3 @@
 -- Old signatures of functions whose arguments or results changed. Databases that are migrated get the new ones from the schema files.
 select 1;
+drop function if exists orders.resolve_review(uuid, text, text, uuid, text, text, text, text, uuid, uuid);

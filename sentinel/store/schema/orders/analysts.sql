@@ -213,9 +213,11 @@ $$;
 
 -- An analyst's word on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back; hold one that the authority cannot be asked about. With its owner's rights, because the console may neither
 -- change a review nor write into the ledger: what it may is this. Review first, approval second: everybody locks in this order.
+-- A word is about the status that was shown: "retry" must name it, because it means something else in each, and any other may.
 -- result: the word; "recorded" while more people have to approve; or a refusal, and then nothing was written.
 create or replace function orders.resolve_review(
-  tenant uuid, src text, ord text, operator uuid, word text, why text, shown_digest text, how text, event uuid, second_event uuid
+  tenant uuid, src text, ord text, operator uuid, word text, why text, shown_digest text, shown_status text, how text, event uuid,
+  second_event uuid
 ) returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -227,6 +229,9 @@ declare
   person text;
 begin
   select * into r from orders.reviews where tenant_id = tenant and source = src and order_id = ord for update;
+  if shown_status <> r.status or shown_status is null and word = 'retry' and r.review_id is not null then
+    return query select 'status_changed', null::integer, null::integer, null::text; return;
+  end if;
   if r.status in ('SCORED', 'SHOP_REFUSED', 'REFUND_REFUSED', 'HELD') then
     return query select * from orders.resolve_returned(r, operator, word, why, how); return;
   end if;
