@@ -24,7 +24,9 @@ _REFUSALS: dict[str, SentinelError] = {
     "not_queued": Conflict("this order is not pending; look at its state"),
     "status_changed": Conflict("this order stands elsewhere by now than when it was looked at; look at it again"),
     "under_way": Conflict("the authority is being asked about it at this moment; try again"),
-    "nothing_to_retry": Conflict("the shop has this hold; there is nothing to try again"),
+    "nothing_to_retry": Conflict(
+        "the shop has this hold, or had fulfilled the order before it; there is nothing to try again"
+    ),
     "halted": Conflict("fulfilment is halted; lift the halt first"),
     "refund_exists": Conflict("a refund of this order is in the ledger already"),
     "nothing_paid": Conflict("nothing was paid for this order; fulfil or hold it"),

@@ -76,7 +76,7 @@ def offers(row: order_views.OrderRow, inspector: PolicyInspector) -> list[str]:
             return [RETRY, HOLD] if refundable else [HOLD]
         case "SCORED" if row.question_refused:
             return [HOLD]
-        case "HELD" if row.hold_state in ("intended", "refused"):
+        case "HELD" if row.hold_state == "intended":
             return [RETRY]
         case _:
             return []

@@ -25,7 +25,8 @@ class OrderRow:
 
     `approval_status` and `digest` belong to the approval that it waits or waited for; `due_at` is until when an analyst should
     have answered, None of an order that waits for no approval. `ledger_entry_id` names
-    the refund that was filed; `hold_state` is what became of a held order's hold in the shop. `question_refused`: it has no lane,
+    the refund that was filed; `hold_state` is what became of a held order's hold in the shop ("refused": it was shipped before,
+    and nothing is tried again). `question_refused`: it has no lane,
     because the authority refuses to be asked about it.
     """
 

@@ -284,6 +284,25 @@ def test_a_page_that_was_left_open_over_a_hold_does_not_say_that_a_refund_is_fil
     ]
 
 
+def test_an_order_that_was_shipped_before_its_hold_is_not_said_to_wait_for_it(fixtures: Any) -> None:
+    order_id = held(fixtures)
+    fixtures.sql(
+        "insert into orders.effects (tenant_id, review_id, kind, lane, operation_id)"
+        " select tenant_id, review_id, 'hold', lane, operation_id from orders.reviews"
+    )
+    ann, rex, path = fixtures.browser("ann", "approver"), fixtures.person("rex"), f"/ops/orders/demo/{order_id}"
+    page = ann.get(path).text
+    assert "The shop has not taken the hold yet." in page and "The shop is asked once more to hold it." in page
+    fixtures.sql("update orders.effects set state = 'refused', last_error = 'it was fulfilled before it could be held'")
+    page = ann.get(path).text
+    assert "The shop had fulfilled it before it could be held: the goods are out. Nothing is tried again." in page
+    assert "not taken the hold yet" not in page and 'name="word"' not in page
+    assert "shipped before it could be held" in ann.get("/ops/orders").text
+    assert rex.get(f"/ops/api/orders/demo/{order_id}").json["offers"] == []
+    assert rex.analyst(order_id, "retry").status_code == 409
+    assert fixtures.sql("select state from orders.effects") == [("refused",)]
+
+
 def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:
     refused_by_shop(fixtures)
     lanes = (

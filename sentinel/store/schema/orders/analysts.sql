@@ -157,7 +157,7 @@ begin
     -- Whoever asks at this moment may have it started: nothing is said of it until that is over.
     when r.status = 'SCORED' and r.lease_until > clock_timestamp() then 'under_way'
     when r.status = 'HELD' and not exists (select from orders.effects f where f.tenant_id = r.tenant_id
-         and f.review_id = r.review_id and f.kind = 'hold' and f.state in ('intended', 'refused')) then 'nothing_to_retry'
+         and f.review_id = r.review_id and f.kind = 'hold' and f.state = 'intended') then 'nothing_to_retry'
     when r.status = 'SHOP_REFUSED' and word = 'retry'
          and sentinel.halt_over(r.tenant_id, 'order-review', 'order.fulfill', null) is not null then 'halted'
     when r.status = 'REFUND_REFUSED' and orders.refund_is_live(r) then 'refund_exists'
