@@ -47,7 +47,7 @@ def order_view(row: order_views.OrderRow, inspector: PolicyInspector) -> dict[st
     shown = {
         name: value
         for name, value in ((field.name, getattr(row, field.name)) for field in dataclasses.fields(row))
-        if name not in ("amount_minor", "currency", "reason_code", "signals", "question_refused")
+        if name not in ("amount_minor", "currency", "reason_code", "signals", "question_refused", "refund_is_live")
     }
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
@@ -64,7 +64,9 @@ def _refused(row: order_views.OrderRow, inspector: PolicyInspector) -> dict[str,
 
 
 def offers(row: order_views.OrderRow, inspector: PolicyInspector) -> list[str]:
-    """The words a person may say of it now; no refund where nothing was paid, or where its policy would deny it."""
+    """The words a person may say of it now; none while a filed refund may still be paid, and no refund where nothing was paid, or where
+    its policy would deny it.
+    """
     refundable = (row.amount_minor or 0) > 0 and refund_refusal(inspector, row.amount_minor, row.currency) is None
     refund = [REFUND] if refundable else []
     match row.status:
@@ -72,7 +74,7 @@ def offers(row: order_views.OrderRow, inspector: PolicyInspector) -> list[str]:
             return [FULFIL, *refund, HOLD]
         case "SHOP_REFUSED":
             return [RETRY, *refund, HOLD]
-        case "REFUND_REFUSED":
+        case "REFUND_REFUSED" if not row.refund_is_live:
             return [RETRY, HOLD] if refundable else [HOLD]
         case "SCORED" if row.question_refused:
             return [HOLD]

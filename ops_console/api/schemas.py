@@ -256,6 +256,11 @@ class OrderViewSchema(Schema):
     resolved_at = fields.String()
     ledger_entry_id = fields.String()
     refund_refused = fields.Raw()
+    refund_in_doubt = fields.String(
+        metadata={
+            "description": "The operation in doubt of a refund that was filed of it: until it is resolved nothing is offered."
+        }
+    )
     received_at = fields.String(required=True)
     effects = fields.List(fields.Raw())
     events = fields.List(fields.Raw())

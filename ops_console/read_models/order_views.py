@@ -27,7 +27,8 @@ class OrderRow:
     have answered, None of an order that waits for no approval. `ledger_entry_id` names
     the refund that was filed; `hold_state` is what became of a held order's hold in the shop ("refused": it was shipped before,
     and nothing is tried again). `question_refused`: it has no lane,
-    because the authority refuses to be asked about it.
+    because the authority refuses to be asked about it. `refund_is_live`: no word is heard on it before it is known what became of
+    a refund that was filed; `refund_in_doubt` is the operation of that refund while it is in doubt.
     """
 
     review_id: uuid.UUID
@@ -55,6 +56,8 @@ class OrderRow:
     ledger_entry_id: str | None
     hold_state: str | None
     question_refused: bool
+    refund_is_live: bool
+    refund_in_doubt: uuid.UUID | None
     attempts: int
     last_error: str | None
     received_at: datetime
@@ -152,6 +155,13 @@ case when r.resolution = 'refund' then (select f.ledger_entry_id from orders.ref
 case when r.status = 'HELD' then (select f.state from orders.effects f where f.review_id = r.review_id and f.kind = 'hold'
   and f.tenant_id = r.tenant_id) end as hold_state,
 {question_refused} as question_refused,
+case when r.status = 'REFUND_REFUSED' then orders.has_live_refund(r.tenant_id, r.review_id) else false end as refund_is_live,
+case when r.status = 'REFUND_REFUSED' then (select s.operation_id from orders.refunds f
+  join refunds.ledger_entries l on l.tenant_id = f.tenant_id and l.ledger_entry_id = f.ledger_entry_id
+  join sentinel.operations o on o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
+  join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id
+  where f.tenant_id = r.tenant_id and f.review_id = r.review_id and s.status = 'in_doubt' order by f.attempt desc limit 1)
+  end as refund_in_doubt,
 r.attempts, r.last_error, r.received_at, r.decided_at, r.updated_at
 """).fill(question_refused=QUESTION_REFUSED)
 FROM = """

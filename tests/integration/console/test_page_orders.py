@@ -14,6 +14,7 @@ import pytest
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import orders
 from ops_console.read_models.order_search import ended_today, lane_states, queue, search_orders
+from tests.integration.console.test_page_in_doubt import doubted
 from tests.support.orders_console_fixtures import held, never_asked, queued, refused_by_shop
 
 HOSTILE = '‮evil‬ <script>alert(1)</script>​ " onload=x'
@@ -301,6 +302,40 @@ def test_an_order_that_was_shipped_before_its_hold_is_not_said_to_wait_for_it(fi
     assert rex.get(f"/ops/api/orders/demo/{order_id}").json["offers"] == []
     assert rex.analyst(order_id, "retry").status_code == 409
     assert fixtures.sql("select state from orders.effects") == [("refused",)]
+
+
+def test_while_its_refund_is_in_doubt_an_order_offers_no_word_and_leads_to_the_doubt(fixtures: Any) -> None:
+    order_id, rex = refused_by_shop(fixtures), fixtures.person("rex")
+    assert rex.analyst(order_id, "refund").status_code == 200
+    operation = doubted(fixtures, "120.00", 1)
+    fixtures.sql(
+        "set session_replication_role = replica;"
+        f" update sentinel.operation_rows set idempotency_key = 'refund:order:demo:{order_id}' where operation_id = '{operation}';"
+        " update refunds.ledger_entries set status = 'ERROR', last_error = 'gave up';"
+        " update orders.refunds set state = 'refused', ended_at = clock_timestamp();"
+        " update orders.reviews set status = 'REFUND_REFUSED', last_error = 'refund_failed: gave up', next_attempt_at = '9999-12-31'"
+    )
+    ann, path = fixtures.browser("ann", "approver", proved=True), f"/ops/orders/demo/{order_id}"
+    page = ann.get(path).text
+    assert f'<a href="/ops/in-doubt/{operation}">' in page and "No word is heard on it before" in page
+    assert 'name="word"' not in page and "until a person says what" not in page
+    assert ann.get(f"/ops/in-doubt/{operation}").status_code == 200
+    listed = ann.get("/ops/orders")
+    assert (
+        names(listed, "queue") == [order_id]
+        and "its refund is in doubt" in listed.text
+        and ">Decide<" not in listed.text
+    )
+    shown = rex.get(f"/ops/api/orders/demo/{order_id}").json
+    assert (shown["offers"], shown["refund_in_doubt"]) == ([], operation)
+    assert rex.analyst(order_id, "hold").status_code == 409
+    fixtures.sql(
+        "set session_replication_role = replica; update sentinel.operation_states set status = 'completed', outcome = 'error',"
+        f" in_doubt_since = null, in_doubt_reason = null where operation_id = '{operation}'"
+    )
+    shown = rex.get(f"/ops/api/orders/demo/{order_id}").json
+    assert (shown["offers"], "refund_in_doubt" in shown) == (["retry", "hold"], False)
+    assert len(re.findall(r'name="word"', ann.get(path).text)) == 2
 
 
 def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:

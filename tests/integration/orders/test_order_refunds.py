@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ops_console.read_models.order_views import find_order
 from ops_console.resolve_order import resolve_order
 from sentinel.core.errors import SentinelError
 from tests import mutants
@@ -283,6 +284,11 @@ def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_hap
     assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
     told = orders.one("select summary from orders.alerts")
     assert told == "the refund of an order failed, and may have been paid: refund_failed: settlement refused"
+    shown = find_order(orders.fixtures.console_pool, orders.fixtures.tenant_id, "demo", "o-1")
+    assert shown is not None and shown.refund_is_live
+    assert shown.refund_in_doubt == orders.one(
+        "select operation_id from sentinel.operation_states where status = 'in_doubt'"
+    )
     assert [say(orders, "o-1", word) for word in ("retry", "hold")] == ["conflict"] * 2
     # It had been done: the order's way is over, and nothing is filed anew.
     admin.execute(

@@ -204,6 +204,12 @@ create or replace function orders.refund_is_live(r orders.reviews) returns boole
           and (s.status in ('started', 'in_doubt') or s.status = 'completed' and s.outcome = 'success'))))
 $$;
 
+-- The same by the order's id, for the console, which may not read all of a review.
+create or replace function orders.has_live_refund(tenant uuid, review uuid) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select orders.refund_is_live(r) from orders.reviews r where r.tenant_id = tenant and r.review_id = review
+$$;
+
 -- Why no refund of this order can be filed now; null where one can.
 create or replace function orders.refund_refusal(r orders.reviews) returns text language sql stable as $$
   select case when r.amount_minor = 0 then 'nothing_paid'
