@@ -102,7 +102,7 @@ def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     approvals, in_doubt = _approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now)
     halts, samples = list_halts(context.pool, tenant_id), gauges.last_hour(context.pool, tenant_id)
     return {
-        "lines": [*approvals, *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), _alerts(context, tenant_id)],
+        "lines": [*approvals, _refused_orders(context, tenant_id, now), *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), _alerts(context, tenant_id)],
         "gauges": _gauges(samples, approvals, in_doubt, load, halts), "minutes_drawn": seconds_drawn(samples) // 60,
         "answers": figures.answers(context.pool, tenant_id), "most_answers": figures.MOST_ANSWERS, "box": BOX, "moment": now,
         "ledger": ledger, "halts": halts, "switches": switches,
@@ -177,6 +177,15 @@ def _in_doubt(context: Context, tenant_id: uuid.UUID, now: datetime) -> Line:
     return Line(
         "In doubt", "/ops/in-doubt", "started, and nobody knows what came of it", entries, 0, sums, oldest, None
     )
+
+
+def _refused_orders(context: Context, tenant_id: uuid.UUID, now: datetime) -> Line:
+    rows = figures.refused_orders(context.pool, tenant_id)
+    sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
+    oldest = _age(min((row.oldest_at for row in rows), default=None), now)
+    about = "by the shop, as a refund or as a question; nothing moves them but a person's word"
+    entries = sum(row.entries for row in rows)
+    return Line("Refused orders", "/ops/orders?status=WAITING", about, entries, 0, sums, oldest, None)
 
 
 def _breakers(halts: list[HaltRow], now: datetime) -> Line:

@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
+from ops_console.read_models.order_views import WAITS_FOR_PERSON
 from sentinel.authority.approval_queue import KIND_SQL
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows, one_row
@@ -104,6 +105,12 @@ from sentinel.operation_states s join sentinel.operations o using (tenant_id, op
 where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' and s.in_doubt_reason = 'contradiction'
 group by o.currency order by o.currency
 """
+# Those of the analysts' queue that no approval is asked about, counted and dated as `order_views.QUEUE` does.
+REFUSED_ORDERS = SqlTemplate("""
+select r.currency, count(*)::integer as entries, sum(r.amount_minor)::bigint as amount_minor,
+  min(coalesce(r.decided_at, r.received_at)) as oldest_at
+from orders.reviews r where r.tenant_id = %(tenant_id)s and {waits} and r.status <> 'QUEUED' group by r.currency order by r.currency
+""").fill(waits=WAITS_FOR_PERSON)
 # The latest of a day: enough for a middle, whatever a day brings.
 ANSWERS = """
 select count(*)::integer as given,
@@ -151,6 +158,11 @@ def waiting(pool: Pool, tenant_id: uuid.UUID) -> list[WaitingRow]:
 def in_doubt(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
     """Operations in doubt by currency."""
     return all_rows(pool, SumRow, IN_DOUBT, {"tenant_id": tenant_id})
+
+
+def refused_orders(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
+    """Orders with a person whom no approval asks: refused by the shop, as a refund or as a question; by currency."""
+    return all_rows(pool, SumRow, REFUSED_ORDERS, {"tenant_id": tenant_id})
 
 
 def contradicted(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:

@@ -15,6 +15,7 @@ from ops_console.read_models import overview as figures
 from ops_console.read_models.overview import MinuteRow
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.store.database import Pool
+from tests.support.orders_console_fixtures import never_asked, queued, refused_by_shop
 
 
 def lines(page: str) -> dict[str, list[str]]:
@@ -45,7 +46,7 @@ def test_what_is_counted_up_to_a_bound_says_so(fixtures: Any, monkeypatch: pytes
 def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: Any) -> None:
     vic = fixtures.browser("vic", "viewer")
     assert {name: cells[0] for name, cells in lines(vic.get("/ops").get_data(as_text=True)).items()} == {
-        "Refunds": "0", "Escalations": "0", "Orders": "0", "In": "0", "Stopped": "0", "Errors": "0", "Alerts": "0",
+        "Refunds": "0", "Escalations": "0", "Orders": "0", "Refused": "0", "In": "0", "Stopped": "0", "Errors": "0", "Alerts": "0",
     }  # fmt: skip
 
     for value in ("200.00", "250.50", "600.00"):
@@ -109,6 +110,24 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: 
     assert {cells[0] for cells in lines(fixtures.at_page(other.email).get("/ops").get_data(as_text=True)).values()} == {
         "0"
     }
+
+
+def test_orders_that_came_back_are_counted_where_a_shift_begins(fixtures: Any) -> None:
+    vic, ann = fixtures.browser("vic", "viewer"), fixtures.person("ann")
+    queued(fixtures)
+    refused, unasked, held_back = refused_by_shop(fixtures), never_asked(fixtures), refused_by_shop(fixtures)
+    fixtures.sql(
+        "set session_replication_role = replica; update orders.reviews set decided_at = decided_at - interval '3 hours',"
+        f" status = case when order_id = '{held_back}' then 'REFUND_REFUSED' else status end where order_id <> '{unasked}'"
+    )
+    page = vic.get("/ops/overview/now").text
+    assert lines(page)["Refused"][:4] == ["3", "–", "600.00 USD", "3 h 0 min"]
+    assert 'href="/ops/orders?status=WAITING">Refused orders</a>' in page
+    listed = vic.get("/ops/orders?status=WAITING").text
+    assert all(f"/ops/orders/demo/{order_id}" in listed for order_id in (refused, unasked, held_back))
+    for order_id in (refused, unasked, held_back):
+        assert ann.analyst(order_id, "hold").status_code == 200
+    assert lines(vic.get("/ops/overview/now").text)["Refused"][0] == "0"
 
 
 def test_minutes_that_are_over_are_asked_for_once_and_drop_out_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
