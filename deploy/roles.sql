@@ -234,7 +234,7 @@ revoke execute on function sentinel.operators_lock, sentinel.add_operator, senti
   sentinel.add_key, sentinel.rotate_key, sentinel.revoke_key, sentinel.make_change, sentinel.make_approved_change, sentinel.request_change,
   sentinel.is_change_pending from sentinel_authority;
 grant execute on function sentinel.request_change, sentinel.make_approved_change, sentinel.is_change_pending,
-  sentinel.is_protected_change, sentinel.is_collectable, sentinel.makes_secret to sentinel_console;
+  sentinel.is_protected_change, sentinel.may_be_handled, sentinel.is_collectable, sentinel.makes_secret to sentinel_console;
 
 -- approvals: in which order they are looked at, and how full the limits are that one would use ---------------------------
 grant execute on function sentinel.risk_rank, sentinel.limit_states, sentinel.part_of, sentinel.first_part_of to sentinel_console;

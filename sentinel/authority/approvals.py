@@ -129,8 +129,8 @@ a.digest, a.reasons, a.required_role, a.required_people,
 case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'expired' else a.status end as status,
 a.created_at, a.expires_at, a.decided_at, a.decided_by, a.reason,
 case when a.status <> 'pending' or a.expires_at <= statement_timestamp() then '{{}}'::text[]
-     when sentinel.is_protected_change(a) then array['approve', 'reject']
-     when a.offers_approve then array['approve', 'reject', 'handled'] else array['reject', 'handled'] end as offers,
+     else case when a.offers_approve then array['approve', 'reject'] else array['reject'] end
+       || case when sentinel.may_be_handled(a) then array['handled'] else '{{}}'::text[] end end as offers,
 a.handled_reference, a.follows,
 (select o.email from sentinel.operators o where o.tenant_id = a.tenant_id and o.operator_id = a.requester_operator_id) as requested_by,
 (select c.request from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id) as change

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from ops_console.read_models.order_search import queue
 from ops_console.read_models.order_views import analyst_decisions, find_order
 from ops_console.resolve_order import DECISIONS, resolve_order
-from sentinel.authority.approvals import resolve_approval
+from sentinel.authority.approvals import HANDLED, find_approval, resolve_approval
 from sentinel.cli.scratch import listening
-from sentinel.core.errors import SentinelError
+from sentinel.core.errors import Conflict, SentinelError
 from sentinel.platform.resources import policies_dir
 from tests.corpora.retail import retail_lines
 from tests.support.fixtures import Fixtures
@@ -144,6 +144,23 @@ def test_an_order_whose_new_approval_is_rejected_elsewhere_is_held_at_once(
         verdict="reject", reason="no", digest=orders.digest("o-1"),
     )  # fmt: skip
     orders.rounds(until=lambda: orders.status_and_lane("o-1") == ("HELD", "medium"))
+
+
+def test_nobody_says_of_an_order_that_it_was_handled_elsewhere(orders: OrderFixtures) -> None:
+    """The authority would deny it, and the shop would be told to hold what somebody has sent."""
+    queued(orders, "o-1")
+    pool, approval = orders.fixtures.console_pool, orders.one("select approval_id from orders.reviews")
+    row = find_approval(pool, orders.fixtures.tenant_id, approval)
+    assert row is not None and row.offers == ["approve", "reject"]
+    with pytest.raises(Conflict, match="nobody handles it by hand"):
+        resolve_approval(
+            pool, actor(orders.fixtures, "approver"), approval, verdict=HANDLED, reason="sent by hand", digest=row.digest,
+            reference="till-7",
+        )  # fmt: skip
+    orders.rounds()
+    assert (orders.status_and_lane("o-1"), shop_rows(orders)) == (("QUEUED", "medium"), [])
+    assert orders.one("select count(*) from sentinel.approval_votes") == 0
+    assert say(orders, "o-1", "fulfil") == "fulfil"
 
 
 def test_words_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: OrderFixtures) -> None:

@@ -138,6 +138,12 @@ create or replace function sentinel.is_protected_change(a sentinel.approvals) re
   select exists (select from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id)
 $$;
 
+-- Whether a person may say of it that it was done elsewhere: not of a change of people or keys, and not of an order under review,
+-- which an analyst fulfils, refunds or holds: denied, it would be held in the shop.
+create or replace function sentinel.may_be_handled(a sentinel.approvals) returns boolean language sql stable as $$
+  select not sentinel.is_protected_change(a) and (a.agent_id, a.action) <> ('order-review', 'order.fulfill')
+$$;
+
 -- Whether an operator answers for who asked: now, or for the same operation at first or in between; at the time of asking, or by owning,
 -- making or rotating any key of the same principal, or one that is bound to the agent, before or since: a proxy asks in the agent's name with
 -- a key of its own. Accounts in one person's hands answer together.
@@ -191,7 +197,7 @@ begin
       where q.operator_id <> operator and sentinel.person_of(tenant, q.operator_id) = sentinel.person_of(tenant, operator))
       then 'same_hands'
     when shown_digest is distinct from a.digest then 'changed'
-    when vote = 'handled' and sentinel.is_protected_change(a) then 'not_handled'
+    when vote = 'handled' and not sentinel.may_be_handled(a) then 'not_handled'
     when vote = 'approve' and not a.offers_approve then 'not_offered' end;
   if result is not null then
     if result = 'expired' then perform sentinel.expire_approval(tenant, approval, event, moment); end if;
