@@ -100,6 +100,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         must_have_proved()
         given = load(_RESOLVE, without_nulls(json_body()))
         resolve_in_doubt(
-            context.pool, person, path_id(operation_id), executed=given["executed"], evidence=given["evidence"]
-        )
+            context.pool, person, path_id(operation_id), executed=given["executed"], evidence=given["evidence"],
+            in_doubt_since=given.get("in_doubt_since"),
+        )  # fmt: skip
         return json_response({"operation_id": operation_id, "executed": given["executed"]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from marshmallow import Schema, fields
 from marshmallow.validate import OneOf, Range
 
-from sentinel.platform.http.bodies import Identifier, StrictBoolean, StrictSchema, Text
+from sentinel.platform.http.bodies import Identifier, StrictBoolean, StrictSchema, Text, UtcMoment
 
 
 class SignInSchema(StrictSchema):
@@ -104,6 +104,10 @@ class ResolveInDoubtSchema(StrictSchema):
 
     executed = StrictBoolean(required=True)
     evidence = Text(most=4000, least=1, required=True)
+    in_doubt_since = UtcMoment(
+        means="The `in_doubt_since` of the doubt that was looked at: where the operation is in another doubt by now, this is"
+        " refused with 409. Left out, a doubt of the reason `contradiction` is refused with 409."
+    )
 
 
 class CreateTokenSchema(StrictSchema):

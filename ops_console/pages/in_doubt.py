@@ -68,10 +68,13 @@ def _one(context: Context, operation_id: uuid.UUID, refused: shell.Refused | Non
     if found is None:
         raise NotFound("there is no operation of that id")
     events = events_of(context.pool, actor().tenant_id, operation_id)
+    since = found.in_doubt_since.isoformat() if found.in_doubt_since else ""
     return shell.page(
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
         refused=refused, given=request.form, row=found, events=events,
-        reason_text=reason_text, word=_resolution(events),
+        reason_text=reason_text, word=_resolution(events), since=since,
+        # What was chosen for the doubt before is not chosen for this one.
+        chosen=request.form.get("executed") if request.form.get("in_doubt_since") == since else None,
     )  # fmt: skip
 
 
@@ -87,8 +90,13 @@ def _resolve(context: Context, operation_id: uuid.UUID) -> str:
     given = shell.typed()
     if given.get("executed") not in _DECISIONS:
         raise InvalidInput.of("executed", "choose one of the two")
+    if "in_doubt_since" not in given:
+        raise InvalidInput.of("in_doubt_since", "is missing: look at the page again")
     wanted = load(_RESOLVE, {**given, "executed": _DECISIONS[given["executed"]]})
-    resolve_in_doubt(context.pool, person, operation_id, executed=wanted["executed"], evidence=wanted["evidence"])
+    resolve_in_doubt(
+        context.pool, person, operation_id, executed=wanted["executed"], evidence=wanted["evidence"],
+        in_doubt_since=wanted["in_doubt_since"],
+    )  # fmt: skip
     if wanted["executed"]:
         return "Recorded: it was executed. Its amount counts as paid."
     return "Recorded: it was not executed. Its amount is free again, and the same may be asked for anew."

@@ -40,7 +40,7 @@ CSP = (
 _HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
 # What forms call their fields.
 _LABELS = {
-    "proof": "Your password or code", "digest": "What the page showed", "verdict": "Your decision", "id": "The list",
+    "proof": "Your password or code", "digest": "What the page showed", "in_doubt_since": "What the page showed", "verdict": "Your decision", "id": "The list",
     "reason": "The reason", "reference": "The reference", "evidence": "The evidence", "executed": "Was it executed",
     "target": "“Of which”", "scope": "The scope", "level": "The level", "email": "The e-mail address", "password": "The password",
     "code": "The code", "old": "The old password", "new": "The new password", "again": "The new password again",

@@ -100,7 +100,8 @@ left join sentinel.contradictions c using (tenant_id, operation_id)
 where o.tenant_id = %(tenant_id)s and o.operation_id = %(operation_id)s
 """
 RESOLVE_IN_DOUBT = """
-select result, act_until from sentinel.resolve_in_doubt(%(tenant_id)s, %(operation_id)s, %(executed)s, %(resolved_by)s, %(evidence)s, %(event_id)s)
+select result, act_until from sentinel.resolve_in_doubt(%(tenant_id)s, %(operation_id)s, %(executed)s, %(resolved_by)s, %(evidence)s, %(event_id)s,
+  %(in_doubt_since)s::timestamptz)
 """
 
 
@@ -134,11 +135,12 @@ def _record_resolution(
     resolved_by: str,
     evidence: str,
     event_id: uuid.UUID,
+    in_doubt_since: datetime | None,
 ) -> tuple[str, datetime | None]:
-    """("resolved", "unknown", "not_in_doubt" or "still_acting", until when). Executed captures the budget, not executed frees it."""
+    """("resolved", "unknown", "not_in_doubt", "changed" or "still_acting", until when). Executed captures the budget, not executed frees it."""
     found = one_row(pool, _ResolutionRow, RESOLVE_IN_DOUBT, {
         "tenant_id": tenant_id, "operation_id": operation_id, "executed": executed, "resolved_by": resolved_by,
-        "evidence": evidence, "event_id": event_id,
+        "evidence": evidence, "event_id": event_id, "in_doubt_since": in_doubt_since,
     })  # fmt: skip
     assert found is not None
     return found.result, found.act_until
@@ -150,24 +152,39 @@ class _ResolutionRow:
     act_until: datetime | None
 
 
-def resolve_in_doubt(pool: Pool, actor: Actor, operation_id: uuid.UUID, *, executed: bool, evidence: str) -> None:
+def resolve_in_doubt(
+    pool: Pool,
+    actor: Actor,
+    operation_id: uuid.UUID,
+    *,
+    executed: bool,
+    evidence: str,
+    in_doubt_since: datetime | None = None,
+) -> None:
     """End the doubt. Freeing budget moves a cap, so it takes an administrator.
 
-    "Not executed" is final: nothing starts under that key any more. Raises `NotFound`, `Forbidden`, `StillActing` ("not
-    executed" while whoever was told "started" may act), or `Conflict` when the operation is not in doubt.
+    "Not executed" is final: nothing starts under that key any more. `in_doubt_since` is that of the doubt that the person
+    looked at; without it every doubt can be ended but a contradiction. Raises `NotFound`, `Forbidden`, `StillActing` ("not
+    executed" while whoever was told "started" may act), or `Conflict` when the operation is not in doubt, or in another doubt.
     """
     actor.must_be("admin")
     result, act_until = _record_resolution(
         pool, tenant_id=actor.tenant_id, operation_id=operation_id, executed=executed, resolved_by=actor.name,
-        evidence=evidence, event_id=new_id(),
+        evidence=evidence, event_id=new_id(), in_doubt_since=in_doubt_since,
     )  # fmt: skip
     if result == "unknown":
         raise NotFound("there is no operation of that id")
     if result == "still_acting":
         assert act_until is not None
         raise StillActing(act_until)
+    if result == "changed":
+        raise Conflict(_CONTRADICTED if in_doubt_since is None else _ANOTHER_DOUBT)
     if result == "not_in_doubt":
         raise Conflict(_where_it_stands(find_operation(pool, actor.tenant_id, operation_id)))
+
+
+_ANOTHER_DOUBT = "this is not the doubt that was looked at: more was reported since; look again before you decide"
+_CONTRADICTED = 'a success was reported after "not executed": look again, and name this doubt by its in_doubt_since'
 
 
 def _where_it_stands(found: OperationRow | None) -> str:

@@ -16,6 +16,7 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
+from sentinel.core.moments import moment_of
 from sentinel.platform.command_line import OneLineErrors
 
 COLUMNS = (
@@ -36,7 +37,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
     """List operations in doubt, longest first; amounts are in minor units and stay held.
 
     Until `act_until` somebody may still act, and "not executed" cannot be said. The reason `contradiction` means that a success
-    was reported after a person had said "not executed": that action of that agent is halted.
+    was reported after a person had said "not executed": that action of that agent is halted, and `resolve` wants `--since`.
     """
     with open_pool() as pool:
         rows = list_in_doubt(pool, tenant_of(pool, tenant))
@@ -48,19 +49,39 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @click.option("--executed/--not-executed", default=None, help="Whether it happened: captures or frees its budget.")
 @reason_option("How you know; kept as evidence.", "--evidence")
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the administrator who resolves it.")
+@click.option(
+    "--since",
+    metavar="MOMENT",
+    help="The `in_doubt_since` that you looked at (`list --json`); refused when the doubt is another one by now.",
+)
 @tenant_option
 @json_option
 def resolve(
-    operation_id: str, executed: bool | None, evidence: str, email: str, tenant: str | None, as_json: bool
+    operation_id: str,
+    executed: bool | None,
+    evidence: str,
+    email: str,
+    since: str | None,
+    tenant: str | None,
+    as_json: bool,
 ) -> None:
     """Resolve a started operation as executed or not executed.
 
-    "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when.
+    "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when. A doubt
+    of the reason `contradiction` is resolved with `--since` only.
     """
     if executed is None:
         raise click.UsageError("say --executed or --not-executed")
+    looked_at = None if since is None else moment_of(since, "since")
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
-        resolve_in_doubt(pool, actor, as_uuid(operation_id, "OPERATION"), executed=executed, evidence=evidence)
+        resolve_in_doubt(
+            pool,
+            actor,
+            as_uuid(operation_id, "OPERATION"),
+            executed=executed,
+            evidence=evidence,
+            in_doubt_since=looked_at,
+        )
     message = f"Recorded as {'executed' if executed else 'not executed'} by {actor.name}."
     show({"operation_id": operation_id, "executed": executed}, as_json, message)

@@ -245,7 +245,9 @@ class People:
             paid = name in {entry for entry, _ in self.till.paid()}
             executed = paid or (name in ended and dice.random() < 0.3)
             with suppress(StillActing):
-                resolve_in_doubt(pool, person, doubt.operation_id, executed=executed, evidence="asked the till")
+                resolve_in_doubt(
+                    pool, person, doubt.operation_id, executed=executed, evidence="asked the till", in_doubt_since=doubt.in_doubt_since
+                )  # fmt: skip
 
     def _all(self, query: str) -> list[Any]:
         return fetch(self.fixtures.url, query, self.fixtures.tenant_id)

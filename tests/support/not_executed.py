@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from sentinel.authority.halts import lift_halt, list_halts
@@ -17,14 +18,28 @@ Way = Callable[[Fixtures, Body, Body, str], Any]
 PROBLEM = "urn:sentinel:problem:resolved-not-executed"
 
 
+def since(fixtures: Fixtures, body: Body) -> datetime | None:
+    """When the doubt of now began; None where it is not in doubt."""
+    found: datetime | None = fixtures.one(
+        "select s.in_doubt_since from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)"
+        " where o.idempotency_key = %s", body["idempotency_key"])  # fmt: skip
+    return found
+
+
 def say(fixtures: Fixtures, body: Body, *, executed: bool) -> None:
-    """An administrator says what became of it."""
+    """An administrator looks at it, and says what became of it."""
+    say_of(fixtures, body, since(fixtures, body), executed=executed)
+
+
+def say_of(fixtures: Fixtures, body: Body, doubt: datetime | None, *, executed: bool) -> None:
+    """An administrator says what became of it, of the doubt that began at that moment; None: whichever it is in."""
     operation = fixtures.one(
         "select operation_id from sentinel.operations where idempotency_key = %s", body["idempotency_key"]
     )
     resolve_in_doubt(
-        fixtures.console_pool, actor(fixtures, "admin"), operation, executed=executed, evidence="looked it up"
-    )
+        fixtures.console_pool, actor(fixtures, "admin"), operation, executed=executed, evidence="looked it up",
+        in_doubt_since=doubt,
+    )  # fmt: skip
 
 
 def lift_all(fixtures: Fixtures) -> None:

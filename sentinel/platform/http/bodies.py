@@ -16,6 +16,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
@@ -24,6 +25,7 @@ import msgspec
 from marshmallow import RAISE, Schema, ValidationError, fields
 
 from sentinel.core.errors import BodyTooLarge, InvalidInput, LengthRequired, UnsupportedMediaType
+from sentinel.core.moments import moment_of
 from sentinel.core.operation import UNSAFE_TEXT, check_identifier, check_text
 
 if TYPE_CHECKING:  # the worker and the commands take the schemas from here and never serve Flask
@@ -141,6 +143,19 @@ class Identifier(fields.String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
         try:
             return check_identifier(value, "", self.most)
+        except InvalidInput as error:
+            raise ValidationError(next(iter(error.errors.values()))) from None
+
+
+class UtcMoment(fields.AwareDateTime):
+    """A time with a zone (RFC 3339), as the same moment in UTC. `means` is its description in the OpenAPI document."""
+
+    def __init__(self, *, means: str = "", **rest: Any) -> None:
+        super().__init__(metadata={"description": means} if means else {}, **rest)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> datetime:
+        try:
+            return moment_of(value, "")
         except InvalidInput as error:
             raise ValidationError(next(iter(error.errors.values()))) from None
 

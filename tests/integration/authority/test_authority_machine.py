@@ -254,8 +254,10 @@ class Machine(RuleBasedStateMachine):
     def find(self, key: str, executed: bool) -> None:
         tenant = self.tenants[self.asked[key].tenant]
         operation = self.one("select operation_id from sentinel.operations where idempotency_key = %s", key)
+        since = self.one("select in_doubt_since from sentinel.operation_states where operation_id = %s", operation)
         taken = done(lambda: resolve_in_doubt(
-            self.fixtures.console_pool, tenant.actor("admin"), operation, executed=executed, evidence="looked"))  # fmt: skip
+            self.fixtures.console_pool, tenant.actor("admin"), operation, executed=executed, evidence="looked",
+            in_doubt_since=since))  # fmt: skip
         assert taken == self.model.resolve(self.model.actions[key], executed)
         met[f"resolve {executed} {taken}"] += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -16,9 +17,9 @@ from sentinel.authority.halts import list_halts
 from sentinel.store.ids import new_id
 from tests import mutants
 from tests.support.fixtures import ACTION, AGENT, Fixtures, guard_body, unique
-from tests.support.harness import caller_of, let_permits_expire
+from tests.support.harness import caller_of, let_leave_end, let_permits_expire, refused
 from tests.support.ledger_fixtures import wait_until
-from tests.support.not_executed import PROBLEM, WAYS, alone, begun, ended, lift_all, say, says_go, state
+from tests.support.not_executed import PROBLEM, WAYS, alone, begun, ended, lift_all, say, say_of, says_go, since, state
 
 
 def test_a_success_after_it_is_a_contradiction_that_holds_and_halts(fixtures: Fixtures) -> None:
@@ -89,6 +90,59 @@ def test_a_person_ends_the_contradiction_and_nothing_starts_after_it(
     assert sum(says_go(way(fixtures, body, answer, start_id)) for way in WAYS) == 0
     assert fixtures.report(body).get_json()["contradiction"] is True, "said again it is received again"
     assert fixtures.broken_invariants() == []
+
+
+def stale_words(fixtures: Fixtures) -> list[str]:
+    """The checker: what becomes of words that were meant for the doubt before, or that name none, after a contradiction."""
+    body, *_ = begun(fixtures)
+    let_leave_end(fixtures)
+    looked_at = since(fixtures, body)
+    assert looked_at is not None
+    say_of(fixtures, body, looked_at, executed=False)
+    assert fixtures.report(body).get_json()["contradiction"] is True
+
+    def refusal(doubt: datetime | None, executed: bool) -> str:
+        return refused(lambda: say_of(fixtures, body, doubt, executed=executed))
+
+    found = [refusal(doubt, executed) for doubt in (looked_at, None) for executed in (False, True)]
+    if not all(found):
+        return found
+    now = state(fixtures, body)
+    assert (now["status"], now["in_doubt_reason"], now["once_live"]) == ("in_doubt", "contradiction", True)
+    assert fixtures.one("select array_agg(state) from sentinel.reservations") == ["held"]
+    say(fixtures, body, executed=False)
+    assert fixtures.one("select array_agg(state) from sentinel.reservations") == ["released"], "who looked may say so"
+    return found
+
+
+def test_a_word_meant_for_the_doubt_before_or_for_none_ends_no_contradiction(fixtures: Fixtures) -> None:
+    """It frees money that was reported as paid."""
+    assert stale_words(fixtures) == ["conflict"] * 4
+    assert fixtures.broken_invariants() == []
+
+
+def test_mutant_that_does_not_ask_which_doubt_was_looked_at_is_caught(fixtures: Fixtures) -> None:
+    mutants.cut(
+        fixtures, "sentinel.resolve_in_doubt", "when s.in_doubt_since is distinct from shown and", "when false and"
+    )
+    assert "" in stale_words(fixtures)
+
+
+def test_an_ordinary_doubt_is_ended_without_saying_which_one(fixtures: Fixtures) -> None:
+    body, *_ = begun(fixtures)
+    let_leave_end(fixtures)
+    say_of(fixtures, body, None, executed=False)
+    assert state(fixtures, body)["not_executed_at"] is not None
+
+
+def test_an_error_that_is_reported_of_a_doubt_leaves_it_the_same_doubt(fixtures: Fixtures) -> None:
+    body, *_ = begun(fixtures)
+    looked_at = since(fixtures, body)
+    fixtures.report(body, "error")
+    assert state(fixtures, body)["in_doubt_reason"] == "error_reported"
+    let_leave_end(fixtures)
+    say_of(fixtures, body, looked_at, executed=False)
+    assert state(fixtures, body)["status"] == "completed"
 
 
 def test_an_error_reported_first_does_not_hide_a_success(fixtures: Fixtures) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Any
 
 from sentinel.authority.keys import issue_key
@@ -71,7 +72,8 @@ FORMS: dict[str, Form] = {
     ),
     "/ops/policies/switches/<name>/off": Form(f"Switch {FEE}", _REASON, (_VALUE,)),
     "/ops/in-doubt/<operation_id>/resolve": Form(
-        "Operation in doubt", {"executed": "no", "evidence": WORDS}, ('value="no" checked', f">{SHOWN}<")
+        "Operation in doubt", {"executed": "no", "evidence": WORDS, "in_doubt_since": "<in_doubt_since>"},
+        ('value="no" checked', f">{SHOWN}<"),
     ),
     "/ops/keys": Form(
         "Keys",
@@ -127,12 +129,15 @@ def things(fixtures: Any, browser: Any) -> dict[str, str]:
     )  # fmt: skip
     endpoint, event = webhook_with_dead_letter(fixtures)
     order = refused_by_shop(fixtures, "ord-back")
+    ((since,),) = fixtures.sql(
+        "select in_doubt_since from sentinel.operation_states where operation_id = %s", operation
+    )
     (digest,) = fixtures.sql("select digest from sentinel.approvals")[0]
     fixtures.at_page(browser.email)
     ((session,),) = fixtures.sql("select session_id from sentinel.operator_sessions order by created_at desc limit 1")
     return {
         "halt_id": halt, "session_id": str(session), "token_id": token, "operator_id": str(bob.operator_id), "name": FEE,
-        "operation_id": operation, "key_id": str(key.key_id), "approval_id": str(approval), "digest": digest,
+        "operation_id": operation, "in_doubt_since": since.astimezone(UTC).isoformat(), "key_id": str(key.key_id), "approval_id": str(approval), "digest": digest,
         "source": "demo", "given_id:order_id": order, "order_id": order, "endpoint_id": endpoint, "event_id": event,
     }  # fmt: skip
 

@@ -110,6 +110,28 @@ def test_an_administrator_ends_a_doubt_and_with_it_the_hold_on_the_budget(
     assert fixtures.sql("select state from sentinel.reservations") == [(budget,)]
 
 
+def test_a_contradiction_is_ended_only_by_who_names_it(fixtures: Any) -> None:
+    """What a script repeats after a lost answer was meant for the doubt before."""
+    abe, recorded = fixtures.person("abe", "admin"), in_doubt(fixtures)
+    path, body = f"/ops/api/in-doubt/{recorded.operation_id}/resolve", {"executed": False, "evidence": "x"}
+
+    def shown() -> str:
+        (one,) = abe.get("/ops/api/in-doubt").json["in_doubt"]
+        return str(one["in_doubt_since"])
+
+    old = shown()
+    fixtures.sql(
+        "update sentinel.operation_states set in_doubt_reason = 'contradiction', in_doubt_since = clock_timestamp()"
+    )
+    for given in ({}, {"in_doubt_since": None}, {"in_doubt_since": old}):
+        assert abe.post(path, {**body, **given}).status_code == 409, given
+    for bad in ("today", "2026-05-03T10:00:00", 7):
+        assert abe.post(path, {**body, "in_doubt_since": bad}).status_code == 400, bad
+    assert fixtures.sql("select state from sentinel.reservations") == [("held",)]
+    assert abe.post(path, {**body, "in_doubt_since": shown()}).status_code == 200
+    assert fixtures.sql("select state from sentinel.reservations") == [("released",)]
+
+
 @pytest.mark.parametrize(
     "body",
     [{"executed": True}, {"executed": 1, "evidence": "x"}, {"executed": "yes", "evidence": "x"}, {"evidence": "x"}],

@@ -189,6 +189,20 @@ def test_a_doubt_is_resolved_in_an_administrators_name(fixtures: Any) -> None:
     assert run(fixtures, "in-doubt", "resolve", operation, "--evidence", "x", "--as", abe.email).exit_code == 2
 
 
+def test_a_contradiction_is_resolved_only_as_the_one_that_was_listed(fixtures: Any) -> None:
+    abe, recorded = fixtures.operator("abe", "admin"), fixtures.guard("10.00")
+    fixtures.sql(
+        "update sentinel.operation_states set status = 'in_doubt', started_at = clock_timestamp(),"
+        " act_until = clock_timestamp(), in_doubt_since = clock_timestamp(), in_doubt_reason = 'contradiction'"
+    )
+    word = ("in-doubt", "resolve", str(recorded.operation_id), "--not-executed", "--evidence", "x", "--as", abe.email)
+    refused(run(fixtures, *word), 1, "a success was reported after")
+    refused(run(fixtures, *word, "--since", "2026-05-03T10:00:00Z"), 1, "not the doubt that was looked at")
+    refused(run(fixtures, *word, "--since", "yesterday"), 1, "since: must be an RFC 3339 time")
+    (listed,) = printed_json(fixtures, "in-doubt", "list")
+    assert printed_json(fixtures, *word, "--since", listed["in_doubt_since"])["executed"] is False
+
+
 def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -> None:
     deciding = Pool(with_role(fixtures.url, AUTHORITY), size=1)
     fixtures.operator("ann")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,13 @@ def doubted(fixtures: Any, value: str, hours: int, why: str = "no_report") -> st
     recorded = fixtures.guard(value)
     fixtures.sql(DOUBT, why, hours, recorded.operation_id)
     return str(recorded.operation_id)
+
+
+def looked_at(browser: Any, operation_id: str) -> str:
+    """Which doubt the form of the page is about."""
+    found = re.search(r'name="in_doubt_since" value="([^"]+)"', browser.get(f"/ops/in-doubt/{operation_id}").text)
+    assert found is not None
+    return found[1]
 
 
 def test_doubts_are_listed_by_age_or_money_and_each_shows_its_evidence(fixtures: Any) -> None:
@@ -80,13 +88,14 @@ def test_a_word_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, word: s
     app, operation_id = fixtures.app(), doubted(fixtures, "100.00", 1)
     path = f"/ops/in-doubt/{operation_id}/resolve"
     ann, abe = fixtures.browser("ann", "approver", app), fixtures.browser("abe", "admin", app)
-    form = {"executed": word, "evidence": EVIL}
+    form = {"executed": word, "evidence": EVIL, "in_doubt_since": looked_at(abe, operation_id)}
     assert ann.submit(path, **form).status_code == 403
     shown = words(abe.get(f"/ops/in-doubt/{operation_id}"))
     assert "100.00 USD count as paid against its limits" in shown and "can be done twice" in shown
     for given in ({}, {"proof": "wrong"}):
         assert abe.submit(path, **form, **given).status_code == 400
-    for given in ({"executed": ""}, {"executed": "perhaps"}, {"evidence": " "}, {"evidence": "\u202etxt"}):
+    for given in ({"executed": ""}, {"executed": "perhaps"}, {"evidence": " "}, {"evidence": "\u202etxt"},
+                  {"in_doubt_since": ""}, {"in_doubt_since": "today"}):  # fmt: skip
         assert abe.submit(path, **{**form, **given}, proof=PASSWORD).status_code == 400, given
     assert fixtures.sql("select state from sentinel.reservations") == [("held",)]
     assert abe.submit(path, **form).status_code == 303
@@ -107,10 +116,32 @@ def test_not_executed_waits_for_who_may_act_and_the_page_says_until_when(fixture
     page = abe.get(f"/ops/in-doubt/{operation_id}")
     assert "can be said from" in words(page) and 'value="no" disabled' in page.get_data(as_text=True)
     path = f"/ops/in-doubt/{operation_id}/resolve"
-    early = abe.submit(path, executed="no", evidence="statement", proof=PASSWORD)
+    about = {"evidence": "statement", "in_doubt_since": looked_at(abe, operation_id)}
+    early = abe.submit(path, executed="no", proof=PASSWORD, **about)
     assert early.status_code == 409 and until in words(early)
     assert fixtures.sql("select state from sentinel.reservations") == [("held",)]
-    assert abe.submit(path, executed="yes", evidence="statement").status_code == 303
+    assert abe.submit(path, executed="yes", **about).status_code == 303
+
+
+def test_a_form_that_was_left_open_does_not_end_the_doubt_that_came_after_it(fixtures: Any) -> None:
+    """A colleague said "not executed" meanwhile, and a success was reported after that."""
+    operation_id = doubted(fixtures, "100.00", 1)
+    abe = fixtures.browser("abe", "admin", fixtures.app(), proved=True)
+    path, old = f"/ops/in-doubt/{operation_id}/resolve", looked_at(abe, operation_id)
+    fixtures.sql(DOUBT, "contradiction", 0, operation_id)
+    for word in ("no", "yes"):
+        answer = abe.submit(path, executed=word, evidence="statement of this morning", in_doubt_since=old)
+        assert (answer.status_code, "not the doubt that was looked at" in words(answer)) == (409, True)
+        assert ">statement of this morning<" in answer.text and f'value="{word}" checked' not in answer.text
+        assert "This action of this agent is halted" in words(answer)
+    assert fixtures.sql("select status, in_doubt_reason from sentinel.operation_states") == [
+        ("in_doubt", "contradiction")
+    ]
+    assert fixtures.sql("select state from sentinel.reservations") == [("held",)]
+    assert fixtures.sql("select count(*) from sentinel.events where kind = 'in_doubt_resolved'") == [(0,)]
+    now = {"executed": "yes", "evidence": "the bank has it", "in_doubt_since": looked_at(abe, operation_id)}
+    assert abe.submit(path, **now).status_code == 303
+    assert fixtures.sql("select state from sentinel.reservations") == [("captured",)]
 
 
 def test_a_contradiction_is_named_on_the_overview_and_on_its_page(fixtures: Any) -> None:

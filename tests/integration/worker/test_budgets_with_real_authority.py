@@ -302,8 +302,9 @@ def says(fixtures: Fixtures, *, executed: bool) -> None:
     """A person decides on the one operation in doubt."""
     (doubt,) = list_in_doubt(fixtures.console_pool, fixtures.tenant_id)
     resolve_in_doubt(
-        fixtures.console_pool, actor(fixtures, "admin"), doubt.operation_id, executed=executed, evidence="asked again"
-    )
+        fixtures.console_pool, actor(fixtures, "admin"), doubt.operation_id, executed=executed, evidence="asked again",
+        in_doubt_since=doubt.in_doubt_since,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])

@@ -70,10 +70,12 @@ exception when unique_violation then
   return false;
 end $$;
 
--- What a person found out. "Not executed" is final, and can be said only when nobody may act under the start any more.
--- result: resolved | unknown | not_in_doubt | still_acting (until `act_until`)
+-- What a person found out. "Not executed" is final, and can be said only when nobody may act under the start any more. `shown` is the
+-- `in_doubt_since` of the doubt that the person looked at: a word that was meant for a doubt before ends no later one. Null ends any doubt
+-- but a contradiction, the only one that can follow on another.
+-- result: resolved | unknown | not_in_doubt | changed | still_acting (until `act_until`)
 create or replace function sentinel.resolve_in_doubt(
-  tenant uuid, operation uuid, executed boolean, who text, evidence text, event uuid
+  tenant uuid, operation uuid, executed boolean, who text, evidence text, event uuid, shown timestamptz default null
 ) returns table (result text, act_until timestamptz) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -85,6 +87,7 @@ begin
   moment := clock_timestamp();
   act_until := s.act_until;
   result := case when s.operation_id is null then 'unknown' when s.status <> 'in_doubt' then 'not_in_doubt'
+                 when s.in_doubt_since is distinct from shown and (shown is not null or s.in_doubt_reason = 'contradiction') then 'changed'
                  when not executed and s.act_until > moment then 'still_acting' else 'resolved' end;
   if result <> 'resolved' then return next; return; end if;
   update sentinel.operation_states t set status = 'completed', outcome = case when executed then 'success' else 'error' end,
