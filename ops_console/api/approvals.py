@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -35,7 +36,7 @@ from sentinel.authority.approvals import (
     resolve_approval,
     votes,
 )
-from sentinel.authority.protected_changes import change_text
+from sentinel.authority.protected_changes import change_text, outcome_text
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import json_body, load, without_nulls
@@ -57,7 +58,12 @@ def approval_view(row: ApprovalRow) -> dict[str, Any]:
         "expires_at": row.expires_at, "decided_at": row.decided_at, "decided_by": row.decided_by, "reason": row.reason,
         "offers": row.offers, "handled_reference": row.handled_reference, "follows": row.follows, "requested_by": row.requested_by,
         "change": json.loads(row.change) if row.change else None, "change_text": change_text(row.change) if row.change else None,
+        **_outcome(row.outcome),
     })  # fmt: skip
+
+
+def _outcome(outcome: str | None) -> dict[str, str]:
+    return {"outcome": outcome, "outcome_text": outcome_text(outcome)} if outcome else {}
 
 
 def routes(blueprint: Blueprint, context: Context) -> None:
@@ -118,7 +124,7 @@ def _resolve(context: Context, approval_id: str, verdict: str, schema: VoteSchem
         reference=given.get("reference"),
     )  # fmt: skip
     metrics.RESOLVED.labels(done.result).inc()
-    return json_response(done)
+    return json_response(present({**asdict(done), **_outcome(done.outcome)}))
 
 
 def _before() -> Any:

@@ -135,6 +135,12 @@ class SessionSchema(Schema):
     must_set_password = fields.Boolean()
 
 
+_OUTCOME = (
+    "What became of a change that was approved: `done`, or the code of why it was not done. Left out where nothing did yet: a"
+    " password or key is made when who asked collects it."
+)
+
+
 class ApprovalViewSchema(Schema):
     """What waits for a person, and how it was decided."""
 
@@ -165,6 +171,8 @@ class ApprovalViewSchema(Schema):
         }
     )
     change_text = fields.String(metadata={"description": "The change in a sentence."})
+    outcome = fields.String(metadata={"description": _OUTCOME})
+    outcome_text = fields.String(metadata={"description": "The outcome in a sentence."})
     votes = fields.List(fields.Raw())
     earlier_votes = fields.List(fields.Raw())
 
@@ -182,6 +190,8 @@ class ResolvedSchema(Schema):
     result = fields.String(required=True, validate=OneOf(["approved", "rejected", "handled", "recorded"]))
     approvals_given = fields.Integer(required=True)
     people_required = fields.Integer(required=True)
+    outcome = fields.String(metadata={"description": _OUTCOME})
+    outcome_text = fields.String(metadata={"description": "The outcome in a sentence."})
 
 
 class LiveEventSchema(Schema):

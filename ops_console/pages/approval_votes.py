@@ -26,6 +26,7 @@ from sentinel.authority.approvals import (
     resolve_approval,
     votes,
 )
+from sentinel.authority.protected_changes import approved_text
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 
 NEEDS_STEP_UP = ("approve", FULFIL, REFUND)
@@ -76,10 +77,7 @@ _OF_CHANGE = {
     ),
     "reject": Choice("reject", "Reject", "Nothing is changed. One vote is enough."),
 }
-_CHANGE_TOLD = {
-    "approved": "Approved. What ends in a password or key is done when who asked collects it; anything else is done.",
-    "rejected": "Rejected. Nothing was changed.",
-}
+_CHANGE_REJECTED = "Rejected. Nothing was changed."
 _TOLD = {
     "approved": "Approved. The agent may go on; everything is asked again when it starts.",
     "rejected": "Rejected. The agent is denied it.",
@@ -185,8 +183,9 @@ def _resolve(context: Context, person: Actor, question: ApprovalDetail, given: V
         reference=given.reference if given.verdict == HANDLED else None,
     )  # fmt: skip
     metrics.RESOLVED.labels(done.result).inc()
-    told = _CHANGE_TOLD if question.row.change else _TOLD
-    return told.get(done.result) or _recorded(done.approvals_given, done.people_required)
+    if question.row.change and done.result in ("approved", "rejected"):
+        return f"Approved. {approved_text(done.outcome)}" if done.result == "approved" else _CHANGE_REJECTED
+    return _TOLD.get(done.result) or _recorded(done.approvals_given, done.people_required)
 
 
 def _resolve_order(context: Context, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:

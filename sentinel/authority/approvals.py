@@ -28,7 +28,8 @@ class ApprovalRow:
     says where a person handled it by hand; its `status` is then "rejected". `follows` is the approval that was asked
     before, under terms that were not enough any more; `approvals_given` counts those of its people who still fit.
     `requested_by` is the address of who answers for the asking key, or asked for the `change`: of people or keys, in
-    canonical JSON, where it is no agent's operation that is asked.
+    canonical JSON, where it is no agent's operation that is asked. `outcome` is what became of an approved change, as
+    `protected_changes.outcome_text` tells; None where nothing did yet.
     """
 
     tenant_id: uuid.UUID
@@ -56,6 +57,7 @@ class ApprovalRow:
     follows: uuid.UUID | None
     requested_by: str | None
     change: str | None
+    outcome: str | None
 
     @property
     def shown_status(self) -> str:
@@ -110,6 +112,7 @@ class VoteResult:
     result: str
     approvals_given: int | None
     people_required: int | None
+    outcome: str | None
 
 
 # As they count: also votes on the approval that this one follows, where they fit, and none whose person could not give it now. One that
@@ -133,7 +136,8 @@ case when a.status <> 'pending' or a.expires_at <= statement_timestamp() then '{
        || case when sentinel.may_be_handled(a) then array['handled'] else '{{}}'::text[] end end as offers,
 a.handled_reference, a.follows,
 (select o.email from sentinel.operators o where o.tenant_id = a.tenant_id and o.operator_id = a.requester_operator_id) as requested_by,
-(select c.request from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id) as change
+(select c.request from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id) as change,
+(select c.outcome from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id) as outcome
 """).fill(approvals_given=APPROVALS_GIVEN)
 FIND_APPROVAL = SqlTemplate("""
 select {columns} from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s
@@ -176,7 +180,7 @@ join sentinel.operators o on o.tenant_id = v.tenant_id and o.operator_id = v.ope
 where asked.tenant_id = %(tenant_id)s and asked.approval_id = %(approval_id)s order by v.voted_at
 """
 RESOLVE = """
-select result, approvals_given, people_required from sentinel.resolve_approval(%(tenant_id)s, %(approval_id)s,
+select result, approvals_given, people_required, outcome from sentinel.resolve_approval(%(tenant_id)s, %(approval_id)s,
   %(operator_id)s, %(verdict)s, %(reason)s, %(digest)s, %(via)s, %(event_id)s, %(second_event_id)s, %(reference)s, %(third_event_id)s)
 """
 
@@ -279,11 +283,16 @@ _REFUSALS: dict[str, SentinelError] = {
 
 @dataclass(frozen=True, slots=True)
 class ApprovalResolution:
-    """`result` is "approved", "rejected", "handled", or "recorded" while more people have to approve."""
+    """`result` is "approved", "rejected", "handled", or "recorded" while more people have to approve.
+
+    `outcome` is what became of a change of people, keys or receivers that this vote approved: "done", or why it was not.
+    None of everything else, and where it ends in a password or key, which is made when who asked collects it.
+    """
 
     result: str
     approvals_given: int
     people_required: int
+    outcome: str | None = None
 
 
 def resolve_approval(
@@ -318,7 +327,7 @@ def resolve_approval(
     if refusal is not None:
         raise type(refusal)(refusal.detail)
     assert answer.people_required is not None
-    return ApprovalResolution(answer.result, answer.approvals_given or 0, answer.people_required)
+    return ApprovalResolution(answer.result, answer.approvals_given or 0, answer.people_required, answer.outcome)
 
 
 def _check_reference(verdict: str, reference: str | None) -> None:

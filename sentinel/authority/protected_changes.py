@@ -198,8 +198,17 @@ def outcome_text(outcome: str) -> str:
     """What became of an approved change, as a sentence."""
     if outcome == "done":
         return "it was done"
+    if outcome == "role":
+        return "who asked for it is no administrator any more"
     refusal = REFUSALS.get(outcome)
     return refusal.detail if refusal else f"it could not be done: {outcome.replace('_', ' ')}"
+
+
+def approved_text(outcome: str | None) -> str:
+    """What their approval of a change came to, as a sentence for who approved it; `outcome` is that of `ApprovalResolution`."""
+    if outcome is None:
+        return "It is done when who asked collects the password or key."
+    return "It is done." if outcome == "done" else f"Nothing was changed: {outcome_text(outcome)}."
 
 
 _ROLES = {"viewer": "a viewer", "approver": "an approver", "admin": "an administrator"}

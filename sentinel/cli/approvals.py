@@ -21,7 +21,7 @@ from sentinel.authority.approvals import (
     resolve_approval,
     votes,
 )
-from sentinel.authority.protected_changes import change_text
+from sentinel.authority.protected_changes import approved_text, change_text, outcome_text
 from sentinel.cli.common import (
     acting_as,
     as_uuid,
@@ -111,6 +111,8 @@ def show_(approval_id: str, tenant: str | None, as_json: bool) -> None:
     lines = [f"{name}: {_text(value)}" for name, value in asdict(_table_row(row)).items()]
     if row.change:
         lines = [change_text(row.change), f"asked by: {row.requested_by or ON_THE_MACHINE}", *lines, row.change]
+    if row.outcome:
+        lines.append(f"what came of it: {outcome_text(row.outcome)}")
     lines += [
         f"{vote.operator}: {vote.verdict}, {vote.reason}{'' if vote.counts else '; does not count any more'}"
         for vote in said
@@ -152,6 +154,8 @@ def _decide(
         bound = digest or row.digest
         done = resolve_approval(pool, actor, wanted, verdict=verdict, reason=reason, digest=bound, reference=reference)
     message = f"{done.result.capitalize()} as {actor.name}."
+    if row.change and done.result == "approved":
+        message += f" {approved_text(done.outcome)}"
     if done.result == "recorded":
         message = f"Recorded as {actor.name}: {done.approvals_given} of {done.people_required} people have approved."
     show({**asdict(done), "digest": bound}, as_json, f"{message}\nDigest: {bound}")

@@ -218,6 +218,62 @@ def test_what_became_impossible_meanwhile_is_told_and_not_done(two: Two) -> None
     assert "another role by now" in two.ada.get(f"/ops/approvals/{role}").text
 
 
+NOT_DONE = "Nothing was changed: this operator has another role by now; look again."
+
+
+def shown_on_page(two: Two, asked: str) -> str:
+    approve(two.fixtures, asked, two.bea)
+    return str(two.bea.get("/ops/approvals").text)
+
+
+def shown_in_batch(two: Two, asked: str) -> str:
+    fields = {"id": asked, "digest": two.fixtures.digest(asked), "verdict": "approve", "reason": "we spoke about it"}
+    return str(two.bea.submit("/ops/approvals/batch", **fields).text)
+
+
+def printed_by_command(two: Two, asked: str) -> str:
+    word = ["approvals", "approve", asked, "--as", "bea@demo.local", "--reason", "we spoke about it"]
+    return CliRunner().invoke(main.main, word, env={"SENTINEL_DATABASE_URL": two.fixtures.url}).output
+
+
+@pytest.mark.parametrize("way", [shown_on_page, shown_in_batch, printed_by_command])
+def test_who_approves_is_told_whether_it_was_done(two: Two, way: Callable[[Two, str], str]) -> None:
+    fixtures, bob = two.fixtures, two.bob.operator_id
+    asked = waiting(two.ask("role"))
+    fixtures.sql("update sentinel.operators set role = 'approver' where operator_id = %s", bob)
+    told = way(two, asked)
+    assert NOT_DONE in told and "is done." not in told
+    fixtures.sql("update sentinel.operators set role = 'viewer' where operator_id = %s", bob)
+    told = way(two, waiting(two.ask("role")))
+    assert "It is done." in told and "Nothing was changed" not in told
+    told = way(two, waiting(two.ask("issue")))
+    assert "It is done when who asked collects the password or key." in told
+
+
+def test_a_program_that_approves_is_told_whether_it_was_done(two: Two) -> None:
+    fixtures, person = two.fixtures, two.fixtures.sign_in("bea@demo.local", two.app)
+    asked = waiting(two.ask("role"))
+    assert "outcome" not in person.get(f"/ops/api/approvals/{asked}").json
+    fixtures.sql("update sentinel.operators set role = 'approver' where operator_id = %s", two.bob.operator_id)
+    outcome = {"outcome": "changed", "outcome_text": "this operator has another role by now; look again"}
+    told = person.approve(asked).json
+    assert told == {"result": "approved", "approvals_given": 1, "people_required": 1, **outcome}
+    assert outcome.items() <= person.get(f"/ops/api/approvals/{asked}").json.items()
+    key = waiting(two.ask("issue"))
+    assert person.approve(key).json == {"result": "approved", "approvals_given": 1, "people_required": 1}
+    assert two.ada.submit(f"/ops/approvals/{key}/collect").status_code == 201
+    assert person.get(f"/ops/api/approvals/{key}").json["outcome"] == "done"
+
+
+def test_what_an_administrator_asked_who_is_none_any_more_is_told_so(two: Two) -> None:
+    fixtures, asked = two.fixtures, waiting(two.ask("reset-second-factor"))
+    person = fixtures.sign_in("bea@demo.local", two.app)
+    fixtures.sql("update sentinel.operators set role = 'viewer' where email = 'ada@demo.local'")
+    told = person.approve(asked).json
+    assert (told["outcome"], told["outcome_text"]) == ("role", "who asked for it is no administrator any more")
+    assert fixtures.sql("select count(*) from sentinel.second_factors") == [(1,)]
+
+
 # What is asked is what is shown, to operators and to nobody else --------------------------------------------------------
 
 

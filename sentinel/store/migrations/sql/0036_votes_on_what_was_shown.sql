@@ -2,3 +2,4 @@
 select 1;
 drop function if exists orders.resolve_review(uuid, text, text, uuid, text, text, text, text, uuid, uuid);
 drop function if exists sentinel.resolve_in_doubt(uuid, uuid, boolean, text, text, uuid);
+drop function if exists sentinel.resolve_approval(uuid, uuid, uuid, text, text, text, text, uuid, uuid, text, uuid);

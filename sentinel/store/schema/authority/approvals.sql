@@ -166,10 +166,12 @@ create or replace function sentinel.is_requester(a sentinel.approvals, operator 
 $$;
 
 -- result: approved | rejected | recorded | unknown | not_pending | expired | requester | too_new | same_hands | already_voted | role | changed
+-- outcome: what became of a change of people, keys or receivers that this vote approved: done, or why it was not; null of everything else, and of
+-- what is done when its asker collects it.
 create or replace function sentinel.resolve_approval(
   tenant uuid, approval uuid, operator uuid, vote text, why text, shown_digest text, how text, event uuid, second_event uuid,
   elsewhere text default null, third_event uuid default null
-) returns table (result text, approvals_given integer, people_required integer) language plpgsql as $$
+) returns table (result text, approvals_given integer, people_required integer, outcome text) language plpgsql as $$
 declare
   a sentinel.approvals;
   person sentinel.operators;
@@ -229,7 +231,7 @@ begin
     jsonb_build_object('approval_id', approval, 'decided_by', names, 'digest', a.digest, 'reasons', a.reasons,
                        'operator', case vote when 'handled' then person.email end, 'reference', elsewhere));
   if result = 'approved' and sentinel.is_protected_change(a) then
-    perform sentinel.make_approved_change(tenant, approval, null, names, null, third_event);
+    outcome := sentinel.make_approved_change(tenant, approval, null, names, null, third_event);
   end if;
   return next;
 end $$;
