@@ -27,7 +27,7 @@ from sentinel.authority.approvals import (
     votes,
 )
 from sentinel.authority.protected_changes import approved_text
-from sentinel.core.errors import Conflict, InvalidInput, NotFound
+from sentinel.core.errors import Conflict, InvalidInput, MayBeRecorded, NotFound
 
 NEEDS_STEP_UP = ("approve", FULFIL, REFUND)
 """Decisions with an effect outside: whoever makes one proves who it is (step-up)."""
@@ -171,7 +171,7 @@ def cast_vote(context: Context, person: Actor, question: ApprovalDetail, given: 
         raise Conflict(UNBOUND)
     try:
         return (_resolve_order if is_order else _resolve)(context, person, question, given)
-    except Conflict:
+    except (Conflict, MayBeRecorded):
         if _is_repeat(approval_detail(context, person, question.row.approval_id), person, given):
             return REPEATED
         raise

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.store.database import Pool
-from sentinel.store.queries import all_rows, one_row
+from sentinel.store.queries import act_once, all_rows, one_row
 from sentinel.store.sql_template import SqlTemplate
 
 LANES = ("low", "medium", "high")
@@ -243,12 +243,10 @@ def resolve(
     digest: str | None, status: str | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
 ) -> OrderVoteResult:  # fmt: skip
     """Record "fulfil", "refund", "hold" or "retry" of one person; everything is checked in the one transaction that records it."""
-    found = one_row(pool, OrderVoteResult, RESOLVE, {
+    return act_once(pool, OrderVoteResult, RESOLVE, {
         "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "word": word,
         "reason": reason, "digest": digest, "status": status, "via": via, "event_id": event_id, "second_event_id": second_event_id,
-    })  # fmt: skip
-    assert found is not None
-    return found
+    }, is_taken=lambda found: found.result in (word, "recorded"))  # fmt: skip
 
 
 RETAIL = "retail"

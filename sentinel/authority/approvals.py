@@ -15,7 +15,7 @@ from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, Se
 from sentinel.core.operation import check_text
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.queries import all_rows, one_row
+from sentinel.store.queries import act_once, all_rows, one_row
 from sentinel.store.sql_template import SqlTemplate
 
 
@@ -242,15 +242,14 @@ def _record_vote(
 
     Every rule is checked in the transaction that records the vote.
     """
-    found = one_row(pool, VoteResult, RESOLVE, {
+    return act_once(pool, VoteResult, RESOLVE, {
         "tenant_id": tenant_id, "approval_id": approval_id, "operator_id": operator_id, "verdict": verdict,
         "reason": reason, "digest": digest, "via": via, "event_id": event_id, "second_event_id": second_event_id,
         "reference": reference, "third_event_id": third_event_id,
-    })  # fmt: skip
-    assert found is not None
-    return found
+    }, is_taken=lambda found: found.result in _TAKEN)  # fmt: skip
 
 
+_TAKEN = ("approved", "rejected", "handled", "recorded")
 APPROVE, REJECT, HANDLED = "approve", "reject", "handled"
 MAX_REFERENCE = 200
 
@@ -310,7 +309,7 @@ def resolve_approval(
     One "reject" decides, and so does one "handled": a person did it elsewhere, under `reference` (1 to 200 characters),
     and the machine is denied it. "approve" decides when enough people gave it. Raises `NotFound`, `InvalidInput`
     (reference), `Conflict` (decided, expired, voted before, changed, approving not offered) or `Forbidden` (role,
-    requester, account newer than the question).
+    requester, account newer than the question); `MayBeRecorded` where the answer was lost.
     """
     actor.must_be("approver")
     _check_reference(verdict, reference)

@@ -15,7 +15,7 @@ from sentinel.core.errors import Forbidden, InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
 from sentinel.store.database import Pool
 from sentinel.store.ids import first_id_at, new_id
-from sentinel.store.queries import all_rows, one_row, scalar
+from sentinel.store.queries import act_once, all_rows, one_row, scalar
 from sentinel.store.sql_template import SqlTemplate
 
 GLOBAL_HALT_OWNER = uuid.UUID(int=0)
@@ -47,6 +47,11 @@ class HaltSet:
 
     halt_id: uuid.UUID
     already: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Lifted:
+    lifted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ SET_HALT = """
 select halt_id, already from sentinel.set_halt(%(owner)s, %(halt_id)s, %(scope)s, %(target)s, %(level)s, %(reason)s,
   %(set_by)s, %(event_id)s)
 """
-LIFT_HALT = "select sentinel.lift_halt(%(owner)s, %(halt_id)s, %(lifted_by)s, %(reason)s, %(event_id)s)"
+LIFT_HALT = "select sentinel.lift_halt(%(owner)s, %(halt_id)s, %(lifted_by)s, %(reason)s, %(event_id)s) as lifted"
 IS_GLOBAL = """
 select true from sentinel.halts where tenant_id = %(owner)s and halt_id = %(halt_id)s and lifted_at is null
 """
@@ -154,9 +159,9 @@ def _end_halt(
     pool: Pool, *, owner: uuid.UUID, halt_id: uuid.UUID, lifted_by: str, reason: str, event_id: uuid.UUID
 ) -> bool:
     """End a halt. False when it is not in force, or not this owner's."""
-    return bool(scalar(pool, LIFT_HALT, {
+    return act_once(pool, _Lifted, LIFT_HALT, {
         "owner": owner, "halt_id": halt_id, "lifted_by": lifted_by, "reason": reason, "event_id": event_id,
-    }))  # fmt: skip
+    }, is_taken=lambda found: found.lifted).lifted  # fmt: skip
 
 
 def heartbeat_status(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> str:
@@ -219,7 +224,7 @@ def _check_target(scope: str, target: str, level: str) -> None:
 def lift_halt(pool: Pool, actor: Actor, halt_id: uuid.UUID, *, reason: str) -> None:
     """Lift the tenant's halt; a local administrator also a global one, anybody else `Forbidden`.
 
-    Raises `NotFound` when none of that id is in force.
+    Raises `NotFound` when none of that id is in force, `MayBeRecorded` where the answer was lost.
     """
     actor.must_be("admin")
     owners = [actor.tenant_id, GLOBAL_HALT_OWNER] if actor.is_local else [actor.tenant_id]

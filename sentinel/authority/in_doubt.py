@@ -10,7 +10,7 @@ from sentinel.authority.actor import Actor
 from sentinel.core.errors import Conflict, NotFound, StillActing
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.queries import all_rows, one_row
+from sentinel.store.queries import act_once, all_rows, one_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,10 @@ def _record_resolution(
     in_doubt_since: datetime | None,
 ) -> tuple[str, datetime | None]:
     """("resolved", "unknown", "not_in_doubt", "changed" or "still_acting", until when). Executed captures the budget, not executed frees it."""
-    found = one_row(pool, _ResolutionRow, RESOLVE_IN_DOUBT, {
+    found = act_once(pool, _ResolutionRow, RESOLVE_IN_DOUBT, {
         "tenant_id": tenant_id, "operation_id": operation_id, "executed": executed, "resolved_by": resolved_by,
         "evidence": evidence, "event_id": event_id, "in_doubt_since": in_doubt_since,
-    })  # fmt: skip
-    assert found is not None
+    }, is_taken=lambda found: found.result == "resolved")  # fmt: skip
     return found.result, found.act_until
 
 
@@ -165,7 +164,7 @@ def resolve_in_doubt(
 
     "Not executed" is final: nothing starts under that key any more. `in_doubt_since` is that of the doubt that the person
     looked at; without it every doubt can be ended but a contradiction. Raises `NotFound`, `Forbidden`, `StillActing` ("not
-    executed" while whoever was told "started" may act), or `Conflict` when the operation is not in doubt, or in another doubt.
+    executed" while whoever was told "started" may act), or `Conflict` when the operation is not in doubt, or in another doubt; `MayBeRecorded` where the answer was lost.
     """
     actor.must_be("admin")
     result, act_until = _record_resolution(

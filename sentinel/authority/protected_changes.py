@@ -20,7 +20,7 @@ from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import Conflict, Forbidden, NotFound, SentinelError
 from sentinel.store.database import Pool
 from sentinel.store.ids import new_id
-from sentinel.store.queries import one_row, scalar
+from sentinel.store.queries import act_once, one_row, scalar
 
 WAITS = "waits"
 CREATE_OPERATOR, SET_ROLE, DEACTIVATE, REACTIVATE = (
@@ -74,6 +74,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class _Made:
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProtectedChange:
     """A change that waited, as it was asked; `request` is canonical JSON. `collectable`: a password or key waits to be made."""
 
@@ -89,7 +94,7 @@ select result, waits_for from sentinel.request_change(%(tenant_id)s, %(by_id)s, 
   %(approval_id)s, %(event_id)s, %(lasts_seconds)s)
 """
 MAKE_APPROVED = """
-select sentinel.make_approved_change(%(tenant_id)s, %(approval_id)s, %(by_id)s, %(by)s, %(given)s::jsonb, %(event_id)s)
+select sentinel.make_approved_change(%(tenant_id)s, %(approval_id)s, %(by_id)s, %(by)s, %(given)s::jsonb, %(event_id)s) as result
 """
 FIND_CHANGE = """
 select c.request, a.action, c.asked_by, c.outcome,
@@ -111,7 +116,7 @@ def request_change(
     """Do one of the actions above; what the database answers about it, "done" mostly.
 
     `params` say exactly what is asked and are shown to who approves; `given` is what is kept of a password or key. Raises
-    `WaitsForAdministrator`, and `Forbidden` for who is no administrator.
+    `WaitsForAdministrator`, `Forbidden` for who is no administrator, and `MayBeRecorded` where the answer was lost.
     """
     actor.must_be("admin")
     asked = {
@@ -150,12 +155,10 @@ def _ask(
     lasts_seconds: int,
 ) -> Asked:
     """Do `request` (canonical JSON), or have it wait under `approval_id`; `given` is what is kept of a secret, never shown."""
-    found = one_row(pool, Asked, REQUEST_CHANGE, {
+    return act_once(pool, Asked, REQUEST_CHANGE, {
         "tenant_id": tenant_id, "by_id": by_id, "by": by, "via": via, "request": request, "given": orjson.dumps(given).decode(),
         "approval_id": approval_id, "event_id": event_id, "lasts_seconds": lasts_seconds,
-    })  # fmt: skip
-    assert found is not None
-    return found
+    }, is_taken=lambda found: found.result in ("done", WAITS, "repeated"))  # fmt: skip
 
 
 def make_approved(
@@ -169,10 +172,10 @@ def make_approved(
     event_id: uuid.UUID,
 ) -> str:
     """Do an approved change whose secret its asker collects; what `sentinel.make_approved_change` answers."""
-    return str(scalar(pool, MAKE_APPROVED, {
+    return act_once(pool, _Made, MAKE_APPROVED, {
         "tenant_id": tenant_id, "approval_id": approval_id, "by_id": by_id, "by": by, "given": orjson.dumps(given).decode(),
         "event_id": event_id,
-    }))  # fmt: skip
+    }, is_taken=lambda found: found.result == "done").result  # fmt: skip
 
 
 def find_change(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> ProtectedChange | None:

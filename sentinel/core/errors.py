@@ -190,6 +190,10 @@ class EngineUnavailable(SentinelError):
     code = "engine-unavailable"
 
 
+class MayBeRecorded(EngineUnavailable):
+    """The connection was lost, and a second try was refused, maybe for what the first one did: only a look says whether it was done."""
+
+
 class WorkerNotRunning(SentinelError):
     """No worker is running to do this; nothing was done."""
 

@@ -1,8 +1,10 @@
 """Maps database driver errors to retries, `StillDeciding` and `EngineUnavailable`.
 
-Every function of the schema is one transaction and idempotent by key, so one retry on a fresh connection is safe even
-when the lost reply was the one to COMMIT: the second call finds what the first recorded. `DatabaseClock` is the database's time
-without a query per decision: refreshed each second, extrapolated by the monotonic clock, whatever the process's wall clock says.
+Every function of the schema is one transaction that is done once, so one retry on a fresh connection is safe even when the
+lost reply was the one to COMMIT. Where it is idempotent by key the second call finds what the first recorded. What people
+decide is not: there the second call is refused for what the first did, and `act_once` does not tell that refusal.
+`DatabaseClock` is the database's time without a query per decision: refreshed each second, extrapolated by the monotonic
+clock, whatever the process's wall clock says.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.rows import class_row
 
-from sentinel.core.errors import EngineUnavailable, SentinelError, StillDeciding
+from sentinel.core.errors import EngineUnavailable, MayBeRecorded, SentinelError, StillDeciding
 from sentinel.store.database import DatabaseUnreachable, Pool, first_line
 
 Result = TypeVar("Result")
 
 LOCK_WAIT_SECONDS = 2.0
 """How long a caller waits for locks over all attempts; then it must retry (docs/CONTRACT.md §2)."""
+
 
 _TRIES = 4
 _STILL = "this operation is still being decided; ask again"
@@ -41,7 +44,12 @@ def call_with_retry_within(
     pool: Pool, call: Callable[[psycopg.Connection[Any], float], Result], wait_seconds: float
 ) -> Result:
     """`call_with_retry` whose call gets the remaining seconds to wait for locks: `wait_seconds` less earlier attempts."""
-    attempts = RetriedTransaction(wait_seconds)
+    return _attempted(pool, call, RetriedTransaction(wait_seconds))
+
+
+def _attempted(
+    pool: Pool, call: Callable[[psycopg.Connection[Any], float], Result], attempts: RetriedTransaction
+) -> Result:
     while True:
         try:
             with pool.connection() as connection:
@@ -56,7 +64,8 @@ class RetriedTransaction:
     def __init__(self, wait_seconds: float) -> None:
         self._until = time.monotonic() + wait_seconds
         self._made = 0
-        self._was_lost = False
+        self.was_lost = False
+        """Whether the connection of an attempt was lost: what was sent on it may be committed."""
 
     @property
     def left_seconds(self) -> float:
@@ -83,14 +92,14 @@ class RetriedTransaction:
             raise EngineUnavailable(f"the database refused: {first_line(error)}") from error
         elif is_silent:
             raise DatabaseUnreachable("the database fell silent") from error
-        elif self._was_lost:
+        elif self.was_lost:
             raise EngineUnavailable(f"the database cannot be reached: {first_line(error)}") from error
         else:
-            self._was_lost = True
+            self.was_lost = True
 
     def _put_off(self) -> SentinelError:
         """What a lock in the way means: nothing was done, unless it is a lost attempt that is still being committed."""
-        if self._was_lost:
+        if self.was_lost:
             return EngineUnavailable("the connection was lost, and what was sent on it may be committed yet")
         return StillDeciding(_STILL)
 
@@ -122,6 +131,28 @@ def one_row(pool: Pool, shape: type[Row], statement: str, fields: Mapping[str, A
     """The only row of one statement as `shape`, or None."""
     found = all_rows(pool, shape, statement, fields)
     return found[0] if found else None
+
+
+def act_once(
+    pool: Pool, shape: type[Row], statement: str, fields: Mapping[str, Any], *, is_taken: Callable[[Row], bool]
+) -> Row:
+    """The one row that answers an act which is refused when it comes again, such as a person's vote.
+
+    `is_taken`: whether the row says that it was done by this call. Raises `MayBeRecorded` where it does not and a first try was
+    lost, else as `call_with_retry`.
+    """
+    attempts = RetriedTransaction(LOCK_WAIT_SECONDS)
+
+    def call(connection: Any, _: float) -> Row | None:
+        with connection.cursor(row_factory=class_row(shape)) as cursor:
+            row: Row | None = cursor.execute(statement, fields).fetchone()
+            return row
+
+    found = _attempted(pool, call, attempts)
+    assert found is not None
+    if attempts.was_lost and not is_taken(found):
+        raise MayBeRecorded("the connection was lost, and this may be recorded: look before you send it again")
+    return found
 
 
 def changed(pool: Pool, statement: str, fields: Mapping[str, Any]) -> int:
