@@ -106,7 +106,7 @@ class ResolveInDoubtSchema(StrictSchema):
     evidence = Text(most=4000, least=1, required=True)
     in_doubt_since = UtcMoment(
         means="The `in_doubt_since` of the doubt that was looked at: where the operation is in another doubt by now, this is"
-        " refused with 409. Left out, a doubt of the reason `contradiction` is refused with 409."
+        ' refused with 409. Left out, "not executed" of a doubt of the reason `contradiction` is refused with 409.'
     )
 
 

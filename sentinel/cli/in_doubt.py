@@ -67,8 +67,8 @@ def resolve(
 ) -> None:
     """Resolve a started operation as executed or not executed.
 
-    "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when. A doubt
-    of the reason `contradiction` is resolved with `--since` only.
+    "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when. Of a
+    doubt of the reason `contradiction` it is said with `--since` only.
     """
     if executed is None:
         raise click.UsageError("say --executed or --not-executed")

@@ -1,5 +1,4 @@
 -- Old signatures of functions whose arguments or results changed. Databases that are migrated get the new ones from the schema files.
-select 1;
 drop function if exists orders.resolve_review(uuid, text, text, uuid, text, text, text, text, uuid, uuid);
 drop function if exists sentinel.resolve_in_doubt(uuid, uuid, boolean, text, text, uuid);
 drop function if exists sentinel.resolve_approval(uuid, uuid, uuid, text, text, text, text, uuid, uuid, text, uuid);

@@ -87,7 +87,7 @@ begin
   moment := clock_timestamp();
   act_until := s.act_until;
   result := case when s.operation_id is null then 'unknown' when s.status <> 'in_doubt' then 'not_in_doubt'
-                 when s.in_doubt_since is distinct from shown and (shown is not null or s.in_doubt_reason = 'contradiction') then 'changed'
+                 when s.in_doubt_since is distinct from shown and (shown is not null or s.in_doubt_reason = 'contradiction' and not executed) then 'changed'
                  when not executed and s.act_until > moment then 'still_acting' else 'resolved' end;
   if result <> 'resolved' then return next; return; end if;
   update sentinel.operation_states t set status = 'completed', outcome = case when executed then 'success' else 'error' end,
