@@ -213,7 +213,7 @@ revoke execute on function orders.write_events, orders.write_first_events from s
 -- The console sees where orders stand and what was noticed, no customer and no start id; all it can change is by one function.
 revoke execute on function orders.resolve_review, orders.file_refund, orders.resolve_returned, orders.refund_refusal,
   orders.record_analyst_decision, orders.request_hold, orders.abandon_fulfilment, orders.refund_is_live, orders.placed_at,
-  orders.question_is_refused, orders.hold_unasked, orders.has_live_refund
+  orders.question_is_refused, orders.hold_unasked, orders.has_live_refund, orders.retry_refund
   from sentinel_orders;
 grant usage on schema orders to sentinel_console;
 grant select (tenant_id, review_id, source, order_id, amount_minor, currency, status, lane, last_event, attempts, next_attempt_at,

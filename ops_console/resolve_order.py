@@ -62,7 +62,7 @@ def refund_refusal(inspector: PolicyInspector, amount_minor: int, currency: str)
 class OrderResolved:
     """`result` is the word that holds now, or "recorded" while more people have to approve.
 
-    `ledger_entry_id` is the refund's row: new, and guarded by the refund worker like any other.
+    `ledger_entry_id` is the refund's row, new or tried again, and guarded by the refund worker like any other.
     """
 
     result: str

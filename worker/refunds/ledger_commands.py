@@ -38,6 +38,7 @@ REFUSALS = {
     "start_in_doubt": "its start may have been redeemed and it may have been paid: `sentinel in-doubt list`",
     "not_executed": "a person said that it was not executed, which is final: enter it anew",
     "effects_open": "something it began in an outside system is not taken back yet",
+    "closed_by_analyst": "an analyst said something else of its order since: to hold it, or to file another refund of it",
 }
 """Why a row stays in ERROR, by the code of `refunds.retry_entries`."""
 
@@ -51,8 +52,9 @@ REFUSALS = {
 def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, as_json: bool) -> None:
     """Have rows in ERROR tried again, with attempts counted from zero. Exit 1 where a named row was refused.
 
-    A row that may have been paid (executed, started, in doubt, effects open), or of which a person said that it was not
-    executed, is refused by the database, and named with the rule that keeps it.
+    A row that may have been paid (executed, started, in doubt, effects open), of which a person said that it was not
+    executed, or whose order an analyst held or refunded anew since, is refused by the database, and named with the rule
+    that keeps it.
 
     \b
     Examples:

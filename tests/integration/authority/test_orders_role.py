@@ -179,7 +179,7 @@ def test_each_program_runs_its_own_functions_and_no_others(reviewed: Fixtures) -
     assert may_run(CONSOLE) == {"resolve_review", "refund_name", "has_live_refund"}
     assert may_run("sentinel_owner") - may_run(ORDERS) == {
         "resolve_review", "file_refund", "write_events", "write_first_events", "resolve_returned", "refund_refusal", "record_analyst_decision", "request_hold",
-        "abandon_fulfilment", "refund_is_live", "placed_at", "question_is_refused", "hold_unasked", "has_live_refund",
+        "abandon_fulfilment", "refund_is_live", "placed_at", "question_is_refused", "hold_unasked", "has_live_refund", "retry_refund",
     }  # fmt: skip
 
 

@@ -169,6 +169,8 @@ OWNERS_RIGHTS = {
     "request_change", "make_approved_change", "is_change_pending",
     # Who had a row tried again, and why, is kept with the move.
     "retry_entries",
+    # Whether an analyst has put a refund away is known to the order's own tables, which the worker may not read.
+    "is_closed_by_analyst",
     # A program that may read nothing of the authority's is told its tenant's public name.
     "tenant_label",
 }  # fmt: skip

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
 
 from ops_console.read_models.order_views import find_order
@@ -356,6 +359,104 @@ def test_a_refund_whose_doubt_ended_as_handled_is_handled(orders: OrderFixtures,
     ends(orders, "a person handled it elsewhere", budget_part="handled")
     assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
     assert orders.all("select state, refused_code from orders.refunds") == [("handled", None)]
+
+
+GIVES_UP = (
+    "status = 'GUARDING', last_event = 'claimed', claim_epoch = claim_epoch + 1, claimed_by = 'w', waiting_for = null,"
+    " lease_until = clock_timestamp() + interval '1 minute'",
+    "status = 'ERROR', last_event = 'gave_up', last_error = 'gave up', claimed_by = null, lease_until = null",
+)
+RETRIED = "select ledger_entry_id, refusal from refunds.retry_entries(%s, null, 'op', 'mended')"
+
+
+def given_up(orders: OrderFixtures) -> None:
+    """The filed refund's row fails before its start, as a worker gives it up, and its order comes back."""
+    for change in GIVES_UP:
+        orders.fixtures.admin.execute(
+            f"update refunds.ledger_entries set {change}, event_number = event_number + 1".encode()
+        )
+    orders.rounds()
+    assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
+    assert orders.one("select last_error from orders.reviews") == "refund_unpaid: gave up"
+
+
+def refund_given_up(orders: OrderFixtures, *, approved: bool) -> None:
+    """An order whose refund was filed by an approver and failed before its start; `approved`: the authority had it approved by then."""
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    if approved:
+        work(orders)
+        assert orders.all("select carried_result from orders.refunds") == [("approved",)]
+    given_up(orders)
+
+
+@pytest.mark.parametrize("approved", [False, True], ids=["before it was asked", "approved"])
+def test_a_refund_of_an_order_that_was_held_since_is_not_tried_again(orders: OrderFixtures, approved: bool) -> None:
+    refund_given_up(orders, approved=approved)
+    assert say(orders, "o-1", "hold") == "hold"
+    assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", "closed_by_analyst")]
+    work(orders)
+    assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "ERROR")]
+    assert orders.status_and_lane("o-1")[0] == "HELD"
+    assert orders.fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("approved", [False, True], ids=["before it was asked", "approved"])
+def test_a_refund_that_failed_before_its_start_is_tried_again_as_the_same_row_and_paid_once(
+    orders: OrderFixtures, approved: bool
+) -> None:
+    """A new row of the same refund would be denied: what a person approved stays held for the first one."""
+    refund_given_up(orders, approved=approved)
+    admin = actor(orders.fixtures, "admin")
+    assert say(orders, "o-1", "retry", who=admin) == "retry"
+    assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "NEW")]
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.all("select attempt, state, filed_by from orders.refunds") == [(1, "filed", admin.operator_id)]
+    tried = orders.all("select retried_by, reason from refunds.retries")
+    assert len(tried) == 1 and tried[0][1] == "called" and "@" in tried[0][0]
+    work(orders, 2)
+    assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "EXECUTED")]
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.all("select state from orders.refunds") == [("paid",)]
+    assert orders.fixtures.broken_invariants() == []
+
+
+def test_each_failure_of_a_refund_that_was_tried_again_is_told(orders: OrderFixtures) -> None:
+    refund_given_up(orders, approved=False)
+    for number in (1, 2):
+        assert say(orders, "o-1", "retry") == "retry"
+        given_up(orders)
+        assert orders.all("select occasion from orders.alerts order by created_at")[number:] == [
+            (f"try 1, again {number}",)
+        ]
+
+
+def test_while_the_ledger_holds_a_refund_in_doubt_no_other_is_filed(orders: OrderFixtures) -> None:
+    """The authority has no start of it, and the worker has not asked yet: a hold is heard, and stays."""
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    ends(orders, "gave up", budget_part="in_doubt", act_until=datetime.now(UTC))
+    assert say(orders, "o-1", "retry") == "conflict"
+    assert len(rows(orders)) == 1
+    assert say(orders, "o-1", "hold") == "hold"
+    ends(orders, NEVER_STARTED[0])
+    assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", "closed_by_analyst")]
+
+
+def test_who_holds_an_order_waits_for_who_has_its_refund_tried_again_at_that_moment(orders: OrderFixtures) -> None:
+    refund_given_up(orders, approved=False)
+    waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with psycopg.connect(orders.fixtures.url) as operator, ThreadPoolExecutor(1) as analyst:
+        assert operator.execute(RETRIED, [orders.fixtures.tenant_id]).fetchall() == [("order:demo:o-1", None)]
+        said, end = analyst.submit(say, orders, "o-1", "hold"), time.monotonic() + 5
+        while not said.done() and orders.one(waits) == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+        operator.commit()
+        assert said.result(20) == "conflict"
+    work(orders, 2)
+    assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "EXECUTED")]
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize("kept", ["0001-01-01T00:00:00+01:00", "2026-11-01T00:00:00+23:59"])

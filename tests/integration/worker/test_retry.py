@@ -102,6 +102,18 @@ def handled(fixtures: LedgerFixtures, name: str) -> None:
     assert fixtures.ledger.settle_in_doubt({name: ResolvedDoubt(True, "it was executed")}) == [name]
 
 
+def closed_by_analyst(fixtures: LedgerFixtures, name: str) -> None:
+    """A refund that an analyst filed; then the order was held."""
+    in_error(fixtures, name)
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute(
+        "insert into orders.refunds (tenant_id, review_id, attempt, ledger_entry_id, reason, via, state, ended_at)"
+        " values (%s, %s, 1, %s, 'called', 'console', 'closed', clock_timestamp())",
+        [fixtures.tenant_id, uuid.uuid4(), name],
+    )
+    fixtures.admin.execute("set session_replication_role = origin")
+
+
 @pytest.mark.parametrize("may_be_done", [False, True])
 def test_a_worker_that_does_not_say_whose_word_it_is_frees_an_amount_and_says_nothing_of_a_person(
     ledger_fixtures: LedgerFixtures, may_be_done: bool
@@ -120,7 +132,7 @@ def test_a_worker_that_does_not_say_whose_word_it_is_frees_an_amount_and_says_no
 STAYS: dict[str, Callable[[LedgerFixtures, str], None]] = {
     "start_in_doubt": started, "started_elsewhere": started_elsewhere, "settlement_refused": settlement_refused,
     "effects_open": effects_open, "executed": executed, "not_executed": not_executed,
-    "handled": handled,
+    "handled": handled, "closed_by_analyst": closed_by_analyst,
 }  # fmt: skip
 
 
@@ -139,7 +151,7 @@ def test_nobody_gets_round_the_check_by_an_update_of_his_own(ledger_fixtures: Le
     """As the owner of everything, with who and why written down: the table itself refuses."""
     STAYS[way](ledger_fixtures, "r")
     write_down(ledger_fixtures, "r")
-    why = "which is final" if way == "not_executed" else "so it may have been paid"
+    why = "which is final" if way in ("not_executed", "closed_by_analyst") else "so it may have been paid"
     with pytest.raises(psycopg.errors.CheckViolation, match=f"entry r is not tried again: {way}, {why}"):
         ledger_fixtures.admin.execute(BY_HAND)
 

@@ -96,6 +96,18 @@ begin
   return named;
 end $$;
 
+-- The last refund that was filed of an order, tried again as it is, where its row failed and surely was not paid: a new row of the same
+-- refund would be denied for what the authority holds for this one. Whoever says so has said yes to it from now on.
+create or replace function orders.retry_refund(failed refunds.ledger_entries, operator uuid, person text, why text, how text) returns text
+language plpgsql as $$
+begin
+  perform from refunds.retry_entries(failed.tenant_id, array[failed.ledger_entry_id], person, why);
+  update orders.refunds set state = 'filed', ended_at = null, refused_code = null, filed_by = operator, reason = why, via = how,
+    carried_to = null, carried_result = null
+  where tenant_id = failed.tenant_id and ledger_entry_id = failed.ledger_entry_id and state = 'refused';
+  return failed.ledger_entry_id;
+end $$;
+
 -- The trail of what people said: nobody says anything but through the functions below.
 create or replace function orders.record_analyst_decision(r orders.reviews, decision text, operator uuid, person text, why text, how text)
 returns void language sql as $$
@@ -146,7 +158,11 @@ declare
   refusal text;
   filed text;
   to_status text;
+  failed refunds.ledger_entries;                                           -- the refund that brought the order back
 begin
+  -- Whoever has it tried again at this moment comes first, and is seen below.
+  select l.* into failed from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+  where f.tenant_id = r.tenant_id and f.review_id = r.review_id and f.state = 'refused' for update of l;
   select p.email into person from sentinel.operators p
   where p.tenant_id = r.tenant_id and p.operator_id = operator and p.active and p.role in ('approver', 'admin');
   refusal := case
@@ -161,6 +177,7 @@ begin
     when r.status = 'SHOP_REFUSED' and word = 'retry'
          and sentinel.halt_over(r.tenant_id, 'order-review', 'order.fulfill', null) is not null then 'halted'
     when r.status = 'REFUND_REFUSED' and orders.refund_is_live(r) then 'refund_exists'
+    when word = 'retry' and failed.status = 'ERROR' and refunds.may_have_been_paid(failed) <> 'not_executed' then 'refund_exists'
     when word = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
   perform orders.record_analyst_decision(r, word, operator, person, why, how);
@@ -182,10 +199,13 @@ begin
       resolved_at = clock_timestamp()
     where tenant_id = r.tenant_id and review_id = r.review_id and status = r.status;
     perform orders.abandon_fulfilment(r);
+    if word = 'retry' and failed.status = 'ERROR' and refunds.may_have_been_paid(failed) is null then
+      filed := orders.retry_refund(failed, operator, person, why, how);
+    end if;
     update orders.refunds set state = 'closed'
     where tenant_id = r.tenant_id and review_id = r.review_id and state = 'refused';
   end if;
-  if to_status = 'REFUND_FILED' then
+  if to_status = 'REFUND_FILED' and filed is null then
     filed := orders.file_refund(r, operator, why, how);
   elsif to_status = 'HELD' or r.status = 'HELD' then
     perform orders.request_hold(r);
@@ -335,7 +355,9 @@ begin
       update orders.reviews set status = 'REFUND_REFUSED', last_event = 'refund_refused', last_error = left(why, 500)
       where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_FILED';
       insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
-      select r.tenant_id, 'refund_refused', r.source, r.order_id, 'try ' || f.attempt,
+      select r.tenant_id, 'refund_refused', r.source, r.order_id, 'try ' || f.attempt || (
+          select coalesce(', again ' || nullif(count(*), 0), '') from refunds.retries t
+          where t.tenant_id = tenant and t.ledger_entry_id = f.ledger_entry_id),
         left(case when f.status = 'DENIED' or f.is_unpaid then 'the refund of an order was not paid: '
           else 'the refund of an order failed, and may have been paid: ' end || why, 500),
         jsonb_build_object('reason', why, 'ledger_entry_id', f.ledger_entry_id)

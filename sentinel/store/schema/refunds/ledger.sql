@@ -189,7 +189,7 @@ begin
     if refunds.may_have_been_paid(old) is not null or not exists (select from refunds.retries r
          where r.tenant_id = new.tenant_id and r.ledger_entry_id = new.ledger_entry_id and r.event_number = new.event_number) then
       raise exception 'ledger entry % is not tried again: %', new.ledger_entry_id,
-        coalesce(refunds.may_have_been_paid(old) || case when refunds.may_have_been_paid(old) = 'not_executed' then ', which is final'
+        coalesce(refunds.may_have_been_paid(old) || case when refunds.may_have_been_paid(old) in ('not_executed', 'closed_by_analyst') then ', which is final'
                    else ', so it may have been paid' end, 'nobody said who and why')
         using errcode = 'check_violation', constraint = 'ledger_retry_unpaid';
     end if;

@@ -30,6 +30,7 @@ begin
                  where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
                    and f.state not in ('refused', 'compensated')) then 'effects_open'
     when e.budget_part is not null then 'start_in_doubt'                   -- its order's budget still counts it
+    when refunds.is_closed_by_analyst(e.tenant_id, e.ledger_entry_id) then 'closed_by_analyst'
     -- A person's word, which the authority holds to for ever; where its system did it all the same, that is for a person again.
     when e.reason_code = 'not_executed' then case
       when e.last_event = 'not_executed' or e.act_until is null then 'not_executed' else 'start_in_doubt' end
@@ -39,6 +40,13 @@ begin
            where v.tenant_id = e.tenant_id and v.ledger_entry_id = e.ledger_entry_id
              and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1), 'allowed') = 'allowed' then 'start_in_doubt'
   end;
+end $$;
+
+-- Whether an analyst filed this entry and has said something else of its order since: it is held, or another refund of it was filed.
+create or replace function refunds.is_closed_by_analyst(tenant uuid, entry text) returns boolean language plpgsql stable security definer
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  return exists (select from orders.refunds f where f.tenant_id = tenant and f.ledger_entry_id = entry and f.state = 'closed');
 end $$;
 
 -- Who brought a row back at this event of its trail, and why.
