@@ -220,6 +220,8 @@ class KnownFacts(Struct, frozen=True, gc=False):
     """Why the row was filed for a person."""
     derived: str = "{}"
     """JSON text of the risk facts that the ledger itself says (`risk_facts.RISK_FACTS`); null where it cannot know."""
+    refunded_under_another_budget: bool = False
+    """Whether an analyst filed the row, and an order of its id was refunded without a source, or in another channel."""
 
 
 class Change(Struct, frozen=True):

@@ -220,6 +220,34 @@ def test_the_account_of_a_filed_refund_is_what_the_ledger_calls_the_customer_alr
     assert orders.all(ACCOUNTS) == [(filed, of_order)]
 
 
+OTHERWISE_TOLD = """insert into refunds.orders (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency)
+  values (%s, %s, %s, 'o-1', 'acct-1', clock_timestamp() - interval '1 day', 4250, 'USD')"""
+OTHERWISE_ENTERED = """insert into refunds.ledger_entries (tenant_id, channel, source, ledger_entry_id, refund_id, amount_minor, currency,
+  order_ref, account_ref) values (%s, %s, %s, 'lge-1', 'rf-1', 4250, 'USD', 'o-1', 'acct-1')"""
+ASKED = "APPROVAL_REQUIRED", "refunded_before"
+
+
+@pytest.mark.parametrize(
+    ("channel", "source", "ends_as"),
+    [("retail", "", ASKED), ("private", "demo", ASKED), ("private", "", ASKED), ("retail", "shop", ("EXECUTED", "analyst_refund"))],
+)  # fmt: skip
+def test_an_order_that_was_refunded_under_another_budget_is_not_refunded_on_one_word(
+    orders: OrderFixtures, channel: str, source: str, ends_as: tuple[str, str]
+) -> None:
+    """Rows and facts without a source have a budget of their own, and so has another channel; another source's order is another."""
+    orders.deliver(order_body("o-1", "medium"))
+    for statement in (OTHERWISE_TOLD, OTHERWISE_ENTERED):
+        orders.fixtures.admin.execute(statement.encode(), [orders.fixtures.tenant_id, channel, source])
+    work(orders)
+    assert rows(orders)[0][1] == ("EXECUTED" if channel == "retail" else "APPROVAL_REQUIRED")
+    assert say(orders, "o-1", "refund") == "refund"
+    work(orders, 2)
+    assert rows(orders)[-1] == ("order:demo:o-1", *ends_as)
+    carried = "left_to_others" if ends_as == ASKED else "approved"
+    assert orders.all("select carried_result from orders.refunds") == [(carried,)]
+    assert orders.fixtures.broken_invariants() == []
+
+
 @pytest.mark.parametrize(("length", "filed"), [(123, 128), (124, 41), (200, 41)])
 def test_an_account_that_the_ledgers_names_cannot_hold_goes_in_as_its_hash(
     orders: OrderFixtures, length: int, filed: int

@@ -47,6 +47,15 @@ create or replace function refunds.is_behind_question(e refunds.ledger_entries) 
       and x.ledger_entry_id <> e.ledger_entry_id and x.approval_id is not null and x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED'))
 $$;
 
+-- Of a refund that an analyst filed, whether an order of the same id was refunded, or may yet be, under a budget that may be this order's
+-- too: by rows that name no source, or in another channel of the same source.
+create or replace function refunds.is_refunded_under_another_budget(e refunds.ledger_entries) returns boolean language sql stable as $$
+  select coalesce(e.escalation = 'analyst_refund', false) and exists (
+    select from refunds.ledger_entries x
+    where x.tenant_id = e.tenant_id and x.order_ref = e.order_ref and x.source in ('', e.source)
+      and (x.channel, x.source) <> (e.channel, e.source) and (x.budget_part is not null or x.status not in ('DENIED', 'ERROR')))
+$$;
+
 -- Which of these changes find room. A permission (`to_status` ALLOWED) that finds none is not given; a question to a person
 -- that finds some holds it, so that what the person does meanwhile, here or elsewhere, is not lent to another refund.
 -- What a person let pass although nobody knows what was paid comes with `unknown_lifted`. What takes its order (`takes_order`: it is

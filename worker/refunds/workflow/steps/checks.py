@@ -290,6 +290,7 @@ def _hits(context: RunContext) -> list[Escalation]:
         (facts.account_mismatch, Escalation.ACCOUNT_MISMATCH),
         (facts.blacklisted, Escalation.BLACKLISTED),
         (facts.refunded_before and row.channel not in IN_PARTS, Escalation.REFUNDED_BEFORE),
+        (facts.refunded_under_another_budget, Escalation.REFUNDED_BEFORE),
         (facts.order_budget == "exceeded", Escalation.ORDER_OVERDRAWN),
         (facts.order_budget == "other_currency", Escalation.ORDER_OTHER_CURRENCY),
         (_paid_unknown(context), Escalation.ORDER_PAID_UNKNOWN),
