@@ -34,7 +34,7 @@ REASONS: dict[str, str] = {
     "velocity_halted": "More in a few minutes than is declared: the velocity breaker halted it; a person lifts that.",
     "halted": "A halt covers this action.",
     "no_matching_policy": "No policy covers this action, or none of its rules says that it may be done.",
-    "duplicate_resource": "The same thing is already under way or done under another key.",
+    "duplicate_resource": "The same thing is already approved, under way or done under another key.",
     "looks_like_duplicate": "It differs only in case or punctuation at the end from what is already under way or done.",
     "once_key_changed": "The policy has begun to count it as something that may happen only once; ask again under a new key.",
     "approval_rejected": "A person rejected this.",

@@ -27,7 +27,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money
 from sentinel.store.database import WORKER
 from tests.support.fixtures import Fixtures
-from tests.support.harness import actor, digest_of, dump
+from tests.support.harness import actor, digest_of, dump, let_permits_expire
 from tests.support.ledger_fixtures import ROOT, LedgerFixtures, new_row, worker_settings
 from tests.support.logins import program_url
 from tests.support.switch_fixtures import BOOK, MASTER, on, passing_report
@@ -229,6 +229,31 @@ def test_an_order_whose_refund_a_person_handled_is_not_refunded_again_by_the_mac
     shop.run()
     assert shop.stands("again") == ("APPROVAL_REQUIRED", "operator", "refunded_before")
     assert shop.cards() == 0 and shop.nothing_paid()
+    assert fixtures.broken_invariants() == []
+
+
+def test_what_is_entered_anew_after_a_person_approved_it_has_a_refund_id_of_its_own(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    """What a person approved holds its refund id for its own row; here that ended, because its customer declined."""
+    shop.flag(shop.enter(FEE), FEE, "open_complaint")
+    shop.run()
+    vote(fixtures, "r")
+    shop.run()
+    shop.answer("r", answer="decline")
+    shop.run()
+    assert shop.stands()[::2] == ("DENIED", "customer_declined")
+    shop.fixtures.ledger.flag_orders(
+        [{"channel": "private", "order_ref": "ord_r", "flag": "open_complaint", "closed": True}]
+    )
+    let_permits_expire(fixtures)
+    for name, refund in (("own", "rf_own"), ("same", "rf_r")):
+        shop.enter(FEE, name, has_order=False, order_ref="ord_r", account_ref="acct_r", refund_id=refund)
+    shop.run()
+    assert shop.stands("same")[::2] == ("DENIED", "duplicate_resource")
+    shop.answer("own")
+    shop.run()
+    assert executed_once(shop, ["own"], "private_refund")
     assert fixtures.broken_invariants() == []
 
 
