@@ -17,7 +17,7 @@ from sentinel.store.ids import new_id
 FULFIL, REFUND, HOLD = DECISIONS = ("fulfil", "refund", "hold")
 REFUND_ACTION = "refund.create"
 RETRY = "retry"
-"""By where the order stands: have the shop asked once more to fulfil or to hold it, or file another refund."""
+"""By where the order stands: have the shop asked once more to fulfil or to hold it, or have its refund tried again."""
 
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no order of that id"),

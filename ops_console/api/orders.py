@@ -155,7 +155,7 @@ def _words(blueprint: Blueprint, context: Context) -> None:
         return _resolve(context, source, order_id, REFUND)
 
     @blueprint.post(f"{_ORDER}/retry")
-    @documented("Of one that the shop refused: have it asked once more; of one whose refund was: file another; of a held one: the hold",
+    @documented("Of one that the shop refused: have it asked once more; of one whose refund was: the refund tried again; of a held one: the hold",
                 request=_WORD, responses=answers, problems=WRITING, security=OPERATOR)  # fmt: skip
     def retry(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, RETRY)

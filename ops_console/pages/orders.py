@@ -133,7 +133,7 @@ def _check(asked: dict[str, str]) -> None:
 
 _RETRIED = {
     "SHOP_REFUSED": "Recorded: the shop is asked once more to fulfil it.",
-    "REFUND_REFUSED": "Recorded: another refund is filed. If it is denied or fails, the order comes back here.",
+    "REFUND_REFUSED": "Recorded: its refund is tried again. If it is denied or fails, the order comes back here.",
     "HELD": "Recorded: the shop is asked once more to hold it.",
 }
 _SAID = {

@@ -90,7 +90,7 @@ def decide(
     """Decide an order, as a local administrator for the named operator; recorded as such.
 
     fulfil, refund or hold one that is queued. Of one that came back: retry, which asks the shop once more
-    (--status SHOP_REFUSED) or files another refund (--status REFUND_REFUSED); refund; hold. Of a held one whose hold the shop
+    (--status SHOP_REFUSED) or has its refund tried again (--status REFUND_REFUSED); refund; hold. Of a held one whose hold the shop
     has not taken: retry --status HELD. Of one that the authority refuses to be asked about: hold.
     """
     with open_pool() as pool:

@@ -267,7 +267,7 @@ def test_a_page_that_was_left_open_over_a_refund_asks_the_shop_nothing_and_files
     assert "A new refund is filed, of the same amount." in refused.text
     said = ann.submit(path, **hidden_fields(ann, path), word="retry", reason="the same amount")
     assert said.status_code == 303, said.text
-    assert "Recorded: another refund is filed." in ann.get(path).text
+    assert "Recorded: its refund is tried again." in ann.get(path).text
     assert fixtures.sql("select count(*) from orders.refunds") == [(2,)]
 
 
