@@ -7,6 +7,7 @@ the request itself. The `Action…` family is for `guarded()`, where a refusal m
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 
 class NoAnswerKind(str, Enum):  # noqa: UP042 - the client runs on Python 3.10, which has no StrEnum
@@ -27,7 +28,8 @@ class NoAnswerKind(str, Enum):  # noqa: UP042 - the client runs on Python 3.10, 
 class ClientError(Exception):
     """Base of everything this client raises; `detail` is one line without secrets.
 
-    `is_of_tool`: a tool that ran raised it, e.g. about a call of its own. It is no refusal of that tool.
+    `is_of_tool`: a tool that ran raised it, e.g. about a call of its own. It is no refusal of that tool. It can be pickled and
+    copied, so it leaves a process of a pool as it is.
     """
 
     is_of_tool = False
@@ -35,6 +37,16 @@ class ClientError(Exception):
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python's own would call `__init__` with the sentence alone, but each class has parameters of its own: that fails in
+        # the process that reads it, and a pool ends all its processes for it, in the midst of their effects.
+        return _rebuilt, (type(self), self.args), self.__dict__
+
+
+def _rebuilt(kind: type[ClientError], args: tuple[Any, ...]) -> ClientError:
+    """The error without its attributes, which are set after it."""
+    return kind.__new__(kind, *args)
 
 
 _NOTHING_DONE = (NoAnswerKind.REFUSED, NoAnswerKind.BUSY)
