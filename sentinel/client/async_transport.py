@@ -57,7 +57,7 @@ class AsyncTransport:
 
     def take_idle(self) -> list[_Link]:
         """The idle connections of every loop, which are not kept any more."""
-        return [link for pool in self._pools.values() for link in iter(pool.take, None)]
+        return [link for pool in self._pools.values() for link in pool.take_all()]
 
     async def _exchange(self, request: bytes) -> RawResponse:
         was_sent = False
@@ -144,8 +144,18 @@ class _Pool:
         await anext(self._holder)
 
     def take(self) -> _Link | None:
-        """The connection that was used last."""
-        return self._idle.pop() if self._idle else None
+        """The connection that was used last, of those that are not known to be closed by now."""
+        while self._idle:
+            link = self._idle.pop()
+            if not link[1].is_closing():
+                return link
+        return None
+
+    def take_all(self) -> list[_Link]:
+        """Every connection, closed or not; none is kept any more."""
+        links = list(self._idle)
+        self._idle.clear()
+        return links
 
     def give_back(self, link: _Link) -> bool:
         """Keep the connection; False where there are enough, or the pool is closed."""
@@ -201,8 +211,11 @@ async def _within_by_timer(seconds: float, waiting: Coroutine[Any, Any, T]) -> T
 
 async def _send_and_receive(link: _Link, request: bytes) -> HttpResponse:
     reader, writer = link
-    writer.write(request)
-    await writer.drain()
+    try:
+        writer.write(request)
+        await writer.drain()
+    except RuntimeError as error:  # of uvloop, about a connection that was closed meanwhile
+        raise ConnectionError(describe(error)) from error
     parsing = parse_response()
     next(parsing)
     while True:

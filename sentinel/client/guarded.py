@@ -27,7 +27,6 @@ from sentinel.client.errors import (
     ClientError,
     Rejected,
     StartedTooLate,
-    Unreachable,
 )
 
 if TYPE_CHECKING:
@@ -73,13 +72,14 @@ class _Run:
         # The type's name only: an exception's text may carry what must not leave this process.
         return outcome_of(self.answer, self.failure if kind is None else kind.__name__)
 
-    def _not_reported(self, failure: ClientError) -> None:
-        # The side effect has happened, so do not raise. Unreported, the operation becomes in doubt at the authority.
+    def _not_reported(self, failure: Exception) -> None:
+        # The side effect has happened, so do not raise, whatever it is: who is told of an error may try another way.
+        # Unreported, the operation becomes in doubt at the authority.
         assert self.answer is not None
         import logging
 
         logging.getLogger(__name__).warning(
-            "the outcome of %s was not reported: %s", self.answer.idempotency_key, failure.detail
+            "the outcome of %s was not reported: %s", self.answer.idempotency_key, why_not_reported(failure)
         )
 
 
@@ -112,7 +112,7 @@ class Guarded(_Run):
         try:
             self._client.report(**self._outcome(kind))
             self.reported = True
-        except (Unreachable, Rejected) as failure:
+        except Exception as failure:
             self._not_reported(failure)
         return False
 
@@ -163,7 +163,7 @@ class AsyncGuarded(_Run):
         try:
             await self._client.report(**self._outcome(kind))
             self.reported = True
-        except (Unreachable, Rejected) as failure:
+        except Exception as failure:
             self._not_reported(failure)
         return False
 
@@ -274,6 +274,11 @@ def outcome_of(answer: GuardAnswer, error: str | None) -> Outcome:
         "risk_class": answer.risk_class,
         "permit_token": answer.permit_token,
     }
+
+
+def why_not_reported(failure: Exception) -> str:
+    """Why a report failed, in one line for a log: of an error that is not the client's own its type alone."""
+    return failure.detail if isinstance(failure, ClientError) else type(failure).__name__
 
 
 def raise_unless_permitted(answer: GuardAnswer) -> None:

@@ -18,7 +18,13 @@ import mcp_types as types
 from mcp import MCPError
 
 from sentinel.client import ClientError, GuardAnswer, GuardQuestion, Headroom, Rejected, Unreachable
-from sentinel.client.guarded import Stopwatch, outcome_of, raise_unless_permitted, refused_start
+from sentinel.client.guarded import (
+    Stopwatch,
+    outcome_of,
+    raise_unless_permitted,
+    refused_start,
+    why_not_reported,
+)
 from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, upstream_unavailable
 from sentinel.mcp_proxy.log_messages import LogMessages
@@ -199,9 +205,9 @@ class GuardedCalls:
     async def _report(self, answer: GuardAnswer, failure: str | None) -> None:
         try:
             await self._guard.async_client.report(**outcome_of(answer, failure))
-        except ClientError as error:
+        except Exception as error:
             # It has happened, so nothing is raised. Unreported, the operation becomes in doubt at the authority.
-            log.warning("the outcome of %s was not reported: %s", answer.idempotency_key, error.detail)
+            log.warning("the outcome of %s was not reported: %s", answer.idempotency_key, why_not_reported(error))
 
 
 def _asked_by(agent: str, question: GuardQuestion) -> GuardQuestion:

@@ -162,6 +162,33 @@ def test_a_block_is_not_entered_on_a_start_that_was_answered_after_its_time(
         assert "started_too_late" in refusal_message(attempted.error)
 
 
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_a_report_that_fails_in_whatever_way_raises_nothing_once_the_tool_has_run(
+    guard: ToolGuard, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str,
+) -> None:  # fmt: skip
+    ran: list[Any] = []
+
+    async def runs(arguments: Any) -> None:
+        ran.append(arguments)
+
+    def fails(self: Client, **outcome: Any) -> None:
+        raise RuntimeError("unable to perform operation on a secret transport")
+
+    async def fails_on_a_loop(self: AsyncClient, **outcome: Any) -> None:
+        fails(guard.client)
+
+    monkeypatch.setattr(Client, "report", fails)
+    monkeypatch.setattr(AsyncClient, "report", fails_on_a_loop)
+    if kind == "loop":
+        attempted: Any = on_a_loop(guard.attempt_async("pay", {"order": "o"}, runs))
+    else:
+        attempted = guard.attempt("pay", {"order": "o"}, ran.append)
+    operation = authority.operations["pay:o"]
+    assert isinstance(attempted, Ran) and len(ran) == 1
+    assert operation.start_id is not None and operation.outcome is None
+    assert "was not reported: RuntimeError" in caplog.text and "secret" not in caplog.text
+
+
 CALLS_WITH_NULLS: dict[str, tuple[dict[str, Any], Any]] = {
     "mapped": ({"order": "o", "copies": None}, {"order": "o"}),
     "not mapped": ({"order": "o", "limit": None}, "unmapped_argument"),
