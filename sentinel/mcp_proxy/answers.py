@@ -62,11 +62,7 @@ def refused_result(refused: CallRefused) -> types.CallToolResult:
 
 def in_doubt_result(answer: GuardAnswer, failure: str, *, is_sent: bool) -> types.CallToolResult:
     """The call was started, and what came of it is not known to the authority; `is_sent`: the server may have executed it."""
-    what = (
-        f"The call was sent and its result is not known ({failure}): it may have been executed"
-        if is_sent
-        else f"The call was started at the authority and not sent ({failure})"
-    )
+    what = _sent(failure) if is_sent else f"The call was started at the authority and not sent ({failure})"
     text = f"{what} [{IN_DOUBT}]. Do not call it again for the same purpose; a person finds out what happened."
     details = {
         "decision": answer.decision,
@@ -76,6 +72,16 @@ def in_doubt_result(answer: GuardAnswer, failure: str, *, is_sent: bool) -> type
         "outcome": "error",
     }
     return _error_result(text, details)
+
+
+def lost_result(failure: str) -> types.CallToolResult:
+    """An unguarded call was sent, and its result is not known: the server may have executed it. The authority has no operation of it."""
+    text = f"{_sent(failure)} [{IN_DOUBT}]. Do not call it again before you have found out whether it was."
+    return _error_result(text, {"decision": "ALLOW", "reason_code": IN_DOUBT, "retry": "never"})
+
+
+def _sent(failure: str) -> str:
+    return f"The call was sent and its result is not known ({failure}): it may have been executed"
 
 
 def _known(answer: GuardAnswer | None) -> dict[str, Any]:

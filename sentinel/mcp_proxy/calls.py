@@ -26,7 +26,7 @@ from sentinel.client.guarded import (
     why_not_reported,
 )
 from sentinel.integrations import ToolGuard
-from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, upstream_unavailable
+from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, lost_result, upstream_unavailable
 from sentinel.mcp_proxy.log_messages import LogMessages
 from sentinel.mcp_proxy.upstream import Connection, Upstream, UpstreamUnavailable, reason_of
 from sentinel.tools import ToolCall, ToolRefused
@@ -138,21 +138,28 @@ class GuardedCalls:
             task.exception()  # looked at: whoever waited for it may be gone
 
     async def _unguarded(self, call: PermittedCall) -> Result:
-        error: BaseException | None = None
+        attempt = _Attempt()
+        answered: MCPError | None = None
         try:
             async with self._upstream.connect(call.updates.messages) as connection:
+                attempt.is_sent = True
                 try:
-                    return await connection.call(
+                    attempt.result = await connection.call(
                         call.params, headers={}, seconds=self._seconds, progress=call.updates.progress
                     )
-                except MCPError as answered:
-                    error = answered
+                except MCPError as error:
+                    answered = error
         except UpstreamUnavailable as away:
             raise CallRefused(upstream_unavailable(str(away))) from away
         except Exception as lost:
-            raise CallRefused(upstream_unavailable(reason_of(lost))) from lost
-        assert error is not None
-        raise error
+            attempt.failure = reason_of(lost)
+        if answered is not None:
+            raise answered
+        if attempt.result is not None:
+            return attempt.result
+        if not attempt.is_sent:
+            raise CallRefused(upstream_unavailable(attempt.failure or "closed"))
+        return lost_result(attempt.failure or "ConnectionLost")
 
     async def _guarded(self, call: PermittedCall, answer: GuardAnswer) -> Result:
         attempt = _Attempt()

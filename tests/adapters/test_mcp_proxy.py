@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import shlex
 import subprocess
 import uuid
@@ -203,6 +204,72 @@ def test_a_call_whose_start_came_while_the_machine_was_suspended_is_not_sent_and
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("StartedTooLate\nThe call was started at the authority and not sent (StartedTooLate)")
+
+
+BREAKS = """
+import asyncio, contextlib, json, sys
+from types import SimpleNamespace
+import mcp_types as types
+from sentinel.mcp_proxy.answers import CallRefused, refused_result
+from sentinel.mcp_proxy.calls import GuardedCalls, PermittedCall
+from sentinel.mcp_proxy.upstream import UpstreamUnavailable
+
+when = sys.argv[1]
+
+class Upstream:
+    @contextlib.asynccontextmanager
+    async def connect(self, messages):
+        if when == "before":
+            raise UpstreamUnavailable("ConnectError")
+        yield SimpleNamespace(call=acts)
+        if when == "behind the answer":
+            raise ConnectionResetError
+
+async def acts(*args, **more):
+    if when == "in the midst":
+        raise ConnectionResetError
+    return types.CallToolResult(content=[types.TextContent(type="text", text="done")])
+
+async def started(*args, **more):
+    pass
+
+async def reported(**outcome):
+    raise RuntimeError
+
+async def main():
+    answer = None
+    if when == "report":
+        answer = SimpleNamespace(**dict.fromkeys((
+            "operation_id", "idempotency_key", "action", "agent_id", "resource", "risk_class", "permit_token")))
+    client = SimpleNamespace(start=started, report=reported)
+    calls = GuardedCalls(SimpleNamespace(async_client=client), Upstream(), seconds=60)
+    try:
+        result = await calls.run(PermittedCall(SimpleNamespace(injected=lambda *a, **k: {}), answer, None))
+    except CallRefused as refused:
+        result = refused_result(refused)
+    print(json.dumps([result.content[0].text, result.structured_content]))
+
+asyncio.run(main())
+"""
+BROKEN: dict[str, tuple[str, str | None, str | None]] = {
+    "before": ("Not executed", "upstream_unavailable", "later"),
+    "in the midst": ("it may have been executed", "in_doubt", "never"),
+    "behind the answer": ("done", None, None),
+    "report": ("done", None, None),
+}
+"""When a connection breaks that an unguarded call goes over, or what it reports of a guarded one: what the agent is told."""
+
+
+@pytest.mark.parametrize("when", BROKEN)
+def test_a_call_that_was_sent_is_never_called_not_executed(when: str) -> None:
+    done = subprocess.run(
+        [python_of("mcp_proxy"), "-c", BREAKS, when], cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text, data = json.loads(done.stdout)
+    said, code, retry = BROKEN[when]
+    assert said in text and ("Not executed" in text) is (when == "before")
+    assert ((data or {}).get("reason_code"), (data or {}).get("retry")) == (code, retry)
 
 
 def test_only_a_key_of_one_agent_of_the_tenant_opens_the_proxy(proxied: ProxyProcesses) -> None:
