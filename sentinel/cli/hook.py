@@ -16,6 +16,7 @@ def group() -> None:
 @click.option("--agent", required=True, help="The agent's id.")
 @click.option("--tools", required=True, help="tools.yaml.")
 @click.option("--facts", help="A JSON object with what the program knows of every call.")
+@click.option("--act-within", metavar="SECONDS", help="How long a tool may take once it is started.")
 @click.option(
     "--pending", type=click.Choice(["deny", "defer"]), default="deny", show_default=True,
     help="What a call that waits for a person gets.",

@@ -28,6 +28,8 @@ class ClaudeHooks:
     """The three hooks. `pending` is what a call that waits for a person gets: "defer" ends the run, "deny" tells the model."""
 
     def __init__(self, guard: ToolGuard, *, pending: str = "defer") -> None:
+        if guard.wait_seconds:
+            raise ValueError("a hook waits for no person: its guard must have no wait_seconds")
         self._guard, self._pending = guard, pending
 
     def matchers(self, tools: str | None = None) -> dict[str, list[Any]]:
@@ -54,10 +56,10 @@ class ClaudeHooks:
             raise_unless_permitted(answer)
             asked = Stopwatch()
             try:
-                await client.start(answer, uuid.uuid4())
+                await client.start(answer, uuid.uuid4(), act_within_seconds=self._guard.act_within_seconds)
             except Rejected as refused:
                 raise refused_start(answer, refused) from refused
-            if is_started_too_late(asked, self._guard.client, None):
+            if is_started_too_late(asked, self._guard.client, self._guard.act_within_seconds):
                 await client.report(**outcome_of(answer, StartedTooLate.__name__))
                 raise StartedTooLate("the start was answered too late to act on it")
         except ClientError as error:

@@ -69,7 +69,7 @@ def _answer(options: argparse.Namespace, given: Any, event: str) -> dict[str, An
     facts = json.loads(options.facts.read_text()) if options.facts else None
     known = None if facts is None else (lambda tool, arguments: facts)
     with Client(options.url, options.key_file.read_text().strip(), agent_id=options.agent) as client:
-        guard = ToolGuard(read_tool_table(options.tools), client, facts=known)
+        guard = ToolGuard(read_tool_table(options.tools), client, facts=known, act_within_seconds=options.act_within)
         guard.async_client = _Blocking(client)  # type: ignore[assignment]
         return _finished(getattr(ClaudeHooks(guard, pending=options.pending), HOOKS[event])(given))
 
@@ -83,8 +83,8 @@ class _Blocking:
     async def guard(self, **question: Any) -> Any:
         return self._client.guard(**question)
 
-    async def start(self, answer: Any, start_id: Any) -> Any:
-        return self._client.start(answer, start_id)
+    async def start(self, answer: Any, start_id: Any, **within: Any) -> Any:
+        return self._client.start(answer, start_id, **within)
 
     async def report(self, **outcome: Any) -> Any:
         return self._client.report(**outcome)
@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--agent", required=True, help="the agent's id")
     parser.add_argument("--tools", type=Path, required=True, help="tools.yaml")
     parser.add_argument("--facts", type=Path, help="a JSON object with what the program knows of every call")
+    parser.add_argument("--act-within", type=int, metavar="SECONDS", help="how long a tool may take once it is started")
     parser.add_argument(
         "--pending", choices=("deny", "defer"), default="deny", help="what a call that waits for a person gets"
     )

@@ -87,7 +87,8 @@ class ToolGuard:
     """Asks `client` about each call of a tool of `server`, as the table says. Thread-safe.
 
     `facts` says what the program knows of a call; the model's arguments are never taken for it. `wait_seconds` is how long a
-    call waits for a person before it raises `ApprovalPending`.
+    call waits for a person before it raises `ApprovalPending`; `act_within_seconds` is how long a tool may take (None: the
+    authority's own time), as in `guarded`.
     """
 
     def __init__(
@@ -101,7 +102,8 @@ class ToolGuard:
         act_within_seconds: int | None = None,
     ) -> None:
         self.table, self.client, self.server = table, client, server
-        self._facts, self._wait_seconds, self._act_within_seconds = facts, wait_seconds, act_within_seconds
+        self.wait_seconds, self.act_within_seconds = wait_seconds, act_within_seconds
+        self._facts = facts
 
     def on_server(self, server: str) -> ToolGuard:
         """The same guard for the tools of another server."""
@@ -237,7 +239,7 @@ class ToolGuard:
 
     def _options(self, asked: ToolCall) -> dict[str, Any]:
         assert asked.question is not None
-        own = {"act_within_seconds": self._act_within_seconds, "wait_seconds": self._wait_seconds}
+        own = {"act_within_seconds": self.act_within_seconds, "wait_seconds": self.wait_seconds}
         return {**asked.question, **own}
 
 

@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.integrations.claude_agent_sdk import table_name
+from sentinel.client import Client
+from sentinel.integrations import ToolGuard
+from sentinel.integrations.claude_agent_sdk import ClaudeHooks, table_name
 from sentinel.integrations.claude_code import main
+from sentinel.tools.parse import parse_tool_table
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
-from tests.support.harness import at_once
+from tests.support.harness import at_once, on_a_loop
 
 TABLE = """\
 tools:
@@ -145,7 +148,7 @@ def test_a_tool_that_runs_unguarded_is_left_to_the_program(hook: Any) -> None:
     [
         ("", {}), ("{", {}), ("[]", {}), ({"hook_event_name": "Stop"}, {}), ({"hook_event_name": "PreToolUse"}, {}),
         (before(), {"key_file": "/nonexistent"}), (before(), {"tools": "/nonexistent"}), (before(), {"facts": "/nonexistent"}),
-        (before(), {"url": "not an address"}), (before(), {"pending": "ask"}),
+        (before(), {"url": "not an address"}), (before(), {"pending": "ask"}), (before(), {"act_within": "long"}),
     ],
 )  # fmt: skip
 def test_what_cannot_be_decided_does_not_run(hook: Any, given: Any, over: dict[str, str]) -> None:
@@ -227,6 +230,28 @@ def test_a_tool_is_denied_whose_start_was_answered_too_late(
     _, answer, _ = hook(before())
     assert decision(answer) == "deny" and "started_too_late" in str(answer)
     assert authority.operations["refund:ch_1"].outcome == "error"
+
+
+def test_a_tool_is_started_for_as_long_as_it_may_take(
+    hook: Any, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[Any] = []
+    late = "sentinel.integrations.claude_agent_sdk.is_started_too_late"
+    monkeypatch.setattr(late, lambda asked, client, act_within: judged.append(act_within))
+    assert decision(hook(before(), act_within="1800")[1]) == "allow"
+    with Client(authority.url, "key", agent_id="a") as client:
+        guard = ToolGuard(parse_tool_table(TABLE), client, facts=lambda *call: {"clean": True}, act_within_seconds=900)
+        given = {**before(), "tool_input": {"charge": "ch_2", "amount": 100}}
+        assert decision(on_a_loop(ClaudeHooks(guard).pre_tool_use(given))) == "allow"
+    assert decision(hook({**given, "tool_input": {"charge": "ch_3", "amount": 100}})[1]) == "allow"
+    assert [authority.operations[f"refund:ch_{n}"].declared for n in (1, 2, 3)] == [[1800], [900], [None]]
+    assert judged == [1800, 900, None]
+
+
+def test_a_guard_that_waits_for_people_is_none_for_hooks() -> None:
+    with Client("http://127.0.0.1:9", "key", agent_id="a") as client:
+        with pytest.raises(ValueError, match="wait_seconds"):
+            ClaudeHooks(ToolGuard(parse_tool_table(TABLE), client, wait_seconds=60))
 
 
 def test_a_lost_authority_denies_before_and_only_says_so_after(hook: Any) -> None:
