@@ -1,7 +1,7 @@
 """Checks an agent's key: accepted by the authority, of this tenant and for this agent.
 
-A key that is surely wrong stops a program from starting. One that cannot be checked now (no answer, refused for the moment)
-does not: it may be under rotation, and nothing is lost meanwhile.
+A key that is surely wrong stops a program from starting. One that cannot be checked now (no answer, refused for the moment,
+something else listens at the address) does not: it may be under rotation, and nothing is lost meanwhile.
 """
 
 from __future__ import annotations
@@ -11,28 +11,45 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import psycopg
 
 from sentinel.client import Client, KeyHolder, Rejected, Unreachable
+from sentinel.client.calls import PREFIX
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store.database import Pool
 
 REMEMBERED_SECONDS = 2.0
-_UNKNOWN_ROUTE = (404, 405)
+_NO_SUCH_ROUTE = (404, 405)
+"""Of an authority every route is there."""
 _LABEL = "select refunds.tenant_label(%(tenant_id)s)"
+
+
+class KeyFaultKind(StrEnum):
+    """Why a key is not known to be ours."""
+
+    SILENCE = "silence"
+    """Nobody gives an answer: it passes by itself."""
+    NO_AUTHORITY = "no_authority"
+    """What answers at the address is no authority."""
+    REFUSED = "refused"
+    """The authority does not take the key, for the moment."""
+    ANOTHERS = "anothers"
+    """It is of another tenant or agent: another key is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFault:
-    """What is wrong; `surely` where another key is needed, False where it could not be tried.
+    """What is wrong."""
 
-    `answered`: the authority did say something.
-    """
-
+    kind: KeyFaultKind
     text: str
-    surely: bool
-    answered: bool = True
+
+    @property
+    def is_from_authority(self) -> bool:
+        """The authority is there and said so."""
+        return self.kind in (KeyFaultKind.REFUSED, KeyFaultKind.ANOTHERS)
 
 
 class KeyCheck:
@@ -59,24 +76,21 @@ class KeyCheck:
         try:
             return self._wrong(self._client.key())
         except Unreachable as error:
-            return KeyFault(f"the authority gives no answer: {error.detail}", surely=False, answered=False)
+            return KeyFault(KeyFaultKind.SILENCE, f"the authority gives no answer: {error.detail}")
         except Rejected as error:
-            # An authority that has not the route refuses calls for another tenant by itself: they all name theirs.
-            if error.status in _UNKNOWN_ROUTE:
-                return None
-            return KeyFault(f"{self._variable}: the authority refuses the key: {error.detail}", surely=False)
+            if error.status in _NO_SUCH_ROUTE:
+                text = f"SENTINEL_URL: what answers there ({error.status}) is no authority; it is the address before {PREFIX}"
+                return KeyFault(KeyFaultKind.NO_AUTHORITY, text)
+            return KeyFault(KeyFaultKind.REFUSED, f"{self._variable}: the authority refuses the key: {error.detail}")
 
     def _wrong(self, holder: KeyHolder) -> KeyFault | None:
         if holder.tenant_id != str(self._tenant_id):
-            return KeyFault(
-                f'{self._variable}: the key belongs to tenant "{holder.tenant}", this is tenant "{self._tenant()}"', surely=True
-            )  # fmt: skip
-        if holder.agent_id not in (None, self._agent_id):
-            return KeyFault(
-                f'{self._variable}: the key is bound to agent "{holder.agent_id}", this is agent "{self._agent_id}"',
-                surely=True,
-            )
-        return None
+            said = f'the key belongs to tenant "{holder.tenant}", this is tenant "{self._tenant()}"'
+        elif holder.agent_id not in (None, self._agent_id):
+            said = f'the key is bound to agent "{holder.agent_id}", this is agent "{self._agent_id}"'
+        else:
+            return None
+        return KeyFault(KeyFaultKind.ANOTHERS, f"{self._variable}: {said}")
 
 
 def tenant_label(pool: Pool, tenant_id: uuid.UUID) -> str:

@@ -185,7 +185,7 @@ def readiness_of(ledger: Ledger, key: KeyCheck) -> Callable[[], Mapping[str, boo
     def checks() -> Mapping[str, bool]:
         fault = key.fault()
         standing = database_checks(lambda: database_status(ledger.pool, WORKER))
-        return {**standing, "authority": fault is None or fault.answered, "key": fault is None}
+        return {**standing, "authority": fault is None or fault.is_from_authority, "key": fault is None}
 
     return checks
 

@@ -60,6 +60,8 @@ class FakeAuthority:
         self.halted = False
         self.switches = {name: {"on": True, "canary_percent": 100} for name in SWITCHES}
         self.halts: list[dict[str, str]] = []
+        self.holder: dict[str, Any] | None = None
+        """Whose key every key is; None: `key` is no route of it, as of another server."""
         self.misbehave: Callable[[Exchange], bool] = lambda exchange: False
         self.lock = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
@@ -129,6 +131,8 @@ class FakeAuthority:
                 exchange.answer(200, {"status": "OK"})
             elif name == "switches":
                 exchange.answer(200, {"switches": self.switches, "halts": self.halts, "policies": {}})
+            elif name == "key" and self.holder is not None:
+                exchange.answer(200, self.holder)
             else:
                 exchange.problem(404, "not-found")
 

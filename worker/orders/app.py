@@ -18,7 +18,7 @@ from sentinel.platform.http.readiness import alive, database_checks, exposition,
 from sentinel.platform.http.wire import Handler, HttpsOnly
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import database_status
-from worker.key_check import KeyCheck
+from worker.key_check import KeyCheck, KeyFaultKind
 from worker.orders import metrics
 from worker.orders.intake import Intake
 from worker.orders.settings import OrderReviewSettings
@@ -106,8 +106,9 @@ def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
     )
     def readyz() -> Response:
         fault = key.fault()
-        # While the authority is silent orders are taken and go to people; with a key that it refuses all of them would.
-        key_is_ours = fault is None or not fault.answered
+        # While the authority is silent orders are taken and go to people; with a key that it refuses all of them would, and
+        # where something else answers none is decided.
+        key_is_ours = fault is None or fault.kind is KeyFaultKind.SILENCE
         return readiness_answer({**database_checks(lambda: database_status(store.pool, ORDERS)), "key": key_is_ours})
 
     @app.get("/metrics")

@@ -13,7 +13,7 @@ from sentinel.client import Client
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS, Pool, with_role
 from sentinel.store.queries import call_with_retry
-from worker.key_check import KeyCheck, tenant_label
+from worker.key_check import KeyCheck, KeyFaultKind, tenant_label
 from worker.orders.order import AGENT_ID
 from worker.orders.settings import OrderReviewSettings
 from worker.orders.store import DEFAULT_TENANT
@@ -34,7 +34,7 @@ def refuse_wrong_key(settings: OrderReviewSettings) -> None:
         fault = key_check(client, pool, tenant_id).fault()
     if fault is None:
         return
-    if fault.surely:
+    if fault.kind is KeyFaultKind.ANOTHERS:
         raise UnsafeConfiguration(fault.text)
     log.warning("key_not_tried", why=fault.text)
 

@@ -28,7 +28,7 @@ from worker.critic.critic import critic_from
 from worker.critic.settings import branches
 from worker.failpoints import Failpoints
 from worker.images import InvalidLabels, InvalidRecogniser, recogniser_from
-from worker.key_check import KeyCheck, tenant_label
+from worker.key_check import KeyCheck, KeyFaultKind, tenant_label
 from worker.notify import Messenger, notifier_from
 from worker.refunds.agent import Agent, BatchProcessor, OnRow
 from worker.refunds.concurrency import PeriodicTask, WorkerPool
@@ -99,7 +99,7 @@ def open_key_check(settings: WorkerSettings, ledger: Ledger) -> Iterator[KeyChec
 def refuse_wrong_key(check: KeyCheck) -> None:
     """Raise `UnsafeConfiguration` where the key is surely another's."""
     fault = check.fault()
-    if fault is not None and fault.surely:
+    if fault is not None and fault.kind is KeyFaultKind.ANOTHERS:
         raise UnsafeConfiguration(fault.text)
 
 

@@ -45,6 +45,12 @@ def test_an_intake_with_a_key_is_not_ready(orders: OrderFixtures, name: str) -> 
     assert all(held for check, held in checks.items() if check != "key"), checks
 
 
+@pytest.mark.parametrize("path", ["/api/sentinel", "/elsewhere"])
+def test_an_intake_whose_address_leads_to_another_place_is_not_ready(orders: OrderFixtures, path: str) -> None:
+    status, checks = readyz(orders, orders.authority_url + path, orders.key)
+    assert (status, checks["key"]) == (503, False)
+
+
 def test_with_its_own_key_it_is_ready_and_while_the_authority_is_silent_too(orders: OrderFixtures) -> None:
     """Then orders are taken and go to people."""
     for url in (orders.authority_url, f"http://127.0.0.1:{free_port()}"):

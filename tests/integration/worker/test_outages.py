@@ -317,6 +317,12 @@ def test_a_loop_outlives_a_dead_port_and_says_so_on_its_own_address(ledger_fixtu
         } <= {*told.splitlines()}
         with fake.running(dead):
             wait_until(lambda: ledger_fixtures.executions() == 3, 15)
+            wait_until(lambda: asked(own, "/readyz") and "key" in fake.calls, 10)
+            status, told = asked(own, "/readyz")
+            assert (status, '"authority":false' in told, '"key":false' in told) == (503, True, True), (
+                "what answers 404 there is no authority"
+            )
+            fake.holder = {"tenant_id": str(ledger_fixtures.tenant_id), "tenant": "shop"}
             wait_until(lambda: asked(own, "/readyz")[0] == 200, 10)
             assert "worker_authority_reachable 1.0" in asked(own, "/metrics")[1]
             assert 'worker_rows_total{put_off="no",state="EXECUTED"} 3.0' in asked(own, "/metrics")[1]
