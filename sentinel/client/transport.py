@@ -136,9 +136,7 @@ class Transport:
 
     def _dial(self, deadline: float) -> socket.socket:
         failed: OSError | None = None
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM
-        ):
+        for family, kind, protocol, _, address in look_up(self._endpoint.host, self._endpoint.port, deadline):
             link = socket.socket(family, kind, protocol)
             try:
                 link.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -154,6 +152,35 @@ class Transport:
         if self._endpoint.tls is None:
             return link
         return self._endpoint.tls.wrap_socket(link, server_hostname=self._endpoint.host)
+
+
+def look_up(host: str, port: int, deadline: float) -> list[Any]:
+    """`socket.getaddrinfo` until `deadline` (monotonic seconds). Raises what it raises, or `TimeoutError`."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # a name
+    found: list[Any] = []
+    failed: list[Exception] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        try:
+            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:
+            failed.append(error)
+        is_over.set()
+
+    try:
+        # The system's own look-up has no deadline: it is left behind in its thread when time is over.
+        threading.Thread(target=ask, daemon=True).start()
+    except RuntimeError:  # no thread can be had, e.g. at the interpreter's end
+        ask()
+    if not is_over.wait(max(deadline - time.monotonic(), 0.001)):
+        raise TimeoutError("the deadline is over")
+    if failed:
+        raise failed[0]
+    return found
 
 
 _transports: WeakSet[Transport] = WeakSet()

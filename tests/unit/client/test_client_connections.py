@@ -1,4 +1,4 @@
-"""The client's connections: one that was reset while it was kept, on either kind of event loop, is replaced unseen."""
+"""The client's connections: one that was reset while it was kept is replaced unseen, and no name is looked up for longer than a call may take."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import uvloop
 
-from sentinel.client import AsyncClient, async_transport
+from sentinel.client import AsyncClient, Client, NoAnswerKind, Unreachable, async_transport
+from tests.support.busy import in_time
+from tests.support.fake_authority import FakeAuthority
 from tests.support.harness import at_once
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{"status":"OK"}'
@@ -67,3 +70,45 @@ def test_a_kept_connection_that_was_reset_meanwhile_is_a_broken_one_and_is_repla
     (failed,) = at_once([run])
     if failed is not None:
         raise failed
+
+
+def test_a_call_ends_in_its_time_while_a_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, answered = socket.getaddrinfo, threading.Event()
+
+    def slow(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
+        if host != "authority.test" or options.get("flags"):
+            return real(host, port, *rest, **options)
+        answered.wait(6)
+        raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    began = time.monotonic()
+    with Client("http://authority.test:1", "key", agent_id="a", timeout_seconds=0.2) as client:
+        with pytest.raises(Unreachable) as silent:
+            client.heartbeat()
+        took = time.monotonic() - began
+        answered.set()
+        client.timeout_seconds = 20.0
+        with pytest.raises(Unreachable) as failed:
+            client.heartbeat()
+    assert silent.value.kind is NoAnswerKind.TIMEOUT and in_time(took, 2)
+    assert failed.value.kind is NoAnswerKind.REFUSED
+
+
+@pytest.mark.parametrize(("host", "lookers"), [("127.0.0.1", 0), ("localhost", 1)])
+def test_an_address_is_looked_up_in_no_thread_and_a_name_once_for_a_connection(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch, host: str, lookers: int
+) -> None:
+    real, caller = socket.getaddrinfo, threading.get_ident()
+    port = int(authority.url.rpartition(":")[2])
+    elsewhere: list[str] = []
+
+    def note(asked: Any, of: Any, *rest: Any, **options: Any) -> Any:
+        if of == port and threading.get_ident() != caller:
+            elsewhere.append(asked)
+        return real(asked, of, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", note)
+    with Client(f"http://{host}:{port}", "key", agent_id="a", timeout_seconds=20) as client:
+        assert [client.heartbeat() for _ in range(3)] == ["OK"] * 3
+    assert elsewhere == [host] * lookers
