@@ -24,6 +24,7 @@ from sentinel.client.errors import NoAnswerKind, Unreachable
 
 if TYPE_CHECKING:
     import ssl
+    from urllib.parse import SplitResult
 
 T = TypeVar("T")
 Parsing = Generator[None, bytes, T]
@@ -210,12 +211,8 @@ class Endpoint:
     """One base address and the headers of every request to it. Raises `ValueError` for what is no address."""
 
     def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
-        from urllib.parse import urlsplit
-
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("the authority's address must look like http://host:port")
-        self.host = parts.hostname
+        parts = _parts_of(base_url)
+        self.host = parts.hostname or ""
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.tls = _tls() if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/")
@@ -234,6 +231,25 @@ class Endpoint:
             len(body),
             body,
         )
+
+
+def _parts_of(base_url: str) -> SplitResult:
+    """The parts of an address. Raises `ValueError` for one that no request could be sent to, so that no call has to."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(base_url)
+        sent = parts.netloc + parts.path
+        (parts.hostname or "").encode("idna")  # as a look-up does
+        is_usable = (
+            bool(parts.hostname) and parts.port != 0 and sent.isascii() and sent.isprintable() and " " not in sent
+        )
+        is_address = is_usable and parts.scheme in ("http", "https") and not parts.query and not parts.fragment
+    except ValueError:  # a port that is none, a name that cannot be encoded
+        is_address = False
+    if not is_address:
+        raise ValueError("the authority's address must look like http://host:port")
+    return parts
 
 
 def raw_response(answer: HttpResponse) -> RawResponse:

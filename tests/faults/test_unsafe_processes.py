@@ -94,6 +94,7 @@ CRITIC = {"SENTINEL_CRITIC_URL": "http://127.0.0.1:9/v1", "SENTINEL_CRITIC_MODEL
 WORKER: Bad = {
     "no key": (lambda p: {"SENTINEL_REFUND_AGENT_API_KEY": ""}, "SENTINEL_REFUND_AGENT_API_KEY"),
     "an authority that is no address": (lambda p: {"SENTINEL_URL": "nowhere"}, "SENTINEL_URL"),
+    "a port of the authority that is none": (lambda p: {"SENTINEL_URL": "http://127.0.0.1:78600"}, "SENTINEL_URL"),
     "a tenant that is no id": (lambda p: {"SENTINEL_TENANT_ID": "x"}, "SENTINEL_TENANT_ID"),
     "a lease that can be lost": (lambda p: {"WORKER_LEASE_SECONDS": "5"}, "WORKER_LEASE_SECONDS"),
     "weak secrets of confirm links": (lambda p: {"CONFIRM_SECRETS": "weak"}, "CONFIRM_SECRETS"),

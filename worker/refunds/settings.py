@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from environs import Env, EnvError
 
+from sentinel.platform.outbound.client import is_http_url
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.secret_files import read_secret
 from sentinel.platform.settings import UnsafeConfiguration, confirm_secrets, is_weak, without_faults_about
@@ -197,6 +198,7 @@ def _text(env: Env, name: str, default: Any) -> Any:
 
 
 _READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
+    "authority_url": lambda env, name, default: env.str(name, default).strip(),
     **dict.fromkeys(("data_dir", "outbox_dir", "policies_dir"), lambda env, name, default: Path(env.str(name, str(default)))),
     **dict.fromkeys(("confirm_expires_seconds", "smtp_port", "health_port"), lambda env, name, default: env.int(name, default)),
     "smtp_timeout_seconds": lambda env, name, default: env.float(name, default),
@@ -267,8 +269,7 @@ def _api_key(file: Path | None, problems: list[str]) -> str:
 
 def _contradictions(settings: WorkerSettings) -> list[str]:
     found = []
-    address = urlsplit(settings.authority_url)
-    if address.scheme not in ("http", "https") or not address.hostname:
+    if not is_http_url(settings.authority_url):
         found.append("SENTINEL_URL must look like http://host:port")
     for name in ("batch", "concurrency", "lanes", "max_attempts"):
         if getattr(settings, name) < 1:

@@ -244,11 +244,12 @@ class _Session(requests.Session):
 
 
 def is_http_url(url: str) -> bool:
-    """Whether `url` is an address that can be asked: http or https, a host, no credentials, query or fragment."""
+    """Whether `url` is an address that can be asked: http or https, a host that can be looked up, no credentials, query or fragment."""
     if not url.isascii() or not url.isprintable() or " " in url:
         return False
     try:
         parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")  # as a look-up does: a label that is empty or too long is an error there
         bad = parts.username or parts.password or parts.query or parts.fragment
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not bad
     except ValueError:

@@ -301,10 +301,19 @@ def test_who_waits_for_a_decision_stops_waiting_once_the_client_is_closed() -> N
     assert in_time(time.monotonic() - began, 5)
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:80", "http://", "http://x?y=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://x", "127.0.0.1:80", "http://", "http://x?y=1", "http://[", "http://127.0.0.1:78600", "http://127.0.0.1:786O",
+        "http://127.0.0.1:0", "http://127.0.0.1:7860 ", "http://a..b:7860", "http://.b:7860", "http://ü.example",
+        "http://127.0.0.1:7860/ü", "http://127.0.0.1:7860/a b",
+    ],
+)  # fmt: skip
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="address"):
         Client(url, "key")
+    with pytest.raises(ValueError, match="address"):
+        AsyncClient(url, "key")
 
 
 def test_a_key_cannot_smuggle_a_header() -> None:

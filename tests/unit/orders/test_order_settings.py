@@ -96,6 +96,13 @@ def test_what_is_malformed_and_what_is_unsafe_are_told_together(monkeypatch: pyt
     assert "SENTINEL_ORDERS_BUDGET_SECONDS" not in told
 
 
+@pytest.mark.parametrize("url", ["http://a..b:7860", "http://.b:7860", "http://127.0.0.1:78600"])
+def test_a_mistyped_address_of_the_authority_is_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("SENTINEL_URL", url)
+    with pytest.raises(UnsafeConfiguration, match="SENTINEL_URL: must look like http://host:port"):
+        load_order_settings()
+
+
 def test_without_an_address_of_its_own_it_uses_the_authoritys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORDERS_DATABASE_URL")
     monkeypatch.setenv("SENTINEL_DATABASE_URL", HERE)

@@ -97,8 +97,12 @@ def test_nobody_there_is_known_as_not_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "nonsense", "ftp://127.0.0.1/", "http://", "http://[", "http://127.0.0.1:99999/", "http://\u2028/"]
-)
+    "url",
+    [
+        "", "nonsense", "ftp://127.0.0.1/", "http://", "http://[", "http://127.0.0.1:99999/", "http://\u2028/", "http://a..b/",
+        "http://.b/",
+    ],
+)  # fmt: skip
 def test_an_address_that_is_none_is_a_value(url: str) -> None:
     assert ask(url) == NoResponse(FailureKind.NOT_SENT)
     assert not is_http_url(url)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.client import Client
 from sentinel.platform.settings import UnsafeConfiguration
 from worker.failpoints import BadFailpoint, Failpoint, FailpointHit, Failpoints
 from worker.refunds.settings import WorkerSettings, read_settings
@@ -43,6 +44,29 @@ def test_everything_wrong_is_said_at_once(clean_environment: pytest.MonkeyPatch)
     ):
         assert name in str(bad.value)
     assert "\n" not in str(bad.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:78600", "http://127.0.0.1:786O", "http://127.0.0.1:7860?x=1", "http://a..b:7860", "http://.b:7860",
+        "http://127.0.0.1:7860/ü", "http://127.0.0.1:7860/a b", "http://name:word@127.0.0.1:7860",
+    ],
+)  # fmt: skip
+def test_a_mistyped_address_of_the_authority_is_refused(clean_environment: pytest.MonkeyPatch, url: str) -> None:
+    clean_environment.setenv("SENTINEL_URL", url)
+    with pytest.raises(UnsafeConfiguration, match="SENTINEL_URL must look like http://host:port"):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:7860 ", "http://[::1]:7860\n", "https://authority.example/prefix/", "http://sentinel_authority:7860"]
+)  # fmt: skip
+def test_what_is_taken_for_the_authoritys_address_can_be_asked(clean_environment: pytest.MonkeyPatch, url: str) -> None:
+    clean_environment.setenv("SENTINEL_URL", url)
+    taken = read_settings().authority_url
+    assert taken == url.strip()
+    Client(taken, "key").close()
 
 
 def test_what_depends_on_a_malformed_setting_is_not_judged(clean_environment: pytest.MonkeyPatch) -> None:
