@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "worker.refunds.ledger_commands:retry",
         "Have rows in ERROR tried again, with attempts counted from zero.",
     ),
+    "handled": (
+        "worker.refunds.ledger_commands:handled",
+        "Record that a person handled a row elsewhere, of which nothing was begun.",
+    ),
     "reconcile": (
         "worker.refunds.ledger_commands:reconcile",
         "Compare every execution with what should have been paid.",

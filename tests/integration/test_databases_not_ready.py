@@ -74,6 +74,7 @@ sentinel checkpoint --file checkpoints
 sentinel doctor
 worker enqueue rows.jsonl
 worker facts facts.jsonl
+worker handled lge_1 --reference r --reason r
 worker import-orders orders.csv
 worker order-review serve --port FREE
 worker reconcile

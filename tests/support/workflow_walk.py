@@ -47,7 +47,7 @@ from worker.settlement.registry import Systems, system_names
 ROUTES = Routes.load(
     policies_dir() / "routes.yaml", switches=SwitchFile(policies_dir()).declared.switches, systems=system_names()
 )
-DAY = timedelta(days=1)
+DAY, TENANT = timedelta(days=1), uuid.UUID(int=8)
 SILENT = Unreachable(NoAnswerKind.TIMEOUT, "no answer")
 ON, OFF = SwitchState(True, 100), SwitchState(False, 0)
 
@@ -95,7 +95,7 @@ class Walk:
         channel, scenario, mode = (*self.cell.split("/"), None)[:3]
         order_ref = "o" if self.now.complete else None
         return LedgerRow(
-            "r", "rf_r", "retail-refund-agent", "refund.create", self.now.amount, "USD", "refund:r", str(channel),
+            TENANT, "r", "rf_r", "retail-refund-agent", "refund.create", self.now.amount, "USD", "refund:r", str(channel),
             str(scenario), mode, "acct", order_ref if channel != "retail" or order_ref else "bad order", 1, 0, self.request,
             None, None, None, None, None, None, None,
         )  # fmt: skip

@@ -42,6 +42,7 @@ from worker.refunds.rows import (
     SummaryLine,
     WithoutAccount,
 )
+from worker.refunds.transitions import handled_elsewhere
 from worker.refunds.workflow.routes import IN_PARTS
 
 _log = logging.getLogger("worker")
@@ -203,6 +204,30 @@ class Ledger:
     def retry(self, ids: Sequence[str] | None, *, who: str, why: str) -> dict[str, str | None]:
         """Bring rows in ERROR back to NEW, or all of them with None; id → None, or the code of why it stays."""
         return dict(self._run(sql.RETRY_ENTRIES, ids=None if ids is None else list(ids), who=who, why=why))
+
+    def handle(self, ledger_entry_id: str, *, who: str, reference: str, why: str) -> str | None:
+        """Record that a person handled the row's refund elsewhere, where nothing of it is begun: None, or the code of why it stays as it is.
+
+        In one transaction the row is claimed in that person's name and ended as a worker ends what a person handled.
+        """
+        try:
+            with self.pool.connection() as connection, connection.transaction():
+                with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
+                    fields = {**self._who, "id": ledger_entry_id, "who": who}
+                    row = cursor.execute(sql.CLAIM_TO_HANDLE.encode(), fields).fetchone()
+                if row is not None:
+                    changes = _json([handled_elsewhere(row, who=who, reference=reference, why=why).as_json()])
+                    connection.execute(
+                        sql.APPLY_CHANGES.encode(), {**self._who, "changes": changes, "in_parts": list(IN_PARTS)}
+                    )
+        except _NO_SCHEMA as error:
+            raise _not_migrated(error) from error
+        except (psycopg.OperationalError, psycopg.InterfaceError, EngineUnavailable) as error:
+            raise LedgerUnavailable(first_line(error)) from error
+        if row is not None:
+            return None
+        refusal: str | None = self._one(sql.WHY_NOT_HANDLED, id=ledger_entry_id)
+        return refusal or "no_such_row"
 
     def wake_put_off(self, within_seconds: float) -> None:
         """What waits for something outside becomes due within so many seconds: it answers again."""

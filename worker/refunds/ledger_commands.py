@@ -1,4 +1,4 @@
-"""Commands over the whole ledger: try again what failed, import orders, sum up, compare with what should have been paid."""
+"""Commands over the whole ledger: try again what failed, record what people handled, import orders, sum up, compare with what should have been paid."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ REFUSALS = {
 }
 """Why a row stays in ERROR, by the code of `refunds.retry_entries`."""
 
+NOT_HANDLED = {
+    "no_such_row": "there is no such row",
+    "waits_for_person": "a person can still answer about it: say it there, `sentinel approvals handled`",
+    "in_hand": "a worker has it in hand or has begun it: its settlement system says what came of it",
+    "in_error": "it is in ERROR: `worker retry` first; what may have been paid is resolved by `sentinel in-doubt resolve`",
+    "ended": "it has ended",
+}
+"""Why a row cannot be recorded as handled, by the code of `Ledger.handle`."""
+_LONGEST_REFERENCE = 200
+
 
 @click.command(cls=OneLineCommand)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
@@ -76,6 +86,39 @@ def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, a
             click.echo(f"refused: {entry}: {refusal}: {REFUSALS.get(refusal, 'see its trail')}", err=True)
         click.echo(f"Back to NEW: {counted(len(back), 'row')}; as they were: {len(stays)}.")
     sys.exit(FAILED if stays and not all_errors else 0)
+
+
+@click.command(cls=OneLineCommand)
+@click.argument("row", metavar="ID")
+@click.option("--reference", required=True, help="Where it was done: a payment, a ticket; at most 200 characters.")
+@click.option("--reason", required=True, help="Why; kept with the row.")
+@click.option("--by", metavar="NAME", help="Who says so; default: the account on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def handled(row: str, reference: str, reason: str, by: str | None, as_json: bool) -> None:
+    """Record that a person handled row ID elsewhere: the machine is denied it, for good. Exit 1 where it was refused.
+
+    Only where nothing of the row was begun, as after a backup was restored. It counts against its order, and another row of
+    the same refund is a duplicate. Where a person is asked about it, use `sentinel approvals handled`.
+
+    \b
+    Example:
+      worker handled lge-17 --reference re_3PqX --reason "paid on Tuesday, after the backup that was restored"
+    """
+    reference, reason = reference.strip(), reason.strip()
+    if not reference or len(reference) > _LONGEST_REFERENCE:
+        raise click.UsageError(f"--reference must say something, in at most {_LONGEST_REFERENCE} characters")
+    if not reason:
+        raise click.UsageError("--reason must say something")
+    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+        refusal = ledger.handle(row, who=by or getpass.getuser(), reference=reference, why=reason)
+    if as_json:
+        answer = {"ledger_entry_id": row, "handled": refusal is None}
+        click.echo(json.dumps(answer if refusal is None else {**answer, "refused": refusal}))
+    elif refusal is not None:
+        click.echo(f"refused: {row}: {refusal}: {NOT_HANDLED.get(refusal, 'see its trail')}", err=True)
+    else:
+        click.echo(f"Recorded: {row} was handled elsewhere, under {reference}. The machine is denied it.")
+    sys.exit(0 if refusal is None else FAILED)
 
 
 @click.command("import-orders")

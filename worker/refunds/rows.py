@@ -117,6 +117,9 @@ def after(state: LedgerState, event: LedgerEvent) -> LedgerState:
 
 RISK_CLASS = "standard"
 
+_START_IDS = uuid.UUID("5f3f6a0e-9d0b-5c43-8a52-6d1f4f0c7b29")
+"""The namespace of start ids: another one is another reference for every effect, so it never changes."""
+
 
 class FixedQuestion(Struct, frozen=True):
     """What is asked about a row, from its first question to its last report: with other params or another action it would be
@@ -140,6 +143,7 @@ class FixedQuestion(Struct, frozen=True):
 class LedgerRow(Struct, frozen=True, gc=False):
     """A ledger row as its holder sees it; `claim_epoch` is the holder's fence. The customer's text is not in it."""
 
+    tenant_id: uuid.UUID
     ledger_entry_id: str
     refund_id: str
     agent_id: str
@@ -168,6 +172,14 @@ class LedgerRow(Struct, frozen=True, gc=False):
     """Tries in a row that came to nothing for what is outside; `attempts` are those that speak of the row."""
     may_be_started: bool = False
     """Whether a start may be on record under `start_id`."""
+
+    @property
+    def own_start_id(self) -> uuid.UUID:
+        """Its one start id: the stored one, or the one that will be stored, made of the tenant and the row's idempotency key.
+
+        Settlement systems know its effect by it. Made so, it is the same where the database was restored from before the start.
+        """
+        return self.start_id or uuid.uuid5(_START_IDS, f"{self.tenant_id}/{self.idempotency_key}")
 
     @property
     def failed_before(self) -> bool:

@@ -11,7 +11,7 @@ from typing import LiteralString
 from sentinel.store.sql_template import SqlTemplate
 from worker.refunds.risk_facts import LEDGER_SAYS
 
-ROW_COLUMNS = """e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
+ROW_COLUMNS = """e.tenant_id, e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
   e.channel, e.scenario, e.mode, e.account_ref, e.source, e.order_ref, e.claim_epoch, e.attempts, e.waits, e.guard_request::text as guard_request,
   e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id, e.last_error,
   e.start_id is not null and e.act_until is not null as may_be_started"""
@@ -60,6 +60,24 @@ select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) order by array_position(%(ids)s::text[], e.ledger_entry_id)
 """).fill(row_columns=ROW_COLUMNS)
 
+# The row in the name of a person who handled it elsewhere: one that waits, and whose approval nobody can decide any more, or that a
+# holder let lapse before anything was begun. From then on no worker has it in hand, nor takes it.
+CLAIM_TO_HANDLE = SqlTemplate("""
+update refunds.ledger_entries e set status = 'GUARDING', event_number = e.event_number + 1, claim_epoch = e.claim_epoch + 1,
+  last_event = case e.status when 'GUARDING' then 'reclaimed' else 'claimed' end,
+  claimed_by = %(who)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s), waiting_for = null
+where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(id)s and (
+  e.status = 'NEW'
+  or e.status = 'APPROVAL_REQUIRED' and (e.waiting_for = 'customer' or e.next_attempt_at <= clock_timestamp())
+  or e.status = 'GUARDING' and e.lease_until <= clock_timestamp() and (e.start_id is null or e.act_until is null))
+returning {row_columns}
+""").fill(row_columns=ROW_COLUMNS)
+WHY_NOT_HANDLED = """
+select case when e.status in ('EXECUTED', 'DENIED') then 'ended' when e.status = 'ERROR' then 'in_error'
+  when e.status = 'APPROVAL_REQUIRED' then 'waits_for_person' else 'in_hand' end
+from refunds.ledger_entries e where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(id)s
+"""
+
 # My rows stay mine for another lease, as long as I still have them.
 EXTEND_LEASES = """
 update refunds.ledger_entries set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
@@ -82,8 +100,8 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
   exists (
     select from refunds.ledger_entries x
     where x.tenant_id = e.tenant_id and x.refund_id = e.refund_id and x.ledger_entry_id <> e.ledger_entry_id
-      and (x.status in ('ALLOWED', 'EXECUTED') or x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED')
-           and (x.created_at, x.ledger_entry_id) < (e.created_at, e.ledger_entry_id))) as refund_seen,
+      and (x.status in ('ALLOWED', 'EXECUTED') or x.status = 'DENIED' and x.reason_code = 'handled_by_person'
+           or x.status in ('NEW', 'GUARDING', 'APPROVAL_REQUIRED') and (x.created_at, x.ledger_entry_id) < (e.created_at, e.ledger_entry_id))) as refund_seen,
   case when e.order_ref is null then null
     when b.currency is distinct from e.currency then 'other_currency'
     when e.budget_part is not null and b.beyond_minor = 0 then 'enough'

@@ -91,6 +91,8 @@ RESOLVED = "resolved-not-executed"
 
 NOT_EXECUTED = "not_executed"
 """The reason of a row about which a person said so, before it was."""
+HANDLED = "handled_by_person"
+"""The reason of a row that a person handled elsewhere."""
 _NEVER_PAID = (
     "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
 )
@@ -283,6 +285,14 @@ def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system
     )  # fmt: skip
 
 
+def handled_elsewhere(row: LedgerRow, *, who: str, reference: str, why: str) -> Change:
+    """The event of a row that a person handled elsewhere, as who says so: denied to the machine, and it counts against its order."""
+    return Change(
+        row, _GUARDING, LedgerEvent.DENIED, decision="DENY", reason_code=HANDLED,
+        last_error=f"{who} handled it elsewhere, under {reference}: {why}"[:500],
+    )  # fmt: skip
+
+
 def await_customer(row: LedgerRow, expires_at: datetime) -> Change:
     """The event of waiting for the customer until a moment; an answer makes the row due earlier."""
     return Change(
@@ -335,7 +345,7 @@ def after_doubt(row: LedgerRow, answer: GuardAnswer) -> ResolvedDoubt | None:
         return ResolvedDoubt(True, _no_doubt(row, "it was executed, says the authority, and counts against its order"))
     if answer.status not in _UNSTARTED or not answer.replayed or answer.operation_id != str(row.operation_id):
         return None
-    if answer.reason_code == "handled_by_person":
+    if answer.reason_code == HANDLED:
         said = "a person handled it elsewhere, and nothing was started here: it counts against its order"
         return ResolvedDoubt(True, _no_doubt(row, said), never_started=True)
     return ResolvedDoubt(
@@ -369,7 +379,7 @@ def _allowed(row: LedgerRow, answer: GuardAnswer, permit_token: str | None) -> C
     return Change(
         row, _GUARDING, LedgerEvent.ALLOWED, decision=answer.decision, reason_code=answer.reason_code,
         operation_id=answer.operation_id, decision_event_id=answer.decision_event_id, proof_id=answer.proof_id,
-        approval_id=answer.approval_id, permit_token=permit_token, start_id=str(row.start_id or uuid.uuid4()),
+        approval_id=answer.approval_id, permit_token=permit_token, start_id=str(row.own_start_id),
     )  # fmt: skip
 
 

@@ -33,7 +33,8 @@ from worker.settlement.stripe_refunds import Payment
 class SettlementSystem(Protocol):
     """One way of giving something back. Thread-safe; nothing here raises.
 
-    `reference` is the idempotency key towards the system: the ledger row's stored start id, the same at every try.
+    `reference` is the idempotency key towards the system: the ledger row's start id, the same at every try, and the same where the
+    database was restored from before the start.
     """
 
     name: str

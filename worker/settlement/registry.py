@@ -155,7 +155,7 @@ class Coupon(InLedger):
     moves_money = False
 
     def own_reference(self, reference: uuid.UUID) -> str:
-        """The coupon's code: 16 characters that a customer can type, not guessable from another coupon's."""
+        """The coupon's code: 16 characters that a customer can type, not guessable from another coupon's by who does not know the tenant's id."""
         digest = hashlib.sha256(b"coupon:" + reference.bytes).digest()
         code = base64.b32encode(digest)[:16].decode("ascii")
         return "-".join(["CPN", *(code[at : at + 4] for at in range(0, 16, 4))])

@@ -418,7 +418,7 @@ def test_a_whole_file_runs_to_the_end_and_a_second_import_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["enqueue"], ["import-orders"], ["summary"], ["states"], ["states", "draw"], ["run"]]
+    "command", [[], ["enqueue"], ["import-orders"], ["summary"], ["handled"], ["states"], ["states", "draw"], ["run"]]
 )
 def test_every_command_explains_itself(command: list[str]) -> None:
     result = CliRunner().invoke(main, [*command, "--help"])

@@ -24,7 +24,7 @@ from worker.settlement.stripe_refunds import Payment, StripeRefunds, idempotency
 
 TENANT = uuid.UUID(int=7)
 _ROW = LedgerRow(
-    ledger_entry_id="lge_1", refund_id="rf_1", agent_id="a", action="refund.create", amount_minor=1250, currency="USD",
+    tenant_id=TENANT, ledger_entry_id="lge_1", refund_id="rf_1", agent_id="a", action="refund.create", amount_minor=1250, currency="USD",
     idempotency_key="refund:lge_1", channel="retail", scenario="standard", mode=None, account_ref=None, order_ref="o-1",
     claim_epoch=1, attempts=0, guard_request=None, operation_id=None, decision_event_id=None, decision=None,
     reason_code=None, permit_token=None, start_id=None, last_error=None,

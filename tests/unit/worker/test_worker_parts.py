@@ -43,7 +43,7 @@ from worker.refunds.workflow.steps.ask_authority import params_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = RetryPolicy(3, 1.0, 8.0, random.Random(1))
-OPERATION = uuid.UUID(int=7)
+OPERATION, TENANT = uuid.UUID(int=7), uuid.UUID(int=8)
 FLAGS = ("duplicate_refund", "stale_window", "suspicious_reason")
 
 
@@ -51,7 +51,7 @@ def row(**over: Any) -> LedgerRow:
     """A claimed row."""
     fields: dict[str, Any] = dict.fromkeys(LedgerRow.__struct_fields__)
     fields |= {
-        "ledger_entry_id": "r", "refund_id": "rf", "agent_id": "a", "action": "refund.create", "amount_minor": 12650,
+        "tenant_id": TENANT, "ledger_entry_id": "r", "refund_id": "rf", "agent_id": "a", "action": "refund.create", "amount_minor": 12650,
         "currency": "USD", "idempotency_key": "refund:r", "channel": "retail", "scenario": "standard", "claim_epoch": 1,
         "attempts": 0, "waits": 0,
     }  # fmt: skip
@@ -206,6 +206,16 @@ def test_each_answer_is_one_event(status: str, event: LedgerEvent) -> None:
     change = transitions.after_guard(row(), answer(status, approval_id="a" if status == "pending" else None), PATIENCE)
     assert change.event is event
     assert (change.start_id is not None) == (event is LedgerEvent.ALLOWED)
+
+
+def test_a_row_has_one_start_id_also_where_its_database_was_restored_from_before_the_start() -> None:
+    """An outside system knows the effect by it: under another one it would pay a second time."""
+    first, after = (transitions.after_guard(row(), answer("allowed"), PATIENCE).start_id for _ in range(2))
+    assert first == after == str(row().own_start_id)
+    others = (row(tenant_id=uuid.UUID(int=9)), row(idempotency_key="refund:s"))
+    assert len({first, *(str(one.own_start_id) for one in others)}) == 3, "each tenant and each row has its own"
+    stored = uuid.uuid4()
+    assert row(start_id=stored).own_start_id == stored, "what is stored is not chosen anew"
 
 
 def test_an_own_start_goes_on_with_the_stored_ids() -> None:

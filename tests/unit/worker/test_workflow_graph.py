@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -61,7 +62,7 @@ def runner(failpoints: Failpoints | None = None, **odd: Callable[[RunContext], A
 
 def context(name: str = "r") -> RunContext:
     row = LedgerRow(
-        name, "rf", "a", "refund.create", 100, "USD", f"refund:{name}", "private", "fee", None, "acct", "ord", 1, 0,
+        uuid.UUID(int=7), name, "rf", "a", "refund.create", 100, "USD", f"refund:{name}", "private", "fee", None, "acct", "ord", 1, 0,
         None, None, None, None, None, None, None, None,
     )  # fmt: skip
     return RunContext(row, KnownFacts(name, "{}", None, None, False, None, 0))

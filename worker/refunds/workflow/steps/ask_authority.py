@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from sentinel.client import CheckAnswer, Client, GuardAnswer, GuardQuestion, Rejected, Unreachable
 from sentinel.core.money import Money, money_out
-from sentinel.store.ids import new_id
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import transitions
 from worker.refunds.concurrency import WorkerPool
@@ -245,8 +244,8 @@ def _answered(decision: str, status: str, code: str, following: StepName | None)
 
 
 def _start_id(context: RunContext) -> uuid.UUID | None:
-    """The start id that the row's question encloses: chosen once."""
-    return (context.row.start_id or new_id()) if context.encloses_start else None
+    """The start id that the row's question encloses; None where the start is asked for by itself."""
+    return context.row.own_start_id if context.encloses_start else None
 
 
 def _keep_permission(context: RunContext, permission: Change | ReleaseLease, answer: GuardAnswer) -> None:
