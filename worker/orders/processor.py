@@ -30,11 +30,13 @@ from worker.orders.shop import Attempts, EffectKind, look, perform
 from worker.orders.store import DeliveredOrder, OrderResponse, Row, order_response
 from worker.orders.taking import ClaimLost, Decided, OrderRun, OrderTaking
 from worker.orders.transitions import (
+    EXECUTED,
     QUEUES,
     decided_work,
     event_of,
     held_alert,
     hold_row,
+    is_executed,
     is_start_ruled_out,
     is_started,
     late_alert,
@@ -72,9 +74,9 @@ class OrderSteps(OrderTaking):
                 continue
             row, was = row_of(run.work, answer, event), run.work.status
             run.claimed = decided_work(run.work, answer, event, row)
-            ships = (
-                self.ships_here and was == ReviewStatus.SCORED and event == LaneEvent.ALLOWED and not self._is_late(run)
-            )
+            run.effect = EXECUTED if is_executed(answer) else None
+            is_new = was == ReviewStatus.SCORED and event == LaneEvent.ALLOWED and run.effect is None
+            ships = self.ships_here and is_new and not self._is_late(run)
             (shipped if ships else decided).append((run, row))
         self._put_off(undecided)
         self._decide([*self._ship(shipped), *decided])
@@ -137,7 +139,9 @@ class OrderSteps(OrderTaking):
         """Orders left STARTED by somebody: the authority says whether they still are, and the shop is looked at first."""
         for run, answer in self._answers(runs):
             work = run.work
-            if is_started(answer):
+            if is_executed(answer):
+                run.may_ask_shop, run.effect = True, EXECUTED
+            elif is_started(answer):
                 run.may_ask_shop, run.tried = True, Attempts(max(1, work.tries or 0), work.seconds_since_try or 0.0)
             elif is_start_ruled_out(answer):
                 run.outside_call = partial(self._look, how=answer.resolution or "started")

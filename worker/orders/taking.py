@@ -68,7 +68,7 @@ class OrderRun:
     tried: Attempts = Attempts()
     """What may have been asked of the shop before."""
     effect: Settled | Refused | None = None
-    """The shop's answer, not stored yet."""
+    """The shop's answer, or what a person said of the fulfilment, not stored yet."""
     outside_call: Callable[[OrderRun], None] | None = None
     """What this order alone has to ask outside next; with a response, after it."""
     response: OrderResponse | None = None

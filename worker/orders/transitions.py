@@ -68,7 +68,7 @@ def asked_params(source: str, order_id: str, amount: Money, account_ref: str | N
 def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
     """The event that a guard's answer means for its order; None: undecided, ask again later."""
     undecided = work.status in _UNDECIDED
-    if is_started(answer):
+    if is_started(answer) or is_executed(answer):
         if not undecided:
             return APPROVED
         # Approved before we had it queued: it is queued first, its way is the medium lane's, and goes on at once.
@@ -86,13 +86,22 @@ def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
 
 
 def is_started(answer: GuardAnswer) -> bool:
-    """Started under the order's start id, by this question or an earlier one, and no person has said that it was not done."""
-    return answer.start is not None and not (answer.status == "completed" and answer.outcome == "error")
+    """Started under the order's start id, by this question or an earlier one, and nobody has said yet what came of it: the shop may be asked."""
+    return answer.start is not None and answer.status != "completed"
+
+
+def is_executed(answer: GuardAnswer) -> bool:
+    """Started under the order's start id, and on record as executed: a person said so, for what is not settled here was not reported."""
+    return answer.start is not None and answer.status == "completed" and answer.outcome == "success"
 
 
 def is_start_ruled_out(answer: GuardAnswer) -> bool:
-    """Started elsewhere, or resolved by a person: nothing may be started any more."""
-    return answer.status in ("already_started", "completed") and not is_started(answer)
+    """Started elsewhere, or said not to be executed: nothing may be started any more."""
+    return answer.status in ("already_started", "completed") and not (is_started(answer) or is_executed(answer))
+
+
+EXECUTED = Settled("executed, as a person said")
+"""What became of an order that is on record as executed: its shop is not asked, and may know nothing of it."""
 
 
 def row_of(work: ClaimedOrder, answer: GuardAnswer, event: str) -> dict[str, Any]:
@@ -111,7 +120,7 @@ def reason_of(answer: GuardAnswer) -> str:
         return "approval_expired"
     if answer.resolution is not None:
         return f"resolved_{answer.resolution}"
-    if answer.status in ("already_started", "completed"):
+    if answer.status in ("already_started", "completed") and answer.start is None:
         return "started_elsewhere"
     return answer.reason_code
 

@@ -1,4 +1,4 @@
-"""An order whose start a person resolved as not executed goes to a person: not stuck, and not fulfilled after it (G52)."""
+"""An order whose start a person resolved: as not executed it goes to a person, not stuck and not fulfilled after it (G52); as executed it is done."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ from tests.support.harness import actor, let_leave_end, refused
 from tests.support.order_fixtures import make_intake, order_body
 from tests.support.shop_server import FlakyShop
 from worker.failpoints import Failpoints, OrderFailpoint
+from worker.orders import processor
 from worker.orders.build import act_within_seconds
 
 
-def say_not_executed(fixtures: Fixtures) -> str:
+def resolve(fixtures: Fixtures, *, executed: bool) -> str:
     """ "" when it is taken, else why not."""
     run_housekeeping(fixtures.authority.pool, 0)
     operation = fixtures.one("select operation_id from sentinel.operations")
     return refused(
         lambda: resolve_in_doubt(
-            fixtures.console_pool, actor(fixtures, "admin"), operation, executed=False, evidence="looked"
+            fixtures.console_pool, actor(fixtures, "admin"), operation, executed=executed, evidence="looked"
         )
     )
+
+
+def say_not_executed(fixtures: Fixtures) -> str:
+    """The same of a person's "not executed"."""
+    return resolve(fixtures, executed=False)
 
 
 class Stopped(Failpoints):
@@ -88,6 +94,55 @@ def test_an_order_left_behind_started_is_held_for_a_person_and_never_fulfilled(
         orders.one("select count(*) from orders.effects where report_due_at < 'infinity' and reported_at is null") == 0
     )
     assert fixtures.broken_invariants() == []
+    orders.close()
+
+
+def shipped_after_executed(fixtures: Fixtures, authority_url: str, place: OrderFailpoint) -> list[tuple[str, str]]:
+    """The checker: a person says "executed" of an order that was left behind started; what the shop, which knows nothing of it, does then."""
+    shop = FlakyShop()
+    orders = make_intake(fixtures, authority_url, parts={"shop": shop}, failpoints=Stopped(place))
+    assert orders.deliver(order_body("o-1")).status_code == 503
+    assert resolve(fixtures, executed=True) == ""
+    for _ in range(2):
+        orders.make_due()
+        orders.rounds()
+    assert orders.status_and_lane("o-1") == ("FULFILLED", "low")
+    assert orders.one("select count(*) from orders.effects where reported_at is null") == 0
+    orders.close()
+    return shop.done
+
+
+LEFT_STARTED = (OrderFailpoint.AFTER_GUARD, OrderFailpoint.AFTER_DECIDED, OrderFailpoint.BEFORE_SHOP)
+
+
+@pytest.mark.parametrize("place", LEFT_STARTED)
+def test_an_order_that_a_person_called_executed_is_done_and_its_shop_is_not_asked(
+    fixtures: Fixtures, authority_url: str, place: OrderFailpoint
+) -> None:
+    """Somebody shipped it by hand: the shop's interface shows it as open."""
+    assert shipped_after_executed(fixtures, authority_url, place) == []
+    assert fixtures.one("select shop_reference from orders.effects") == "executed, as a person said"
+    assert fixtures.one("select reason_code from orders.reviews") != "started_elsewhere"
+    assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("place", LEFT_STARTED)
+def test_mutant_that_goes_on_with_what_was_called_executed_ships_it(
+    fixtures: Fixtures, authority_url: str, place: OrderFailpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "is_executed", lambda answer: False)
+    monkeypatch.setattr(processor, "is_started", lambda answer: answer.start is not None)
+    assert shipped_after_executed(fixtures, authority_url, place) == [("fulfilled", "o-1")]
+
+
+def test_the_simulated_shop_does_not_ship_it_either(fixtures: Fixtures, authority_url: str) -> None:
+    orders = make_intake(fixtures, authority_url, failpoints=Stopped(OrderFailpoint.AFTER_GUARD))
+    assert orders.deliver(order_body("o-1")).status_code == 503
+    assert resolve(fixtures, executed=True) == ""
+    orders.make_due()
+    orders.rounds()
+    assert orders.status_and_lane("o-1") == ("FULFILLED", "low")
+    assert orders.all("select 1 from orders.simulated_shop") == [] and fixtures.broken_invariants() == []
     orders.close()
 
 
