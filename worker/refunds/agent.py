@@ -26,7 +26,7 @@ from sentinel.client import Client, Rejected, Unreachable
 from sentinel.platform.tracing import Tracing
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import transitions
-from worker.refunds.concurrency import CircuitBreaker, LeaseKeeper, PeriodicTask, WorkerPool
+from worker.refunds.concurrency import LONGEST_HOLD_SECONDS, CircuitBreaker, LeaseKeeper, PeriodicTask, WorkerPool
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.reporter import Reporter
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease, Report
@@ -169,6 +169,10 @@ _WAKE_WITHIN_SECONDS = 2.0
 _SWEEP_SECONDS = 2.0
 _FRESH_SECONDS = 5.0
 """Younger reports are still being sent by the batch that executed them."""
+_OVERLAP_SECONDS = 60.0
+"""Decisions are asked for from so long before the last one that was learnt: they may become visible out of order."""
+_LOOK_BACK_EVERY_SECONDS = 30.0
+"""So often from as long before as a batch may hold a row, which waits for a person only once its batch is over."""
 
 OnRow = Callable[[RowResult], None]
 
@@ -194,6 +198,7 @@ class Agent:
         self._leases = LeaseKeeper(ledger, settings.heartbeat_seconds)
         self._mode = "loop"
         self._last: tuple[str | None, str | None] = (None, None)
+        self._looked_back_at = float("-inf")
 
     @property
     def reaches_authority(self) -> bool:
@@ -386,8 +391,10 @@ class Agent:
 
     def _learn_approvals(self) -> str | None:
         """Wake the rows whose approval was decided; returns what went wrong, which is no failure of a row."""
-        agent_id = self._settings.agent_id
-        since = self._ledger.approvals_wanted_since(agent_id)
+        agent_id, now = self._settings.agent_id, time.monotonic()
+        looks_back = now - self._looked_back_at >= _LOOK_BACK_EVERY_SECONDS
+        held = LONGEST_HOLD_SECONDS + self._settings.lease_seconds if looks_back else 0.0
+        since = self._ledger.approvals_wanted_since(agent_id, _OVERLAP_SECONDS + held)
         try:
             while since is not None:
                 decided = self._client.approvals_since(since, 500)
@@ -399,6 +406,8 @@ class Agent:
                 since = decided[-1].decided_at if more else None
         except (Unreachable, Rejected) as error:
             return f"decided approvals could not be learnt: {error.detail}"
+        if looks_back:
+            self._looked_back_at = now
         return None
 
     def _publish_status(self, status: str) -> None:

@@ -271,9 +271,11 @@ class Ledger:
 
     # Approvals
 
-    def approvals_wanted_since(self, agent_id: str) -> datetime | None:
-        """From when on decisions matter to rows that wait; None when none waits."""
-        found: datetime | None = self._one(sql.APPROVALS_WANTED_SINCE, agent_id=agent_id)
+    def approvals_wanted_since(self, agent_id: str, overlap_seconds: float) -> datetime | None:
+        """From when on decisions matter to rows that wait, and so much before; None when none waits."""
+        found: datetime | None = self._one(
+            sql.APPROVALS_WANTED_SINCE, agent_id=agent_id, overlap_seconds=overlap_seconds
+        )
         return found
 
     def wake_decided(self, approval_ids: Sequence[str]) -> int:

@@ -331,11 +331,10 @@ from jsonb_to_recordset(%(reports)s) as p (outbox_id uuid, last_error text, due_
 where o.tenant_id = %(tenant_id)s and o.outbox_id = p.outbox_id and o.acknowledged_at is null
 """
 
-# The oldest row that waits for a decision which this worker has not learnt yet; null when none waits.
-# A minute of overlap, because decisions may become visible out of order.
+# The oldest row that waits for a decision which this worker has not learnt yet, with some overlap; null when none waits.
 APPROVALS_WANTED_SINCE = """
 select greatest(min(e.created_at), (select c.since from refunds.approval_cursors c
-    where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - interval '60 seconds'
+    where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - make_interval(secs => %(overlap_seconds)s)
 from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'operator'
   and e.next_attempt_at > statement_timestamp()

@@ -1,12 +1,26 @@
-"""Who is woken by a person's decision: who waits for a person, once, and nobody else."""
+"""Who is woken by a person's decision: who waits for a person, once, and nobody else; also by one that came while a batch held the row."""
 
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 
 import pytest
 
+from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, new_row
+from worker.refunds import agent as loop
+from worker.refunds.concurrency import LONGEST_HOLD_SECONDS
+from worker.refunds.ledger import Ledger
+
+
+def wait_for(fixtures: LedgerFixtures, waiting_for: str, approval_id: uuid.UUID) -> None:
+    """The row r, claimed a moment ago, waits for an answer to this question."""
+    fixtures.admin.execute(
+        "update refunds.ledger_entries set status = 'APPROVAL_REQUIRED', last_event = 'approval_required',"
+        " event_number = event_number + 1, approval_id = %s, waiting_for = %s, next_attempt_at = 'infinity', lease_until = null",
+        [approval_id, waiting_for],
+    )
 
 
 @pytest.mark.parametrize(("waiting_for", "woken"), [("operator", 1), ("customer", 0)])
@@ -16,10 +30,40 @@ def test_a_decision_wakes_who_waits_for_a_person_and_hurries_no_customer(
     approval_id = uuid.uuid4()
     ledger_fixtures.add(new_row("r"))
     ledger_fixtures.ledger.claim(1)
-    ledger_fixtures.admin.execute(
-        "update refunds.ledger_entries set status = 'APPROVAL_REQUIRED', last_event = 'approval_required',"
-        " event_number = event_number + 1, approval_id = %s, waiting_for = %s, next_attempt_at = 'infinity', lease_until = null",
-        [approval_id, waiting_for],
-    )
+    wait_for(ledger_fixtures, waiting_for, approval_id)
     assert ledger_fixtures.ledger.wake_decided([str(approval_id)]) == woken
     assert len(ledger_fixtures.ledger.claim(1)) == woken
+
+
+@pytest.mark.parametrize("seconds", [90, LONGEST_HOLD_SECONDS], ids=["a minute and a half", "as long as a row is held"])
+def test_a_decision_made_while_a_batch_held_its_row_is_learnt_although_later_ones_were(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, seconds: float
+) -> None:
+    """Its card is on people's screens before the row waits for them: the batch writes what became of it at its end."""
+    approval_id, row = uuid.uuid4(), new_row("r")
+    ledger_fixtures.add(row)
+    ledger_fixtures.admin.execute("update refunds.ledger_entries set created_at = created_at - interval '1 hour'")
+    ledger_fixtures.ledger.claim(1)
+    now = ledger_fixtures.ledger.now()
+    authority.decided.append(
+        {"request_id": str(approval_id), "status": "approved", "approver": "a", "reason": "r", "agent_id": row.agent_id,
+         "action": row.action, "decided_at": (now - timedelta(seconds=seconds)).isoformat()}
+    )  # fmt: skip
+    ledger_fixtures.ledger.move_cursor(row.agent_id, now)
+    wait_for(ledger_fixtures, "operator", approval_id)
+    with ledger_fixtures.agent(authority.url) as agent:
+        assert agent._learn_approvals() is None
+    assert len(ledger_fixtures.ledger.claim(1)) == 1
+
+
+def test_so_far_back_is_looked_now_and_then_and_not_at_every_poll(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlaps: list[float] = []
+    monkeypatch.setattr(Ledger, "approvals_wanted_since", lambda self, agent_id, seconds: overlaps.append(seconds))
+    with ledger_fixtures.agent("http://127.0.0.1:9", lease_seconds=30.0) as agent:
+        for _ in range(3):
+            agent._learn_approvals()
+        monkeypatch.setattr(agent, "_looked_back_at", agent._looked_back_at - loop._LOOK_BACK_EVERY_SECONDS)
+        agent._learn_approvals()
+    assert overlaps == [690.0, 60.0, 60.0, 690.0]
