@@ -181,7 +181,7 @@ taken as (
     and e.claim_epoch = c.epoch and e.status = c.from_status
   left join room r on r.ledger_entry_id = c.ledger_entry_id
   where c.takes_order and r.fits
-    or (c.in_doubt or c.to_status = 'DENIED' and c.reason_code = 'handled_by_person')
+    or (c.in_doubt or c.to_status = 'DENIED' and c.reason_code = 'handled_by_person' or c.reason_code = 'executed_elsewhere')
       and e.order_ref is not null and e.channel <> all (%(in_parts)s::text[])
   order by e.order_ref, e.channel, e.source, e.created_at, e.ledger_entry_id
   on conflict do nothing returning ledger_entry_id),

@@ -86,6 +86,8 @@ REFUSED = "settlement_refused"
 
 STARTED_ELSEWHERE = "started_elsewhere"
 """The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
+EXECUTED_ELSEWHERE = "executed_elsewhere"
+"""The reason of a row whose start is on record as executed, mostly by a person's word, and that has no execution here."""
 RESOLVED = "resolved-not-executed"
 """The code of a start that is refused because a person said that it was not executed."""
 
@@ -97,6 +99,10 @@ _NEVER_PAID = (
     "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
 )
 
+_EXECUTED = (
+    "it was executed, says the authority: a person said so, or a report that this ledger does not have. Nothing more of it is tried, and it"
+    " counts against its order"
+)
 _IN_DOUBT = "; it may have been started: see `sentinel in-doubt list`"
 _SAY_SO = "; an administrator says so: "
 
@@ -142,17 +148,16 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
     match answer.status:
         case "allowed" | "approved":
             return _allowed(row, answer, answer.permit_token)
-        case "already_started" | "completed" if (
-            was_started_before(answer)
-            and row.start_id is not None
-            and (row.permit_token is not None or answer.start is not None)
-        ):
+        case "already_started" | "completed" if was_started_before(answer) and _is_own_start(row, answer):
             # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
             # refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
         case "already_started" | "completed" if was_not_executed(answer):
             # Without a permission on record nothing was settled for it here, whoever started it; and a person says the same.
             return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
+        case "completed" if _is_own_start(row, answer) and (answer.outcome, answer.resolution) == ("success", None):
+            # Its success is reported once its execution is written, and there is none: somebody else said so, and it is known to be paid.
+            return give_up(row, _EXECUTED, reason=EXECUTED_ELSEWHERE)
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(
@@ -172,6 +177,11 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
                 operation_id=answer.operation_id, decision_event_id=answer.decision_event_id, proof_id=answer.proof_id,
                 approval_id=answer.approval_id,
             )  # fmt: skip
+
+
+def _is_own_start(row: LedgerRow, answer: GuardAnswer) -> bool:
+    """Whether the start on record may be the row's own: its permission is on record here, or its start id got the receipt."""
+    return row.start_id is not None and (row.permit_token is not None or answer.start is not None)
 
 
 def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy: RetryPolicy) -> Change | ReleaseLease:

@@ -295,6 +295,29 @@ def test_what_was_started_by_somebody_else_is_not_let_go_by_an_authority_that_fo
         assert poller(shop, client).look() == [] and parts(shop) == (0, 0, 0, 60_00, 0)
 
 
+def test_what_a_person_called_executed_before_its_row_had_ended_is_handled_and_in_no_doubt(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    """Its system fell silent, a person asked it by telephone, and the worker takes the row up again."""
+    ordered(shop, 100_00)
+    platform = InMemory("platform_backend")
+    outside(shop, platform)
+    platform.loses_answers = 99
+    asks(shop, "first", 60_00)
+    assert shop.stands("first")[0] == "ALLOWED"
+    run_housekeeping(fixtures.authority.pool, 0)
+    says(fixtures, executed=True)
+    shop.fixtures.make_due()
+    shop.run()
+    assert shop.stands("first") == ("ERROR", None, "executed_elsewhere") and parts(shop) == (0, 0, 60_00, 0, 0)
+    assert last_error(shop, "first").startswith("it was executed") and "doubt" not in last_error(shop, "first")
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": "handled"}
+    asks(shop, "second", 60_00)
+    assert shop.stands("second")[2] == Escalation.ORDER_OVERDRAWN
+    assert len(platform.done) == 1 and shop.fixtures.executions() == 0
+    assert fixtures.broken_invariants() == []
+
+
 # After a success that contradicts a person's "not executed"
 
 

@@ -374,7 +374,13 @@ def test_both_refund_policies_know_every_escalation_and_every_reason_has_a_sente
         assert fact.one_of == frozenset(ESCALATIONS) == frozenset(Escalation)
         assert {rule.reason_code for rule in policy.policy.rules} <= set(REASONS)
     assert {"handled_by_person", "customer_declined", "confirmation_expired"} <= set(REASONS)
-    of_rows = {transitions.STARTED_ELSEWHERE, transitions.REFUSED, transitions.NOT_EXECUTED, "awaiting_customer"}
+    of_rows = {
+        transitions.STARTED_ELSEWHERE,
+        transitions.EXECUTED_ELSEWHERE,
+        transitions.REFUSED,
+        transitions.NOT_EXECUTED,
+        "awaiting_customer",
+    }
     assert of_rows | {"no_report", "error_reported", "contradiction"} <= set(REASONS)
 
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from ops_console.pages import ledger_timeline as ledger_life
-from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, Unreachable
+from sentinel.client import GuardAnswer, KeyConflict, NoAnswerKind, Rejected, StartReceipt, Unreachable
 from tests.corpora import TextCorpus, text_corpora
 from worker.critic.readings import is_suspicious
 from worker.diagrams import ledger_states
@@ -237,6 +237,18 @@ def test_a_success_beside_a_persons_not_executed_keeps_the_amount_of_a_row_that_
         (LedgerEvent.ALLOWED, False),  # and its start is refused: its system is looked at
         (LedgerEvent.GAVE_UP, True),
     ]
+
+
+@pytest.mark.parametrize("mine", [
+    row(start_id=uuid.UUID(int=1), permit_token="stored", may_be_started=True), row(start_id=uuid.UUID(int=1), may_be_started=True),
+], ids=["its permission is on record", "its question enclosed the start"])  # fmt: skip
+def test_what_a_person_called_executed_is_no_start_of_somebody_else_and_in_no_doubt(mine: LedgerRow) -> None:
+    start = None if mine.permit_token else StartReceipt("e", "h", True)
+    change = transitions.after_guard(mine, answer("completed", outcome="success", start=start), PATIENCE)
+    assert (change.event, change.reason_code, change.in_doubt) == (LedgerEvent.GAVE_UP, "executed_elsewhere", False)
+    assert "it was executed" in (change.last_error or "") and "may have been" not in (change.last_error or "")
+    foreign = transitions.after_guard(row(), answer("completed", outcome="success"), PATIENCE)
+    assert (foreign.reason_code, foreign.in_doubt) == ("started_elsewhere", True)
 
 
 @pytest.mark.parametrize(("recorded", "event"), [

@@ -24,7 +24,7 @@ begin
   return case
     when exists (select from refunds.executions x
                  where x.tenant_id = e.tenant_id and x.ledger_entry_id = e.ledger_entry_id) then 'executed'
-    when e.budget_part = 'handled' then 'handled'                          -- its doubt has ended so
+    when e.budget_part = 'handled' or e.reason_code = 'executed_elsewhere' then 'handled' -- its doubt has ended so
     when e.reason_code in ('started_elsewhere', 'settlement_refused') then e.reason_code
     when exists (select from refunds.effects f
                  where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
