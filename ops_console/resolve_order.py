@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ops_console.read_models import order_views
 from sentinel.authority.actor import Actor
 from sentinel.authority.approvals import PERSON_REFUSALS
-from sentinel.authority.policy_inspector import PolicyInspector
+from sentinel.authority.policy_inspector import PoliciesInForce, PolicyInspector
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import Conflict, Forbidden, InvalidInput, NotFound, SentinelError
 from sentinel.core.money import Money, money_out
@@ -45,14 +45,14 @@ _NOTHING_AGAINST = {
 }  # fmt: skip
 
 
-def refund_refusal(inspector: PolicyInspector, amount_minor: int, currency: str) -> str | None:
+def refund_refusal(policies: PoliciesInForce, amount_minor: int, currency: str) -> str | None:
     """The reason for which a refund of this amount would be denied whatever else is known of it; None where a person may file it.
 
     Asked before it is offered and before it is filed. The authority decides about the row all the same.
     """
     if amount_minor <= 0:
         return None
-    return inspector.refusal(REFUND_ACTION, {
+    return policies.refusal(REFUND_ACTION, {
         "amount": money_out(Money(amount_minor, currency)), "refund_id": "order", "ledger_entry_id": "order", "account_ref": "any",
         "channel": "retail", "scenario": "standard", "risk": _NOTHING_AGAINST, "escalation": "analyst_refund",
     })  # fmt: skip
@@ -110,7 +110,7 @@ def _must_be_refundable(pool: Pool, actor: Actor, source: str, order_id: str, in
     row = order_views.find_order(pool, actor.tenant_id, source, order_id)
     if row is None:
         return
-    reason = refund_refusal(inspector, row.amount_minor, row.currency)
+    reason = refund_refusal(inspector.in_force(pool), row.amount_minor, row.currency)
     if reason is not None:
         raise Conflict(
             f"a refund of this order would be denied ({reason}): {reason_text(reason)} Hold it, or handle it elsewhere."

@@ -128,11 +128,12 @@ _FOLDERS = {Audience.OPERATORS: ("pages/", "shared/"), Audience.PUBLIC: ("board/
 
 
 def _warm(app: Flask, audience: Audience) -> None:
-    """Compile the pages, read the policies and count the board's day before somebody waits for them."""
+    """Compile the pages and the policies in force, and count the board's day, before somebody waits for them."""
     for name in app.jinja_env.list_templates(["html"]):
         if name.startswith(_FOLDERS[audience]):
             app.jinja_env.get_template(name)
     console = app.extensions["console"]
-    console.inspector.read()
+    if not audience.is_public:
+        console.inspector.read(console.pool)
     while audience.is_public and not console.board.counts.current().is_complete:
         time.sleep(_BETWEEN_COUNTS_SECONDS)

@@ -29,7 +29,7 @@ from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
 from ops_console.read_models import order_search, order_views
 from ops_console.resolve_order import FULFIL, HOLD, REFUND, RETRY, refund_refusal, resolve_order
-from sentinel.authority.policy_inspector import PolicyInspector
+from sentinel.authority.policy_inspector import PoliciesInForce
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.platform.http.bodies import json_body, load, without_nulls
@@ -42,7 +42,7 @@ _ORDER = "/orders/<source>/<given_id:order_id>"
 _ID_CHARACTERS = 200
 
 
-def order_view(row: order_views.OrderRow, inspector: PolicyInspector) -> dict[str, Any]:
+def order_view(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, Any]:
     """An order as operators see it: no customer's address or account, but what was noticed about it."""
     shown = {
         name: value
@@ -52,22 +52,22 @@ def order_view(row: order_views.OrderRow, inspector: PolicyInspector) -> dict[st
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
         "reason": {"code": row.reason_code, "text": reason_text(row.reason_code)} if row.reason_code else None,
-        "offers": offers(row, inspector), "refund_refused": _refused(row, inspector),
+        "offers": offers(row, policies), "refund_refused": _refused(row, policies),
     })  # fmt: skip
 
 
-def _refused(row: order_views.OrderRow, inspector: PolicyInspector) -> dict[str, str] | None:
+def _refused(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, str] | None:
     """Why no refund is offered where one could be expected."""
     waits = row.status in ("QUEUED", "SHOP_REFUSED", "REFUND_REFUSED")
-    code = refund_refusal(inspector, row.amount_minor, row.currency) if waits else None
+    code = refund_refusal(policies, row.amount_minor, row.currency) if waits else None
     return {"code": code, "text": reason_text(code)} if code else None
 
 
-def offers(row: order_views.OrderRow, inspector: PolicyInspector) -> list[str]:
+def offers(row: order_views.OrderRow, policies: PoliciesInForce) -> list[str]:
     """The words a person may say of it now; none while a filed refund may still be paid, and no refund where nothing was paid, or where
     its policy would deny it.
     """
-    refundable = (row.amount_minor or 0) > 0 and refund_refusal(inspector, row.amount_minor, row.currency) is None
+    refundable = (row.amount_minor or 0) > 0 and refund_refusal(policies, row.amount_minor, row.currency) is None
     refund = [REFUND] if refundable else []
     match row.status:
         case "QUEUED" if row.resolution is None and row.approval_status == "pending":
@@ -106,9 +106,8 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         full = len(rows) == most
         following = {"next_cursor": cursor_out(rows[-1].received_at, str(rows[-1].review_id))} if full else {}
         waiting = order_views.queue_figures(context.pool, tenant_id)
-        return json_response(
-            {"orders": [order_view(row, context.inspector) for row in rows], "waiting": waiting, **following}
-        )
+        policies = context.inspector.in_force(context.pool)
+        return json_response({"orders": [order_view(row, policies) for row in rows], "waiting": waiting, **following})
 
     @blueprint.get("/orders/alerts")
     @documented(
@@ -130,7 +129,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         if row is None:
             raise NotFound("there is nothing of that id")
         return json_response({
-            **order_view(row, context.inspector),
+            **order_view(row, context.inspector.in_force(context.pool)),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
             "words": [_plain(one) for one in order_views.analyst_decisions(context.pool, tenant_id, row.review_id)],
             "events": [_plain(one) for one in order_views.events_of(context.pool, tenant_id, row.review_id)],

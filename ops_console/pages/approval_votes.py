@@ -155,7 +155,9 @@ def approval_detail(context: Context, person: Actor, approval_id: uuid.UUID) -> 
         raise NotFound("there is nothing of that id")
     earlier = earlier_votes(context.pool, person.tenant_id, approval_id) if row.follows else []
     is_order = about.kind == "order" and row.amount_minor is not None and row.currency is not None
-    refused = refund_refusal(context.inspector, row.amount_minor or 0, row.currency or "") if is_order else None
+    refused = None
+    if is_order:
+        refused = refund_refusal(context.inspector.in_force(context.pool), row.amount_minor or 0, row.currency or "")
     return ApprovalDetail(row, about, votes(context.pool, person.tenant_id, approval_id), earlier, refused)
 
 

@@ -173,13 +173,13 @@ def _order(context: Context, source: str, order_id: str, refused: shell.Refused 
     events = events_of(context.pool, tenant_id, row.operation_id) if row.operation_id else []
     asking = next((one.agent_id for one in events if one.agent_id), None)
     said = order_views.analyst_decisions(context.pool, tenant_id, row.review_id)
-    way = way_of(row, changes)
+    way, policies = way_of(row, changes), context.inspector.in_force(context.pool)
     return shell.page(
         context, "order.html", title=f"Order {row.order_id}", row=row, effects=effects, alerts=alerts, way=way,
         moments=timeline(row, changes, effects, alerts, events, said), words=reason_in_words, now=datetime.now(UTC), soon=_SOON,
         drawn=graph.lit(graph.LANES, places=way.places, ways=way.ways, end=way.end, told=way.told),
         waits=row.status == "QUEUED" and row.resolution is None and row.approval_status == "pending",
-        refund_refused=refund_refusal(context.inspector, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, context.inspector), refused=refused, given=request.form,
+        refund_refused=refund_refusal(policies, row.amount_minor, row.currency), offered=[] if row.status == "QUEUED" else offers(row, policies), refused=refused, given=request.form,
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
         proof=proof_link(context, tenant_id, row.proof_id, asking) if row.proof_id else None,
         rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),

@@ -130,6 +130,7 @@ ARE_KNOWN = """
 select not exists (select from unnest(%(digests)s::text[]) as asked (digest)
                    where not exists (select from sentinel.policies p where p.policy_digest = asked.digest))
 """
+DIGESTS_IN_FORCE = "select array_agg(policy_digest order by policy_id) from sentinel.policies_in_force"
 POLICY_TEXT = "select canonical from sentinel.policies where policy_digest = %(policy_digest)s"
 TAKE_OUT_OF_FORCE = """
 with out as (delete from sentinel.policies_in_force where policy_id <> all (%(ids)s::text[]) returning policy_id, policy_digest)
@@ -174,6 +175,11 @@ def policy_text(pool: Pool, policy_digest: str) -> str | None:
     """The canonical text of a policy that decides or decided; None where no authority declared it here."""
     found: str | None = scalar(pool, POLICY_TEXT, {"policy_digest": policy_digest})
     return found
+
+
+def digests_in_force(pool: Pool) -> tuple[str, ...]:
+    """The digest of every policy that decides now, in the order of their ids; none before an authority declared any."""
+    return tuple(scalar(pool, DIGESTS_IN_FORCE) or ())
 
 
 def policies_in_force(pool: Pool) -> list[InForceRow]:

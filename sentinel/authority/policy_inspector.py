@@ -1,11 +1,12 @@
 """Inspects policies for operators: limit usage for an operation, and each rule's answer. Never decides.
 
-Limits are those of the files on disk; rules are those of the policy that decided, by the text that the database keeps.
-This informs and decides nothing. The decision's transaction asks again.
+Limits are those of the policies in force, rules those of the policy that decided, both by the texts that the database keeps. The files
+on disk are asked only before an authority declared any policy. This informs and decides nothing. The decision's transaction asks again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import uuid
@@ -21,8 +22,9 @@ import orjson
 from sentinel.authority.approval_queue import LimitUsage, limit_usage
 from sentinel.authority.keys import is_workers
 from sentinel.authority.operations import DecidedOperation, find_decided
-from sentinel.authority.policies import policy_text
+from sentinel.authority.policies import digests_in_force, policy_text
 from sentinel.core.decision import NO_POLICY_DIGEST, ReservationRequest, Verdict
+from sentinel.core.errors import EngineUnavailable
 from sentinel.core.operation import Operation
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
@@ -72,26 +74,65 @@ class PolicyExplanation:
     numbers: Amounts = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PoliciesInForce:
+    """The policies that decide now, as one request sees them; `library` is None where they cannot be told."""
+
+    library: PolicyLibrary | None
+
+    def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:
+        """The reason code with which this is denied for every requester; None where it is not, or cannot be told."""
+        if self.library is None:
+            return None
+        policy = self.library.find(action)
+        if policy is None:
+            return NO_MATCHING_POLICY
+        decided = evaluate(policy, {"action": action, "params": params}, datetime.now(UTC))
+        return decided.reason_code if decided.verdict is Verdict.DENY else None
+
+
 class PolicyInspector:
-    """The policies of a folder, reloaded when a file changes, and earlier ones by digest. Thread-safe."""
+    """The policies in force, earlier ones by digest, and those of a folder, reloaded when a file changes. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._kept: OrderedDict[str, CompiledPolicy | None] = OrderedDict()
         self._lock = threading.Lock()
         self._read: tuple[object, PolicyLibrary | None] = (None, None)
+        self._in_force: tuple[tuple[str, ...], PoliciesInForce] | None = None
+
+    def in_force(self, pool: Pool) -> PoliciesInForce:
+        """The policies that decide now, as an authority declared them; those of the folder before one did.
+
+        They cannot be told where this version cannot compile one of the texts, or nothing is declared and the folder has a fault.
+        Take them once per request. Raises `EngineUnavailable`.
+        """
+        digests = digests_in_force(pool)
+        if not digests:
+            return PoliciesInForce(self._library())
+        kept = self._in_force
+        if kept is not None and kept[0] == digests:
+            return kept[1]
+        policies = tuple(policy for policy in (self.policy_of(pool, one) for one in digests) if policy is not None)
+        if len(policies) < len(digests):
+            return PoliciesInForce(None)
+        found = PoliciesInForce(PolicyLibrary(policies))
+        self._in_force = (digests, found)
+        return found
 
     def limits_of(
         self, pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, principal_id: uuid.UUID, moment: datetime
-    ) -> list[ApplicableLimit]:
+    ) -> list[ApplicableLimit] | None:
         """The limits in which an operation is counted that this principal asks for, at a moment of the database's clock.
 
-        None before a decision, and without a usable policy.
+        Empty before a decision, and where no policy in force covers it; None where it cannot be told which policies are (`in_force`).
         """
-        decided, library = find_decided(pool, tenant_id, operation_id), self._library()
-        if decided is None or library is None:
+        decided = find_decided(pool, tenant_id, operation_id)
+        if decided is None:
             return []
-        operation = operation_of(decided.request)
+        library, operation = self.in_force(pool).library, operation_of(decided.request)
+        if library is None:
+            return None
         policy = library.find(operation.action)
         if policy is None or operation.amount is None:
             return []
@@ -125,20 +166,10 @@ class PolicyInspector:
             decided.policy_digest, label, explain(policy, facts, moment, requester), describe(policy)["numbers"]
         )
 
-    def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:
-        """The reason code with which the policy in force denies this for every requester; None where it does not."""
-        library = self._library()
-        if library is None:
-            return None
-        policy = library.find(action)
-        if policy is None:
-            return NO_MATCHING_POLICY
-        decided = evaluate(policy, {"action": action, "params": params}, datetime.now(UTC))
-        return decided.reason_code if decided.verdict is Verdict.DENY else None
-
-    def read(self) -> None:
-        """Load the policies now, so that no request waits for it."""
-        self._library()
+    def read(self, pool: Pool) -> None:
+        """Compile the policies in force now, so that no request waits for it; without a database the first that asks waits."""
+        with contextlib.suppress(EngineUnavailable):
+            self.in_force(pool)
 
     def policy_of(self, pool: Pool, policy_digest: str) -> CompiledPolicy | None:
         """The policy of that digest. A digest never stands for another text: what is compiled once holds."""

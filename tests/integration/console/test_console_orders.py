@@ -13,6 +13,8 @@ from psycopg import errors as pg
 
 from ops_console.resolve_order import DECISIONS, resolve_order
 from sentinel.authority.actor import Actor
+from sentinel.authority.policies import remember_policies
+from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import CONSOLE, ORDERS, with_role
 from tests.support.harness import at_once, scaled
@@ -60,6 +62,20 @@ def test_a_held_order_offers_nothing_and_shows_how_it_came_there(fixtures: Any) 
     shown = fixtures.person("ann", "viewer").get(f"/ops/api/orders/demo/{order_id}").json
     assert (shown["status"], shown["lane"], shown["offers"]) == ("HELD", "high", [])
     assert [one["event"] for one in shown["events"]] == ["scored", "denied", "held"]
+
+
+def test_a_refund_that_the_policies_in_force_deny_is_not_offered_whatever_the_files_say(fixtures: Any) -> None:
+    declared = [one for one in fixtures.authority.policies.library.policies if one.policy.policy_id != "retail-refund"]
+    remember_policies(fixtures.authority.pool, [
+        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document())) for one in declared
+    ])  # fmt: skip
+    order_id, ann = queued(fixtures), fixtures.person("ann")
+    shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
+    assert (shown["offers"], shown["refund_refused"]["code"]) == (["fulfil", "hold"], "no_matching_policy")
+    (listed,) = ann.get("/ops/api/orders").json["orders"]
+    assert listed["offers"] == shown["offers"]
+    assert ann.analyst(order_id, "refund").status_code == 409
+    assert fixtures.sql("select count(*) from refunds.ledger_entries") == [(0,)]
 
 
 def test_a_question_that_is_not_clear_is_refused(fixtures: Any) -> None:

@@ -271,6 +271,39 @@ def test_a_card_of_what_another_key_asked_again_shows_the_budgets_of_that_key(
     assert used_on(fixtures, limited, again.approval_id) == used
 
 
+def caps_on(page: str) -> list[str]:
+    """The caps of the limits on a card."""
+    return re.findall(r'data-label="Cap" class="number">([^<]+)<', page)
+
+
+def test_a_card_shows_the_limits_in_force_whatever_became_of_the_files(fixtures: Any, limited: Path) -> None:
+    caller = fixtures.caller()
+    assert fixtures.guard("200.00", caller).status == "allowed"
+    recorded = fixtures.guard("200.00", caller)
+    ann = fixtures.browser("ann", app=fixtures.app(policies_dir=limited))
+    assert caps_on(card(ann, recorded.approval_id)) == ["300.00 USD"] * 2
+    (limited / "retail_refund.yaml").write_text(LIMITED.replace('"300.00"', '"3000.00"'))
+    assert caps_on(card(ann, recorded.approval_id)) == ["300.00 USD"] * 2
+    (limited / "another.yaml").write_text("policy: [")
+    assert caps_on(card(ann, recorded.approval_id)) == ["300.00 USD"] * 2
+    shipped = fixtures.browser("bob", app=fixtures.app())
+    assert caps_on(card(shipped, recorded.approval_id)) == ["300.00 USD"] * 2, "a console with another folder"
+
+
+def test_a_card_says_so_where_its_limits_cannot_be_told(fixtures: Any, tmp_path: Path) -> None:
+    untold, approval_id = "The limits cannot be shown", fixtures.approval("200.00")
+    (tmp_path / "retail_refund.yaml").write_text("policy: [")
+    ann = fixtures.browser("ann", app=fixtures.app(policies_dir=tmp_path))
+    assert untold in card(ann, approval_id), "no authority has declared any, and the files have a fault"
+    declare_policies(fixtures.authority)
+    page = card(ann, approval_id)
+    assert untold not in page and caps_on(page)
+    unknown = "sha256:" + "0" * 64
+    fixtures.sql("update sentinel.policies_in_force set policy_digest = %s where policy_id = 'small-refund'", unknown)
+    page = card(ann, approval_id)
+    assert untold in page and not caps_on(page), "one that decides is not known here"
+
+
 def test_a_halt_and_an_operation_that_is_not_the_digests_are_told_on_the_card(fixtures: Any) -> None:
     ann, approval_id = fixtures.browser("ann", proved=True), fixtures.approval()
     fixtures.sql("insert into sentinel.halts (tenant_id, halt_id, scope, level, reason, set_by, set_at)"
