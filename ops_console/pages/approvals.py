@@ -127,13 +127,13 @@ def _queue(context: Context) -> Response:
             context.pool, person.tenant_id, person.operator_id, kind=kind, after=_after_waiting(), limit=PAGE + 1
         )
     else:
-        rows = approval_queue.decided_page(
+        rows, looked_to = approval_queue.decided_page(
             context.pool, person.tenant_id, person.operator_id, kind=kind, status=status, after=_after_decided(), limit=PAGE + 1
         )  # fmt: skip
     return shell.page(
         context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, state=status, kinds=approval_queue.KINDS,
         statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, for_reader=for_reader,
-        looked_at=approval_queue.MOST_LOOKED if looked_to else None,
+        looked_at=(approval_queue.MOST_LOOKED if for_reader else approval_queue.MOST_DECIDED) if looked_to else None,
         more=_more(rows, looked_to, status, {**({"kind": kind} if kind else {}), **({"for": "me"} if for_reader else {})}),
         first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context), seen=_seen_queue(approval_queue.queue_state(context.pool, person.tenant_id)),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
-    Uuid,
+    TextClause,
     and_,
     bindparam,
     case,
@@ -25,9 +25,9 @@ from sqlalchemy import (
     func,
     literal_column,
     not_,
+    or_,
     select,
     text,
-    true,
     tuple_,
 )
 
@@ -43,8 +43,10 @@ STATUSES = ("waiting", "decided", "approved", "rejected", "handled", "expired")
 ORDER_ACTION = "order.fulfill"
 MOST_LOOKED = 500
 """How many pending approvals are looked through at a time for those that a reader may vote on: it takes a query each."""
+MOST_DECIDED = 2_000
+"""How many decided approvals are looked through at a time for those of one kind, which no index knows."""
 Cursor = tuple[int, datetime, uuid.UUID]
-"""A place in the queue of what waits: the rank, the end and the id of the approval that stands there."""
+"""A place in a list: the rank, the end (of what was decided: when it was) and the id of the approval that stands there."""
 
 # An escalation is a refund that a workflow handed over, whatever its amount; a change is of people or keys, asked by one of us.
 KIND_SQL = f"""
@@ -86,9 +88,9 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class _QueueEnd:
+class _PartEnd:
     risk_rank: int
-    expires_at: datetime
+    at: datetime
     approval_id: uuid.UUID
 
 
@@ -159,10 +161,11 @@ a.decided_at, a.decided_by,
 """).fill(kind_sql=KIND_SQL, rank=_RANK, approvals_given=APPROVALS_GIVEN)
 _A = APPROVALS.alias("a")
 _LINES = select(text(_COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
-_CURSORS = (
-    select(text(f"{_RANK} as risk_rank, a.expires_at, a.approval_id"))
+_CURSORS, _DECIDED_CURSORS = (
+    select(text(f"{_RANK} as risk_rank, {at} as at, a.approval_id"))
     .select_from(_A)
     .where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
+    for at in ("a.expires_at", "a.decided_at")
 )
 _OF_KIND = literal_column(KIND_SQL, Text()) == value("kind", str)
 # The order of the index approvals_queue, which the cursor repeats.
@@ -173,9 +176,9 @@ _BEHIND_WAITING = tuple_(*_QUEUE_ORDER) > tuple_(
 _UP_TO = tuple_(*_QUEUE_ORDER) <= tuple_(
     bindparam("last_rank", type_=Integer()), value("last_at", datetime), value("last_id", uuid.UUID)
 )
-_BEHIND_DECIDED = tuple_(_A.c.decided_at, _A.c.approval_id) < tuple_(
-    value("after_at", datetime), value("after_id", uuid.UUID)
-)
+_DECIDED_ORDER = (_A.c.decided_at, _A.c.approval_id)
+_BEHIND_DECIDED = tuple_(*_DECIDED_ORDER) < tuple_(value("after_at", datetime), value("after_id", uuid.UUID))
+_UP_TO_DECIDED = tuple_(*_DECIDED_ORDER) >= tuple_(value("last_at", datetime), value("last_id", uuid.UUID))
 # What the reader may vote on and has not: the rules of `sentinel.resolve_approval` that hold for every vote.
 _FOR_READER = text("""
 not exists (select from sentinel.approval_votes v where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id
@@ -184,12 +187,25 @@ and exists (select from sentinel.operators p where p.tenant_id = a.tenant_id and
   and p.role in ('admin', a.required_role) and coalesce(p.changed_by_another_at <= a.created_at, true))
 """)
 _READER_ASKED = func.sentinel.is_requester(literal_column("a"), value("operator_id", uuid.UUID), type_=Boolean())
-# What was decided, by what a reader asks for; every other status is the column's own.
-_DECIDED_AS = {
-    "decided": true(),
-    "handled": _A.c.handled_reference.is_not(None),
-    "rejected": and_(_A.c.status == value("status", str), _A.c.handled_reference.is_(None)),
-}
+# By the index approvals_pending: in the order of ids all that was ever decided would be passed over for the few that wait, and
+# `offset 0` keeps the planner from that order.
+_NEWEST_PENDING = SqlTemplate("""
+a.approval_id = any(array(
+  select p.approval_id from (
+    select w.approval_id from sentinel.approvals w
+    where w.tenant_id = :tenant_id and w.status = 'pending' and w.expires_at > statement_timestamp() {behind} offset 0) as p
+  order by p.approval_id desc limit :limit))
+""")
+# Changes of people and keys are few, and have a table of their own: an array has the planner look each up by its key, whatever it expects.
+_IS_CHANGE = text("""
+a.approval_id = any(array(select c.approval_id from sentinel.protected_changes c where c.tenant_id = :tenant_id))
+""")
+# What was decided, in the words of the indexes approvals_handled and approvals_by_status.
+_IS_HANDLED = and_(_A.c.decided_at.is_not(None), _A.c.handled_reference.is_not(None))
+_HAS_STATUS = and_(_A.c.decided_at.is_not(None), _A.c.handled_reference.is_(None), _A.c.status == value("status", str))
+_DECIDED_AS = {"decided": _A.c.decided_at.is_not(None), "handled": _IS_HANDLED}
+"""By what a reader asks for; every other is a status."""
+_HAS_EXPIRED = or_(_HAS_STATUS, and_(text("a.status = 'pending'"), _A.c.expires_at <= func.statement_timestamp()))
 QUEUE_STATE = """
 select count(*)::integer as waiting, (array_agg(approval_id order by approval_id desc))[1] as newest
 from sentinel.approvals where tenant_id = %(tenant_id)s and status = 'pending' and expires_at > statement_timestamp()
@@ -262,13 +278,17 @@ def page_for_reader(
     """
     of_kind, behind = kind is not None, after is not None
     asked = _asked(tenant_id, reader, kind, after, 2) | {"offset": MOST_LOOKED - 1}
-    ends = all_rows(pool, _QueueEnd, part_end_sql(of_kind=of_kind, behind=behind), asked)
-    last = (ends[0].risk_rank, ends[0].expires_at, ends[0].approval_id) if len(ends) == 2 else None
+    last = _last(all_rows(pool, _PartEnd, part_end_sql(of_kind=of_kind, behind=behind), asked))
     statement = waiting_sql(of_kind=of_kind, behind=behind, for_reader=True, up_to=last is not None)
     last_rank, last_at, last_id = last or (None, None, None)
     asked = _asked(tenant_id, reader, kind, after, limit)
     asked |= {"last_rank": last_rank, "last_at": last_at, "last_id": last_id}
     return all_rows(pool, QueueRow, statement, asked), last
+
+
+def _last(ends: list[_PartEnd]) -> Cursor | None:
+    """Where a part ends, if there is more behind it; `ends` is its last approval and the next."""
+    return (ends[0].risk_rank, ends[0].at, ends[0].approval_id) if len(ends) == 2 else None
 
 
 def _asked(
@@ -281,44 +301,77 @@ def _asked(
     }  # fmt: skip
 
 
+def _decided(rows: Select[Any], status: str, *, behind: bool) -> Select[Any]:
+    """The rows of what was decided as `status` says, all of them or those behind a place, newest first."""
+    decided = rows.where(_DECIDED_AS.get(status, _HAS_STATUS), *([_BEHIND_DECIDED] if behind else []))
+    return decided.order_by(*(one.desc() for one in _DECIDED_ORDER))
+
+
 @cache
-def decided_sql(status: str, *, of_kind: bool, behind: bool) -> str:
-    """The SQL of a page of what was decided as `status` says, of one kind or all, the first one or one behind a cursor."""
-    page = _LINES.where(_A.c.decided_at.is_not(None), _DECIDED_AS.get(status, _A.c.status == value("status", str)))
-    page = page.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_DECIDED] if behind else []))
-    return sql_text(page.order_by(_A.c.decided_at.desc(), _A.c.approval_id.desc()).limit(LIMIT))
+def decided_sql(status: str, *, behind: bool, of_kind: bool = False, changes: bool = False, up_to: bool = False) -> str:
+    """The SQL of a page of what was decided as `status` says: of all kinds, the changes of people and keys, or one kind, the
+    first page or one behind a cursor, then to the end or up to a place.
+    """
+    page = _decided(_LINES, status, behind=behind)
+    page = page.where(*([_IS_CHANGE] if changes else []), *([_OF_KIND] if of_kind else []))
+    return sql_text(page.where(*([_UP_TO_DECIDED] if up_to else [])).limit(LIMIT))
+
+
+@cache
+def decided_end_sql(status: str, *, behind: bool) -> str:
+    """The SQL of the place at which a part of what was decided ends, and of the next one."""
+    ends = _decided(_DECIDED_CURSORS, status, behind=behind)
+    return sql_text(ends.offset(bindparam("offset", type_=Integer())).limit(LIMIT))
 
 
 def decided_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, status: str,
     after: tuple[datetime, uuid.UUID] | None, limit: int,
-) -> list[QueueRow]:  # fmt: skip
-    """Decided and expired approvals, newest first, from behind `after` = (decided_at, id); `status` is one of `STATUSES`."""
+) -> tuple[list[QueueRow], Cursor | None]:  # fmt: skip
+    """Decided and expired approvals, newest first, from behind `after` = (decided_at, id); `status` is one of `STATUSES`.
+
+    Of one kind other than "change": those among the next `MOST_DECIDED`; and where these end, if there is more behind them.
+    """
     at, last_id = after or (None, None)
-    statement = decided_sql(status, of_kind=kind is not None, behind=after is not None)
-    return all_rows(pool, QueueRow, statement, {
+    asked: dict[str, Any] = {
         "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "status": status, "after_at": at, "after_id": last_id,
         "limit": limit,
-    })  # fmt: skip
+    }  # fmt: skip
+    behind, changes = after is not None, kind == "change"
+    of_kind = kind is not None and not changes
+    last: Cursor | None = None
+    if of_kind:
+        part = asked | {"limit": 2, "offset": MOST_DECIDED - 1}
+        last = _last(all_rows(pool, _PartEnd, decided_end_sql(status, behind=behind), part))
+    statement = decided_sql(status, behind=behind, of_kind=of_kind, changes=changes, up_to=last is not None)
+    asked |= {"last_at": last and last[1], "last_id": last and last[2]}
+    return all_rows(pool, QueueRow, statement, asked), last
+
+
+def _newest_pending(*, behind: bool) -> TextClause:
+    """The newest of what is pending, the first ones or those behind a cursor."""
+    return text(_NEWEST_PENDING.fill(behind="and w.approval_id < :before" if behind else ""))
 
 
 @cache
-def list_sql(*, of_status: bool, behind: bool, handled: bool | None = None) -> str:
-    """The SQL of a page of all approvals, of one status or all, the first one or one behind a cursor.
+def list_sql(*, status: str | None, behind: bool, handled: bool | None = None) -> str:
+    """The SQL of a page of all approvals, of one status (of `ApprovalRow`) or all, the first one or one behind a cursor.
 
-    `handled` narrows it to what a person handled, or to everything else.
+    `handled` narrows what was rejected to what a person handled, or to everything else. Conditions are of the columns, as the
+    indexes have them: what is computed of a row is known of every row only.
     """
-    of_tenant = select(text(COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
-    status, approval_id = literal_column("a.status", Text()), literal_column("a.approval_id", Uuid())
-    page = select(text("*")).select_from(of_tenant.subquery("a"))
-    if of_status:
-        page = page.where(status == value("status", str))
-    if handled is not None:
-        reference = literal_column("a.handled_reference", Text())
-        page = page.where(reference.is_not(None) if handled else reference.is_(None))
+    page = select(text(COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
+    if status == "pending":
+        page = page.where(_newest_pending(behind=behind))
+    elif status == "expired":
+        page = page.where(_HAS_EXPIRED)
+    elif status == "rejected" and handled is not False:
+        page = page.where(_IS_HANDLED if handled else or_(_IS_HANDLED, _HAS_STATUS))
+    elif status is not None:
+        page = page.where(_HAS_STATUS)
     if behind:
-        page = page.where(approval_id < value("before", uuid.UUID))
-    return sql_text(page.order_by(approval_id.desc()).limit(LIMIT))
+        page = page.where(_A.c.approval_id < value("before", uuid.UUID))
+    return sql_text(page.order_by(_A.c.approval_id.desc()).limit(LIMIT))
 
 
 def list_approvals(
@@ -330,7 +383,7 @@ def list_approvals(
     Ids are UUIDv7: the primary key is the order of time and the last id seen is the cursor.
     """
     fields = {"tenant_id": tenant_id, "status": status, "before": before, "limit": limit}
-    statement = list_sql(of_status=status is not None, behind=before is not None, handled=handled)
+    statement = list_sql(status=status, behind=before is not None, handled=handled)
     return all_rows(pool, ApprovalRow, statement, fields)
 
 

@@ -1,4 +1,6 @@
-"""What one guard, start or report reads does not grow with what is there: no plan looks through a table."""
+"""What one guard, start or report reads, and one look at what waits or was decided, does not grow with what is there: no plan looks
+through a table.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from sentinel.authority.approval_queue import decided_sql, list_sql
+from sentinel.authority.approvals import COLUMNS
 from sentinel.authority.decisions import RECORD_DECISIONS, REPORT_OUTCOMES
 from sentinel.store.batch_statement import run_statement
-from sentinel.store.database import AUTHORITY
+from sentinel.store.database import AUTHORITY, CONSOLE
 from tests import mutants
 from tests.integration.authority.test_batches import rows_of
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures
@@ -96,3 +100,83 @@ def test_mutant_that_joins_budgets_is_caught(roomy: Fixtures) -> None:
     mutants.cut(roomy, "sentinel.hold_sums", "u.ctid = f.found_at and", "(u.ctid = f.found_at or u.subject || '' = f.subject and u.policy_id = f.policy_id) and")  # fmt: skip
     few, many = growth(roomy, 4)
     assert many >= few + 100
+
+
+# looks at approvals -----------------------------------------------------------------------------------------------------
+
+EXPIRED, IN_HISTORY = 20, 20_000
+"""Approvals that ran out."""
+PUT_APPROVALS = """
+insert into sentinel.approvals (tenant_id, approval_id, operation_id, principal_id, agent_id, action, resource, digest, reasons,
+  policy_digest, required_role, required_people, status, created_at, expires_at, decided_at, handled_reference)
+select %(tenant_id)s, gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 'agent', 'refund.create', 'refund/' || n, %(digest)s::text,
+  '{amount_needs_approval}', %(digest)s::text, 'approver', 1, %(status)s::text, clock_timestamp() - interval '1 hour',
+  clock_timestamp() + interval '1 hour', case when %(status)s::text <> 'pending' then clock_timestamp() end, %(reference)s::text
+from generate_series(1, %(number)s::integer) as n returning approval_id
+"""
+LOOKS = {
+    "what is pending": (list_sql(status="pending", behind=False), "pending"),
+    "what was handled": (decided_sql("handled", behind=False), "handled"),
+    "what was approved": (decided_sql("approved", behind=False), "approved"),
+    "changes of people": (decided_sql("decided", behind=False, changes=True), "decided"),
+}
+"""The statement, and the status that it is asked with; each finds one approval."""
+COMPUTED = f"""
+select * from (select {COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s) a
+where a.status = %(status)s order by a.approval_id desc limit %(limit)s
+"""
+
+
+def put_approvals(fixtures: Fixtures, number: int, status: str, reference: str | None = None) -> list[uuid.UUID]:
+    """Approvals as they are after the fact, without their votes; their ids."""
+    asked = {"tenant_id": fixtures.tenant_id, "digest": "sha256:" + "0" * 64, "number": number, "status": status}
+    with fixtures.admin.transaction():
+        fixtures.admin.execute("set local session_replication_role = replica")
+        return [row[0] for row in fixtures.admin.execute(PUT_APPROVALS, asked | {"reference": reference}).fetchall()]
+
+
+def looks(fixtures: Fixtures, statements: dict[str, tuple[str, str]]) -> dict[str, int]:
+    """Blocks that each statement looks at on a new connection, and that it finds one."""
+    read: dict[str, int] = {}
+    fixtures.admin.execute("select pg_stat_force_next_flush()")  # what it wrote is not counted with what is read
+    with fixtures.as_role(CONSOLE) as connection:
+        for name, (statement, status) in statements.items():
+            asked = {"tenant_id": fixtures.tenant_id, "operator_id": None, "status": status, "limit": 50}
+
+            def look(statement: str = statement, asked: dict[str, Any] = asked) -> None:
+                assert len(connection.execute(statement.encode(), asked).fetchall()) == 1
+
+            look()
+            read[name] = blocks(fixtures, connection, look)
+    return read
+
+
+@pytest.fixture
+def one_of_each(roomy: Fixtures) -> Fixtures:
+    """One approval for each of the looks, and a few that ran out."""
+    for status, reference in (("pending", None), ("rejected", "ticket 7"), ("approved", None)):
+        put_approvals(roomy, 1, status, reference)
+    (change,) = put_approvals(roomy, 1, "expired")
+    roomy.admin.execute(
+        "insert into sentinel.protected_changes (tenant_id, approval_id, request) values (%s, %s, '{}')",
+        [roomy.tenant_id, change],
+    )
+    put_approvals(roomy, EXPIRED, "expired")
+    return roomy
+
+
+def test_a_look_for_few_approvals_reads_no_more_where_more_were_decided(one_of_each: Fixtures) -> None:
+    few = looks(one_of_each, LOOKS)
+    put_approvals(one_of_each, IN_HISTORY, "expired")
+    many = looks(one_of_each, LOOKS)
+    one_of_each.admin.execute("analyze sentinel.approvals")
+    later = looks(one_of_each, LOOKS)
+    print(f"blocks for one look: {few} with {EXPIRED} that ran out, {many} with {IN_HISTORY}, {later} as planned then")
+    assert {name: read for name, read in few.items() if max(many[name], later[name]) >= read + 100} == {}
+
+
+def test_mutant_that_asks_for_a_computed_status_is_caught(one_of_each: Fixtures) -> None:
+    computed = {"what is pending": (COMPUTED, "pending")}
+    few = looks(one_of_each, computed)
+    put_approvals(one_of_each, IN_HISTORY, "expired")
+    assert looks(one_of_each, computed)["what is pending"] >= few["what is pending"] + 100

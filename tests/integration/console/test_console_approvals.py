@@ -66,6 +66,41 @@ def test_an_operator_sees_what_waits_decides_it_and_it_is_recorded(fixtures: Any
     assert kinds == ["decision", "approval_vote", "approval_approved"]
 
 
+def test_approvals_are_listed_by_each_status_newest_first_and_paged(fixtures: Any) -> None:
+    names = ("expired", "overdue", "approved", "rejected", "handled", "first", "second", "third")
+    made = {name: str(fixtures.approval()) for name in names}
+    ann = fixtures.person("ann")
+    ann.approve(made["approved"])
+    ann.reject(made["rejected"])
+    ann.handled(made["handled"])
+    for name in ("expired", "overdue"):
+        fixtures.sql("update sentinel.approvals set expires_at = clock_timestamp() where approval_id = %s", made[name])
+        if name == "expired":
+            run_housekeeping(fixtures.authority.pool, 60)
+    assert [fixtures.approval_status(uuid.UUID(made[name])) for name in names[:2]] == ["expired", "pending"]
+
+    def listed(query: str) -> list[str]:
+        found, cursor = [], ""
+        while True:
+            page = ann.get(f"/ops/api/approvals?limit=2&{query}&cursor={cursor}").json
+            found += [
+                next(name for name, one in made.items() if one == row["approval_id"]) for row in page["approvals"]
+            ]
+            if not (cursor := page.get("next_cursor", "")):
+                return found
+
+    assert listed("") == list(reversed(names))
+    assert listed("status=pending") == ["third", "second", "first"]
+    assert listed("status=expired") == ["overdue", "expired"]
+    assert listed("status=approved") == ["approved"]
+    assert listed("status=rejected") == ["handled", "rejected"], "as the agent is told"
+    for status in ("handled", "rejected"):
+        done = CliRunner().invoke(
+            group, ["list", "--status", status, "--json"], env={"SENTINEL_DATABASE_URL": fixtures.url}
+        )
+        assert [row["approval_id"] for row in json.loads(done.stdout)] == [made[status]], status
+
+
 def test_one_rejection_is_enough_and_final(fixtures: Any) -> None:
     ann, bob, approval_id = fixtures.person("ann"), fixtures.person("bob"), fixtures.approval("600.00")
     assert ann.reject(approval_id).json["result"] == "rejected"

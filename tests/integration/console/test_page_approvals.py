@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ops_console.pages import approval_votes as approval_words
+from sentinel.authority import approval_queue
 from tests.integration.console.approval_pages import ZERO, card, listed, say, votes
 from tests.integration.console.conftest import PASSWORD
 
@@ -50,6 +51,26 @@ def test_the_queue_is_by_risk_then_by_what_runs_out_and_pages_without_gap(
     assert listed(ann, "?status=handled") == [str(late)]
     assert listed(ann, "?status=rejected") == [str(plain)]
     assert str(plain) not in listed(ann)
+
+
+def test_of_what_was_decided_a_rare_kind_is_found_part_by_part_and_changes_at_once(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_queue, "MOST_DECIDED", 2)
+    rare, change, *others = (fixtures.approval(value) for value in ("200.00", "210.00", "220.00", "230.00"))
+    fixtures.sql("update sentinel.approvals set reasons = '{critic_instructions}' where approval_id = %s", rare)
+    ann = fixtures.browser("ann")
+    for approval_id in (rare, change, *others):
+        say(ann, approval_id, "reject")
+    fixtures.sql("insert into sentinel.protected_changes (tenant_id, approval_id, request) values (%s, %s, '{}')",
+              fixtures.tenant_id, change)  # fmt: skip
+    first = ann.get("/ops/approvals?status=decided&kind=escalation").get_data(as_text=True)
+    assert "None of the 2 that were decided here is of this kind." in first
+    (older,) = re.findall(r'href="/ops/approvals(\?[^"]+)">Older', first)
+    assert listed(ann, html.unescape(older)) == [str(rare)]
+    assert listed(ann, "?status=rejected&kind=refund") == [str(one) for one in reversed(others)]
+    assert listed(ann, "?status=decided&kind=change") == [str(change)]
+    assert listed(ann, "?status=handled&kind=change") == []
 
 
 def test_the_queue_says_when_it_changed_and_is_silent_otherwise(fixtures: Any) -> None:

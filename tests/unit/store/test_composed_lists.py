@@ -39,13 +39,28 @@ def test_only_what_is_asked_for_is_in_the_text() -> None:
             for mine, up_to in ((False, False), (True, False), (True, True))
         ),
         *(approval_queue.part_end_sql(of_kind=kind, behind=behind) for kind in both for behind in both),
-        *(approval_queue.decided_sql("rejected", of_kind=kind, behind=behind) for kind in both for behind in both),
-        *(approval_queue.list_sql(of_status=status, behind=behind) for status in both for behind in both),
         *(
-            approval_queue.list_sql(of_status=True, behind=behind, handled=handled)
-            for handled in both
+            approval_queue.decided_sql(status, behind=behind, of_kind=kind, changes=changes, up_to=up_to)
+            for status in ("decided", "handled", "rejected")
+            for behind in both
+            for kind, changes, up_to in (
+                (False, False, False),
+                (False, True, False),
+                (True, False, False),
+                (True, False, True),
+            )
+        ),
+        *(
+            approval_queue.decided_end_sql(status, behind=behind)
+            for status in ("decided", "handled", "rejected")
             for behind in both
         ),
+        *(
+            approval_queue.list_sql(status=status, behind=behind)
+            for status in (None, "pending", "approved", "rejected", "expired")
+            for behind in both
+        ),
+        *(approval_queue.list_sql(status="rejected", behind=behind, handled=True) for behind in both),
         *(
             ledger_search.page_sql(asked, behind=behind)
             for asked in ((), ("prefix",), ("status", "since"))

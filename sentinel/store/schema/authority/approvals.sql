@@ -36,6 +36,10 @@ create table sentinel.approvals (
 );
 create index approvals_pending on sentinel.approvals (tenant_id, expires_at) where status = 'pending';
 create index approvals_decided on sentinel.approvals (tenant_id, decided_at) where decided_at is not null;
+-- In the order in which people look at what was decided, by how it was: what a person handled is not shown as rejected.
+create index approvals_by_status on sentinel.approvals (tenant_id, status, decided_at, approval_id)
+  where decided_at is not null and handled_reference is null;
+create index approvals_handled on sentinel.approvals (tenant_id, decided_at, approval_id) where handled_reference is not null;
 create index approvals_operation on sentinel.approvals (operation_id);
 
 -- What people said of it, each once. Append-only.
