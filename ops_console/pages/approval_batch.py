@@ -26,7 +26,7 @@ from ops_console.pages.approvals import ADDRESS, RISKS
 from ops_console.pages.step_up import prove
 from sentinel.authority.actor import Actor
 from sentinel.authority.reasons import reason_text
-from sentinel.core.errors import InvalidInput, NotFound, SentinelError
+from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.core.operation import check_identifier, check_text
 from sentinel.store.ids import uuid_or_none
 
@@ -45,7 +45,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one line. `question` is None where there is nothing of that id; `is_unsure`: it may be done all the same."""
+    """What became of one line. `question` is None where nothing of that id is there, or could be looked up; `is_unsure`: it may be done
+    all the same.
+    """
 
     line: Line
     question: ApprovalDetail | None
@@ -139,11 +141,10 @@ def _checked(context: Context, lines: list[Line]) -> tuple[str, str | None]:
 
 
 def _resolve(context: Context, person: Actor, line: Line, reason: str, reference: str | None) -> Result:
+    # Every error is that line's alone: what became of the lines before it is told nowhere else.
+    question: ApprovalDetail | None = None
     try:
         question = approval_detail(context, person, line.approval_id)
-    except NotFound as error:
-        return Result(line, None, False, error.detail)
-    try:
         told = cast_vote(context, person, question, VoteInput(line.verdict, reason, line.digest, reference))
     except SentinelError as error:
         refused = shell.refused(error)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from flask import Flask, Response, current_app, g, render_template, request, url_for
 
-from ops_console.accounts.sessions import store_message, take_messages
+from ops_console.accounts.sessions import SignedIn, store_message, take_messages
 from ops_console.context import Context
 from ops_console.identity import page_of
 from ops_console.pages.step_up import needs_proof
@@ -130,10 +130,22 @@ def page(context: Context, template: str, *, title: str, status: int | None = No
     refusal = next((value for value in values.values() if isinstance(value, Refused)), None)
     # Where the database gave no answer it is not asked for more: what is to be told waits for the next page.
     tells = "signed_in" in g and g.get("by_cookie") and not (refusal and refusal.is_unsure)
-    said = take_messages(context.pool, g.signed_in) if tells else []
+    said = _messages(context) if tells else []
     html = render_template(f"pages/{template}", title=title, said=said, who=g.get("signed_in"), **values)
     status = status or (refusal.status if refusal else 200)
     return Response(html, status=status, content_type="text/html; charset=utf-8", headers=_HEADERS | _wait(refusal))
+
+
+def _messages(context: Context) -> list[dict[str, str]]:
+    """What the last act had to say. Where it is not known whether it is forgotten it is told all the same: what this page has to tell
+    is not lost for it, and twice is better than never.
+    """
+    who: SignedIn = g.signed_in
+    try:
+        return take_messages(context.pool, who)
+    except EngineUnavailable as error:
+        log_unavailable(error, request_id())
+        return who.said or []
 
 
 def _wait(refusal: Refused | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from ops_console.api import approvals as approvals_api
 from ops_console.api import halts as halts_api
-from ops_console.pages import approval_batch, approvals
+from ops_console.pages import approval_batch, approvals, shell
 from sentinel.core.errors import EngineUnavailable
 from tests.integration.console.approval_pages import card, digest_of, say
 from tests.support.orders_console_fixtures import queued
@@ -106,6 +106,26 @@ def test_what_may_have_been_done_is_not_said_to_be_undone(fixtures: Any, monkeyp
     assert "0 of 1 decisions were recorded; of 1 it is not known." in answer.text
     assert ">refused<" not in answer.text
     assert "10.0.0.9" not in answer.text
+
+
+def test_of_several_each_is_told_although_one_got_no_answer(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [fixtures.approval(value) for value in ("200.00", "210.00", "220.00")]
+    ann, whole = fixtures.browser("ann"), approval_batch.approval_detail
+
+    def silent_about_one(context: Any, person: Any, approval_id: Any) -> Any:
+        return away() if str(approval_id) == str(made[1]) else whole(context, person, approval_id)
+
+    monkeypatch.setattr(approval_batch, "approval_detail", silent_about_one)
+    monkeypatch.setattr(shell, "take_messages", away)
+    answer = ann.submit(
+        "/ops/approvals/batch", id=[str(one) for one in made], digest=[fixtures.digest(one) for one in made],
+        verdict=["reject"] * 3, reason="the same case", reference="",
+    )  # fmt: skip
+    assert answer.status_code == 200
+    assert "2 of 3 decisions were recorded; of 1 it is not known." in answer.text
+    assert all(str(one) in answer.text for one in made)
+    assert ">refused<" not in answer.text and "10.0.0.9" not in answer.text
+    assert [fixtures.approval_status(one) for one in made] == ["rejected", "pending", "rejected"]
 
 
 def test_the_api_does_not_say_that_what_may_be_on_record_is_not(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
