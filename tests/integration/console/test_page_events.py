@@ -17,6 +17,7 @@ from ops_console.pages.events import BEGINS_FORMULA, COLUMNS, csv_lines, inert_j
 from ops_console.read_models import events as store
 from sentinel.core.canonical import canonical_json
 from sentinel.store.ids import new_id
+from sentinel.store.migrate import SCHEMA, schema_text
 from tests.integration.console.test_page_policies import words
 
 # An agent of this name cannot come through the API; the log is read as if one had.
@@ -44,6 +45,15 @@ def walked(vic: Any, path: str) -> list[str]:
         found += shown(answer)
         following = older(answer)
     return found
+
+
+def test_every_kind_of_event_that_is_written_is_offered_to_choose_from() -> None:
+    written = set(re.findall(r"(?:append_event|event_of)\(\s*[^;']*?'([a-z_]+)'", schema_text()))
+    acts = re.findall(r"\bact (?:=|<>) '([a-z_]+)'", (SCHEMA / "authority" / "operators.sql").read_text())
+    receivers = re.findall(r"'(webhook_[a-z_]+)'", (SCHEMA / "authority" / "event_endpoints.sql").read_text())
+    assert "confirmed" in acts and len(set(receivers)) == 4
+    written |= {f"operator_{act}" for act in acts} | set(receivers)
+    assert written - {"event", "approval_", "operator_"} - set(store.KINDS) == set()
 
 
 @pytest.fixture
