@@ -18,6 +18,7 @@ from ops_console.pages.proofs import events_address, proof_link
 from ops_console.process_one import process_one
 from ops_console.read_models.ledger_history import MOST, history_of
 from ops_console.read_models.ledger_search import (
+    MOST_OPERATIONS,
     LedgerFilter,
     counted,
     entries_of_operations,
@@ -80,28 +81,31 @@ def _list(context: Context, refused: shell.Refused | None = None) -> Response:
 def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
     """One page of the list. Raises `InvalidInput` for a filter or a cursor that is none."""
     wanted, before = ledger_filter.read_filter(asked), cursor_in()
-    found = search_ledger(
-        context.ledger, actor().tenant_id, _named(context, wanted), before=before, limit=PAGE + 1
-    )  # fmt: skip
-    return _values(context, asked, found)
+    named, is_all = _named(context, wanted)
+    found = search_ledger(context.ledger, actor().tenant_id, named, before=before, limit=PAGE + 1)
+    return _values(context, asked, found, is_all=is_all)
 
 
-def _values(context: Context, asked: dict[str, str], found: list[LedgerRow]) -> dict[str, Any]:
+def _values(context: Context, asked: dict[str, str], found: list[LedgerRow], *, is_all: bool = True) -> dict[str, Any]:
     return {
+        "operations_looked_at": None if is_all else MOST_OPERATIONS,
         "asked": asked, "rows": found[:PAGE], "counts": counted(context.ledger, actor().tenant_id), "words": reason_in_words,
         "older": _following(asked, found[PAGE - 1]) if len(found) > PAGE else None, "is_first": "cursor" not in request.args,
         "newest": ledger_filter.address(ADDRESS, asked),
     }  # fmt: skip
 
 
-def _named(context: Context, wanted: LedgerFilter) -> LedgerFilter:
-    """With the rows that a public id stands for, or whose operation is searched for; both are in the authority's database."""
+def _named(context: Context, wanted: LedgerFilter) -> tuple[LedgerFilter, bool]:
+    """With the rows that a public id stands for, or whose operation is searched for; both are in the authority's database. And whether
+    these are all that there are.
+    """
     if wanted.prefix is None:
-        return wanted
+        return wanted, True
     tenant_id = actor().tenant_id
     if is_public_id(wanted.prefix) or event_of_proof(wanted.prefix):
-        return replace(wanted, prefix=_behind(context, wanted.prefix))
-    return replace(wanted, named=entries_of_operations(context.pool, tenant_id, wanted.prefix))
+        return replace(wanted, prefix=_behind(context, wanted.prefix)), True
+    entries, is_all = entries_of_operations(context.pool, tenant_id, wanted.prefix)
+    return replace(wanted, named=entries), is_all
 
 
 def _behind(context: Context, public_id: str) -> str:

@@ -22,7 +22,8 @@ from sentinel.store.sql_template import SqlTemplate
 from sentinel.store.tables import LEDGER_ENTRIES, LIMIT, sql_text, value
 
 MOST_COUNTED, MOST_EXECUTED_COUNTED = 10_000, 100_000
-_MOST_OPERATIONS = 100
+MOST_OPERATIONS = 100
+"""Of how many operations whose id begins as it was given the rows are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +140,18 @@ def _bounded(one: Counted) -> Counted:
     return one if one.is_all else dataclasses.replace(one, entries=one.entries - 1)
 
 
-def entries_of_operations(pool: Pool, tenant_id: uuid.UUID, text: str) -> tuple[str, ...]:
-    """Ledger entries whose operation's id is `text` or begins with it (8 digits or more); `pool` is the authority's."""
+def entries_of_operations(pool: Pool, tenant_id: uuid.UUID, text: str) -> tuple[tuple[str, ...], bool]:
+    """Ledger entries whose operation's id is `text` or begins with it (8 digits or more), and whether these are all: of more than
+    `MOST_OPERATIONS` the first are looked at. `pool` is the authority's.
+    """
     ends = _range(text)
     if ends is None:
-        return ()
-    fields = {"tenant_id": tenant_id, "first": ends[0], "last": ends[1], "limit": _MOST_OPERATIONS}
-    keys = all_rows(pool, _Key, KEYS_OF_OPERATIONS, fields)
-    return tuple(
-        one.idempotency_key.removeprefix("refund:") for one in keys if one.idempotency_key.startswith("refund:")
-    )
+        return (), True
+    fields = {"tenant_id": tenant_id, "first": ends[0], "last": ends[1], "limit": MOST_OPERATIONS + 1}
+    keys = [one.idempotency_key for one in all_rows(pool, _Key, KEYS_OF_OPERATIONS, fields)]
+    looked_at = keys[:MOST_OPERATIONS]
+    entries = tuple(key.removeprefix("refund:") for key in looked_at if key.startswith("refund:"))
+    return entries, len(keys) == len(looked_at)
 
 
 def _range(text: str) -> tuple[uuid.UUID, uuid.UUID] | None:

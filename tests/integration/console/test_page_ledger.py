@@ -103,6 +103,21 @@ def test_an_operation_is_found_by_its_id_and_by_the_beginning_of_it(fixtures: An
         assert names(ann.get(f"/ops/ledger?q={text}")) == [], text
 
 
+def test_a_beginning_that_more_operations_have_than_are_looked_at_is_said(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = (fixtures.guard("20.00").operation_id for _ in range(3))
+    # The first eight digits are those of 65 seconds, which may have ended in between once.
+    one = first if first.hex[:8] == second.hex[:8] else second
+    ann, told = fixtures.browser("ann", "viewer"), "Give more of the id."
+    assert told not in ann.get(f"/ops/ledger?q={one.hex[:8]}").text
+    monkeypatch.setattr(ledger_search, "MOST_OPERATIONS", 1)
+    for path in ("/ops/ledger", "/ops/ledger-now"):
+        assert told in ann.get(f"{path}?q={one.hex[:8]}").text
+        assert told not in ann.get(f"{path}?q={one}").text
+        assert told not in ann.get(path).text
+
+
 def test_pages_follow_by_key_each_row_once_also_while_rows_come_in(fixtures: Any) -> None:
     add_entries(fixtures, 120)
     ann, seen, address = fixtures.browser("ann", "viewer"), [], "/ops/ledger?status=NEW"
