@@ -12,6 +12,8 @@ from ops_console.api.rendering import (
     READING,
     WRITING,
     amount,
+    cursor_out,
+    id_cursor_in,
     in_query,
     json_response,
     limit,
@@ -86,10 +88,14 @@ def routes(blueprint: Blueprint, context: Context) -> None:
 
     @blueprint.get("/in-doubt")
     @documented("Started actions whose outcome nobody knows", responses={200: ("Longest in doubt first.", _ANY)},
-                problems=READING, security=OPERATOR, parameters=(in_query("limit", **LIMIT, maximum=200),))  # fmt: skip
+                problems=READING, security=OPERATOR,
+                parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200)))  # fmt: skip
     def show_in_doubt() -> Response:
-        rows = list_in_doubt(context.pool, actor().tenant_id, limit=limit(200, 200))
-        return json_response({"in_doubt": [in_doubt_view(row) for row in rows]})
+        most = limit(200, 200)
+        rows = list_in_doubt(context.pool, actor().tenant_id, limit=most, after=id_cursor_in())
+        full = len(rows) == most
+        following = {"next_cursor": cursor_out(rows[-1].in_doubt_since, str(rows[-1].operation_id))} if full else {}
+        return json_response({"in_doubt": [in_doubt_view(row) for row in rows], **following})
 
     @blueprint.post("/in-doubt/<operation_id>/resolve")
     @documented("Say whether it was executed", request=_RESOLVE, responses={200: ("Recorded.", _ANY)}, problems=WRITING,

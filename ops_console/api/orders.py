@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
-from datetime import datetime
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -17,8 +15,8 @@ from ops_console.api.rendering import (
     WRITING,
     amount,
     choice,
-    cursor_in,
     cursor_out,
+    id_cursor_in,
     in_query,
     json_response,
     limit,
@@ -31,10 +29,9 @@ from ops_console.read_models import order_search, order_views
 from ops_console.resolve_order import FULFIL, HOLD, REFUND, RETRY, refund_refusal, resolve_order
 from sentinel.authority.policy_inspector import PoliciesInForce
 from sentinel.authority.reasons import reason_text
-from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.errors import NotFound
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
-from sentinel.store.ids import uuid_or_none
 
 _WORD = OrderVoteSchema()
 _ANY = {"type": "object"}
@@ -101,7 +98,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         most, tenant_id = limit(50, 200), actor().tenant_id
         rows = order_search.search_orders(
             context.pool, tenant_id, lane=choice("lane", order_views.LANES), status=choice("status", order_views.STATUSES),
-            before=before(), limit=most,
+            before=id_cursor_in(), limit=most,
         )  # fmt: skip
         full = len(rows) == most
         following = {"next_cursor": cursor_out(rows[-1].received_at, str(rows[-1].review_id))} if full else {}
@@ -113,12 +110,16 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
     @documented(
         "Alerts about orders, newest first", responses={200: ("Those that no channel took yet, or all.", _ANY)},
         problems=READING, security=OPERATOR,
-        parameters=(in_query("delivered", enum=["true"]), in_query("limit", **LIMIT, maximum=200)),
+        parameters=(in_query("delivered", enum=["true"]), in_query("cursor"), in_query("limit", **LIMIT, maximum=200)),
     )  # fmt: skip
     def show_alerts() -> Response:
-        waiting_only = request.args.get("delivered") != "true"
-        rows = order_search.alerts(context.pool, actor().tenant_id, waiting_only=waiting_only, limit=limit(50, 200))
-        return json_response({"alerts": [_alert_view(row) for row in rows]})
+        waiting_only, most = request.args.get("delivered") != "true", limit(50, 200)
+        rows = order_search.alerts(
+            context.pool, actor().tenant_id, waiting_only=waiting_only, before=id_cursor_in(), limit=most
+        )
+        full = len(rows) == most
+        following = {"next_cursor": cursor_out(rows[-1].created_at, str(rows[-1].alert_id))} if full else {}
+        return json_response({"alerts": [_alert_view(row) for row in rows], **following})
 
     @blueprint.get(_ORDER)
     @documented("One order: how it stands, why, and what was done", responses={200: ("The order.", OrderViewSchema())},
@@ -186,17 +187,6 @@ def checked_order_name(source: str, order_id: str) -> tuple[str, str]:
     if any(len(part) > _ID_CHARACTERS or not part.isascii() or not part.isprintable() for part in (source, order_id)):
         raise NotFound("there is nothing of that id")
     return source, order_id
-
-
-def before() -> tuple[datetime, uuid.UUID] | None:
-    """`?cursor=` of a page of orders. Raises `InvalidInput`."""
-    found = cursor_in()
-    if found is None:
-        return None
-    review_id = uuid_or_none(found[1])
-    if review_id is None:
-        raise InvalidInput.of("cursor", "is not one of ours")
-    return found[0], review_id
 
 
 def _plain(row: Any) -> dict[str, Any]:

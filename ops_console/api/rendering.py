@@ -101,3 +101,14 @@ def cursor_in() -> tuple[datetime, str] | None:
     except (ValueError, TypeError, binascii.Error):
         raise InvalidInput.of("cursor", "is not one of ours") from None
     return at, last_id
+
+
+def id_cursor_in() -> tuple[datetime, uuid.UUID] | None:
+    """`?cursor=` of a list whose rows have ids, or None. Raises `InvalidInput`."""
+    found = cursor_in()
+    if found is None:
+        return None
+    last_id = uuid_or_none(found[1])
+    if last_id is None:
+        raise InvalidInput.of("cursor", "is not one of ours")
+    return found[0], last_id

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import datetime
 from typing import Any
 
 from flask import Blueprint, Response
 
-from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, path_id, present
+from ops_console.api.rendering import (
+    LIMIT,
+    OPERATOR,
+    READING,
+    WRITING,
+    cursor_in,
+    cursor_out,
+    in_query,
+    json_response,
+    limit,
+    path_id,
+    present,
+)
 from ops_console.api.schemas import ResendSchema
 from ops_console.context import Context
 from ops_console.identity import actor, must_have_proved
@@ -19,8 +33,10 @@ from sentinel.authority.webhooks import (
     list_endpoints,
     resend,
 )
+from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
+from sentinel.store.ids import uuid_or_none
 
 _RESEND = ResendSchema()
 _ANY = {"type": "object"}
@@ -56,11 +72,13 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return json_response({"webhooks": [endpoint_view(row) for row in rows]})
 
     @blueprint.get("/webhooks/dead-letters")
-    @documented("What receivers did not take in time", responses={200: ("Oldest first.", _ANY)}, problems=READING,
-                security=OPERATOR)  # fmt: skip
+    @documented("What receivers did not take in time", responses={200: ("Oldest first.", _ANY)}, problems=READING, security=OPERATOR,
+                parameters=(in_query("cursor"), in_query("limit", **LIMIT, maximum=200)))  # fmt: skip
     def show_dead_letters() -> Response:
-        rows = list_dead_letters(context.pool, _administrator().tenant_id)
-        return json_response({"dead_letters": [dead_letter_view(row) for row in rows]})
+        person, most = _administrator(), limit(200, 200)
+        rows = list_dead_letters(context.pool, person.tenant_id, limit=most, after=_after())
+        following = {"next_cursor": _place_of(rows[-1])} if len(rows) == most else {}
+        return json_response({"dead_letters": [dead_letter_view(row) for row in rows], **following})
 
     @blueprint.post("/webhooks/<endpoint_id>/disable")
     @documented(
@@ -81,6 +99,23 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         given = load(_RESEND, without_nulls(json_body()))
         about = path_id(given["event_id"]) if "event_id" in given else None
         return json_response({"asked": resend(context.pool, person, path_id(endpoint_id), about)}, 202)
+
+
+def _place_of(row: DeadLetter) -> str:
+    """Where a list goes on behind it: an event may have been given up by several receivers."""
+    return cursor_out(row.died_at, f"{row.event_id}.{row.endpoint_id}")
+
+
+def _after() -> tuple[datetime, uuid.UUID, uuid.UUID] | None:
+    """`?cursor=` as `_place_of` wrote it, or None. Raises `InvalidInput`."""
+    found = cursor_in()
+    if found is None:
+        return None
+    event_id, _, endpoint_id = found[1].partition(".")
+    event, endpoint = uuid_or_none(event_id), uuid_or_none(endpoint_id)
+    if event is None or endpoint is None:
+        raise InvalidInput.of("cursor", "is not one of ours")
+    return found[0], event, endpoint
 
 
 def _administrator() -> Actor:

@@ -10,8 +10,8 @@ from typing import Any
 
 from flask import Blueprint, Response, request, url_for
 
-from ops_console.api.orders import before, checked_order_name, offers
-from ops_console.api.rendering import cursor_out
+from ops_console.api.orders import checked_order_name, offers
+from ops_console.api.rendering import cursor_out, id_cursor_in
 from ops_console.api.schemas import OrderVoteSchema
 from ops_console.context import Context
 from ops_console.identity import actor
@@ -89,7 +89,7 @@ def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
     _check(asked)
     found = order_search.search_orders(
         context.pool, actor().tenant_id, lane=asked.get("lane"), status=asked.get("status"), prefix=asked.get("q"),
-        before=before(), limit=PAGE + 1,
+        before=id_cursor_in(), limit=PAGE + 1,
     )  # fmt: skip
     return _values(context, asked, found)
 

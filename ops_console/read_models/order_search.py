@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 
-from sqlalchemy import ColumnElement, and_, literal_column, select, text, tuple_
+from sqlalchemy import ColumnElement, and_, literal_column, or_, select, text, tuple_
 
 from ops_console.read_models.ledger_search import beginning
 from ops_console.read_models.order_views import ALERT_COLUMNS, COLUMNS, WAITS_FOR_PERSON, AlertRow, OrderRow
@@ -62,6 +62,11 @@ _PLACE: ColumnElement[datetime] = literal_column(
     " else timestamptz '2000-01-01 00:00+00' end"
 )
 _BEHIND_PLACE = tuple_(_PLACE, _R.c.review_id) > tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
+# In the order of the index alerts_newest, whose ids go up where the times go down.
+_BEHIND_ALERT = and_(
+    ALERTS.c.created_at <= value("before_at", datetime),
+    or_(ALERTS.c.created_at < value("before_at", datetime), ALERTS.c.alert_id > value("before_id", uuid.UUID)),
+)
 LANE_STATES = SqlTemplate("""
 select lane, status, count(*)::integer as orders, min(received_at) as oldest_at from orders.reviews r
 where tenant_id = %(tenant_id)s and {is_open} group by lane, status
@@ -111,17 +116,30 @@ def place_of(row: OrderRow, status: str | None = None) -> tuple[datetime, uuid.U
 
 
 @cache
-def alerts_sql(*, waiting_only: bool) -> str:
-    """The SQL of a page of alerts: all, or those that no channel took yet."""
+def alerts_sql(*, waiting_only: bool, behind: bool = False) -> str:
+    """The SQL of a page of alerts: all, or those that no channel took yet; the first one or one behind a cursor."""
     page = select(text(ALERT_COLUMNS)).select_from(ALERTS).where(ALERTS.c.tenant_id == value("tenant_id", uuid.UUID))
     if waiting_only:
         page = page.where(ALERTS.c.delivered_at.is_(None))
+    if behind:
+        page = page.where(_BEHIND_ALERT)
     return sql_text(page.order_by(ALERTS.c.created_at.desc(), ALERTS.c.alert_id).limit(LIMIT))
 
 
-def alerts(pool: Pool, tenant_id: uuid.UUID, *, waiting_only: bool, limit: int) -> list[AlertRow]:
-    """Alerts, newest first."""
-    return all_rows(pool, AlertRow, alerts_sql(waiting_only=waiting_only), {"tenant_id": tenant_id, "limit": limit})
+def alerts(
+    pool: Pool,
+    tenant_id: uuid.UUID,
+    *,
+    waiting_only: bool,
+    limit: int,
+    before: tuple[datetime, uuid.UUID] | None = None,
+) -> list[AlertRow]:
+    """Alerts, newest first, from behind `before` = (created_at, alert_id)."""
+    before_at, before_id = before or (None, None)
+    statement = alerts_sql(waiting_only=waiting_only, behind=before is not None)
+    return all_rows(pool, AlertRow, statement, {
+        "tenant_id": tenant_id, "limit": limit, "before_at": before_at, "before_id": before_id,
+    })  # fmt: skip
 
 
 def queue(pool: Pool, tenant_id: uuid.UUID, *, limit: int) -> list[OrderRow]:

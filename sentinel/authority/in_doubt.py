@@ -78,7 +78,9 @@ select o.operation_id, o.idempotency_key, o.agent_id, o.action, o.resource, o.am
 from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
 where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt'
 """
-LIST_IN_DOUBT = f"{_IN_DOUBT} order by s.in_doubt_since, s.operation_id limit %(limit)s"
+_LONGEST = "order by s.in_doubt_since, s.operation_id limit %(limit)s"
+LIST_IN_DOUBT = f"{_IN_DOUBT} {_LONGEST}"
+LIST_BEHIND = f"{_IN_DOUBT} and (s.in_doubt_since, s.operation_id) > (%(after_at)s, %(after_id)s) {_LONGEST}"
 # Minor units of different currencies are not compared.
 _GREATEST = "o.amount_minor desc nulls last, s.in_doubt_since, s.operation_id limit %(limit)s"
 BY_AMOUNT = f"{_IN_DOUBT} order by o.currency nulls last, {_GREATEST}"
@@ -106,14 +108,20 @@ select result, act_until from sentinel.resolve_in_doubt(%(tenant_id)s, %(operati
 
 
 def list_in_doubt(
-    pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, by_amount: bool = False, currency: str | None = None
-) -> list[InDoubtRow]:
-    """The tenant's operations in doubt, longest first.
+    pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, by_amount: bool = False, currency: str | None = None,
+    after: tuple[datetime, uuid.UUID] | None = None,
+) -> list[InDoubtRow]:  # fmt: skip
+    """The tenant's operations in doubt, longest first; from behind `after` = (in_doubt_since, operation_id).
 
-    `by_amount`: by currency, and of each the greatest amounts first. `currency`: of this one only, the greatest amounts first.
+    `by_amount`: by currency, and of each the greatest amounts first. `currency`: of this one only, the greatest amounts first. Neither
+    goes on behind a place.
     """
-    statement = OF_CURRENCY if currency is not None else BY_AMOUNT if by_amount else LIST_IN_DOUBT
-    return all_rows(pool, InDoubtRow, statement, {"tenant_id": tenant_id, "limit": limit, "currency": currency})
+    longest = LIST_IN_DOUBT if after is None else LIST_BEHIND
+    statement = OF_CURRENCY if currency is not None else BY_AMOUNT if by_amount else longest
+    after_at, after_id = after or (None, None)
+    return all_rows(pool, InDoubtRow, statement, {
+        "tenant_id": tenant_id, "limit": limit, "currency": currency, "after_at": after_at, "after_id": after_id,
+    })  # fmt: skip
 
 
 def in_doubt_totals(pool: Pool, tenant_id: uuid.UUID) -> list[InDoubtTotal]:

@@ -85,13 +85,16 @@ from sentinel.event_endpoints e where e.tenant_id = %(tenant_id)s
 """
 LIST_ENDPOINTS = f"{_LIST} order by e.created_at, e.endpoint_id"
 FIND_ENDPOINT = f"{_LIST} and e.endpoint_id = %(endpoint_id)s"
-LIST_DEAD_LETTERS = """
+_DEAD_LETTERS = """
 select d.endpoint_id, n.kind, n.url, d.event_id, coalesce(e.kind, '') as event, e.operation_id, d.position, d.attempts, d.last_error,
   d.died_at, d.resend_asked_at
 from sentinel.dead_letters d join sentinel.event_endpoints n using (tenant_id, endpoint_id)
 left join sentinel.events e on e.tenant_id = d.feed_tenant_id and e.event_id = d.event_id
-where d.tenant_id = %(tenant_id)s and d.delivered_at is null order by d.died_at, d.event_id limit %(limit)s
+where d.tenant_id = %(tenant_id)s and d.delivered_at is null
 """
+_OLDEST = "order by d.died_at, d.event_id, d.endpoint_id limit %(limit)s"
+LIST_DEAD_LETTERS = f"{_DEAD_LETTERS} {_OLDEST}"
+LIST_LETTERS_BEHIND = f"{_DEAD_LETTERS} and (d.died_at, d.event_id, d.endpoint_id) > (%(died_at)s, %(event_id)s, %(endpoint_id)s) {_OLDEST}"
 # Only what nobody is sending just now, so that one asking is one try.
 ASK_RESEND = """
 update sentinel.dead_letters set resend_asked_at = clock_timestamp(), resend_asked_by = %(by)s
@@ -169,9 +172,15 @@ def _change(pool: Pool, actor: Actor, action: str, asked: Mapping[str, object], 
         raise Conflict(conflict)
 
 
-def list_dead_letters(pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200) -> list[DeadLetter]:
-    """What was given up and is not delivered since, oldest first."""
-    return all_rows(pool, DeadLetter, LIST_DEAD_LETTERS, {"tenant_id": tenant_id, "limit": limit})
+def list_dead_letters(
+    pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, after: tuple[datetime, uuid.UUID, uuid.UUID] | None = None
+) -> list[DeadLetter]:
+    """What was given up and is not delivered since, oldest first; from behind `after` = (died_at, event_id, endpoint_id)."""
+    died_at, event_id, endpoint_id = after or (None, None, None)
+    statement = LIST_DEAD_LETTERS if after is None else LIST_LETTERS_BEHIND
+    return all_rows(pool, DeadLetter, statement, {
+        "tenant_id": tenant_id, "limit": limit, "died_at": died_at, "event_id": event_id, "endpoint_id": endpoint_id,
+    })  # fmt: skip
 
 
 def resend(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID | None = None) -> int:

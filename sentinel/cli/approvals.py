@@ -90,10 +90,10 @@ def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> 
         # What a person handled is kept as rejected, because its agent gets a DENY, and shown as handled.
         handled = {"handled": True, "rejected": False}.get(status or "")
         kept = "rejected" if handled else status
-        rows = list_approvals(pool, tenant_of(pool, tenant), status=kept, handled=handled, limit=limit)
+        rows = list_approvals(pool, tenant_of(pool, tenant), status=kept, handled=handled, limit=limit + 1)
     show_rows(
-        rows if as_json else [_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show."
-    )
+        rows if as_json else [_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show.", limit=limit
+    )  # fmt: skip
 
 
 @group.command("show")

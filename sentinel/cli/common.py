@@ -131,8 +131,13 @@ def print_json(value: Any) -> None:
     click.echo(orjson.dumps(value, option=orjson.OPT_UTC_Z).decode())
 
 
-def show_rows(rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str) -> None:
-    """Rows (dataclasses): all fields as JSON, or the named columns as a table."""
+def show_rows(
+    rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str, limit: int | None = None
+) -> None:
+    """Rows (dataclasses): all fields as JSON, or the named columns as a table. Of more than `limit` only so many, which is said on stderr."""
+    if limit is not None and len(rows) > limit:
+        rows = rows[:limit]
+        click.echo(f"There are more than these {limit}; --limit shows more.", err=True)
     if as_json:
         print_json(list(rows))
     elif not rows:

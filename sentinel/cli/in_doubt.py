@@ -31,17 +31,18 @@ def group() -> None:
 
 
 @group.command("list")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True)
 @tenant_option
 @json_option
-def list_(tenant: str | None, as_json: bool) -> None:
+def list_(limit: int, tenant: str | None, as_json: bool) -> None:
     """List operations in doubt, longest first; amounts are in minor units and stay held.
 
     Until `act_until` somebody may still act, and "not executed" cannot be said. The reason `contradiction` means that a success
     was reported after a person had said "not executed": that action of that agent is halted, and `resolve` wants `--since`.
     """
     with open_pool() as pool:
-        rows = list_in_doubt(pool, tenant_of(pool, tenant))
-    show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is in doubt.")
+        rows = list_in_doubt(pool, tenant_of(pool, tenant), limit=limit + 1)
+    show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is in doubt.", limit=limit)
 
 
 @group.command()

@@ -60,8 +60,9 @@ def group() -> None:
 def list_(limit: int, tenant: str | None, as_json: bool) -> None:
     """List what waits: what came back from the shop or the refund worker first, then the queue by due time."""
     with open_pool() as pool:
-        rows = queue(pool, tenant_of(pool, tenant), limit=limit)
-    show_rows([_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="No order waits for a person.")
+        rows = queue(pool, tenant_of(pool, tenant), limit=limit + 1)
+    shown = [_table_row(row) for row in rows]
+    show_rows(shown, COLUMNS, as_json=as_json, empty="No order waits for a person.", limit=limit)
 
 
 @group.command()

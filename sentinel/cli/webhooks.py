@@ -197,13 +197,14 @@ def enable(webhook_id: str, tenant: str | None, as_json: bool) -> None:
 
 
 @group.command("dead-letters")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True)
 @tenant_option
 @json_option
-def dead_letters(tenant: str | None, as_json: bool) -> None:
-    """List what receivers did not take in time."""
+def dead_letters(limit: int, tenant: str | None, as_json: bool) -> None:
+    """List what receivers did not take in time, oldest first."""
     with open_pool(login=SUPERUSER) as pool:
-        rows = list_dead_letters(pool, tenant_of(pool, tenant))
-    show_rows(_table_rows(rows, as_json), LETTERS, as_json=as_json, empty="There is no dead letter.")
+        rows = list_dead_letters(pool, tenant_of(pool, tenant), limit=limit + 1)
+    show_rows(_table_rows(rows, as_json), LETTERS, as_json=as_json, empty="There is no dead letter.", limit=limit)
 
 
 @group.command("resend")

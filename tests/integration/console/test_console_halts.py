@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
 import pytest
 
 from sentinel.authority.halts import heartbeat_status, list_halts
+from tests.integration.console.test_operators_commands import run
 
 
 def test_an_approver_stops_and_an_administrator_lets_go(fixtures: Any) -> None:
@@ -91,6 +93,21 @@ def in_doubt(fixtures: Any) -> Any:
         recorded.operation_id,
     )
     return recorded
+
+
+def test_what_is_in_doubt_is_listed_to_its_end_or_with_a_word_that_there_is_more(fixtures: Any) -> None:
+    ids = [str(in_doubt(fixtures).operation_id) for _ in range(3)]
+    abe = fixtures.person("abe", "admin")
+    first = abe.get("/ops/api/in-doubt?limit=2").json
+    rest = abe.get(f"/ops/api/in-doubt?limit=2&cursor={first['next_cursor']}").json
+    assert [[one["operation_id"] for one in page["in_doubt"]] for page in (first, rest)] == [ids[:2], ids[2:]]
+    assert "next_cursor" not in rest
+    assert abe.get("/ops/api/in-doubt?cursor=WzEsMl0").status_code == 400
+    more = "There are more than these 2; --limit shows more."
+    for limit, said in ((2, True), (3, False)):
+        done = run(fixtures, "in-doubt", "list", "--limit", str(limit), "--json")
+        assert [one["operation_id"] for one in json.loads(done.stdout)] == ids[:limit]
+        assert (more in done.stderr) == said
 
 
 @pytest.mark.parametrize(("executed", "budget"), [(True, "captured"), (False, "released")])

@@ -328,3 +328,20 @@ def test_an_alert_that_nobody_took_is_shown_and_counted(fixtures: Any) -> None:
     assert len(ann.get("/ops/api/orders/alerts?delivered=true").json["alerts"]) == 2
     assert ann.get("/ops/api/orders").json["waiting"]["alerts_waiting"] == 1
     assert len(ann.get(f"/ops/api/orders/demo/{order_id}").json["alerts"]) == 1
+
+
+def test_alerts_are_listed_to_the_oldest_also_those_of_one_moment(fixtures: Any) -> None:
+    fixtures.sql(
+        "insert into orders.alerts (tenant_id, kind, source, order_id, summary, created_at)"
+        " select %s, 'order_held', 'demo', 'x' || n, 'held', timestamptz '2026-01-01 00:00+00' + n / 4 * interval '1 s'"
+        " from generate_series(1, 6) n", fixtures.tenant_id,
+    )  # fmt: skip
+    ann, seen, cursor = fixtures.person("ann", "viewer"), [], ""
+    for _ in range(4):
+        page = ann.get(f"/ops/api/orders/alerts?limit=2&cursor={cursor}").json
+        seen += [(one["created_at"], one["order_id"]) for one in page["alerts"]]
+        if not (cursor := page.get("next_cursor", "")):
+            break
+    assert sorted(name for _, name in seen) == [f"x{n}" for n in range(1, 7)]
+    assert [at for at, _ in seen] == sorted((at for at, _ in seen), reverse=True)
+    assert ann.get("/ops/api/orders/alerts?cursor=WzEsMl0").status_code == 400

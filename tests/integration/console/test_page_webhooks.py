@@ -54,6 +54,16 @@ def test_programs_do_the_same_under_the_api(fixtures: Any) -> None:
     assert abe.post(f"/ops/api/webhooks/{endpoint}/disable", {}).status_code == 409
 
 
+def test_dead_letters_are_listed_to_the_newest(fixtures: Any) -> None:
+    events = [webhook_with_dead_letter(fixtures)[1] for _ in range(3)]
+    abe, path = fixtures.person("abe", "admin"), "/ops/api/webhooks/dead-letters?limit=2"
+    first = abe.get(path).json
+    rest = abe.get(f"{path}&cursor={first['next_cursor']}").json
+    assert [[one["event_id"] for one in page["dead_letters"]] for page in (first, rest)] == [events[:2], events[2:]]
+    assert "next_cursor" not in rest
+    assert abe.get(f"{path}&cursor=WzEsMl0").status_code == 400
+
+
 def test_sending_events_somewhere_waits_for_a_second_administrator(fixtures: Any) -> None:
     two = Two(fixtures)
     before = power(fixtures)
@@ -114,6 +124,10 @@ def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypa
     assert "not called" in told and "(SENTINEL_EXPORT_ADDRESSES)" in told.replace(" ", ""), told
     assert run("resend", endpoint, event) == {"endpoint_id": endpoint, "asked": 1}
     run("resend", endpoint, exit_code=1)
+    webhook_with_dead_letter(fixtures)
+    some = CliRunner().invoke(main, ["webhooks", "dead-letters", "--limit", "1", "--json"])
+    assert [one["event_id"] for one in json.loads(some.stdout)] == [event]
+    assert "There are more than these 1; --limit shows more." in some.stderr
     told = [
         kind
         for (kind,) in fixtures.sql("select kind from sentinel.events where kind like 'webhook%%' order by event_id")
