@@ -1,4 +1,4 @@
-"""A person's word is about the state that was shown: functions that take it, and tell what came of it, have new signatures."""
+"""A person's word is about the state that was shown: functions that take it have new signatures, and decided approvals two indexes."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,7 @@ down_revision = "0035"
 
 
 def upgrade() -> None:
-    """Drop the old signatures; the schema's functions are made anew afterwards."""
+    """Drop the old signatures, and add the indexes."""
     run_files(revision)
 
 
