@@ -185,7 +185,7 @@ class Ledger:
         return {row_id: reason for row_id, reason in found if reason is not None}
 
     def in_doubt(self, limit: int = 200) -> list[LedgerRow]:
-        """A page of the rows that ended in doubt and count against their order, another one each time."""
+        """A page of the rows that ended in doubt, another one each time."""
         return self._rows(LedgerRow, sql.FIND_IN_DOUBT, limit=limit)
 
     def settle_in_doubt(self, resolved: Mapping[str, ResolvedDoubt]) -> list[str]:

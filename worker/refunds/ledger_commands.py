@@ -32,7 +32,7 @@ REFUSALS = {
     "no_such_row": "there is no such row",
     "not_in_error": "it is not in ERROR",
     "executed": "it was executed",
-    "handled": "it was executed or handled elsewhere, says the authority, and counts against its order",
+    "handled": "it was executed or handled elsewhere, says the authority",
     "started_elsewhere": "its operation was started by somebody else and may have been paid",
     "settlement_refused": "its start was redeemed; say what happened: `sentinel in-doubt list`",
     "start_in_doubt": "its start may have been redeemed and it may have been paid: `sentinel in-doubt list`",

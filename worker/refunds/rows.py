@@ -311,7 +311,7 @@ class ReleaseLease(Struct, frozen=True):
 
 
 class ResolvedDoubt(Struct, frozen=True):
-    """What the authority says by now of a row that ended in doubt. `executed`: it counts against its order, as handled by somebody else."""
+    """What the authority says by now of a row that ended in doubt. `executed`: it counts against its order, if it names one, as handled by somebody else."""
 
     executed: bool
     last_error: str

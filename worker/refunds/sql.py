@@ -242,7 +242,7 @@ left join refunds.orders_taken t
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """
 
-# Rows that ended in doubt; at a time no more than one look can ask about, and each time another page of them, drawn by lot: what
+# Rows that ended in doubt, whether an order's budget counts them or they name none; at a time no more than one look can ask about, and each time another page of them, drawn by lot: what
 # nobody resolves keeps no other from being asked about, in whatever process. Not while a success of the row is still to be told:
 # what a person said without knowing of it settles nothing.
 FIND_IN_DOUBT = SqlTemplate("""

@@ -346,25 +346,33 @@ def after_doubt(row: LedgerRow, answer: GuardAnswer) -> ResolvedDoubt | None:
 
     Where a success contradicts a person's word, a person says. What was never started, and which no person is asked about, nothing can
     start any more: the row is in ERROR, and whoever held it before may write down no effect and no execution. Only the operation that the
-    row knows says so: one that is decided anew was forgotten, and the start with it.
+    row knows says so: one that is decided anew was forgotten, and the start with it. A row that never got an answer knows none: its question
+    enclosed the start, which is settled in the ledger, by its execution alone.
     """
     if was_not_executed(answer):
-        said = f"a person said that it was not executed, {_FREE}. To pay it, enter it anew"
+        said = f"a person said that it was not executed{_freed(row)}. To pay it, enter it anew"
         return ResolvedDoubt(False, _no_doubt(row, said))
     if (answer.status, answer.outcome, answer.resolution) == ("completed", "success", None):
-        return ResolvedDoubt(True, _no_doubt(row, "it was executed, says the authority, and counts against its order"))
-    if answer.status not in _UNSTARTED or not answer.replayed or answer.operation_id != str(row.operation_id):
+        counts = " and counts against its order" if row.order_ref else ""
+        return ResolvedDoubt(True, _no_doubt(row, f"it was executed, says the authority{counts}"))
+    if answer.status not in _UNSTARTED or not answer.replayed:
+        return None
+    if row.operation_id is not None and answer.operation_id != str(row.operation_id):
         return None
     if answer.reason_code == HANDLED:
-        said = "a person handled it elsewhere, and nothing was started here: it counts against its order"
+        counts = ": it counts against its order" if row.order_ref else ""
+        said = f"a person handled it elsewhere, and nothing was started here{counts}"
         return ResolvedDoubt(True, _no_doubt(row, said), never_started=True)
     return ResolvedDoubt(
-        False, _no_doubt(row, f"nothing was ever started, says the authority, {_FREE}"), never_started=True
+        False, _no_doubt(row, f"nothing was ever started, says the authority{_freed(row)}"), never_started=True
     )
 
 
 _UNSTARTED = ("allowed", "approved", "denied", "expired")
-_FREE = "and the order has its amount back"
+
+
+def _freed(row: LedgerRow) -> str:
+    return ", and the order has its amount back" if row.order_ref else ""
 
 
 def _no_doubt(row: LedgerRow, said: str) -> str:

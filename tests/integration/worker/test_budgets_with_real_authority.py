@@ -216,10 +216,63 @@ def test_what_was_let_go_as_never_started_says_so_and_can_be_tried_again(shop: S
 
 def given_up(shop: Shop, name: str) -> None:
     """The row has no attempts left: it ends where it stands."""
+    no_attempts_left(shop, name)
+    assert parts(shop) == (0, 0, 0, 60_00, 0)
+
+
+def no_attempts_left(shop: Shop, name: str) -> None:
     shop.fixtures.admin.execute("update refunds.ledger_entries set attempts = 99 where ledger_entry_id = %s", [name])
     shop.fixtures.make_due()
     shop.run()
-    assert shop.stands(name)[0] == "ERROR" and parts(shop) == (0, 0, 0, 60_00, 0)
+    assert shop.stands(name)[0] == "ERROR"
+
+
+# Of a row that names no order
+
+
+def asks_without_order(shop: Shop, name: str) -> None:
+    shop.fixtures.add(new_row(name, 60_00, risk=CLEAN))
+    shop.run()
+
+
+def part(shop: Shop, name: str) -> str | None:
+    found: str | None = shop.fixtures.one(
+        "select budget_part from refunds.ledger_entries where ledger_entry_id = %s", name
+    )
+    return found
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])
+def test_a_row_without_an_order_says_how_its_doubt_ended(shop: Shop, fixtures: Fixtures, executed: bool) -> None:
+    shop.spies["simulated_refund"].says = [Refused("account closed")]
+    asks_without_order(shop, "first")
+    assert shop.stands("first") == ("ERROR", None, "settlement_refused") and part(shop, "first") == "in_doubt"
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        assert poller(shop, client).look() == []
+        says(fixtures, executed=executed)
+        assert poller(shop, client).look() == ["first"] and poller(shop, client).look() == []
+    assert part(shop, "first") == ("handled" if executed else None)
+    said = "it was executed, says the authority; " if executed else "a person said that it was not executed. "
+    assert last_error(shop, "first").startswith(said)
+    assert "sentinel in-doubt" not in last_error(shop, "first") and "order" not in last_error(shop, "first")
+    stays = "handled" if executed else "not_executed"
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": stays}
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_row_without_an_order_that_was_never_started_can_be_tried_again(shop: Shop, fixtures: Fixtures) -> None:
+    with patch.object(Client, "start_many", side_effect=RuntimeError("it dies here")):
+        asks_without_order(shop, "first")
+    assert shop.stands("first")[0] == "ALLOWED"
+    no_attempts_left(shop, "first")
+    assert "it may have been started: see `sentinel in-doubt list`" in last_error(shop, "first")
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        assert poller(shop, client).look() == ["first"]
+    assert last_error(shop, "first").startswith("nothing was ever started, says the authority; it had ended with: ")
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": None}
+    shop.run()
+    assert shop.stands("first")[0] == "EXECUTED" and part(shop, "first") is None
+    assert fixtures.broken_invariants() == []
 
 
 def restore_before_the_start(fixtures: Fixtures) -> None:

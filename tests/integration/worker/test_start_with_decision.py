@@ -9,11 +9,16 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from sentinel.client import Client
+from sentinel.platform.resources import policies_dir
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import always
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
+from worker.refunds.build import load_routes
+from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import Change, Execution, FixedQuestion, LedgerEvent, LedgerRow, LedgerState
+from worker.settlement.registry import system_names
 
 GUARD = "action/guard"
 
@@ -177,6 +182,28 @@ def test_a_row_is_tried_again_by_a_person_only_where_nothing_can_be_started(
     run(ledger_fixtures, authority)
     assert ledger_fixtures.state("r") == "ERROR"
     assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": wanted}
+
+
+def test_a_row_that_was_given_up_without_any_answer_is_asked_about_until_it_is_known_that_nothing_was_started(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(new_row("r"))
+    authority.misbehave = always(lambda exchange: exchange.answer(500, {}), GUARD)
+    run(ledger_fixtures, authority)
+    ledger_fixtures.admin.execute("update refunds.ledger_entries set attempts = 99")
+    run(ledger_fixtures, authority)
+    assert ledger_fixtures.all("select status, budget_part, operation_id from refunds.ledger_entries") == [
+        ("ERROR", "in_doubt", None)
+    ]
+    assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": "start_in_doubt"}
+    authority.misbehave = lambda exchange: False
+    with Client(authority.url, "key", agent_id="retail-refund-agent") as client:
+        poller = InDoubtPoller(ledger_fixtures.ledger, client, load_routes(policies_dir(), system_names()))
+        assert poller.look() == [], "decided just now"
+        assert poller.look() == ["r"]
+    assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": None}
+    run(ledger_fixtures, authority)
+    assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("EXECUTED", 1)
 
 
 def test_such_an_execution_needs_the_start_on_record_and_names_no_order(ledger_fixtures: LedgerFixtures) -> None:

@@ -116,7 +116,8 @@ begin
 end $$;
 
 -- Where an entry's amount stands after a change of its status. A part is taken with a permission or a question to a person,
--- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by the authority's word alone.
+-- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by the authority's word alone; so
+-- that it is asked about, an entry that names no order is in doubt there too, although no budget counts it.
 create or replace function refunds.set_budget_part() returns trigger language plpgsql as $$
 begin
   if new.status <> old.status then
@@ -126,7 +127,8 @@ begin
       -- A start that was refused, for now or for good, is where a start id is known and surely nothing happened; what a person called
       -- executed is no doubt.
       when 'ERROR' then case when new.reason_code = 'executed_elsewhere' then 'handled' when new.budget_part = 'in_doubt'
-        or new.start_id is not null and new.last_event <> 'not_executed' and old.last_event is distinct from 'start_refused' then 'in_doubt' end
+        or new.start_id is not null and new.last_event <> 'not_executed' and old.last_event is distinct from 'start_refused'
+          and (new.order_ref is not null or refunds.may_be_started(new)) then 'in_doubt' end
       else new.budget_part end;
   end if;
   if new.budget_part is distinct from old.budget_part and not coalesce(case
@@ -256,7 +258,8 @@ create or replace function refunds.resolve_budget_doubts(tenant uuid, words json
 $$;
 
 create trigger set_budget_part before update on refunds.ledger_entries for each row
-  when (new.order_ref is not null and (new.status is distinct from old.status or new.budget_part is distinct from old.budget_part))
+  when ((new.order_ref is not null or new.status = 'ERROR')
+    and (new.status is distinct from old.status or new.budget_part is distinct from old.budget_part))
   execute function refunds.set_budget_part();
 create trigger update_order_budgets after update on refunds.ledger_entries
   referencing old table as moved_from new table as moved_to for each statement execute function refunds.update_order_budgets();

@@ -17,6 +17,17 @@ create table refunds.retries (
 create trigger append_only before update or delete or truncate on refunds.retries
   for each statement execute function refunds.refuse_change();
 
+-- Whether a start may be on record under the entry's id: not where it surely was not, nor where the start of its last permit was surely
+-- refused.
+create or replace function refunds.may_be_started(e refunds.ledger_entries) returns boolean language plpgsql stable
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  return e.start_id is not null and e.act_until is not null and coalesce((
+    select v.event from refunds.ledger_events v
+    where v.tenant_id = e.tenant_id and v.ledger_entry_id = e.ledger_entry_id
+      and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1), 'allowed') = 'allowed';
+end $$;
+
 -- Why a row may have been paid, or may yet be paid by what is under way, or can never be paid any more; null where none of it is so.
 create or replace function refunds.may_have_been_paid(e refunds.ledger_entries) returns text language plpgsql stable
   set search_path = pg_catalog, pg_temp as $$
@@ -34,11 +45,7 @@ begin
     -- A person's word, which the authority holds to for ever; where its system did it all the same, that is for a person again.
     when e.reason_code = 'not_executed' then case
       when e.last_event = 'not_executed' or e.act_until is null then 'not_executed' else 'start_in_doubt' end
-    -- A start may have been recorded under its id, unless it surely was not, or the last permit's start was surely refused.
-    when e.start_id is not null and e.act_until is not null and coalesce((
-           select v.event from refunds.ledger_events v
-           where v.tenant_id = e.tenant_id and v.ledger_entry_id = e.ledger_entry_id
-             and v.event in ('allowed', 'start_refused') order by v.event_id desc limit 1), 'allowed') = 'allowed' then 'start_in_doubt'
+    when refunds.may_be_started(e) then 'start_in_doubt'
   end;
 end $$;
 
