@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.effects_server import taken_over
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.harness import at_once
 from tests.support.ledger_fixtures import claimed
 from tests.support.workflow_fixtures import FEE, Shop
 from worker.refunds.rows import Change, LedgerEvent, LedgerState
-from worker.refunds.transitions import STARTED_ELSEWHERE, give_up
+from worker.refunds.transitions import STARTED_ELSEWHERE, after_not_executed, give_up
 from worker.refunds.workflow.graph import Escalation
 from worker.refunds.workflow.steps import execute_by_system
+from worker.settlement import NoAnswer
 
 ORDERS = tuple("abcdef")
 
@@ -174,6 +176,31 @@ def test_of_two_refunds_of_one_batch_none_is_permitted_while_a_person_is_asked_a
         assert shop.stands("first")[0::2] == ("APPROVAL_REQUIRED", Escalation.ACCOUNT_MISMATCH)
         assert shop.stands("second")[0::2] == ("APPROVAL_REQUIRED", Escalation.REFUNDED_BEFORE)
         assert shop.nothing_paid()
+
+
+@pytest.mark.parametrize("end", ["not executed", "denied"])
+def test_what_ended_without_a_payment_gives_its_order_back(shop: Shop, end: str) -> None:
+    shop.enter(FEE, "first", value=90)
+    shop.run()
+    shop.answer("first")
+    shop.spies["private_refund"].says = [NoAnswer("silent")]
+    shop.run()
+    assert shop.stands("first")[0] == "ALLOWED"
+    if end == "denied":
+        shop.fixtures.make_due()
+        row = claimed(shop.fixtures, "first")
+        change = Change(row, LedgerState.GUARDING, LedgerEvent.DENIED, decision="DENY", reason_code="blacklisted")
+    else:
+        change = after_not_executed(taken_over(shop.fixtures, "first"))
+    assert shop.fixtures.one("select ledger_entry_id from refunds.orders_taken") == "first"
+    assert set(shop.fixtures.ledger.apply([change])) == {"first"}
+    assert shop.fixtures.all("select ledger_entry_id from refunds.orders_taken") == []
+    another(shop, "second", of="first")
+    shop.run()
+    shop.answer("second")
+    shop.run()
+    assert shop.stands("second")[0] == "EXECUTED", "nobody is told that the order was refunded before"
+    assert shop.fixtures.one("select ledger_entry_id from refunds.orders_taken") == "second"
 
 
 def another(shop: Shop, name: str, *, of: str, account_ref: str | None = None) -> None:

@@ -26,7 +26,7 @@ create table refunds.order_budgets (
 ) with (fillfactor = 70);
 
 -- Where an order is refunded once without a person's word, one entry takes it, in the statement that records the permission:
--- entries that are looked at at the same time do not see each other.
+-- entries that are looked at at the same time do not see each other. What lets its amount go gives the order back.
 create table refunds.orders_taken (
   tenant_id       uuid not null,
   channel         text not null,
@@ -143,7 +143,8 @@ begin
   return new;
 end $$;
 
--- The row follows its entries, once per statement. With its owner's rights: no program may write a budget itself.
+-- The row follows its entries, once per statement. With its owner's rights: no program may write a budget itself. An entry that ended
+-- without a payment, and so holds no part of the order any more, gives the order back too (`orders_taken`).
 create or replace function refunds.update_order_budgets() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -190,6 +191,11 @@ begin
     join refunds.order_budgets c on (c.tenant_id, c.channel, c.source, c.order_ref) = (m.tenant_id, m.channel, m.source, m.order_ref)
     group by 1, 2, 3, 4) d
   where (b.tenant_id, b.channel, b.source, b.order_ref) = (d.tenant_id, d.channel, d.source, d.order_ref);
+  if exists (select from moved_to n where n.status in ('DENIED', 'ERROR') and n.order_ref is not null and n.budget_part is null) then
+    delete from refunds.orders_taken t using moved_to n
+    where n.status in ('DENIED', 'ERROR') and n.budget_part is null
+      and (t.order_ref, t.channel, t.source, t.tenant_id) = (n.order_ref, n.channel, n.source, n.tenant_id) and t.ledger_entry_id = n.ledger_entry_id;
+  end if;
   return null;
 end $$;
 
