@@ -207,8 +207,15 @@ def _settled(life: Life) -> Iterator[Moment]:
 
 
 def _effect(effect: Effect) -> tuple[tuple[str, str], ...]:
+    ours: tuple[tuple[str, str | None], ...] = (("our reference", str(effect.reference)),)
+    if effect.system == "stripe":
+        # It is asked under a key of its own, and keeps the row's name in the metadata of the payment's refund.
+        ours = (
+            ("payment", effect.payment_ref),
+            ("look for", "the payment's refund with this row as ledger_entry_id in its metadata"),
+        )
     given = (
-        ("our reference", str(effect.reference)), ("its reference", effect.system_reference), ("tries", str(effect.tries)),
+        *ours, ("its reference", effect.system_reference), ("tries", str(effect.tries)),
         ("last error", effect.last_error), ("may fail", "yes" if effect.best_effort else None),
     )  # fmt: skip
     return tuple((label, value) for label, value in given if value)

@@ -46,7 +46,10 @@ class Trail:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Something done in an outside system; `reference` is our name for it there, `system_reference` the system's own."""
+    """Something done in an outside system; `reference` is our name for it there, `system_reference` the system's own.
+
+    Stripe knows a refund by its payment (`payment_ref`) and its metadata, and never hears of `reference`.
+    """
 
     effect_number: int
     system: str
@@ -58,6 +61,7 @@ class Effect:
     tries: int
     tried_at: datetime
     created_at: datetime
+    payment_ref: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,8 @@ TRAILS = SqlTemplate("""
 select claim_epoch, steps, occurred_at from refunds.step_trails where {of_entry} order by trail_id desc limit %(most)s
 """).fill(of_entry=_OF_ENTRY)
 EFFECTS = SqlTemplate("""
-select effect_number, system, best_effort, state, reference, system_reference, last_error, tries, tried_at, created_at
+select effect_number, system, best_effort, state, reference, system_reference, last_error, tries, tried_at, created_at,
+  payment_ref
 from refunds.effects where {of_entry} order by effect_number desc
 """).fill(of_entry=_OF_ENTRY)
 CARDS = SqlTemplate("""

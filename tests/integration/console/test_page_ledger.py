@@ -220,6 +220,24 @@ def test_what_a_person_handled_is_called_so_and_its_person_named_once(fixtures: 
     assert moment.count("rex@demo.local") == 1 and "till-7" in moment
 
 
+def test_an_effect_is_told_by_what_it_is_found_by_in_its_system(fixtures: Any) -> None:
+    reference = uuid.uuid4()
+    fixtures.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency)"
+              " values (%s, 'lge_1', 'rf_1', 1, 'USD')", fixtures.tenant_id)  # fmt: skip
+    for number, system in enumerate(("ticket", "stripe"), 1):
+        fixtures.sql("insert into refunds.effects (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, must_total,"
+                  " claim_epoch, payment_ref) values (%s, 'lge_1', %s, %s, %s, %s, 2, 1, 'pi_7')",
+                  fixtures.tenant_id, number, reference, system, reference)  # fmt: skip
+    page = fixtures.browser("ann", "viewer").get("/ops/ledger/lge_1").text
+    ticket, stripe = (
+        page.partition(f"Effect {number} in {system}")[2].partition("</li>")[0]
+        for number, system in ((1, "ticket"), (2, "stripe"))
+    )
+    assert str(reference) in ticket and "pi_7" not in ticket
+    assert "pi_7" in stripe and "as ledger_entry_id in its metadata" in stripe
+    assert str(reference) not in stripe, "Stripe never heard of it"
+
+
 def test_a_codes_chip_reads_as_words_and_a_ledgers_state_as_it_is_called() -> None:
     chips = '{% import "pages/macros.html" as ui %}{{ ui.chip("in_doubt") }} {{ ui.chip("shut out") }} {{ ui.chip("APPROVAL_REQUIRED") }} {{ ui.chip(none) }}'
     templates = Environment(loader=PackageLoader("ops_console"), autoescape=True)
