@@ -191,7 +191,7 @@ def _refused_orders(context: Context, tenant_id: uuid.UUID, now: datetime) -> Li
 def _breakers(halts: list[HaltRow], now: datetime) -> Line:
     tripped = [halt for halt in halts if halt.breaker_key is not None]
     oldest = _age(min((halt.set_at for halt in tripped), default=None), now)
-    about = "too much within minutes; stands still until a person lifts it"
+    about = "too much within minutes; nothing is paid before a person lifts it, and what falls due is put to people"
     return Line("Stopped by a velocity breaker", "/ops/halts", about, len(tripped), len(tripped), [], oldest, None)
 
 

@@ -27,7 +27,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.core.money import Money
 from sentinel.store.database import WORKER
 from tests.support.fixtures import Fixtures
-from tests.support.harness import actor, digest_of, dump, let_permits_expire
+from tests.support.harness import actor, digest_of, dump, let_approvals_expire, let_permits_expire
 from tests.support.ledger_fixtures import ROOT, LedgerFixtures, new_row, worker_settings
 from tests.support.logins import program_url
 from tests.support.switch_fixtures import BOOK, MASTER, on, passing_report
@@ -180,6 +180,37 @@ def test_a_permission_that_never_arrived_outlives_a_halt(shop: Shop, fixtures: F
     shop.fixtures.make_due()
     shop.run()
     assert executed_once(shop, ["r"], "simulated_refund") and fixtures.broken_invariants() == []
+
+
+def test_what_falls_due_under_a_halt_waits_for_a_person_and_runs_out_whether_the_halt_is_lifted_or_not(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    retail = BRANCHES["retail/standard"]
+    halt = set_halt(
+        fixtures.console_pool, actor(fixtures, "approver"), scope="tenant", target="", level="pause", reason="stop"
+    )
+    for name in ("approved", "undecided"):
+        shop.enter(retail, name)
+    shop.run()
+    for name in ("approved", "undecided"):
+        assert shop.stands(name) == ("APPROVAL_REQUIRED", "operator", "halted")
+    vote(fixtures, "approved")
+    shop.run()
+    assert shop.stands("approved")[0] == "NEW" and shop.nothing_paid(), "put back until the halt is lifted"
+    lift_halt(fixtures.console_pool, actor(fixtures, "admin"), halt.halt_id, reason="over")
+    shop.fixtures.make_due()
+    shop.run()
+    assert shop.stands("approved")[0] == "EXECUTED" and shop.stands("undecided")[0] == "APPROVAL_REQUIRED"
+    let_approvals_expire(fixtures)
+    fixtures.admin.execute(
+        "update refunds.ledger_entries set next_attempt_at = clock_timestamp() where status = 'APPROVAL_REQUIRED'"
+    )
+    shop.run()
+    assert shop.stands("undecided") == ("DENIED", None, "approval_expired")
+    anew = {"refund_id": "rf_undecided", "order_ref": "ord_undecided", "account_ref": "acct_undecided"}
+    shop.enter(retail, "anew", has_order=False, **anew)
+    shop.run()
+    assert shop.stands("anew")[0] == "EXECUTED"
 
 
 @pytest.mark.parametrize("branch, over", [(FEE, {"scenario": "quality"}), (BRANCHES["private/price_diff"], {})])
