@@ -630,7 +630,7 @@ with sums as (
     coalesce(sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'executed'), 0) as executed,
     coalesce(sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'handled'), 0) as handled,
     coalesce(sum(e.amount_minor) filter (where e.currency = c.currency and e.budget_part = 'in_doubt'), 0) as in_doubt,
-    count(*) filter (where e.currency <> c.currency and e.budget_part is not null) as uncounted
+    count(*) filter (where e.currency <> c.currency and e.budget_part <> 'returned') as uncounted
   from refunds.ledger_entries e
   join refunds.order_budgets c on (c.tenant_id, c.channel, c.source, c.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
   group by 1, 2, 3, 4
@@ -649,17 +649,20 @@ where reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_
 -- order_budget_part_wrong: an entry's amount stands in its order's budget where its status says
 select 'ledger entry ' || ledger_entry_id from refunds.ledger_entries
 where order_ref is not null and (
-  (status = 'EXECUTED') <> (budget_part is not distinct from 'executed') or status = 'ALLOWED' and budget_part is null
+  (status = 'EXECUTED') <> coalesce(budget_part in ('executed', 'returned'), false) or status = 'ALLOWED' and budget_part is null
+  or budget_part = 'returned' and not exists (
+    select from refunds.settlement_findings f
+    where f.tenant_id = ledger_entries.tenant_id and f.ledger_entry_id = ledger_entries.ledger_entry_id and f.finding = 'refund_failed')
   or status = 'DENIED' and (reason_code is not distinct from 'handled_by_person') <> (budget_part is not distinct from 'handled')
   or status in ('DENIED', 'ERROR') and budget_part is not distinct from 'reserved');
 
--- order_over_refunded: no order was given back more than was paid for it, by the machine and by people together
+-- order_over_refunded: no order was given back more than was paid for it, by the machine and by people together, but for what banks sent back
 select format('order %s of %s', o.order_ref, concat_ws('/', o.channel, nullif(o.source, ''))) from refunds.orders o
 join (
   select l.tenant_id, l.channel, l.source, l.order_ref, l.currency, sum(coalesce(e.amount_minor, l.amount_minor)) as back
   from refunds.ledger_entries l
   left join refunds.executions e on e.tenant_id = l.tenant_id and e.ledger_entry_id = l.ledger_entry_id
-  where e.execution_id is not null or l.status = 'DENIED' and l.reason_code = 'handled_by_person'
+  where e.execution_id is not null and l.budget_part is distinct from 'returned' or l.status = 'DENIED' and l.reason_code = 'handled_by_person'
     or l.status = 'ERROR' and l.budget_part = 'handled'
   group by 1, 2, 3, 4, 5) r using (tenant_id, channel, source, order_ref, currency)
 where r.back > o.paid_minor;

@@ -102,7 +102,7 @@ def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
     approvals, in_doubt = _approvals(context, tenant_id, now), _in_doubt(context, tenant_id, now)
     halts, samples = list_halts(context.pool, tenant_id), gauges.last_hour(context.pool, tenant_id)
     return {
-        "lines": [*approvals, _refused_orders(context, tenant_id, now), *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), _alerts(context, tenant_id)],
+        "lines": [*approvals, _refused_orders(context, tenant_id, now), *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), *_findings(load), _alerts(context, tenant_id)],
         "gauges": _gauges(samples, approvals, in_doubt, load, halts), "minutes_drawn": seconds_drawn(samples) // 60,
         "answers": figures.answers(context.pool, tenant_id), "most_answers": figures.MOST_ANSWERS, "box": BOX, "moment": now,
         "ledger": ledger, "halts": halts, "switches": switches,
@@ -211,6 +211,18 @@ def _failed(load: figures.LedgerLoad | None) -> list[Line]:
     about = "given up by the worker or refused where it settles; it may have been paid: look at the entry"
     oldest = load.failed_oldest_seconds if load and load.failed else None
     return [Line("Errors", "/ops/ledger?status=ERROR", about, load.failed if load else None, 0, [], oldest, None)]
+
+
+def _findings(load: figures.LedgerLoad | None) -> list[Line]:
+    """One line where there is one: what a settlement system told after it was done."""
+    if load is None or not load.findings:
+        return []
+    about = "sent back by a bank, or refunded elsewhere, in 30 days: `worker reconcile` names each"
+    return [
+        Line(
+            "Settlement", "/ops/ledger?status=EXECUTED", about, load.findings, 0, [], load.findings_oldest_seconds, None
+        )
+    ]
 
 
 def _alerts(context: Context, tenant_id: uuid.UUID) -> Line:

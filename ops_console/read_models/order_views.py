@@ -255,7 +255,10 @@ RETAIL = "retail"
 
 @dataclass(frozen=True, slots=True)
 class OrderBudget:
-    """What was paid for an order and where that stands; minor units, `paid_minor` and `left_minor` None where not known."""
+    """What was paid for an order and where that stands; minor units, `paid_minor` and `left_minor` None where not known.
+
+    `returned_minor` was executed and sent back by a bank: no other part has it.
+    """
 
     currency: str
     paid_minor: int | None
@@ -266,12 +269,16 @@ class OrderBudget:
     beyond_minor: int
     uncounted_entries: int
     left_minor: int | None
+    returned_minor: int
 
 
 _COLUMNS = """b.currency, b.paid_minor, b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor, b.beyond_minor,
   b.uncounted_entries,
   case when b.paid_minor is not null then
-    greatest(0, b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor) end as left_minor"""
+    greatest(0, b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor) end as left_minor,
+  (select coalesce(sum(r.amount_minor), 0)::bigint from refunds.ledger_entries r
+   where (r.tenant_id, r.channel, r.source, r.order_ref) = (b.tenant_id, b.channel, b.source, b.order_ref) and r.currency = b.currency
+     and r.budget_part = 'returned') as returned_minor"""
 _OF_LEDGER = SqlTemplate("""
 select {columns} from refunds.ledger_entries e
 join refunds.order_budgets b on (b.tenant_id, b.channel, b.source, b.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)

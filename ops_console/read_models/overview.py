@@ -61,12 +61,18 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLoad:
-    """The worker's ledger: entries it should have begun, since when (seconds), and entries it gave up."""
+    """The worker's ledger: entries it should have begun, since when (seconds), and entries it gave up.
+
+    `findings` are those of the last 30 days at settlement systems: refunds that a bank sent back, while no other refund of their orders was
+    paid since, refunds made elsewhere, and payments that cannot be read.
+    """
 
     due: int
     overdue_seconds: float
     failed: int
     failed_oldest_seconds: float
+    findings: int
+    findings_oldest_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +129,23 @@ from (select extract(epoch from a.decided_at - a.created_at)::double precision a
       order by a.decided_at desc limit %(most)s) latest
 """
 LEDGER_LOAD = """
-select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds from
+select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds, s.findings, s.findings_oldest_seconds from
   (select count(*)::integer as due,
      coalesce(extract(epoch from clock_timestamp() - min(next_attempt_at)), 0)::double precision as overdue_seconds
    from refunds.ledger_entries
    where tenant_id = %(tenant_id)s and status = 'NEW' and next_attempt_at <= statement_timestamp()) d,
   (select count(*)::integer as failed,
      coalesce(extract(epoch from clock_timestamp() - min(updated_at)), 0)::double precision as failed_oldest_seconds
-   from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'ERROR') f
+   from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'ERROR') f,
+  (select count(*)::integer as findings,
+     coalesce(extract(epoch from clock_timestamp() - min(n.found_at)), 0)::double precision as findings_oldest_seconds
+   from refunds.settlement_findings n
+   where n.tenant_id = %(tenant_id)s and n.found_at > statement_timestamp() - interval '30 days'
+     and not (n.finding = 'refund_failed' and exists (
+       select from refunds.ledger_entries e
+       join refunds.ledger_entries x on (x.tenant_id, x.channel, x.source, x.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
+       where e.tenant_id = n.tenant_id and e.ledger_entry_id = n.ledger_entry_id and x.ledger_entry_id <> e.ledger_entry_id
+         and x.budget_part in ('executed', 'handled') and x.updated_at > n.found_at))) s
 """
 UNDELIVERED = """
 select count(*)::integer as alerts,
@@ -178,7 +193,7 @@ def answers(pool: Pool, tenant_id: uuid.UUID) -> Answers:
 
 
 def ledger_load(pool: Pool, tenant_id: uuid.UUID) -> LedgerLoad:
-    """Rows that are due and rows in ERROR; `pool` is the ledger's."""
+    """Rows that are due, rows in ERROR and findings at settlement systems; `pool` is the ledger's."""
     found = one_row(pool, LedgerLoad, LEDGER_LOAD, {"tenant_id": tenant_id})
     assert found is not None
     return found

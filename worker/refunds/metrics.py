@@ -25,6 +25,7 @@ _OPEN = {
     "errors": "Rows in ERROR, for a person.",
     "outbox_open": "Reports that the authority has not acknowledged.",
     "outbox_parked": "Reports that the authority refused, for a person.",
+    "settlement_findings": "Refunds that a bank sent back, or made elsewhere, and payments that cannot be read, found in the last 24 hours.",
 }
 
 

@@ -61,7 +61,7 @@ left join (
     count(*) filter (where e.currency <> c.currency) as uncounted
   from refunds.ledger_entries e
   join refunds.order_budgets c on (c.tenant_id, c.channel, c.source, c.order_ref) = (e.tenant_id, e.channel, e.source, e.order_ref)
-  where e.tenant_id = %(tenant_id)s and e.budget_part is not null
+  where e.tenant_id = %(tenant_id)s and e.budget_part <> 'returned'
   group by 1, 2, 3) t using (channel, source, order_ref)
 cross join lateral (select (b.reserved_minor, b.executed_minor, b.handled_minor, b.in_doubt_minor, b.uncounted_entries)
   <> (coalesce(t.reserved, 0), coalesce(t.executed, 0), coalesce(t.handled, 0), coalesce(t.in_doubt, 0), coalesce(t.uncounted, 0)) as differs) s
@@ -116,7 +116,7 @@ cross join lateral (values
   ('order_over_refunded', s.order_currency = s.currency and s.paid_minor < (
     select sum(z.amount_minor) from refunds.ledger_entries y join refunds.executions z using (tenant_id, ledger_entry_id)
     where y.tenant_id = s.tenant_id and y.channel = s.channel and y.source = s.source and y.order_ref = s.order_ref
-      and z.currency = s.currency and z.executed_at <= s.executed_at)),
+      and y.budget_part is distinct from 'returned' and z.currency = s.currency and z.executed_at <= s.executed_at)),
   ('order_twice', s.small and not s.approved and exists (
     select from refunds.ledger_entries y join refunds.executions z using (tenant_id, ledger_entry_id)
     where y.tenant_id = s.tenant_id and y.channel = s.channel and y.source = s.source and y.order_ref = s.order_ref

@@ -473,6 +473,8 @@ class LedgerFigures:
     errors: int
     outbox_open: int
     outbox_parked: int
+    settlement_findings: int
+    """Of the last 24 hours (`settlement/stripe_events.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -505,7 +505,7 @@ where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUAR
 """
 # The worker's gauges: open rows by their partial indexes, never the whole ledger.
 FIGURES = """
-select o.due, o.lag_seconds, o.waiting, o.put_off, o.held, o.lapsed, f.errors, r.outbox_open, r.outbox_parked from
+select o.due, o.lag_seconds, o.waiting, o.put_off, o.held, o.lapsed, f.errors, r.outbox_open, r.outbox_parked, s.settlement_findings from
   (select count(*) filter (where is_due) as due,
      coalesce(extract(epoch from statement_timestamp() - min(next_attempt_at) filter (where is_due)), 0)::double precision as lag_seconds,
      count(*) filter (where status = 'APPROVAL_REQUIRED') as waiting,
@@ -519,7 +519,9 @@ select o.due, o.lag_seconds, o.waiting, o.put_off, o.held, o.lapsed, f.errors, r
          where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')) e) o,
   (select count(*) as errors from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'ERROR') f,
   (select count(*) as outbox_open, count(*) filter (where next_attempt_at = 'infinity') as outbox_parked
-   from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) r
+   from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) r,
+  (select count(*) as settlement_findings from refunds.settlement_findings
+   where tenant_id = %(tenant_id)s and found_at > statement_timestamp() - interval '24 hours') s
 """
 NOW = "select clock_timestamp()"
 DEFAULT_TENANT = "select refunds.default_tenant()"

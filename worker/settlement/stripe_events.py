@@ -74,6 +74,7 @@ select system, system_refund, finding, payment_ref, amount_minor, currency, ledg
     and (f.state <> 'done' or o.recorded_at > clock_timestamp() - interval '30 days')) found
 order by found_at
 """
+_LET_GO = "select refunds.let_sent_back_go(%(tenant_id)s)"
 _IS_KNOWN = "select exists (select from refunds.orders where tenant_id = %(tenant_id)s and payment_ref = any(%(names)s::text[]))"
 
 
@@ -125,6 +126,10 @@ class SettlementFindings:
         """Close the payment's events and keep what was found; the refunds that it is new of."""
         rows = Jsonb([asdict(one) for one in findings])
         return set(self._rows(_KEEP_FINDINGS, scalar_row, findings=rows, **asdict(looked)))
+
+    def let_sent_back_go(self) -> list[str]:
+        """Count no refund that a bank sent back against its order any more; the entries that were counted until now."""
+        return self._rows(_LET_GO, scalar_row)
 
     def all(self) -> list[Finding]:
         """Everything found so far, the oldest first."""
@@ -262,7 +267,10 @@ class SettlementWatch:
         self._stripe = found if isinstance(found, StripeRefunds) and found.is_configured else None
 
     def look(self) -> list[Finding]:
-        """What the payments of open events come to; an event stays open while Stripe does not answer."""
+        """What the payments of open events come to; an event stays open while Stripe does not answer.
+
+        What was sent back is not counted against its order any more.
+        """
         if self._stripe is None:
             return []
         found: list[Finding] = []
@@ -290,6 +298,10 @@ class SettlementWatch:
                         entry=finding.ledger_entry_id,
                     )
                     found.append(finding)
+        for entry in self._book.let_sent_back_go():
+            log.error(
+                "refund_sent_back", entry=entry, cause="its customer does not have it, and its order owes it again"
+            )
         return found
 
     def _findings(self, stripe: StripeRefunds, payment_ref: str, refunds: Sequence[Mapping[str, Any]]) -> list[Finding]:

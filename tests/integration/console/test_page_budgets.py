@@ -59,6 +59,17 @@ def test_an_orders_page_and_its_refunds_show_the_row_and_its_parts(fixtures: Any
     assert shown(vic.get(row)) == wanted
 
 
+def test_what_a_bank_sent_back_is_said(fixtures: Any) -> None:
+    row, vic = refunded(fixtures), fixtures.browser("vic", "viewer")
+    fixtures.sql("set session_replication_role = replica; update refunds.ledger_entries set budget_part = 'returned'")
+    said = (
+        "200.00 USD were sent back by a bank: the customer does not have them, and they are not counted as paid back."
+    )
+    for page in ("/ops/orders/demo/o-1", row):
+        found = shown(vic.get(page))
+        assert (found["said"], found["Left"]) == (said, "200.00 USD"), page
+
+
 def test_an_approvals_card_shows_what_is_left_of_the_order_that_its_refund_is_of(fixtures: Any) -> None:
     refunded(fixtures)
     approval_id = fixtures.approval("200.00")

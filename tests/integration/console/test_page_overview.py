@@ -130,6 +130,19 @@ def test_orders_that_came_back_are_counted_where_a_shift_begins(fixtures: Any) -
     assert lines(vic.get("/ops/overview/now").text)["Refused"][0] == "0"
 
 
+def test_a_refund_that_a_bank_sent_back_has_a_line_until_its_order_was_refunded_again(fixtures: Any) -> None:
+    vic = fixtures.browser("vic", "viewer")
+    fixtures.sql("insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, order_ref)"
+              " select %s, 'lge_' || n, 'rf_' || n, 100, 'USD', 'o-1' from generate_series(1, 2) n", fixtures.tenant_id)  # fmt: skip
+    fixtures.sql("insert into refunds.settlement_findings (tenant_id, system, system_refund, finding, payment_ref, amount_minor, currency,"
+              " ledger_entry_id) values (%s, 'stripe', 're_1', 'refund_failed', 'pi_1', 100, 'USD', 'lge_1')", fixtures.tenant_id)  # fmt: skip
+    page = vic.get("/ops/overview/now").get_data(as_text=True)
+    assert lines(page)["Settlement"][0] == "1" and "`worker reconcile` names each" in page
+    fixtures.sql("set session_replication_role = replica; update refunds.ledger_entries set status = 'EXECUTED',"
+              " budget_part = 'executed', updated_at = clock_timestamp() where ledger_entry_id = 'lge_2'")  # fmt: skip
+    assert "Settlement" not in lines(vic.get("/ops/overview/now").get_data(as_text=True))
+
+
 def test_minutes_that_are_over_are_asked_for_once_and_drop_out_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant_id, no_pool = uuid.uuid4(), cast(Pool, None)
     asked: list[int] = []

@@ -8,14 +8,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import psycopg
 import pytest
 
+from sentinel.platform.resources import invariants_sql
+from sentinel.store.invariants import run_invariants
 from tests.support.effects_server import allowed_row, execute
-from tests.support.ledger_fixtures import LedgerFixtures
+from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
 from tests.support.scripted_server import Script
 from tests.support.stripe_server import StripeServer, stripe_error
-from worker.refunds.rows import OrderFacts
+from worker.refunds.reconcile import FIND_BUDGETS
+from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, OrderFacts
 from worker.refunds.settings import WorkerSettings
+from worker.refunds.sql import FIND_ROWS
 from worker.settlement import NoAnswer, Settled
 from worker.settlement.effects import Effects
 from worker.settlement.registry import Systems
@@ -86,6 +91,78 @@ def test_a_refund_that_a_bank_sent_back_is_found_once_and_shown(ledger: Ledger) 
     assert ledger.watch.look() == []
     assert ledger.findings.all() == [found]
     assert ledger.fixtures.all("select 1 from refunds.settlement_events where looked_at is null") == []
+
+
+def test_a_refund_that_a_bank_sent_back_is_counted_as_paid_back_no_more(ledger: Ledger) -> None:
+    fixtures = ledger.fixtures
+    refund = ledger.refund("lge_1")
+    assert (executed_of(fixtures), part(fixtures, "lge_1")) == (100, "executed")
+    assert not permitted(fixtures, "whole", 90_000), "nothing is left of it for the whole order"
+    ledger.server.set_status(refund, "failed", "lost_or_stolen_card")
+    keep(ledger, "pi_lge_1")
+    assert len(ledger.watch.look()) == 1
+    assert (executed_of(fixtures), part(fixtures, "lge_1")) == (0, "returned")
+    assert ledger.watch.look() == [] and fixtures.state("lge_1") == "EXECUTED", "it was executed all the same"
+    assert permitted(fixtures, "anew", 90_000)
+    execute(fixtures, held(fixtures, "anew"))
+    assert (executed_of(fixtures), part(fixtures, "anew")) == (90_000, "executed")
+    with fixtures.pool.connection() as worker:
+        assert worker.execute(FIND_BUDGETS.encode(), {"tenant_id": fixtures.tenant_id}).fetchall() == []
+    broken = [one.name for one in run_invariants(fixtures.admin, invariants_sql()) if one.violations]
+    assert [name for name in broken if name.startswith("order_")] == []
+
+
+def test_a_refund_that_was_sent_back_before_it_was_recorded_is_counted_no_more_once_it_is(ledger: Ledger) -> None:
+    fixtures = ledger.fixtures
+    row = allowed_row(fixtures, "lge_1")
+    ledger.paid("lge_1")
+    assert row.start_id is not None
+    found = ledger.systems.get("stripe").settle(row, row.start_id)
+    assert isinstance(found, Settled), found
+    ledger.server.set_status(found.reference, "failed")
+    keep(ledger, "pi_lge_1")
+    assert len(ledger.watch.look()) == 1 and part(fixtures, "lge_1") == "reserved"
+    execute(fixtures, row)
+    assert ledger.watch.look() == [] and (executed_of(fixtures), part(fixtures, "lge_1")) == (0, "returned")
+
+
+def test_no_amount_is_let_go_as_sent_back_without_the_finding(ledger: Ledger) -> None:
+    ledger.refund("lge_1")
+    assert ledger.findings.let_sent_back_go() == []
+    with pytest.raises(psycopg.errors.CheckViolation, match="no way from executed to returned"):
+        ledger.fixtures.admin.execute("update refunds.ledger_entries set budget_part = 'returned'")
+    # Of another refund than the one that it was executed by.
+    ledger.fixtures.admin.execute(
+        "insert into refunds.settlement_findings (tenant_id, system, system_refund, finding, payment_ref, amount_minor, currency,"
+        " ledger_entry_id) values (%s, 'stripe', 're_another', 'refund_failed', 'pi_lge_1', 100, 'USD', 'lge_1')",
+        [ledger.fixtures.tenant_id],
+    )
+    assert ledger.findings.let_sent_back_go() == [] and part(ledger.fixtures, "lge_1") == "executed"
+
+
+def executed_of(fixtures: LedgerFixtures) -> int:
+    """What counts as executed of the order of `lge_1`."""
+    return int(fixtures.one("select executed_minor from refunds.order_budgets where order_ref = 'ord_lge_1'"))
+
+
+def part(fixtures: LedgerFixtures, name: str) -> str:
+    return str(fixtures.one("select budget_part from refunds.ledger_entries where ledger_entry_id = %s", name))
+
+
+def permitted(fixtures: LedgerFixtures, name: str, value: int) -> bool:
+    """Whether another refund of that order finds room."""
+    fixtures.add(new_row(name, value, order_ref="ord_lge_1"))
+    ids = {field: str(uuid.uuid4()) for field in ("operation_id", "decision_event_id", "start_id")}
+    change = Change(
+        claimed(fixtures, name), LedgerState.GUARDING, LedgerEvent.ALLOWED, permit_token="p", decision="ALLOW", **ids
+    )
+    return set(fixtures.ledger.apply([change])) == {name}
+
+
+def held(fixtures: LedgerFixtures, name: str) -> LedgerRow:
+    """The row as its holder sees it."""
+    (row,) = fixtures.ledger._rows(LedgerRow, FIND_ROWS, ids=[name])
+    return row
 
 
 def test_a_refund_made_elsewhere_of_an_order_of_ours_is_found(ledger: Ledger) -> None:

@@ -14,3 +14,7 @@ create trigger set_budget_part before update on refunds.ledger_entries for each 
   when ((new.order_ref is not null or new.status = 'ERROR')
     and (new.status is distinct from old.status or new.budget_part is distinct from old.budget_part))
   execute function refunds.set_budget_part();
+
+-- A refund that a bank sent back is not counted as paid back any more.
+alter table refunds.ledger_entries drop constraint ledger_entries_budget_part_check,
+  add constraint ledger_entries_budget_part_check check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt', 'returned'));

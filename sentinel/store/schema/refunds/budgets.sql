@@ -117,7 +117,8 @@ end $$;
 
 -- Where an entry's amount stands after a change of its status. A part is taken with a permission or a question to a person,
 -- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by the authority's word alone; so
--- that it is asked about, an entry that names no order is in doubt there too, although no budget counts it.
+-- that it is asked about, an entry that names no order is in doubt there too, although no budget counts it. What was executed and sent back
+-- by a bank is let go by that finding alone.
 create or replace function refunds.set_budget_part() returns trigger language plpgsql as $$
 begin
   if new.status <> old.status then
@@ -134,6 +135,8 @@ begin
   if new.budget_part is distinct from old.budget_part and not coalesce(case
        when new.status in ('EXECUTED', 'DENIED', 'ERROR') and new.status <> old.status then true
        when old.status = 'ERROR' and new.status = 'ERROR' then old.budget_part = 'in_doubt' and coalesce(new.budget_part, 'handled') = 'handled'
+       when old.status = 'EXECUTED' and new.status = 'EXECUTED' then
+         old.budget_part = 'executed' and new.budget_part = 'returned' and refunds.was_sent_back(new)
        else old.budget_part is null and new.budget_part = 'reserved' and new.status in ('ALLOWED', 'APPROVAL_REQUIRED')
          and new.status <> old.status end, false)
      or old.budget_part = 'in_doubt' and new.status <> old.status then
@@ -234,7 +237,7 @@ begin
       coalesce(sum(e.amount_minor) filter (where e.currency = w.currency and e.budget_part = 'executed'), 0) as executed,
       coalesce(sum(e.amount_minor) filter (where e.currency = w.currency and e.budget_part = 'handled'), 0) as handled,
       coalesce(sum(e.amount_minor) filter (where e.currency = w.currency and e.budget_part = 'in_doubt'), 0) as in_doubt,
-      count(*) filter (where e.currency <> w.currency and e.budget_part is not null) as uncounted
+      count(*) filter (where e.currency <> w.currency and e.budget_part <> 'returned') as uncounted
     from written w
     join refunds.order_budgets c on (c.tenant_id, c.channel, c.source, c.order_ref) = (w.tenant_id, w.channel, w.source, w.order_ref)
     left join refunds.ledger_entries e on (e.tenant_id, e.channel, e.source, e.order_ref) = (w.tenant_id, w.channel, w.source, w.order_ref)

@@ -77,8 +77,9 @@ create table refunds.ledger_entries (
   language          text check (length(language) between 2 and 35 and language !~ '[^A-Za-z0-9-]'), -- in which the customer is written to
   contact           text check (length(contact) <= 320),                   -- where the confirm link goes: never leaves this schema
   source            text not null default '' check (length(source) <= 64 and source !~ '[^A-Za-z0-9._:/@-]'),
-  -- Which part of its order's budget the amount stands in; null: none, or the entry names no order.
-  budget_part       text check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt')),
+  -- Which part of its order's budget the amount stands in; null: none, or the entry names no order. What a bank sent back after it was
+  -- executed is `returned`, which no sum counts.
+  budget_part       text check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt', 'returned')),
   -- The worker's own end of its leave to act, by its database's clock; set before the start is asked: with ALLOWED, or with the
   -- question that encloses it. Without one nothing is executed. Null beside a start id: surely not started under it, or not executed
   -- as a person said.

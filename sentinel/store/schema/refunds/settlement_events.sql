@@ -32,6 +32,33 @@ create table refunds.settlement_findings (
 create trigger append_only before update or delete or truncate on refunds.settlement_findings
   for each statement execute function refunds.refuse_change();
 
+-- Whether the refund that an entry was executed by was sent back, in full, as its settlement system says: that very refund, whose name the
+-- entry's effect has.
+create or replace function refunds.was_sent_back(e refunds.ledger_entries) returns boolean language plpgsql stable
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  return exists (
+    select from refunds.settlement_findings f
+    join refunds.effects x on (x.tenant_id, x.ledger_entry_id, x.system, x.system_reference) = (f.tenant_id, f.ledger_entry_id, f.system, f.system_refund)
+    where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and f.finding = 'refund_failed'
+      and (f.amount_minor, f.currency) = (e.amount_minor, e.currency) and x.state = 'done');
+end $$;
+
+-- Executed refunds that were sent back let their amounts go: their orders owe them again. Returns the entries. Asked again and again, because
+-- an entry may be executed after it was found; it goes by the findings, which are few.
+create or replace function refunds.let_sent_back_go(tenant uuid) returns setof text language sql as $$
+  with sent_back as (
+    select e.tenant_id, e.ledger_entry_id from refunds.ledger_entries e
+    where e.tenant_id = tenant and e.status = 'EXECUTED' and e.budget_part = 'executed'
+      and e.ledger_entry_id in (
+        select f.ledger_entry_id from refunds.settlement_findings f where f.tenant_id = tenant and f.finding = 'refund_failed')
+      and refunds.was_sent_back(e)
+    order by e.ledger_entry_id for update)
+  update refunds.ledger_entries e set budget_part = 'returned' from sent_back s
+  where e.tenant_id = s.tenant_id and e.ledger_entry_id = s.ledger_entry_id and e.status = 'EXECUTED' and e.budget_part = 'executed'
+  returning e.ledger_entry_id
+$$;
+
 -- Who receives webhooks keeps an event with this and may do nothing else here. True: it was new.
 create or replace function refunds.record_settlement_event(tenant uuid, of_system text, id text, kind text, payment text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
