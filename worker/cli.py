@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "worker.refunds.ledger_commands:handled",
         "Record that a person handled a row elsewhere, of which nothing was begun.",
     ),
+    "reports": (
+        "worker.refunds.report_commands:reports",
+        "Reports that the authority refused for good: list them, send them again, put them away.",
+    ),
     "reconcile": (
         "worker.refunds.ledger_commands:reconcile",
         "Compare every execution with what should have been paid.",

@@ -193,7 +193,8 @@ def _settled(life: Life) -> Iterator[Moment]:
         )
         yield Moment(one.executed_at, "settlement", "Execution recorded", facts=facts)
     for report in life.reports:
-        trouble = (("last error", report.last_error),) if report.last_error and report.acknowledged_at is None else ()
+        is_put_away = report.acknowledged_at is not None and report.last_error is not None
+        trouble = (("last error", report.last_error),) if report.last_error and not is_put_away else ()
         yield Moment(
             report.created_at,
             "settlement",
@@ -201,7 +202,12 @@ def _settled(life: Life) -> Iterator[Moment]:
             facts=(("tries", str(report.attempts)), *trouble),
         )
         if report.acknowledged_at is not None:
-            yield Moment(report.acknowledged_at, "settlement", "The authority acknowledged the report")
+            title = (
+                "The report was put away, and is sent no more"
+                if is_put_away
+                else "The authority acknowledged the report"
+            )
+            yield Moment(report.acknowledged_at, "settlement", title, words=report.last_error if is_put_away else None)
     for wrong in life.wrong:
         yield Moment(wrong.found_at, "reconciliation", f"Found wrong: {wrong.finding.replace('_', ' ')}", "error")
 

@@ -36,6 +36,7 @@ from worker.refunds.rows import (
     NewRow,
     OpenCounts,
     OrderFacts,
+    ParkedReport,
     ReleaseLease,
     Report,
     ResolvedDoubt,
@@ -268,6 +269,21 @@ class Ledger:
                 for outbox_id, (text, seconds) in failures.items()
             ]
             self._run(sql.POSTPONE_REPORTS, reports=_json(batch))
+
+    def parked_reports(self) -> list[ParkedReport]:
+        """Reports that the authority refused for good and that nobody has put away, the oldest first."""
+        return self._rows(ParkedReport, sql.FIND_PARKED_REPORTS)
+
+    def resend_reports(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
+        """Make parked reports due again; those that were parked. `said`: who did it and why."""
+        return self._column(sql.RESEND_REPORTS, ids=list(ids), said=said)
+
+    def put_reports_away(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
+        """Send parked reports no more; those that were parked. `said`: who did it and why.
+
+        A success of a row in doubt counts against its order from then on, as handled.
+        """
+        return self._column(sql.PUT_REPORTS_AWAY, ids=list(ids), said=said)
 
     # Approvals
 

@@ -353,6 +353,18 @@ class Report(Struct, frozen=True):
         return cls(report_id, row.ledger_entry_id, orjson.dumps(body).decode(), 1)
 
 
+class ParkedReport(Struct, frozen=True):
+    """A report that the authority refused for good, and that waits for a person. `status` is its row's, None where there is none."""
+
+    outbox_id: uuid.UUID
+    ledger_entry_id: str
+    outcome: str
+    attempts: int
+    last_error: str | None
+    created_at: datetime
+    status: str | None
+
+
 class Execution(Struct, frozen=True):
     """A refund that may be written down: the row, its start and the report to come."""
 

@@ -331,6 +331,20 @@ from jsonb_to_recordset(%(reports)s) as p (outbox_id uuid, last_error text, due_
 where o.tenant_id = %(tenant_id)s and o.outbox_id = p.outbox_id and o.acknowledged_at is null
 """
 
+# Those that were refused: a person sends them again, or puts them away (`schema/refunds/executions.sql`).
+FIND_PARKED_REPORTS = """
+select o.outbox_id, o.ledger_entry_id, o.payload ->> 'outcome' as outcome, o.attempts, o.last_error, o.created_at, e.status
+from refunds.outbox o left join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
+where o.tenant_id = %(tenant_id)s and o.acknowledged_at is null and o.next_attempt_at = 'infinity' order by o.created_at, o.outbox_id
+"""
+RESEND_REPORTS = """
+update refunds.outbox set next_attempt_at = clock_timestamp(),
+  last_error = left(%(said)s || coalesce('; it was refused with: ' || last_error, ''), 500)
+where tenant_id = %(tenant_id)s and outbox_id = any (%(ids)s::uuid[]) and acknowledged_at is null and next_attempt_at = 'infinity'
+returning outbox_id
+"""
+PUT_REPORTS_AWAY = "select refunds.put_reports_away(%(tenant_id)s, %(ids)s::uuid[], %(said)s)"
+
 # The oldest row that waits for a decision which this worker has not learnt yet, with some overlap; null when none waits.
 APPROVALS_WANTED_SINCE = """
 select greatest(min(e.created_at), (select c.since from refunds.approval_cursors c

@@ -23,7 +23,7 @@ from ops_console.pages.ledger_timeline import last_way, steps_of, timeline
 from ops_console.pages.text import FILTERS
 from ops_console.process_one import process_one
 from ops_console.read_models import ledger_search
-from ops_console.read_models.ledger_history import Life, Trail
+from ops_console.read_models.ledger_history import Life, Report, Trail
 from ops_console.read_models.ledger_search import LedgerFilter, beginning, counted, search_ledger
 from sentinel.platform.resources import drawing
 from sentinel.store import queries as rows
@@ -236,6 +236,21 @@ def test_an_effect_is_told_by_what_it_is_found_by_in_its_system(fixtures: Any) -
     assert str(reference) in ticket and "pi_7" not in ticket
     assert "pi_7" in stripe and "as ledger_entry_id in its metadata" in stripe
     assert str(reference) not in stripe, "Stripe never heard of it"
+
+
+def test_a_report_that_a_person_put_away_is_not_called_acknowledged() -> None:
+    moment = datetime.now(UTC)
+
+    def told(last_error: str | None) -> tuple[str, str | None]:
+        report = Report(uuid.uuid4(), 1, last_error, moment, moment)
+        _, last = timeline(Life([], [], [], [], [], [report], [], []))
+        return last.title, last.words
+
+    assert told(None) == ("The authority acknowledged the report", None)
+    assert told("put away by anna: CASE-7") == (
+        "The report was put away, and is sent no more",
+        "put away by anna: CASE-7",
+    )
 
 
 def test_a_codes_chip_reads_as_words_and_a_ledgers_state_as_it_is_called() -> None:

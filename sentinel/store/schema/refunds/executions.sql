@@ -33,7 +33,7 @@ create table refunds.outbox (
   attempts        integer not null default 0,
   next_attempt_at timestamptz not null default clock_timestamp(),
   last_error      text,
-  acknowledged_at timestamptz,                                             -- null: still to be told
+  acknowledged_at timestamptz,                                             -- null: still to be told; beside a last_error: put away by a person
   created_at      timestamptz not null default clock_timestamp(),
   primary key (tenant_id, outbox_id)
 ) with (fillfactor = 70);
@@ -105,6 +105,27 @@ begin
       decision_event_id uuid, proof_id text, approval_id uuid)
     where e.tenant_id = tenant and e.ledger_entry_id = s.ledger_entry_id and e.ledger_entry_id = any (held)
     returning e.ledger_entry_id;
+end $$;
+
+-- Reports that the authority refused for good are sent no more, because a person says so; `said` is who and why. What was reported as done
+-- of a row in doubt was paid, though the authority was not told: it counts against its order. Returns those that were put away.
+create or replace function refunds.put_reports_away(tenant uuid, reports uuid[], said text) returns setof uuid language plpgsql as $$
+declare
+  one record;
+begin
+  for one in
+    update refunds.outbox o set acknowledged_at = clock_timestamp(),
+      last_error = left(said || coalesce('; it was refused with: ' || o.last_error, ''), 500)
+    where o.tenant_id = tenant and o.outbox_id = any (reports) and o.acknowledged_at is null and o.next_attempt_at = 'infinity'
+    returning o.outbox_id, o.ledger_entry_id, o.payload ->> 'outcome' as outcome
+  loop
+    if one.outcome = 'success' then
+      perform refunds.resolve_budget_doubts(tenant, jsonb_build_array(jsonb_build_object(
+        'ledger_entry_id', one.ledger_entry_id, 'executed', true, 'never_started', false,
+        'last_error', left('it was done, and the report of it was ' || said, 500))));
+    end if;
+    return next one.outbox_id;
+  end loop;
 end $$;
 
 create trigger check_executions after insert on refunds.executions

@@ -1,0 +1,100 @@
+"""`worker reports`: reports that the authority refused for good. A person reads why, and sends them again or puts them away."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+
+import click
+from msgspec.structs import asdict
+
+from sentinel.core.wording import counted
+from sentinel.platform.command_line import OneLineCommand
+from worker.refunds.build import open_ledger
+from worker.refunds.ledger import Ledger
+from worker.refunds.settings import read_settings
+from worker.retail_refund_agent import FAILED, refusals
+
+
+@click.group()
+def reports() -> None:
+    """Reports that the authority refused for good, each of which waits for a person."""
+
+
+@reports.command("list", cls=OneLineCommand)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(as_json: bool) -> None:
+    """List them, with what the authority said."""
+    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+        found = ledger.parked_reports()
+    if as_json:
+        click.echo(json.dumps([{name: _plain(value) for name, value in asdict(one).items()} for one in found]))
+        return
+    for one in found:
+        click.echo(
+            f"{one.outbox_id}  {one.created_at:%Y-%m-%d %H:%M} UTC  {one.outcome} of {one.ledger_entry_id}"
+            f" ({one.status or 'no row'}), {counted(one.attempts, 'try', 'tries')}: {one.last_error or 'no reason given'}"
+        )
+    if not found:
+        click.echo("No report waits for a person.")
+
+
+@reports.command(cls=OneLineCommand)
+@click.argument("ids", nargs=-1, required=True, type=click.UUID, metavar="ID...")
+@click.option("--reason", required=True, help="Why; kept with the report.")
+@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str | None, as_json: bool) -> None:
+    """Have reports sent again by the next worker, once what the authority refused them for is mended. Exit 1 where one is not refused.
+
+    \b
+    Example:
+      worker reports resend 0190c0de-0000-7000-8000-000000000001 --reason "the authority's backup was replaced"
+    """
+    _act(Ledger.resend_reports, "sent again", ids, reason, by, as_json)
+
+
+@reports.command("put-away", cls=OneLineCommand)
+@click.argument("ids", nargs=-1, required=True, type=click.UUID, metavar="ID...")
+@click.option("--reason", required=True, help="Why; kept with the report.")
+@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def put_away(ids: tuple[uuid.UUID, ...], reason: str, by: str | None, as_json: bool) -> None:
+    """Put reports away: they are not sent any more, and who said so and why stays with them. Exit 1 where one is not refused.
+
+    The authority does not learn what they say: where it has the operation in doubt, say it there (`sentinel in-doubt resolve`). A success
+    of a row in doubt counts against its order for good, as handled.
+
+    \b
+    Example:
+      worker reports put-away 0190c0de-0000-7000-8000-000000000001 --reason "resolved there by hand, CASE-7"
+    """
+    _act(Ledger.put_reports_away, "put away", ids, reason, by, as_json)
+
+
+def _act(
+    verb: Callable[[Ledger, Sequence[uuid.UUID], str], list[uuid.UUID]], done: str, ids: Sequence[uuid.UUID], reason: str,
+    by: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    if not reason.strip():
+        raise click.UsageError("--reason must say something")
+    said = f"{done} by {by or getpass.getuser()}: {reason.strip()}"[:300]
+    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+        acted = set(verb(ledger, ids, said))
+    others = [one for one in ids if one not in acted]
+    if as_json:
+        click.echo(
+            json.dumps({"done": [str(one) for one in ids if one in acted], "refused": [str(one) for one in others]})
+        )
+    else:
+        for one in others:
+            click.echo(f"refused: {one}: no such report waits for a person", err=True)
+        click.echo(f"{counted(len(acted), 'report')} {done}.")
+    sys.exit(FAILED if others else 0)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | str) or value is None else str(value)
