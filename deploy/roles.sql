@@ -126,7 +126,7 @@ revoke execute on function sentinel.take_operators_lock, sentinel.take_tenants_l
   from sentinel_authority;
 grant execute on function sentinel.take_halt_lock, sentinel.take_held_locks, sentinel.take_operators_lock, sentinel.take_tenants_lock
   to sentinel_console;
-grant execute on function refunds.default_tenant to sentinel_console;
+grant execute on function refunds.default_tenant, refunds.retry_refusal to sentinel_console;
 
 -- Who lifts a halt lets counting begin anew.
 grant delete on sentinel.velocity to sentinel_console;

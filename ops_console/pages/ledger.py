@@ -26,7 +26,7 @@ from ops_console.read_models.ledger_search import (
     search_ledger,
 )
 from ops_console.read_models.order_views import budget_of_entry
-from ops_console.read_models.refund_views import LedgerRow
+from ops_console.read_models.refund_views import LedgerRow, retry_refusal
 from sentinel.authority.approvals import find_approval
 from sentinel.authority.public_ids import look_up_public_id
 from sentinel.authority.reasons import REASONS
@@ -39,6 +39,14 @@ LIVE = "/ops/ledger-now"
 """The newest rows for an open page; not below the list's address, where every name is a row's."""
 PAGE = 50
 _NAME_CHARACTERS = 120
+
+_FINAL = {
+    "executed": "no: it was executed",
+    "handled": "no: it was executed, or handled elsewhere, and nothing is left to do",
+    "not_executed": "no: a person said that it was not executed, which is final; to pay it, enter it anew under another row id",
+}
+_IN_DOUBT = "not now: it may have been paid; say first what happened, on the page In doubt"
+"""Why a row in ERROR is not tried again, by the code of `refunds.may_have_been_paid`; each other code is a doubt."""
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -141,9 +149,17 @@ def _entry(context: Context, ledger_entry_id: str) -> Response:
         proof=proof_link(context, tenant_id, row.proof_id, row.agent_id) if row.proof_id else None,
         rules=context.inspector.rules_of_operation(context.pool, actor().tenant_id, row.operation_id),
         budget=budget_of_entry(context.ledger, tenant_id, row.ledger_entry_id),
-        is_cut=len(life.events) == MOST,
+        is_cut=len(life.events) == MOST, stays=_stays(context, row),
         events_address=events_address(str(row.operation_id)) if row.operation_id else None,
     )  # fmt: skip
+
+
+def _stays(context: Context, row: LedgerRow) -> str | None:
+    """Why a row in ERROR is not tried again; None where it can be."""
+    if row.status != "ERROR":
+        return None
+    code = retry_refusal(context.ledger, actor().tenant_id, row.ledger_entry_id)
+    return None if code is None else _FINAL.get(code, _IN_DOUBT)
 
 
 def _process(context: Context) -> str:

@@ -61,7 +61,8 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLoad:
-    """The worker's ledger: entries it should have begun, since when (seconds), and entries it gave up.
+    """The worker's ledger: entries it should have begun, since when (seconds), and entries it gave up
+    that still need a person.
 
     `findings` are those of the last 30 days at settlement systems: refunds that a bank sent back, while no other refund of their orders was
     paid since, refunds made elsewhere, and payments that cannot be read.
@@ -128,6 +129,8 @@ from (select extract(epoch from a.decided_at - a.created_at)::double precision a
       where a.tenant_id = %(tenant_id)s and a.decided_at > statement_timestamp() - interval '24 hours' and a.status <> 'expired'
       order by a.decided_at desc limit %(most)s) latest
 """
+# An entry that failed needs nobody any more once its doubt has ended as handled; where a person said "not executed", once its refund
+# was entered anew, or after 30 days.
 LEDGER_LOAD = """
 select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds, s.findings, s.findings_oldest_seconds from
   (select count(*)::integer as due,
@@ -136,7 +139,12 @@ select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds, s.findings, 
    where tenant_id = %(tenant_id)s and status = 'NEW' and next_attempt_at <= statement_timestamp()) d,
   (select count(*)::integer as failed,
      coalesce(extract(epoch from clock_timestamp() - min(updated_at)), 0)::double precision as failed_oldest_seconds
-   from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'ERROR') f,
+   from refunds.ledger_entries g
+   where g.tenant_id = %(tenant_id)s and g.status = 'ERROR' and g.budget_part is distinct from 'handled'
+     and not (g.reason_code is not distinct from 'not_executed' and g.budget_part is null
+       and (g.updated_at < statement_timestamp() - interval '30 days' or exists (
+         select from refunds.ledger_entries a
+         where a.tenant_id = g.tenant_id and a.refund_id = g.refund_id and a.created_at > g.created_at)))) f,
   (select count(*)::integer as findings,
      coalesce(extract(epoch from clock_timestamp() - min(n.found_at)), 0)::double precision as findings_oldest_seconds
    from refunds.settlement_findings n

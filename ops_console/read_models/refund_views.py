@@ -85,6 +85,11 @@ class OutboxLag:
 
 
 @dataclass(frozen=True, slots=True)
+class _Refusal:
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A worker's answer to a question of an operator."""
 
@@ -138,6 +143,7 @@ select count(*)::integer as open_reports,
        coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_seconds
 from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null
 """
+RETRY_REFUSAL = "select refunds.retry_refusal(%(tenant_id)s, %(ledger_entry_id)s) as code"
 ASK = """
 insert into refunds.process_requests (tenant_id, request_id, requested_by)
 values (%(tenant_id)s, %(request_id)s, %(requested_by)s) on conflict do nothing
@@ -170,6 +176,12 @@ def outbox_lag(pool: Pool, tenant_id: uuid.UUID) -> OutboxLag:
     found = one_row(pool, OutboxLag, OUTBOX, {"tenant_id": tenant_id})
     assert found is not None
     return found
+
+
+def retry_refusal(pool: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> str | None:
+    """The code of why a row in ERROR is not tried again (`refunds.may_have_been_paid`); None where it can be."""
+    found = one_row(pool, _Refusal, RETRY_REFUSAL, {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id})
+    return None if found is None else found.code
 
 
 def is_worker_listening(pool: Pool, tenant_id: uuid.UUID) -> bool:

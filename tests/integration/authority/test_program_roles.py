@@ -167,8 +167,8 @@ OWNERS_RIGHTS = {
     "take_account_locks",
     # People and keys are changed in these ways only, which ask a second administrator; who asks is told whether it waits.
     "request_change", "make_approved_change", "is_change_pending",
-    # Who had a row tried again, and why, is kept with the move.
-    "retry_entries",
+    # Who had a row tried again, and why, is kept with the move; the console is told why a row stays of which it may not read all.
+    "retry_entries", "retry_refusal",
     # Whether an analyst has put a refund away is known to the order's own tables, which the worker may not read.
     "is_closed_by_analyst",
     # A program that may read nothing of the authority's is told its tenant's public name.

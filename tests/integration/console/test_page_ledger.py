@@ -401,3 +401,20 @@ def test_a_row_in_error_says_how_it_is_tried_again_and_others_do_not(fixtures: A
     ann = fixtures.browser("ann", "viewer")
     assert "worker retry lge_3 --reason" in ann.get("/ops/ledger/lge_3").text
     assert "worker retry" not in ann.get("/ops/ledger/lge_2").text
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ("reason_code = 'not_executed'", "which is final; to pay it, enter it anew"),
+        ("budget_part = 'handled'", "nothing is left to do"),
+        ("reason_code = 'settlement_refused'", "it may have been paid; say first what happened"),
+    ],
+)
+def test_a_row_in_error_that_cannot_be_tried_again_says_why(fixtures: Any, ended: str, said: str) -> None:
+    add_various(fixtures)
+    fixtures.sql(
+        f"set session_replication_role = replica; update refunds.ledger_entries set {ended} where status = 'ERROR'"
+    )
+    page = fixtures.browser("ann", "viewer").get("/ops/ledger/lge_3").text
+    assert said in page and "worker retry" not in page

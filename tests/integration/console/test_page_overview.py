@@ -143,6 +143,21 @@ def test_a_refund_that_a_bank_sent_back_has_a_line_until_its_order_was_refunded_
     assert "Settlement" not in lines(vic.get("/ops/overview/now").get_data(as_text=True))
 
 
+def test_an_error_that_needs_nobody_any_more_is_not_counted(fixtures: Any) -> None:
+    entries = (
+        "('given up', 'rf_1', null, null, 1), ('handled', 'rf_2', 'settlement_refused', 'handled', 1),"
+        " ('not executed', 'rf_3', 'not_executed', null, 1), ('entered anew', 'rf_4', 'not_executed', null, 1),"
+        " ('anew', 'rf_4', null, null, 0), ('long ago', 'rf_5', 'not_executed', null, 31)"
+    )
+    fixtures.sql("set session_replication_role = replica;"
+        " insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, status, last_error, reason_code,"
+        " budget_part, created_at, updated_at)"
+        f" select '{fixtures.tenant_id}', replace(name, ' ', '-'), refund, 100, 'USD', 'ERROR', 'x', reason, part,"
+        " now() - make_interval(days => days), now() - make_interval(days => days)"
+        f" from (values {entries}) as e (name, refund, reason, part, days)")  # fmt: skip
+    assert figures.ledger_load(fixtures.pool, fixtures.tenant_id).failed == 3, "given up, not executed and anew"
+
+
 def test_minutes_that_are_over_are_asked_for_once_and_drop_out_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant_id, no_pool = uuid.uuid4(), cast(Pool, None)
     asked: list[int] = []

@@ -56,6 +56,14 @@ begin
   return exists (select from orders.refunds f where f.tenant_id = tenant and f.ledger_entry_id = entry and f.state = 'closed');
 end $$;
 
+-- Why a row in ERROR is not tried again, for who shows it and may not read all of it; null where it can be, or is not in ERROR.
+create or replace function refunds.retry_refusal(tenant uuid, entry text) returns text language plpgsql stable security definer
+  set search_path = pg_catalog, pg_temp as $$
+begin
+  return (select refunds.may_have_been_paid(e) from refunds.ledger_entries e
+          where e.tenant_id = tenant and e.ledger_entry_id = entry and e.status = 'ERROR');
+end $$;
+
 -- Who brought a row back at this event of its trail, and why.
 create or replace function refunds.retry_of(tenant uuid, entry text, number bigint) returns jsonb language plpgsql stable
   set search_path = pg_catalog, pg_temp as $$
