@@ -166,8 +166,8 @@ def summary(as_json: bool) -> None:
 def reconcile(as_json: bool) -> None:
     """Compare every execution with what should have been paid. A wrong one switches its scenario off. Exit 1 if any is.
 
-    Also names the orders that were given back more than was paid, by a person's hand, or something in a currency that they were
-    not paid in, with the parts of their budget.
+    Also names the orders that were given back, or may have been, more than was paid (by a person's hand, by a refund in doubt that had
+    found no room), or something in a currency that they were not paid in, with the parts of their budget.
 
     And what a settlement system told afterwards: refunds that a bank sent back, and those made elsewhere; payments that it does
     not show, and refunds of another payment than their order names by now.

@@ -95,7 +95,8 @@ def test_an_approvals_card_shows_what_is_left_of_the_order_that_its_refund_is_of
     [
         ("handled_minor = 25000, beyond_minor = 5000", {
             "Left": "0.00 USD",
-            "said": "50.00 USD more than was paid: a person handled more than was left, or the shop has corrected what was paid.",
+            "said": "50.00 USD more than was paid: "
+            "a person handled more than was left, a refund that had found no room is in doubt or was paid after all, or the shop has corrected what was paid.",
         }),
         ("uncounted_entries = 2", {"said": "Refunds in another currency, which no sum holds: 2."}),
         ("paid_minor = null", {"Paid for the order": "not known", "Left": "not known"}),

@@ -16,8 +16,8 @@ create table refunds.order_budgets (
   executed_minor    bigint not null default 0 check (executed_minor >= 0),
   handled_minor     bigint not null default 0 check (handled_minor >= 0),  -- paid back by a person, elsewhere
   in_doubt_minor    bigint not null default 0 check (in_doubt_minor >= 0), -- begun, and nobody knows whether it was paid
-  -- What the parts are more than was paid, through facts that no database can refuse: a person handled more than was left,
-  -- or the source has lowered what was paid. Never through a permission.
+  -- What the parts are more than was paid, through facts that no database can refuse: a person handled more than was left, an entry
+  -- that held no part may have been paid elsewhere, or the source has lowered what was paid. Never through a permission.
   beyond_minor      bigint not null default 0 check (beyond_minor >= 0),
   uncounted_entries integer not null default 0 check (uncounted_entries >= 0), -- in a part, in another currency: no sum holds them
   primary key (tenant_id, channel, source, order_ref),
