@@ -64,6 +64,8 @@ class KeyCheck:
         self._now, self._lock = now, threading.Lock()
         self._asked_at = float("-inf")
         self._fault: KeyFault | None = None
+        self._bound_agent: str | None = None
+        self._is_told = False
 
     def fault(self) -> KeyFault | None:
         """None for a key that is as it should be. Never raises."""
@@ -72,9 +74,17 @@ class KeyCheck:
                 self._fault, self._asked_at = self._look(), self._now()
             return self._fault
 
+    def bound_agent(self) -> str | None:
+        """The agent that the key is bound to; None where it is bound to none, or the authority has not said yet. Never raises."""
+        if not self._is_told:
+            self.fault()
+        return self._bound_agent
+
     def _look(self) -> KeyFault | None:
         try:
-            return self._wrong(self._client.key())
+            holder = self._client.key()
+            self._bound_agent, self._is_told = holder.agent_id, True
+            return self._wrong(holder)
         except Unreachable as error:
             return KeyFault(KeyFaultKind.SILENCE, f"the authority gives no answer: {error.detail}")
         except Rejected as error:

@@ -136,7 +136,7 @@ def _run(
             return OUTSIDE if any(row.decision is None for row in rows) else 0
         if mode == "loop":
             return _loop(settings, ledger, client, key, limit, _row_printer(as_json), failpoints)
-        agent = make_agent(settings, ledger, client, failpoints=failpoints)
+        agent = make_agent(settings, ledger, client, failpoints=failpoints, only_agent=key.bound_agent)
         with _ends_on_signal(agent, unfinished=OUTSIDE):
             outcome = agent.run_once(limit)
     _print_run(outcome, as_json)
@@ -158,7 +158,7 @@ def _loop(
         metrics.count(row)
         show(row)
 
-    agent = make_agent(settings, ledger, client, failpoints=failpoints, on_row=done_with)
+    agent = make_agent(settings, ledger, client, failpoints=failpoints, on_row=done_with, only_agent=key.bound_agent)
     metrics = WorkerMetrics(ledger, lambda: agent.reaches_authority)
     with contextlib.ExitStack() as stack:
         if settings.health_port:

@@ -178,14 +178,15 @@ OnRow = Callable[[RowResult], None]
 
 
 class Agent:
-    """One worker process. `on_row` is called with every processed row, from any thread."""
+    """One worker process. `on_row` is called with every processed row, from any thread. `only_agent` says of which agent alone it takes
+    rows; None: of every one."""
 
     def __init__(
         self, settings: WorkerSettings, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, reporter: Reporter,
         processor: BatchProcessor, periodic_tasks: Sequence[PeriodicTask], stopping: threading.Event, on_row: OnRow | None = None,
-        tracing: Tracing | None = None,
+        tracing: Tracing | None = None, only_agent: Callable[[], str | None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._tracing = tracing
+        self._tracing, self._only_agent = tracing, only_agent
         self._settings, self._ledger, self._client, self._on_row = settings, ledger, client, on_row
         self._worker_pool, self._reporter, self._processor, self._periodic_tasks = (
             worker_pool,
@@ -240,7 +241,7 @@ class Agent:
         """One lane: batch after batch until nothing is left of what was due."""
         while not self._stopping.is_set() and outcome.trouble is None:
             with budget.lend(self._settings.batch) as lent:
-                rows = self._ledger.claim(lent.rows, until) if lent.rows else []
+                rows = self._ledger.claim(lent.rows, until, self._only_agent()) if lent.rows else []
                 if not rows:
                     return
                 batch = self._process(rows)
@@ -291,7 +292,7 @@ class Agent:
 
     def _process_one_batch(self, budget: RowLimit) -> bool:
         with budget.lend(self._breaker.claimable(self._settings.batch)) as lent:
-            rows = self._ledger.claim(lent.rows) if lent.rows else []
+            rows = self._ledger.claim(lent.rows, None, self._only_agent()) if lent.rows else []
             if rows:
                 self._process(rows)
                 lent.done = len(rows)
@@ -348,7 +349,7 @@ class Agent:
         request_id = self._ledger.take_process_request()
         if request_id is None:
             return
-        rows = self._ledger.claim(1)
+        rows = self._ledger.claim(1, None, self._only_agent())
         result: dict[str, Any] = {"processed": 0, "detail": "nothing is due"}
         if rows:
             batch = self._process(rows)

@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
@@ -116,9 +116,10 @@ def refuse_unsafe_database(ledger: Ledger) -> None:
 
 def make_agent(
     settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, retry_policy: RetryPolicy | None = None,
-    on_row: OnRow | None = None,
+    on_row: OnRow | None = None, only_agent: Callable[[], str | None] = lambda: None,
 ) -> Agent:  # fmt: skip
-    """The agent with its workflow. Raises `UnsafeConfiguration` for files that cannot be used."""
+    """The agent with its workflow; `only_agent` says of which agent alone it takes rows. Raises `UnsafeConfiguration` for files that
+    cannot be used."""
     retry_policy = retry_policy or _retry_policy(settings)
     worker_pool, stopping = WorkerPool(settings.concurrency), threading.Event()
     parts = make_dependencies(settings, ledger, client, worker_pool=worker_pool, retry_policy=retry_policy)
@@ -131,7 +132,7 @@ def make_agent(
     return Agent(
         settings, ledger=ledger, client=client, worker_pool=worker_pool, reporter=reporter, processor=processor,
         periodic_tasks=_periodic_tasks(settings, ledger, parts), stopping=stopping, on_row=on_row,
-        tracing=tracing_of("sentinel-worker", with_client=True),
+        tracing=tracing_of("sentinel-worker", with_client=True), only_agent=only_agent,
     )  # fmt: skip
 
 

@@ -84,16 +84,16 @@ class Ledger:
 
     # Claims
 
-    def claim(self, limit: int, until: datetime | None = None) -> list[LedgerRow]:
+    def claim(self, limit: int, until: datetime | None = None, agent: str | None = None) -> list[LedgerRow]:
         """Claim up to `limit` rows for one lease: those with an expired lease first, then what is due.
 
-        With `until`, only what was due at that moment: what this run puts back is then left to the next one.
+        With `until`, only what was due at that moment: what this run puts back is then left to the next one. With `agent`, only its rows.
         """
         blames = time.monotonic() - self._away_at > 2 * self._who["lease_seconds"]
-        lapsed = self._rows(LedgerRow, sql.CLAIM_EXPIRED, limit=limit, until=until, blames=blames)
+        lapsed = self._rows(LedgerRow, sql.CLAIM_EXPIRED, limit=limit, until=until, agent=agent, blames=blames)
         if len(lapsed) == limit:
             return lapsed
-        return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed), until=until)
+        return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed), until=until, agent=agent)
 
     def now(self) -> datetime:
         """The database's time, by which leases and due times are decided."""

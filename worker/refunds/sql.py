@@ -17,12 +17,14 @@ ROW_COLUMNS = """e.tenant_id, e.ledger_entry_id, e.refund_id, e.agent_id, e.acti
   e.start_id is not null and e.act_until is not null as may_be_started"""
 
 # Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
+# A worker whose key is bound to its agent (`agent`, else null) takes no row that the authority would refuse it to ask about.
 # An attempt is counted where the holder went with the row in hand, for the row may be what ended it; not where it let the
 # row go, nor where the database was away, as the claimer (`blames`) or the server's own start can tell.
 CLAIM_EXPIRED = SqlTemplate("""
 with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries
   where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and lease_until <= least(statement_timestamp(), %(until)s)
+    and agent_id = coalesce(%(agent)s::text, agent_id)
   order by lease_until, ledger_entry_id limit %(limit)s for update skip locked)
 update refunds.ledger_entries e set status = 'GUARDING', last_event = 'reclaimed', event_number = e.event_number + 1,
   claim_epoch = e.claim_epoch + 1,
@@ -38,7 +40,7 @@ CLAIM_DUE = SqlTemplate("""
 with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries
   where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED')
-    and next_attempt_at <= least(statement_timestamp(), %(until)s)
+    and next_attempt_at <= least(statement_timestamp(), %(until)s) and agent_id = coalesce(%(agent)s::text, agent_id)
   order by next_attempt_at, ledger_entry_id limit %(limit)s for update skip locked)
 update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed', event_number = e.event_number + 1,
   claim_epoch = e.claim_epoch + 1,

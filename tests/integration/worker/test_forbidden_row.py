@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from sentinel.client import Client
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait_until
+from worker.key_check import KeyCheck
 from worker.refunds.agent import Agent
 from worker.refunds.ledger import Ledger
 
@@ -64,3 +68,41 @@ def test_a_single_run_goes_on_past_a_forbidden_row_and_says_so(
         outcome = agent.run_once()
     assert ledger_fixtures.executions() == 3 and ledger_fixtures.state("forbidden") == "NEW"
     assert outcome.trouble is None and outcome.why_outside is not None and not outcome.row_failed
+
+
+def test_a_worker_whose_key_is_bound_leaves_the_rows_of_other_agents_to_theirs(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.add(new_row("mine"), new_row("theirs", agent_id="another-agent"))
+    ours = ledger_fixtures.ledger.claim(10, None, "retail-refund-agent")
+    assert [row.ledger_entry_id for row in ours] == ["mine"]
+    assert [row.ledger_entry_id for row in ledger_fixtures.ledger.claim(10)] == ["theirs"], (
+        "an unbound key asks for all"
+    )
+    ledger_fixtures.make_due()
+    lapsed = ledger_fixtures.ledger.claim(10, None, "another-agent")
+    assert [row.ledger_entry_id for row in lapsed] == ["theirs"]
+    authority.misbehave = bound_key
+    with Client(authority.url, "key", agent_id="retail-refund-agent", retries=0) as client:
+        check = KeyCheck(
+            client, variable="KEY", tenant_id=ledger_fixtures.tenant_id, tenant=lambda: "shop", agent_id="retail-refund-agent"
+        )  # fmt: skip
+        assert (check.bound_agent(), check.bound_agent()) == ("retail-refund-agent",) * 2
+    assert authority.calls == ["key"], "asked once"
+
+
+def bound_key(exchange: Exchange) -> bool:
+    """Says whose key it is."""
+    if not exchange.path.endswith("/key"):
+        return False
+    exchange.answer(
+        200,
+        {
+            "tenant_id": str(uuid.uuid4()),
+            "tenant": "shop",
+            "agent_id": "retail-refund-agent",
+            "key_id": "k",
+            "scopes": ["worker"],
+        },
+    )
+    return True
