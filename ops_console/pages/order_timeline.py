@@ -85,7 +85,11 @@ def _shop(effects: list[EffectRow]) -> Iterator[Moment]:
             )
             facts = tuple((label, value) for label, value in given if value)
             yield Moment(one.tried_at, "shop", f"The shop was told to {one.kind} it", one.state, facts=facts)
-        if one.reported_at is not None:
+        if one.reported_at is not None and one.report_error is not None:
+            yield Moment(
+                one.reported_at, "shop", "The report was put away, and is sent no more", words=one.report_error
+            )
+        elif one.reported_at is not None:
             yield Moment(one.reported_at, "shop", "The authority acknowledged the report")
 
 

@@ -67,7 +67,8 @@ class OrderRow:
 
 @dataclass(frozen=True, slots=True)
 class EffectRow:
-    """What is to be done or was done in the shop; `kind` is "fulfil" or "hold"."""
+    """What is to be done or was done in the shop; `kind` is "fulfil" or "hold". With a `report_error` beside `reported_at` a person put
+    the report of it away."""
 
     kind: str
     state: str
@@ -76,6 +77,7 @@ class EffectRow:
     shop_reference: str | None
     last_error: str | None
     reported_at: datetime | None
+    report_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ FIND_ORDER = f"""
 select {COLUMNS} {FROM} where r.tenant_id = %(tenant_id)s and r.source = %(source)s and r.order_id = %(order_id)s
 """
 EFFECTS = """
-select kind, state, tries, tried_at, shop_reference, last_error, reported_at from orders.effects
+select kind, state, tries, tried_at, shop_reference, last_error, reported_at, report_error from orders.effects
 where tenant_id = %(tenant_id)s and review_id = %(review_id)s order by created_at, kind
 """
 ANALYST_DECISIONS = """

@@ -12,6 +12,7 @@ import click
 from sentinel.platform.command_line import OneLineCommand, one_line_errors
 from worker.diagrams import draw_command, order_lanes
 from worker.orders.replay_cli import replay_orders, sign_webhook, sources
+from worker.orders.reports_cli import reports
 
 
 @click.group()
@@ -46,5 +47,5 @@ def lanes() -> None:
 lanes.add_command(draw_command("the lanes", order_lanes))
 
 
-for command in (replay_orders, sign_webhook, sources):
+for command in (replay_orders, sign_webhook, sources, reports):
     order_review.add_command(command)

@@ -17,7 +17,7 @@ create table orders.effects (
   report_due_at   timestamptz,
   report_tries    integer not null default 0,
   reported_at     timestamptz,
-  report_error    text check (length(report_error) <= 500),
+  report_error    text check (length(report_error) <= 500),                -- beside a reported_at: a person put it away
   created_at      timestamptz not null default clock_timestamp(),
   updated_at      timestamptz not null default clock_timestamp(),
   primary key (review_id, kind, tenant_id),

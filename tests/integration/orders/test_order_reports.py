@@ -1,0 +1,58 @@
+"""Reports of orders that the authority refused for good: a person has them sent again or puts them away."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.order_fixtures import OrderFixtures, order_body
+from worker.cli import main
+
+PARKED = (
+    "update orders.effects set reported_at = null, report_due_at = 'infinity', report_tries = 1, report_error = '409 conflict'"
+    " where kind = 'fulfil'"
+)
+OPEN = (
+    "select report_due_at < 'infinity', reported_at is not null, report_error from orders.effects where kind = 'fulfil'"
+)
+
+
+@pytest.fixture
+def parked(orders: OrderFixtures, monkeypatch: pytest.MonkeyPatch) -> OrderFixtures:
+    """An order that was fulfilled, and whose report the authority does not take."""
+    orders.deliver(order_body("o-1"))
+    assert orders.status_and_lane("o-1") == ("FULFILLED", "low")
+    orders.fixtures.admin.execute(PARKED)
+    monkeypatch.setenv("ORDERS_DATABASE_URL", orders.settings.database_url)
+    monkeypatch.setenv("SENTINEL_TENANT_ID", str(orders.fixtures.tenant_id))
+    return orders
+
+
+def reports(*words: str) -> Result:
+    return CliRunner().invoke(main, ["order-review", "reports", *words])
+
+
+def test_a_report_that_waits_for_a_person_is_listed_and_put_away_once(parked: OrderFixtures) -> None:
+    assert reports("list").output == "demo o-1  done, 1 try: 409 conflict\n"
+    (listed,) = json.loads(reports("list", "--json").stdout)
+    assert (listed["source"], listed["order_id"], listed["last_error"]) == ("demo", "o-1", "409 conflict")
+    assert reports("put-away", "demo", "o-1").exit_code == 2, "without a reason"
+    done = reports("put-away", "demo", "o-1", "--reason", "CASE-7", "--by", "anna")
+    assert (done.exit_code, done.output) == (0, "The report of order o-1 of demo is put away.\n")
+    said = "put away by anna: CASE-7; it was refused with: 409 conflict"
+    assert parked.all(OPEN) == [(False, True, said)]
+    assert reports("list").output == "No report waits for a person.\n"
+    again = reports("put-away", "demo", "o-1", "--reason", "CASE-7")
+    assert again.exit_code == 1 and "refused: no report of order o-1 of demo waits for a person" in again.output
+
+
+def test_a_report_that_is_sent_again_is_due_and_is_taken(parked: OrderFixtures) -> None:
+    assert reports("resend", "demo", "o-1", "--reason", "mended", "--by", "anna").exit_code == 0
+    said = "sent again by anna: mended; it was refused with: 409 conflict"
+    assert parked.all(OPEN) == [(True, False, said)]
+    assert parked.review.processor.reports.sweep() == 1
+    assert parked.all("select reported_at is not null, report_error from orders.effects where kind = 'fulfil'") == [
+        (True, None)
+    ]

@@ -1,0 +1,131 @@
+"""`worker order-review reports`: outcomes of orders that the authority refused for good; a person has them sent again or puts them away."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sentinel.core.wording import counted
+from sentinel.platform.command_line import REFUSED, OneLineCommand, one_line_errors
+
+if TYPE_CHECKING:
+    import psycopg
+
+FIND_PARKED_REPORTS = """
+select r.source, r.order_id, f.state, f.report_tries as tries, f.report_error as last_error
+from orders.effects f join orders.reviews r on r.tenant_id = f.tenant_id and r.review_id = f.review_id
+where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
+order by r.source, r.order_id
+"""
+RESEND_REPORT = """
+update orders.effects f set report_due_at = clock_timestamp(),
+  report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
+from orders.reviews r
+where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
+  and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
+returning r.order_id
+"""
+# Beside an error it was not acknowledged: a person put it away.
+PUT_REPORT_AWAY = """
+update orders.effects f set reported_at = clock_timestamp(),
+  report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
+from orders.reviews r
+where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
+  and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
+returning r.order_id
+"""
+
+
+@click.group()
+def reports() -> None:
+    """Outcomes of orders that the authority refused for good, each of which waits for a person."""
+
+
+@reports.command("list", cls=OneLineCommand)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@one_line_errors
+def list_(as_json: bool) -> None:
+    """List them, with what the authority said."""
+    found = _run(FIND_PARKED_REPORTS, {})
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for one in found:
+        why = one["last_error"] or "no reason given"
+        click.echo(f"{one['source']} {one['order_id']}  {one['state']}, {counted(one['tries'], 'try', 'tries')}: {why}")
+    if not found:
+        click.echo("No report waits for a person.")
+
+
+@reports.command(cls=OneLineCommand)
+@click.argument("source")
+@click.argument("order")
+@click.option("--reason", required=True, help="Why; kept with the report.")
+@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@one_line_errors
+def resend(source: str, order: str, reason: str, by: str | None) -> None:
+    """Have an order's report sent again, once what the authority refused it for is mended. Exit 1 where none was refused.
+
+    \b
+    Example:
+      worker order-review reports resend shop 1001 --reason "the authority's backup was replaced"
+    """
+    _act(RESEND_REPORT, "sent again", source, order, reason, by)
+
+
+@reports.command("put-away", cls=OneLineCommand)
+@click.argument("source")
+@click.argument("order")
+@click.option("--reason", required=True, help="Why; kept with the report.")
+@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@one_line_errors
+def put_away(source: str, order: str, reason: str, by: str | None) -> None:
+    """Put an order's report away: it is not sent any more, and who said so and why stays with it. Exit 1 where none was refused.
+
+    The authority does not learn what it says: where it has the operation in doubt, say it there (`sentinel in-doubt resolve`).
+
+    \b
+    Example:
+      worker order-review reports put-away shop 1001 --reason "resolved there by hand, CASE-7"
+    """
+    _act(PUT_REPORT_AWAY, "put away", source, order, reason, by)
+
+
+def _act(statement: str, done: str, source: str, order: str, reason: str, by: str | None) -> None:
+    if not reason.strip():
+        raise click.UsageError("--reason must say something")
+    said = f"{done} by {by or getpass.getuser()}: {reason.strip()}"[:300]
+    if not _run(statement, {"source": source, "order_id": order, "said": said}):
+        click.echo(f"refused: no report of order {order} of {source} waits for a person", err=True)
+        sys.exit(REFUSED)
+    click.echo(f"The report of order {order} of {source} is {done}.")
+
+
+def _run(statement: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One statement of the intake's tenant. Raises `EngineUnavailable`, `UnsafeConfiguration` and what opening the database raises."""
+    from psycopg.rows import dict_row
+
+    from sentinel.platform.settings import UnsafeConfiguration
+    from sentinel.store.address import database_url
+    from sentinel.store.database import ORDERS, Pool, with_role
+    from sentinel.store.queries import call_with_retry
+    from worker.orders.key_check import default_tenant
+    from worker.orders.settings import load_order_settings
+
+    def call(connection: psycopg.Connection[Any]) -> list[dict[str, Any]]:
+        with connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(statement.encode(), {**fields, "tenant_id": tenant_id}).fetchall()
+
+    with database_url(ORDERS, own_variable="ORDERS_DATABASE_URL") as url:
+        settings = load_order_settings(needs_authority=False, database_url=url)
+        with contextlib.closing(Pool(with_role(url, ORDERS, application_name="order-review"), size=1)) as pool:
+            tenant_id = settings.tenant_id or default_tenant(pool)
+            if tenant_id is None:
+                raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
+            return call_with_retry(pool, call)
