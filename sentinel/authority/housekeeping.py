@@ -17,6 +17,7 @@ from sentinel.store.queries import call_with_retry
 
 RUN_HOUSEKEEPING = "select permits_expired, approvals_expired, fell_in_doubt from sentinel.run_housekeeping(%s, %s)"
 RELEASE_EXPIRED_PERMITS = "select sentinel.release_run_out(%s)"
+EXPIRE_APPROVALS = "select sentinel.expire_due_approvals(%s)"
 MARK_KEYS_AT_PERMIT_LIMIT = "select sentinel.mark_crowded_keys(%s, %s)"
 SEQUENCE_EVENTS = "select sentinel.sequence_events(%s)"
 
@@ -37,7 +38,7 @@ class ExpiredCounts:
 
 
 def run_housekeeping(pool: Pool, report_deadline_seconds: int, *, seconds: float = 0.7) -> ExpiredCounts:
-    """Expire permits and approvals and put silent operations in doubt; further batches of permits for at most `seconds`.
+    """Expire permits and approvals and put silent operations in doubt; further batches of permits and approvals for at most `seconds`.
 
     Raises `EngineUnavailable`.
     """
@@ -46,16 +47,25 @@ def run_housekeeping(pool: Pool, report_deadline_seconds: int, *, seconds: float
     found = call_with_retry(pool, lambda c: c.execute(RUN_HOUSEKEEPING, [report_deadline_seconds, ids]).fetchone())
     assert found is not None
     expired = ExpiredCounts(*found)
-    permits, last = expired.permits_expired, expired.permits_expired
-    while last == _PERMIT_BATCH_SIZE and time.monotonic() < until:
-        last = release_expired_permits(pool)
-        permits += last
-    return replace(expired, permits_expired=permits)
+    permits, approvals = expired.permits_expired, expired.approvals_expired
+    last_permits, last_approvals = permits, approvals
+    while (last_permits == _PERMIT_BATCH_SIZE or last_approvals == _BATCH_SIZE) and time.monotonic() < until:
+        last_permits = release_expired_permits(pool) if last_permits == _PERMIT_BATCH_SIZE else 0
+        last_approvals = expire_approvals(pool, _BATCH_SIZE) if last_approvals == _BATCH_SIZE else 0
+        permits, approvals = permits + last_permits, approvals + last_approvals
+    return replace(expired, permits_expired=permits, approvals_expired=approvals)
 
 
 def release_expired_permits(pool: Pool, most: int = _PERMIT_BATCH_SIZE) -> int:
     """Release the reservations of at most `most` expired unused permits; returns how many. One transaction."""
     found = call_with_retry(pool, lambda c: c.execute(RELEASE_EXPIRED_PERMITS, [most]).fetchone())
+    return found[0] if found else 0
+
+
+def expire_approvals(pool: Pool, most: int) -> int:
+    """Expire at most `most` approvals whose time is over; returns how many. One transaction."""
+    ids = [new_id() for _ in range(most)]
+    found = call_with_retry(pool, lambda c: c.execute(EXPIRE_APPROVALS, [ids]).fetchone())
     return found[0] if found else 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.authority import housekeeping
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import set_halt
 from sentinel.core.errors import Conflict
@@ -44,6 +45,22 @@ def test_an_expired_question_is_final_for_its_key(fixtures: Fixtures, swept: boo
         decide(fixtures, asked["approval_id"])
     assert fixtures.guard(body)["status"] == "expired"
     assert fixtures.guard(guard_body(value=40))["decision"] == "ALLOW"
+    assert fixtures.broken_invariants() == []
+
+
+def test_all_that_ran_out_expires_in_one_round_however_many(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_BATCH_SIZE", 2)
+    for _ in range(7):
+        pending(fixtures)
+    let_approvals_expire(fixtures)
+    still_waits = pending(fixtures)[1]["approval_id"]
+    assert housekeeping.run_housekeeping(fixtures.authority.pool, 300, seconds=60).approvals_expired == 7
+    assert fixtures.one("select array_agg(approval_id::text) from sentinel.approvals where status = 'pending'") == [
+        still_waits
+    ]
+    assert fixtures.one("select count(*) from sentinel.events where kind = 'approval_expired'") == 7
     assert fixtures.broken_invariants() == []
 
 

@@ -147,7 +147,9 @@ def test_mutant_that_takes_the_approval_before_the_state_meets_a_replay_in_a_cir
     held_up_approvals(fixtures)
     body, asked = pending(fixtures)
     if who == "housekeeper":
-        mutants.cut(fixtures, "sentinel.run_housekeeping", "for update of s skip locked", "for update of a skip locked")
+        mutants.cut(
+            fixtures, "sentinel.expire_due_approvals", "for update of s skip locked", "for update of a skip locked"
+        )
         other: Callable[[], Any] = lambda: run_housekeeping(fixtures.authority.pool, 300)  # noqa: E731
     else:
         mutants.cut(

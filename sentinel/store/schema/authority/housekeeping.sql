@@ -1,38 +1,55 @@
 -- Housekeeping: what runs out or falls silent by itself.
 
--- What time does by itself: permits and approvals run out, silent operations fall in doubt. Small steps, skipping locked rows.
+-- At most as many of the approvals whose time is over as there are ids for their events, those of each tenant that ran out first; how
+-- many. By the index of each tenant's, so that what still waits costs nothing.
+create or replace function sentinel.expire_due_approvals(event_ids uuid[]) returns integer language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  due record;
+  most integer := cardinality(event_ids);
+  used integer := 0;
+  expired integer := 0;
+  moment timestamptz := clock_timestamp();
+begin
+  -- Their operations' states, which come first: who holds one is about to decide its approval.
+  for due in select a.tenant_id, a.approval_id from sentinel.tenants t cross join lateral (
+               select p.tenant_id, p.approval_id, p.operation_id, p.expires_at from sentinel.approvals p
+               where p.tenant_id = t.tenant_id and p.status = 'pending' and p.expires_at <= moment order by p.expires_at limit most) as a
+             join sentinel.operation_states s on s.operation_id = a.operation_id and s.tenant_id = a.tenant_id
+             order by a.expires_at limit most for update of s skip locked loop
+    used := used + 1;
+    if sentinel.expire_approval(due.tenant_id, due.approval_id, event_ids[used], moment) then expired := expired + 1; end if;
+  end loop;
+  -- Those of a second administrator have no operation.
+  for due in select c.tenant_id, c.approval_id from sentinel.tenants t cross join lateral (
+               select p.tenant_id, p.approval_id, p.expires_at from sentinel.approvals p
+               where p.tenant_id = t.tenant_id and p.status = 'pending' and p.expires_at <= moment order by p.expires_at limit most) as a
+             join sentinel.approvals c on c.tenant_id = a.tenant_id and c.approval_id = a.approval_id
+             where sentinel.is_protected_change(c)
+             order by a.expires_at limit most - used for update of c skip locked loop
+    used := used + 1;
+    if sentinel.expire_approval(due.tenant_id, due.approval_id, event_ids[used], moment) then expired := expired + 1; end if;
+  end loop;
+  return expired;
+end $$;
+
+-- What time does by itself: permits and approvals run out, silent operations fall in doubt. Small steps, skipping locked rows. Half of
+-- the ids are for approvals, half for operations.
 create or replace function sentinel.run_housekeeping(report_deadline_seconds integer, event_ids uuid[])
 returns table (permits_expired integer, approvals_expired integer, fell_in_doubt integer) language plpgsql as $$
 declare
   due record;
-  used integer := 0;
+  most integer := cardinality(event_ids) / 2;
+  used integer := most;
   moment timestamptz := clock_timestamp();
 begin
   permits_expired := sentinel.release_run_out(200);
   delete from sentinel.velocity where bucket < moment - interval '1 day';
-  approvals_expired := 0; fell_in_doubt := 0;
-  -- Their operations' states, which come first: who holds one is about to decide its approval.
-  for due in select a.tenant_id, a.approval_id from sentinel.approvals a
-             join sentinel.operation_states s on s.operation_id = a.operation_id and s.tenant_id = a.tenant_id
-             where a.status = 'pending' and a.expires_at <= moment
-             order by a.expires_at limit cardinality(event_ids) / 2 for update of s skip locked loop
-    used := used + 1;
-    if sentinel.expire_approval(due.tenant_id, due.approval_id, event_ids[used], moment) then
-      approvals_expired := approvals_expired + 1;
-    end if;
-  end loop;
-  -- Those of a second administrator have no operation.
-  for due in select a.tenant_id, a.approval_id from sentinel.approvals a
-             where a.status = 'pending' and a.expires_at <= moment and sentinel.is_protected_change(a)
-             order by a.expires_at limit cardinality(event_ids) / 2 - used for update skip locked loop
-    used := used + 1;
-    if sentinel.expire_approval(due.tenant_id, due.approval_id, event_ids[used], moment) then
-      approvals_expired := approvals_expired + 1;
-    end if;
-  end loop;
+  approvals_expired := sentinel.expire_due_approvals(event_ids[1:most]);
+  fell_in_doubt := 0;
   for due in select s.tenant_id, s.operation_id from sentinel.operation_states s
              where s.status = 'started' and s.started_at < moment - make_interval(secs => report_deadline_seconds)
-             order by s.started_at limit cardinality(event_ids) / 2 for update skip locked loop
+             order by s.started_at limit most for update skip locked loop
     used := used + 1;
     update sentinel.operation_states set status = 'in_doubt', in_doubt_since = moment, in_doubt_reason = 'no_report'
     where tenant_id = due.tenant_id and operation_id = due.operation_id and status = 'started';
