@@ -77,7 +77,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         found = approval_queue.queue_state(context.pool, actor().tenant_id)
         if request.args.get("seen") == _seen_queue(found):
             return Response(status=204)
-        return shell.fragment("approvals_changed.html", waiting=found.waiting)
+        return shell.fragment("approvals_changed.html", waiting=found.waiting, is_all=found.is_all)
 
     @pages.get("/approvals/<approval_id>")
     def approvals_card(approval_id: str) -> Response:

@@ -37,7 +37,10 @@ _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that needs a person: how many (None: not read), how much per currency, how old, and until when."""
+    """One thing that needs a person: how many (None: not read), how much per currency, how old, and until when.
+
+    `is_all` is False where there may be more: then all of it is about those that were counted.
+    """
 
     name: str
     address: str
@@ -47,6 +50,7 @@ class Line:
     sums: list[tuple[int, str]]
     oldest_seconds: float | None
     due_seconds: float | None
+    is_all: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ def _gauges(
     stops = drawn(samples, lambda one: one.halts, now=len(halts), least_top=1)
     return [
         Gauge("Oldest question", "/ops/approvals", span(oldest) if waiting else "none",
-              f"{waiting:,} pending", _at_most(ages, span), ages),
+              f"{waiting:,}{'' if all(line.is_all for line in approvals) else ' or more'} pending", _at_most(ages, span), ages),
         Gauge("In doubt", "/ops/in-doubt", f"{doubt.entries:,}", "started, outcome unknown", _at_most(doubts, _whole), doubts),
         Gauge("Worker lag", "/ops/ledger?status=NEW", *_lag(load), _at_most(lags, span), lags),
         Gauge("Halts in force", "/ops/halts", f"{len(halts):,}", "", _at_most(stops, _whole), stops),
@@ -156,16 +160,17 @@ def _by_machine(is_on: bool, changed_by: str) -> bool:
 
 def _approvals(context: Context, tenant_id: uuid.UUID, now: datetime) -> list[Line]:
     rows = figures.waiting(context.pool, tenant_id)
-    return [_of_kind(kind, [row for row in rows if row.kind == kind], now) for kind in KINDS if kind not in ("change", "other") or any(
+    is_all = all(row.is_all for row in rows)
+    return [_of_kind(kind, [row for row in rows if row.kind == kind], now, is_all=is_all) for kind in KINDS if kind not in ("change", "other") or not is_all or any(
         row.kind == kind for row in rows)]  # fmt: skip
 
 
-def _of_kind(kind: str, rows: list[figures.WaitingRow], now: datetime) -> Line:
+def _of_kind(kind: str, rows: list[figures.WaitingRow], now: datetime, *, is_all: bool) -> Line:
     return Line(
         _NAMES[kind], f"/ops/approvals?kind={kind}", "pending", sum(row.waiting for row in rows),
         sum(row.high for row in rows), [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency],
         _age(min((row.oldest_at for row in rows), default=None), now),
-        _left(min((row.due_at for row in rows), default=None), now),
+        _left(min((row.due_at for row in rows), default=None), now), is_all,
     )  # fmt: skip
 
 

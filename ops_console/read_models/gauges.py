@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from sentinel.authority import approval_queue
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows, changed
 
@@ -25,7 +26,7 @@ class WorkerLag:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How a tenant stood `seconds_ago`: the age of its oldest waiting question, operations in doubt, halts in force, and
+    """How a tenant stood `seconds_ago`: the age of its oldest waiting question (of those that are counted), operations in doubt, halts in force, and
     how late its worker was, in seconds; None where the ledger did not answer."""
 
     seconds_ago: float
@@ -52,8 +53,11 @@ select w.tenant_id, statement_timestamp(),
   coalesce(h.halts, 0) + (select count(*) from sentinel.halts g where g.lifted_at is null and g.scope = 'global'),
   case when %(lags_known)s then coalesce(l.seconds, 0) end
 from wanted w
-left join (select tenant_id, min(created_at) as oldest_at from sentinel.approvals
-           where status = 'pending' and expires_at > statement_timestamp() group by tenant_id) a using (tenant_id)
+left join lateral (
+  select min(few.created_at) as oldest_at from (
+    select p.created_at from sentinel.approvals p
+    where p.tenant_id = w.tenant_id and p.status = 'pending' and p.expires_at > statement_timestamp()
+    order by p.expires_at limit %(most_counted)s) few) a on true
 left join (select tenant_id, count(*) as operations from sentinel.operation_states
            where status = 'in_doubt' group by tenant_id) d using (tenant_id)
 left join (select tenant_id, count(*) as halts from sentinel.halts
@@ -78,6 +82,7 @@ def take_samples(pool: Pool, lags: list[WorkerLag] | None, *, apart_seconds: flo
     """Sample every tenant that was not sampled for `apart_seconds`; how many were. `lags` None: the ledger did not answer."""
     return changed(pool, TAKE, {
         "apart_seconds": apart_seconds, "kept_seconds": 2 * HOUR_SECONDS, "lags_known": lags is not None,
+        "most_counted": approval_queue.MOST_COUNTED,
         "lag_tenants": [one.tenant_id for one in lags or ()], "lag_seconds": [one.seconds for one in lags or ()],
     })  # fmt: skip
 

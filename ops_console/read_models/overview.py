@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ops_console.read_models.order_views import WAITS_FOR_PERSON
-from sentinel.authority.approval_queue import KIND_SQL
+from sentinel.authority import approval_queue
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows, one_row
 from sentinel.store.sql_template import SqlTemplate
@@ -21,7 +21,8 @@ from sentinel.store.sql_template import SqlTemplate
 class WaitingRow:
     """Approvals of one kind and currency that pending; amounts in minor units, None where there is none.
 
-    `kind` is one of `approval_queue.KINDS`; `high` counts those of the first risk rank.
+    `kind` is one of `approval_queue.KINDS`; `high` counts those of the first risk rank. `is_all` is False where more wait, of any
+    kind, than were counted.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class WaitingRow:
     amount_minor: int | None
     oldest_at: datetime
     due_at: datetime
+    is_all: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,20 @@ class MinuteRow:
     decisions: int
 
 
+# Those that expire up to the moment of the first that is not counted any more, with those of the same moment.
 WAITING = SqlTemplate("""
+with behind as (
+  select b.expires_at from sentinel.approvals b
+  where b.tenant_id = %(tenant_id)s and b.status = 'pending' and b.expires_at > statement_timestamp()
+  order by b.expires_at offset %(most)s limit 1)
 select {kind_sql} as kind, a.currency, count(*)::integer as waiting,
   (count(*) filter (where sentinel.risk_rank(a.required_people, a.reasons) = 1))::integer as high, sum(a.amount_minor)::bigint as amount_minor,
-  min(a.created_at) as oldest_at, min(a.expires_at) as due_at
+  min(a.created_at) as oldest_at, min(a.expires_at) as due_at, not exists (select from behind) as is_all
 from sentinel.approvals a
 where a.tenant_id = %(tenant_id)s and a.status = 'pending' and a.expires_at > statement_timestamp()
+  and a.expires_at <= coalesce((select expires_at from behind), 'infinity')
 group by 1, 2 order by 1, 2
-""").fill(kind_sql=KIND_SQL)
+""").fill(kind_sql=approval_queue.KIND_SQL)
 IN_DOUBT = """
 select o.currency, count(*)::integer as entries, sum(o.amount_minor)::bigint as amount_minor, min(s.in_doubt_since) as oldest_at
 from sentinel.operation_states s join sentinel.operations o using (tenant_id, operation_id)
@@ -174,8 +182,8 @@ union all select floor(extract(epoch from statement_timestamp()) / 60)::bigint, 
 
 
 def waiting(pool: Pool, tenant_id: uuid.UUID) -> list[WaitingRow]:
-    """Pending approvals by kind and currency."""
-    return all_rows(pool, WaitingRow, WAITING, {"tenant_id": tenant_id})
+    """Pending approvals by kind and currency, of about the `approval_queue.MOST_COUNTED` that expire first."""
+    return all_rows(pool, WaitingRow, WAITING, {"tenant_id": tenant_id, "most": approval_queue.MOST_COUNTED})
 
 
 def in_doubt(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:

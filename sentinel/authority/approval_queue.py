@@ -45,6 +45,8 @@ MOST_LOOKED = 500
 """How many pending approvals are looked through at a time for those that a reader may vote on: it takes a query each."""
 MOST_DECIDED = 2_000
 """How many decided approvals are looked through at a time for those of one kind, which no index knows."""
+MOST_COUNTED = 5_000
+"""How many pending approvals of a tenant are counted before it is said that there are as many or more: those that expire first."""
 Cursor = tuple[int, datetime, uuid.UUID]
 """A place in a list: the rank, the end (of what was decided: when it was) and the id of the approval that stands there."""
 
@@ -130,9 +132,13 @@ class ApprovalDetails:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """How many approvals are pending and the newest of them, to detect changes."""
+    """How many approvals are pending and the newest of them, to detect changes.
+
+    Counted to `MOST_COUNTED`; `is_all` is False where there are more. `newest` is None where none of the last `MOST_LOOKED` is pending.
+    """
 
     waiting: int
+    is_all: bool
     newest: uuid.UUID | None
 
 
@@ -207,8 +213,16 @@ _DECIDED_AS = {"decided": _A.c.decided_at.is_not(None), "handled": _IS_HANDLED}
 """By what a reader asks for; every other is a status."""
 _HAS_EXPIRED = or_(_HAS_STATUS, and_(text("a.status = 'pending'"), _A.c.expires_at <= func.statement_timestamp()))
 QUEUE_STATE = """
-select count(*)::integer as waiting, (array_agg(approval_id order by approval_id desc))[1] as newest
-from sentinel.approvals where tenant_id = %(tenant_id)s and status = 'pending' and expires_at > statement_timestamp()
+select least(counted.waiting, %(most)s)::integer as waiting, counted.waiting <= %(most)s as is_all, newest.approval_id as newest
+from (
+  select count(*) as waiting from (
+    select from sentinel.approvals where tenant_id = %(tenant_id)s and status = 'pending' and expires_at > statement_timestamp()
+    order by expires_at limit %(most)s + 1) few) counted
+left join lateral (
+  select asked.approval_id from (
+    select approval_id, status, expires_at from sentinel.approvals where tenant_id = %(tenant_id)s
+    order by approval_id desc limit %(most_looked)s) asked
+  where asked.status = 'pending' and asked.expires_at > statement_timestamp() order by asked.approval_id desc limit 1) newest on true
 """
 # An order is found by its review; one without a review cannot be decided by an analyst.
 CARD = SqlTemplate("""
@@ -388,8 +402,9 @@ def list_approvals(
 
 
 def queue_state(pool: Pool, tenant_id: uuid.UUID) -> QueueState:
-    """How many are pending, and the newest of them."""
-    found = one_row(pool, QueueState, QUEUE_STATE, {"tenant_id": tenant_id})
+    """How many are pending, and the newest of them; it costs no more with more that wait than are counted."""
+    fields = {"tenant_id": tenant_id, "most": MOST_COUNTED, "most_looked": MOST_LOOKED}
+    found = one_row(pool, QueueState, QUEUE_STATE, fields)
     assert found is not None
     return found
 

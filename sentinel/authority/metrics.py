@@ -81,10 +81,14 @@ class DatabaseGauges(Collector):
             found.contradictions,
         )
         yield GaugeMetricFamily(
-            "sentinel_approvals_pending", "Approvals waiting for a person.", found.approvals_pending
+            "sentinel_approvals_pending",
+            f"Approvals waiting for a person, of each tenant at most {MOST_COUNTED:,}.",
+            found.approvals_pending,
         )
         yield GaugeMetricFamily(
-            "sentinel_approvals_oldest_seconds", "Age of the oldest waiting approval.", found.approvals_oldest_seconds
+            "sentinel_approvals_oldest_seconds",
+            "Age of the oldest waiting approval of those counted.",
+            found.approvals_oldest_seconds,
         )
         yield GaugeMetricFamily("sentinel_halts_in_force", "Halts in force.", found.halts_in_force)
         yield GaugeMetricFamily(
@@ -95,26 +99,32 @@ class DatabaseGauges(Collector):
         )
 
 
+MOST_COUNTED = 20_000
+"""How many pending approvals of each tenant are counted, and looked at for the oldest: those that expire first."""
 FIGURES = """
 select
   (select count(*) from sentinel.operation_states
    where reservation = 'held' and (status in ('allowed', 'approved') and permit_id is not null or status = 'started' or status = 'in_doubt')) as reservations_held,
   (select count(*) from sentinel.operation_states where status = 'in_doubt') as in_doubt,
   (select count(*) from sentinel.operation_states where status = 'in_doubt' and in_doubt_reason = 'contradiction') as contradictions,
-  (select count(*) from sentinel.approvals where status = 'pending') as approvals_pending,
-  (select coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::float
-     from sentinel.approvals where status = 'pending') as approvals_oldest_seconds,
+  pending.approvals_pending, pending.approvals_oldest_seconds,
   (select count(*) from sentinel.halts where lifted_at is null) as halts_in_force,
   (select count(*) from sentinel.halts where lifted_at is null and breaker_key is not null) as breaker_halts,
   (select coalesce(extract(epoch from clock_timestamp() - min(e.occurred_at)), 0)::float from sentinel.events e
      where e.transaction_id >= (select transaction_id from sentinel.sequencer)
        and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)) as feed_lag_seconds
+from (
+  select count(*) as approvals_pending,
+    coalesce(extract(epoch from clock_timestamp() - min(looked.created_at)), 0)::float as approvals_oldest_seconds
+  from sentinel.tenants t cross join lateral (
+    select a.created_at from sentinel.approvals a where a.tenant_id = t.tenant_id and a.status = 'pending'
+    order by a.expires_at limit %(most)s) looked) pending
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFigures:
-    """Counts over all tenants; ages in seconds."""
+    """Counts over all tenants, of pending approvals at most `MOST_COUNTED` of each; ages in seconds."""
 
     reservations_held: int
     in_doubt: int
@@ -131,7 +141,7 @@ def read_figures(pool: Pool) -> DatabaseFigures:
 
     def call(connection: object) -> DatabaseFigures:
         with connection.cursor(row_factory=class_row(DatabaseFigures)) as cursor:  # type: ignore[attr-defined]
-            found: DatabaseFigures = cursor.execute(FIGURES).fetchone()
+            found: DatabaseFigures = cursor.execute(FIGURES, {"most": MOST_COUNTED}).fetchone()
             return found
 
     return call_with_retry(pool, call)

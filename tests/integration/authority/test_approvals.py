@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.authority import housekeeping
+from sentinel.authority import housekeeping, metrics
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import set_halt
 from sentinel.core.errors import Conflict
@@ -62,6 +62,19 @@ def test_all_that_ran_out_expires_in_one_round_however_many(
     ]
     assert fixtures.one("select count(*) from sentinel.events where kind = 'approval_expired'") == 7
     assert fixtures.broken_invariants() == []
+
+
+def test_waiting_approvals_are_counted_up_to_a_bound_of_each_tenant(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [pending(fixtures)[1]["approval_id"] for _ in range(3)]
+    fixtures.admin.execute(
+        "update sentinel.approvals set created_at = created_at - interval '1 hour', expires_at = expires_at - interval '1 minute'"
+        " where approval_id = %s", [asked[0]])  # fmt: skip
+    assert metrics.read_figures(fixtures.authority.pool).approvals_pending == 3
+    monkeypatch.setattr(metrics, "MOST_COUNTED", 2)
+    found = metrics.read_figures(fixtures.authority.pool)
+    assert (found.approvals_pending, found.approvals_oldest_seconds > 3500) == (2, True)
 
 
 def test_an_approval_does_not_lift_a_deny_rule_that_came_later(fixtures: Fixtures, tmp_path: Path) -> None:

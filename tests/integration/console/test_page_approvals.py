@@ -88,6 +88,19 @@ def test_the_queue_says_when_it_changed_and_is_silent_otherwise(fixtures: Any) -
     assert "approved by bob@demo.local" in told
 
 
+def test_the_queue_is_counted_up_to_a_bound_and_still_says_when_something_is_asked(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_queue, "MOST_COUNTED", 2)
+    ann = fixtures.browser("ann")
+    for expected in ("1 waits now", "2 wait now", "2 or more wait now", "2 or more wait now"):
+        page = ann.get("/ops/approvals").get_data(as_text=True)
+        (address,) = re.findall(r'hx-get="(/ops/approvals/standing[^"]+)"', page)
+        assert ann.get(address).status_code == 204
+        fixtures.approval()
+        assert f"while you looked: {expected}" in ann.get(address).get_data(as_text=True)
+
+
 def test_a_batch_resolves_each_on_its_own_and_tells_each(fixtures: Any) -> None:
     made = [fixtures.approval(value) for value in ("200.00", "210.00", "220.00", "230.00")]
     ann, query = fixtures.browser("ann"), "&".join(f"id={one}" for one in made)

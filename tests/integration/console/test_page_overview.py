@@ -13,6 +13,7 @@ import pytest
 from ops_console.pages.decision_minutes import DecisionMinutes, Part, in_steps
 from ops_console.read_models import overview as figures
 from ops_console.read_models.overview import MinuteRow
+from sentinel.authority import approval_queue
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.store.database import Pool
 from tests.support.orders_console_fixtures import never_asked, queued, refused_by_shop
@@ -41,6 +42,31 @@ def test_what_is_counted_up_to_a_bound_says_so(fixtures: Any, monkeypatch: pytes
     page = " ".join(re.sub(r"<[^>]+>", " ", vic.get("/ops/overview/now").text).split())
     assert "the middle of the latest 2 in 24 h" in page
     assert "Expired undecided 2 or more nobody decided in time" in page
+
+
+def test_pending_approvals_are_counted_up_to_a_bound_and_the_page_says_so(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_queue, "MOST_COUNTED", 3)
+    vic = fixtures.browser("vic", "viewer")
+    for minutes in range(3):
+        fixtures.sql(
+            "update sentinel.approvals set expires_at = expires_at - make_interval(mins => %s) where approval_id = %s",
+            minutes, fixtures.approval("200.00"),
+        )  # fmt: skip
+    page = vic.get("/ops/overview/now").text
+    assert lines(page)["Refunds"][:3] == ["3", "–", "600.00 USD"]
+    assert "or more" not in page and "More approvals wait" not in page
+
+    for _ in range(4):
+        fixtures.approval("210.00")
+    page = vic.get("/ops/overview/now").text
+    assert {name: cells[0] for name, cells in lines(page).items()} == {
+        "Refunds": "4 or more", "Escalations": "0 or more", "Orders": "0 or more", "People": "0 or more", "Other": "0 or more",
+        "In": "0", "Stopped": "0", "Errors": "0", "Alerts": "0",
+    }  # fmt: skip
+    assert "More approvals wait than are counted" in page
+    assert "4 or more pending" in page
 
 
 def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: Any) -> None:
