@@ -39,6 +39,7 @@ from sentinel.authority.approvals import (
 from sentinel.authority.protected_changes import change_text, outcome_text
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, NotFound
+from sentinel.core.operation import check_identifier
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 from sentinel.store.ids import uuid_or_none
@@ -72,11 +73,14 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/approvals")
     @documented(
         "Approvals, newest first", responses={200: ("A page.", ApprovalPageSchema())}, problems=READING, security=OPERATOR,
-        parameters=(in_query("status", enum=list(STATUSES)), in_query("limit", **LIMIT, maximum=200), in_query("cursor")),
+        parameters=(in_query("status", enum=list(STATUSES)), in_query("agent_id", maxLength=128),
+                    in_query("limit", **LIMIT, maximum=200), in_query("cursor")),
     )  # fmt: skip
     def show_approvals() -> Response:
         most, status = limit(50, 200), choice("status", STATUSES)
-        rows = list_approvals(context.pool, actor().tenant_id, status=status, before=_before(), limit=most)
+        rows = list_approvals(
+            context.pool, actor().tenant_id, status=status, agent_id=_agent_id(), before=_before(), limit=most
+        )
         following = {"next_cursor": rows[-1].approval_id} if len(rows) == most else {}
         return json_response({"approvals": [approval_view(row) for row in rows], **following})
 
@@ -125,6 +129,11 @@ def _resolve(context: Context, approval_id: str, verdict: str, schema: VoteSchem
     )  # fmt: skip
     metrics.RESOLVED.labels(done.result).inc()
     return json_response(present({**asdict(done), **_outcome(done.outcome)}))
+
+
+def _agent_id() -> str | None:
+    text = request.args.get("agent_id")
+    return None if text is None else check_identifier(text, "agent_id", 128)
 
 
 def _before() -> Any:

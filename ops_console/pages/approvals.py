@@ -42,12 +42,14 @@ from sentinel.authority.approvals import HANDLED, ApprovalRow
 from sentinel.authority.protected_changes import ROTATE_KEY, change_text, find_change, outcome_text
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import EngineUnavailable, InvalidInput, SentinelError
+from sentinel.core.operation import check_identifier
 from sentinel.platform.http.bodies import Identifier, StrictSchema, Text, load
 from sentinel.platform.http.problems import log_unavailable, request_id
 from sentinel.store.ids import proof_id_of, uuid_or_none
 
 ADDRESS = "/ops/approvals"
 PAGE = 50
+MAX_AGENT = 128
 RISKS = {1: "high", 2: "medium", 3: "low"}
 
 
@@ -115,26 +117,29 @@ def routes(pages: Blueprint, context: Context) -> None:
 
 def _queue(context: Context) -> Response:
     person, kind, status = actor(), _filter("kind", approval_queue.KINDS), _filter("status", approval_queue.STATUSES)
-    status = status or "waiting"
+    status, agent = status or "waiting", _agent()
     for_reader = status == "waiting" and _filter("for", ("me",)) is not None
     looked_to: approval_queue.Cursor | None = None
     if for_reader:
         rows, looked_to = approval_queue.page_for_reader(
-            context.pool, person.tenant_id, person.operator_id, kind=kind, after=_after_waiting(), limit=PAGE + 1
-        )
+            context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, after=_after_waiting(), limit=PAGE + 1
+        )  # fmt: skip
     elif status == "waiting":
         rows = approval_queue.waiting_page(
-            context.pool, person.tenant_id, person.operator_id, kind=kind, after=_after_waiting(), limit=PAGE + 1
-        )
+            context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, after=_after_waiting(), limit=PAGE + 1
+        )  # fmt: skip
     else:
         rows, looked_to = approval_queue.decided_page(
-            context.pool, person.tenant_id, person.operator_id, kind=kind, status=status, after=_after_decided(), limit=PAGE + 1
+            context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, status=status, after=_after_decided(), limit=PAGE + 1
         )  # fmt: skip
+    asked = {
+        name: text for name, text in (("kind", kind), ("agent", agent), ("for", "me" if for_reader else None)) if text
+    }
     return shell.page(
-        context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, state=status, kinds=approval_queue.KINDS,
+        context, "approvals.html", title="Approvals", rows=rows[:PAGE], kind=kind, agent=agent, state=status, kinds=approval_queue.KINDS,
         statuses=approval_queue.STATUSES, risks=RISKS, reason_text=reason_text, for_reader=for_reader,
         looked_at=(approval_queue.MOST_LOOKED if for_reader else approval_queue.MOST_DECIDED) if looked_to else None,
-        more=_more(rows, looked_to, status, {**({"kind": kind} if kind else {}), **({"for": "me"} if for_reader else {})}),
+        more=_more(rows, looked_to, status, asked),
         first=not request.args.get("cursor"), unconfirmed=_unconfirmed(context), seen=_seen_queue(approval_queue.queue_state(context.pool, person.tenant_id)),
     )  # fmt: skip
 
@@ -150,6 +155,12 @@ def _unconfirmed(context: Context) -> list[PersonRow]:
 def _filter(name: str, allowed: tuple[str, ...]) -> str | None:
     """A filter of the form; its blank choice is none."""
     return choice(name, allowed) if request.args.get(name) else None
+
+
+def _agent() -> str | None:
+    """The agent whose questions are shown; a blank field is none. Raises `InvalidInput`."""
+    text = request.args.get("agent", "").strip()
+    return check_identifier(text, "agent", MAX_AGENT) if text else None
 
 
 def _seen_queue(found: approval_queue.QueueState) -> str:

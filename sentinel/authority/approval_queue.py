@@ -174,6 +174,9 @@ _CURSORS, _DECIDED_CURSORS = (
     for at in ("a.expires_at", "a.decided_at")
 )
 _OF_KIND = literal_column(KIND_SQL, Text()) == value("kind", str)
+_OF_AGENT = _A.c.agent_id == value("agent_id", str)
+# The key that asked, and those that it was rotated from or to.
+_OF_KEY = _A.c.principal_id == value("principal_id", uuid.UUID)
 # The order of the index approvals_queue, which the cursor repeats.
 _QUEUE_ORDER = (literal_column(_RANK, Integer()), _A.c.expires_at, _A.c.approval_id)
 _BEHIND_WAITING = tuple_(*_QUEUE_ORDER) > tuple_(
@@ -199,7 +202,7 @@ _NEWEST_PENDING = SqlTemplate("""
 a.approval_id = any(array(
   select p.approval_id from (
     select w.approval_id from sentinel.approvals w
-    where w.tenant_id = :tenant_id and w.status = 'pending' and w.expires_at > statement_timestamp() {behind} offset 0) as p
+    where w.tenant_id = :tenant_id and w.status = 'pending' and w.expires_at > statement_timestamp() {narrowed} offset 0) as p
   order by p.approval_id desc limit :limit))
 """)
 # Changes of people and keys are few, and have a table of their own: an array has the planner look each up by its key, whatever it expects.
@@ -251,17 +254,22 @@ from unnest(sentinel.limit_states(%(tenant_id)s, %(asks)s::jsonb, %(amount_minor
 """
 
 
-def _waiting(rows: Select[Any], *, of_kind: bool, behind: bool) -> Select[Any]:
-    """The rows of what waits, of one kind or all, all of them or those behind a place, in the order of the queue."""
+def _waiting(
+    rows: Select[Any], *, of_kind: bool, behind: bool, of_agent: bool = False, of_key: bool = False
+) -> Select[Any]:
+    """The rows of what waits, of one kind, agent and key or all, all of them or those behind a place, in the order of the queue."""
     waiting = rows.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
     waiting = waiting.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_WAITING] if behind else []))
+    waiting = waiting.where(*([_OF_AGENT] if of_agent else []), *([_OF_KEY] if of_key else []))
     return waiting.order_by(*_QUEUE_ORDER)
 
 
 @cache
-def waiting_sql(*, of_kind: bool, behind: bool, for_reader: bool = False, up_to: bool = False) -> str:
+def waiting_sql(
+    *, of_kind: bool, behind: bool, of_agent: bool = False, of_key: bool = False, for_reader: bool = False, up_to: bool = False
+) -> str:  # fmt: skip
     """The SQL of a page of what waits, as `_waiting` says, for anybody or the reader, then to the end or up to a place."""
-    page = _waiting(_LINES, of_kind=of_kind, behind=behind)
+    page = _waiting(_LINES, of_kind=of_kind, behind=behind, of_agent=of_agent, of_key=of_key)
     if for_reader:
         # A case, because the planner may look for the requester before it compares where an approval stands.
         did_not_ask = case((_UP_TO, not_(_READER_ASKED)), else_=false()) if up_to else not_(_READER_ASKED)
@@ -270,33 +278,38 @@ def waiting_sql(*, of_kind: bool, behind: bool, for_reader: bool = False, up_to:
 
 
 @cache
-def part_end_sql(*, of_kind: bool, behind: bool) -> str:
+def part_end_sql(*, of_kind: bool, behind: bool, of_agent: bool = False) -> str:
     """The SQL of the place at which a part of the queue ends, and of the next one."""
-    ends = _waiting(_CURSORS, of_kind=of_kind, behind=behind)
+    ends = _waiting(_CURSORS, of_kind=of_kind, behind=behind, of_agent=of_agent)
     return sql_text(ends.offset(bindparam("offset", type_=Integer())).limit(LIMIT))
 
 
 def waiting_page(
-    pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int
-) -> list[QueueRow]:
-    """Pending approvals, riskiest and soonest due first, from behind `after`."""
-    statement = waiting_sql(of_kind=kind is not None, behind=after is not None)
-    return all_rows(pool, QueueRow, statement, _asked(tenant_id, reader, kind, after, limit))
+    pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int,
+    agent_id: str | None = None, principal_id: uuid.UUID | None = None,
+) -> list[QueueRow]:  # fmt: skip
+    """Pending approvals, riskiest and soonest due first, from behind `after`; those that one agent or principal asked, or all."""
+    statement = waiting_sql(
+        of_kind=kind is not None, behind=after is not None, of_agent=agent_id is not None, of_key=principal_id is not None
+    )  # fmt: skip
+    asked = _asked(tenant_id, reader, kind, after, limit) | {"agent_id": agent_id, "principal_id": principal_id}
+    return all_rows(pool, QueueRow, statement, asked)
 
 
 def page_for_reader(
-    pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int
-) -> tuple[list[QueueRow], Cursor | None]:
+    pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int,
+    agent_id: str | None = None,
+) -> tuple[list[QueueRow], Cursor | None]:  # fmt: skip
     """What the reader may vote on and has not, of the next `MOST_LOOKED` pending approvals behind `after`; and where these end,
     if more waits behind them. Nothing without a reader.
     """
-    of_kind, behind = kind is not None, after is not None
-    asked = _asked(tenant_id, reader, kind, after, 2) | {"offset": MOST_LOOKED - 1}
-    last = _last(all_rows(pool, _PartEnd, part_end_sql(of_kind=of_kind, behind=behind), asked))
-    statement = waiting_sql(of_kind=of_kind, behind=behind, for_reader=True, up_to=last is not None)
+    of_kind, behind, of_agent = kind is not None, after is not None, agent_id is not None
+    asked = _asked(tenant_id, reader, kind, after, 2) | {"agent_id": agent_id, "offset": MOST_LOOKED - 1}
+    last = _last(all_rows(pool, _PartEnd, part_end_sql(of_kind=of_kind, behind=behind, of_agent=of_agent), asked))
+    statement = waiting_sql(of_kind=of_kind, behind=behind, of_agent=of_agent, for_reader=True, up_to=last is not None)
     last_rank, last_at, last_id = last or (None, None, None)
     asked = _asked(tenant_id, reader, kind, after, limit)
-    asked |= {"last_rank": last_rank, "last_at": last_at, "last_id": last_id}
+    asked |= {"agent_id": agent_id, "last_rank": last_rank, "last_at": last_at, "last_id": last_id}
     return all_rows(pool, QueueRow, statement, asked), last
 
 
@@ -322,12 +335,22 @@ def _decided(rows: Select[Any], status: str, *, behind: bool) -> Select[Any]:
 
 
 @cache
-def decided_sql(status: str, *, behind: bool, of_kind: bool = False, changes: bool = False, up_to: bool = False) -> str:
-    """The SQL of a page of what was decided as `status` says: of all kinds, the changes of people and keys, or one kind, the
-    first page or one behind a cursor, then to the end or up to a place.
+def decided_sql(
+    status: str,
+    *,
+    behind: bool,
+    of_kind: bool = False,
+    of_agent: bool = False,
+    changes: bool = False,
+    up_to: bool = False,
+) -> str:
+    """The SQL of a page of what was decided as `status` says: of all kinds, the changes of people and keys, or one kind or agent,
+    the first page or one behind a cursor, then to the end or up to a place.
     """
     page = _decided(_LINES, status, behind=behind)
-    page = page.where(*([_IS_CHANGE] if changes else []), *([_OF_KIND] if of_kind else []))
+    page = page.where(
+        *([_IS_CHANGE] if changes else []), *([_OF_KIND] if of_kind else []), *([_OF_AGENT] if of_agent else [])
+    )
     return sql_text(page.where(*([_UP_TO_DECIDED] if up_to else [])).limit(LIMIT))
 
 
@@ -340,49 +363,56 @@ def decided_end_sql(status: str, *, behind: bool) -> str:
 
 def decided_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, status: str,
-    after: tuple[datetime, uuid.UUID] | None, limit: int,
+    after: tuple[datetime, uuid.UUID] | None, limit: int, agent_id: str | None = None,
 ) -> tuple[list[QueueRow], Cursor | None]:  # fmt: skip
     """Decided and expired approvals, newest first, from behind `after` = (decided_at, id); `status` is one of `STATUSES`.
 
-    Of one kind other than "change": those among the next `MOST_DECIDED`; and where these end, if there is more behind them.
+    Of one kind other than "change", or of one agent: those among the next `MOST_DECIDED`; and where these end, if there is more
+    behind them.
     """
     at, last_id = after or (None, None)
     asked: dict[str, Any] = {
-        "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "status": status, "after_at": at, "after_id": last_id,
+        "tenant_id": tenant_id, "operator_id": reader, "kind": kind, "agent_id": agent_id, "status": status, "after_at": at,
+        "after_id": last_id,
         "limit": limit,
     }  # fmt: skip
     behind, changes = after is not None, kind == "change"
-    of_kind = kind is not None and not changes
+    of_kind, of_agent = kind is not None and not changes, agent_id is not None
     last: Cursor | None = None
-    if of_kind:
+    if of_kind or (of_agent and not changes):
         part = asked | {"limit": 2, "offset": MOST_DECIDED - 1}
         last = _last(all_rows(pool, _PartEnd, decided_end_sql(status, behind=behind), part))
-    statement = decided_sql(status, behind=behind, of_kind=of_kind, changes=changes, up_to=last is not None)
+    statement = decided_sql(
+        status, behind=behind, of_kind=of_kind, of_agent=of_agent, changes=changes, up_to=last is not None
+    )
     asked |= {"last_at": last and last[1], "last_id": last and last[2]}
     return all_rows(pool, QueueRow, statement, asked), last
 
 
-def _newest_pending(*, behind: bool) -> TextClause:
-    """The newest of what is pending, the first ones or those behind a cursor."""
-    return text(_NEWEST_PENDING.fill(behind="and w.approval_id < :before" if behind else ""))
+def _newest_pending(*, behind: bool, of_agent: bool) -> TextClause:
+    """The newest of what is pending, of one agent or all, the first ones or those behind a cursor."""
+    narrowed = ("and w.approval_id < :before " if behind else "") + ("and w.agent_id = :agent_id" if of_agent else "")
+    return text(_NEWEST_PENDING.fill(narrowed=narrowed))
 
 
 @cache
-def list_sql(*, status: str | None, behind: bool, handled: bool | None = None) -> str:
-    """The SQL of a page of all approvals, of one status (of `ApprovalRow`) or all, the first one or one behind a cursor.
+def list_sql(*, status: str | None, behind: bool, handled: bool | None = None, of_agent: bool = False) -> str:
+    """The SQL of a page of all approvals, of one status (of `ApprovalRow`) and agent or all, the first one or one behind a cursor.
 
     `handled` narrows what was rejected to what a person handled, or to everything else. Conditions are of the columns, as the
     indexes have them: what is computed of a row is known of every row only.
     """
     page = select(text(COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
     if status == "pending":
-        page = page.where(_newest_pending(behind=behind))
+        page = page.where(_newest_pending(behind=behind, of_agent=of_agent))
     elif status == "expired":
         page = page.where(_HAS_EXPIRED)
     elif status == "rejected" and handled is not False:
         page = page.where(_IS_HANDLED if handled else or_(_IS_HANDLED, _HAS_STATUS))
     elif status is not None:
         page = page.where(_HAS_STATUS)
+    if of_agent:
+        page = page.where(_OF_AGENT)
     if behind:
         page = page.where(_A.c.approval_id < value("before", uuid.UUID))
     return sql_text(page.order_by(_A.c.approval_id.desc()).limit(LIMIT))
@@ -390,14 +420,14 @@ def list_sql(*, status: str | None, behind: bool, handled: bool | None = None) -
 
 def list_approvals(
     pool: Pool, tenant_id: uuid.UUID, *, status: str | None = None, before: uuid.UUID | None = None, limit: int = 50,
-    handled: bool | None = None,
+    handled: bool | None = None, agent_id: str | None = None,
 ) -> list[ApprovalRow]:  # fmt: skip
-    """Newest first, optionally of one status, from before the approval of that id; `handled` as of `list_sql`.
+    """Newest first, optionally of one status and agent, from before the approval of that id; `handled` as of `list_sql`.
 
     Ids are UUIDv7: the primary key is the order of time and the last id seen is the cursor.
     """
-    fields = {"tenant_id": tenant_id, "status": status, "before": before, "limit": limit}
-    statement = list_sql(status=status, behind=before is not None, handled=handled)
+    fields = {"tenant_id": tenant_id, "status": status, "agent_id": agent_id, "before": before, "limit": limit}
+    statement = list_sql(status=status, behind=before is not None, handled=handled, of_agent=agent_id is not None)
     return all_rows(pool, ApprovalRow, statement, fields)
 
 

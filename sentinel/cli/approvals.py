@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
 import click
 
 from ops_console.accounts.collect_change import collect_change
-from sentinel.authority.actor import ON_THE_MACHINE
-from sentinel.authority.approval_queue import list_approvals
+from sentinel.authority.actor import ON_THE_MACHINE, Actor
+from sentinel.authority.approval_queue import Cursor, list_approvals, waiting_page
 from sentinel.authority.approvals import (
     APPROVE,
     HANDLED,
@@ -21,6 +24,7 @@ from sentinel.authority.approvals import (
     resolve_approval,
     votes,
 )
+from sentinel.authority.keys import find_key_by_id
 from sentinel.authority.protected_changes import approved_text, change_text, outcome_text
 from sentinel.cli.common import (
     acting_as,
@@ -33,9 +37,10 @@ from sentinel.cli.common import (
     tenant_of,
     tenant_option,
 )  # fmt: skip
-from sentinel.core.errors import NotFound
+from sentinel.core.errors import Conflict, Forbidden, NotFound
 from sentinel.core.money import Money
-from sentinel.platform.command_line import OneLineErrors
+from sentinel.platform.command_line import InvalidUsage, OneLineErrors
+from sentinel.store.database import Pool
 
 COLUMNS = ("approval_id", "status", "action", "resource", "amount", "reasons", "people", "offers", "expires_at")
 """Columns for people; `--json` has everything."""
@@ -81,16 +86,19 @@ def group() -> None:
 @click.option(
     "--status", type=click.Choice(["pending", "approved", "rejected", "handled", "expired"]), help="Only these."
 )
+@click.option("--agent", metavar="NAME", help="Only what this agent asked.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @tenant_option
 @json_option
-def list_(status: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
+def list_(status: str | None, agent: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
     """List approvals, newest first. With --json amounts are in minor units."""
     with open_pool() as pool:
         # What a person handled is kept as rejected, because its agent gets a DENY, and shown as handled.
         handled = {"handled": True, "rejected": False}.get(status or "")
         kept = "rejected" if handled else status
-        rows = list_approvals(pool, tenant_of(pool, tenant), status=kept, handled=handled, limit=limit + 1)
+        rows = list_approvals(
+            pool, tenant_of(pool, tenant), status=kept, handled=handled, agent_id=agent, limit=limit + 1
+        )
     show_rows(
         rows if as_json else [_table_row(row) for row in rows], COLUMNS, as_json=as_json, empty="Nothing to show.", limit=limit
     )  # fmt: skip
@@ -173,16 +181,91 @@ def approve(approval_id: str, email: str, reason: str, digest: str | None, tenan
     _decide(APPROVE, approval_id, email, reason, digest, tenant, as_json)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rejections:
+    """What became of the pending approvals of one agent or key: how many were rejected, and how many were not, by why."""
+
+    rejected: int
+    left: dict[str, int]
+
+
+_STEP = 200
+"""Approvals that are looked up at a time; each is decided in a transaction of its own."""
+
+
+def _reject_each(
+    pool: Pool, actor: Actor, *, agent_id: str | None, principal_id: uuid.UUID | None, reason: str, notify: Callable[[int], None]
+) -> _Rejections:  # fmt: skip
+    """Reject what an agent or a principal asked and nobody has decided, each as `resolve_approval` does; changes of people and keys are left.
+
+    `notify` is called with how many were rejected so far. What is asked meanwhile may be left. Raises `Forbidden` for who decides nothing.
+    """
+    actor.must_be("approver")
+    rejected, left = 0, Counter[str]()
+    after: Cursor | None = None
+    while rows := waiting_page(
+        pool, actor.tenant_id, actor.operator_id, kind=None, after=after, limit=_STEP, agent_id=agent_id, principal_id=principal_id
+    ):  # fmt: skip
+        for row in rows:
+            if row.kind == "change":
+                continue
+            try:
+                resolve_approval(pool, actor, row.approval_id, verdict=REJECT, reason=reason, digest=row.digest)
+                rejected += 1
+            except (Conflict, Forbidden, NotFound) as error:
+                left[error.detail] += 1
+        after = rows[-1].risk_rank, rows[-1].expires_at, rows[-1].approval_id
+        notify(rejected)
+    return _Rejections(rejected, dict(left))
+
+
+def _reject_pending(
+    agent: str | None, key_id: str | None, email: str, reason: str, tenant: str | None, as_json: bool
+) -> None:
+    with open_pool() as pool:
+        actor = acting_as(pool, tenant_of(pool, tenant), email)
+        principal_id = None
+        if key_id is not None:
+            key = find_key_by_id(pool, actor.tenant_id, as_uuid(key_id, "--key"))
+            if key is None:
+                raise NotFound("there is no key of that id")
+            principal_id = key.principal_id
+        done = _reject_each(
+            pool, actor, agent_id=agent, principal_id=principal_id, reason=reason,
+            notify=lambda rejected: click.echo(f"{rejected:,} rejected …", err=True),
+        )  # fmt: skip
+    told = [f"{done.rejected:,} rejected as {actor.name}."]
+    told += [f"{number:,} not rejected: {why}" for why, number in done.left.items()]
+    show(done, as_json, "\n".join(told))
+    sys.exit(1 if done.left else 0)
+
+
 @group.command()
-@click.argument("approval_id", metavar="ID")
+@click.argument("approval_id", metavar="[ID]", required=False)
+@click.option("--agent", metavar="NAME", help="Instead of one ID: everything pending that this agent asked.")
+@click.option(
+    "--key", "key_id", metavar="KEY_ID", help="Instead of one ID: everything pending that this key asked, also before a rotation."
+)  # fmt: skip
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
 @reason_option("Why; kept with the approval and sent to the agent.")
 @click.option("--digest", help="The digest you looked at (`list --json`); refused when it is not the approval's.")
 @tenant_option
 @json_option
-def reject(approval_id: str, email: str, reason: str, digest: str | None, tenant: str | None, as_json: bool) -> None:
-    """Reject, as a local administrator for the named operator; recorded as such."""
-    _decide(REJECT, approval_id, email, reason, digest, tenant, as_json)
+def reject(
+    approval_id: str | None, agent: str | None, key_id: str | None, email: str, reason: str, digest: str | None,
+    tenant: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Reject, as a local administrator for the named operator; recorded as such.
+
+    With --agent or --key each pending approval is rejected by itself; exit 1 if some were not. Revoke the key first: what is asked meanwhile may be left.
+    """
+    if [approval_id, agent, key_id].count(None) != 2:
+        raise InvalidUsage("name one of ID, --agent and --key")
+    if approval_id is not None:
+        return _decide(REJECT, approval_id, email, reason, digest, tenant, as_json)
+    if digest is not None:
+        raise InvalidUsage("--digest is of one approval: name its ID")
+    return _reject_pending(agent, key_id, email, reason, tenant, as_json)
 
 
 @group.command()

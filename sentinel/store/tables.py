@@ -56,8 +56,8 @@ def _columns(kind: TypeEngine[Any], names: str) -> list[ColumnClause[Any]]:
 
 APPROVALS = table(
     "approvals",
-    *_columns(_ID, "tenant_id approval_id"),
-    *_columns(_TEXT, "status handled_reference"),
+    *_columns(_ID, "tenant_id approval_id principal_id"),
+    *_columns(_TEXT, "agent_id status handled_reference"),
     *_columns(_TIME, "expires_at decided_at"),
     schema="sentinel",
 )

@@ -180,6 +180,66 @@ def test_the_command_line_shows_what_is_offered_and_records_what_was_handled(fix
     assert (listed["status"], listed["offers"], listed["handled_reference"]) == ("rejected", [], "ticket 7")
 
 
+def test_one_command_rejects_what_a_key_or_an_agent_asked_and_nothing_else(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.cli.approvals._STEP", 2)
+    env, key = {"SENTINEL_DATABASE_URL": fixtures.url}, fixtures.caller()
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(group, list(arguments), env=env)
+
+    of_key = [fixtures.guard("200.00", key).approval_id for _ in range(5)]
+    of_agent, of_another = fixtures.approval("210.00"), fixtures.approval("220.00")
+    fixtures.sql("update sentinel.approvals set agent_id = 'another-agent' where approval_id = %s", of_another)
+    bob = ("--as", fixtures.operator("bob").email, "--reason", "a flood")
+    assert run("reject", *bob).exit_code == 2
+    assert run("reject", str(of_agent), "--agent", "another-agent", *bob).exit_code == 2
+    assert run("reject", "--agent", "another-agent", "--digest", "sha256:0", *bob).exit_code == 2
+    assert run("reject", "--key", str(uuid.uuid4()), *bob).exit_code == 1
+    assert fixtures.sql("select count(*) from sentinel.approval_votes") == [(0,)]
+
+    done = run("reject", "--key", str(key.key_id), *bob, "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"rejected": 5, "left": {}})
+    assert [fixtures.approval_status(one) for one in of_key] == ["rejected"] * 5
+    assert [fixtures.approval_status(one) for one in (of_agent, of_another)] == ["pending"] * 2
+
+    # Who answers for a key of the agent does not decide what the agent asks, one by one or together.
+    owner = fixtures.operator("olga")
+    fixtures.caller(owner)
+    agent = ("reject", "--agent", "retail-refund-agent")
+    refused = run(*agent, "--as", owner.email, "--reason", "mine")
+    assert (refused.exit_code, refused.stdout.splitlines()[0]) == (
+        1, "0 rejected as olga@demo.local (local administrator)."
+    )  # fmt: skip
+    assert refused.stdout.splitlines()[1].startswith("1 not rejected: who owns")
+    assert run(*agent, "--as", fixtures.operator("vic", "viewer").email, "--reason", "no").exit_code == 1
+    assert fixtures.approval_status(of_agent) == "pending"
+    done = run(*agent, *bob)
+    assert (done.exit_code, done.stdout) == (0, "1 rejected as bob@demo.local (local administrator).\n")
+    assert [fixtures.approval_status(one) for one in (of_agent, of_another)] == ["rejected", "pending"]
+    voted = fixtures.sql("select count(*), count(distinct operator_id), min(reason) from sentinel.approval_votes")
+    assert voted == [(6, 1, "a flood")]
+
+
+def test_what_one_agent_asked_can_be_listed(fixtures: Any) -> None:
+    mine, others = fixtures.approval(), fixtures.approval()
+    fixtures.sql("update sentinel.approvals set agent_id = 'another-agent' where approval_id = %s", others)
+    ann = fixtures.person("ann")
+
+    def listed(query: str) -> list[str]:
+        return [one["approval_id"] for one in ann.get(f"/ops/api/approvals?{query}").json["approvals"]]
+
+    assert listed("agent_id=another-agent") == listed("agent_id=another-agent&status=pending") == [str(others)]
+    assert listed("agent_id=retail-refund-agent") == [str(mine)]
+    assert listed("agent_id=nobody") == []
+    assert ann.get("/ops/api/approvals?agent_id=%20").status_code == 400
+    printed = CliRunner().invoke(
+        group, ["list", "--agent", "another-agent", "--json"], env={"SENTINEL_DATABASE_URL": fixtures.url}
+    )
+    assert [one["approval_id"] for one in json.loads(printed.stdout)] == [str(others)]
+
+
 def test_another_digest_than_the_shown_one_is_refused(fixtures: Any) -> None:
     ann, approval_id = fixtures.person("ann"), fixtures.approval()
     assert ann.approve(approval_id, digest="sha256:" + "0" * 64).status_code == 409

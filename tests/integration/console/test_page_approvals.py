@@ -73,6 +73,28 @@ def test_of_what_was_decided_a_rare_kind_is_found_part_by_part_and_changes_at_on
     assert listed(ann, "?status=handled&kind=change") == []
 
 
+def test_the_queue_shows_what_one_agent_asked(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops_console.pages.approvals.PAGE", 1)
+    mine, first, second = (fixtures.approval(value) for value in ("200.00", "210.00", "220.00"))
+    fixtures.sql(
+        "update sentinel.approvals set agent_id = 'another-agent' where approval_id = any(%s)", [first, second]
+    )
+    ann = fixtures.browser("ann")
+    page = ann.get("/ops/approvals?agent=another-agent").get_data(as_text=True)
+    assert 'name="agent" type="search" value="another-agent"' in page
+    assert 'href="/ops/approvals?agent=another-agent&amp;for=me"' in page
+    (more,) = re.findall(r'href="/ops/approvals(\?[^"]+)">More', page)
+    assert listed(ann, "?agent=another-agent") == [str(first)]
+    assert listed(ann, html.unescape(more)) == [str(second)]
+    assert listed(ann, "?agent=another-agent&for=me") == [str(first)]
+    assert listed(ann, "?agent=retail-refund-agent&kind=refund") == [str(mine)]
+    assert listed(ann, "?agent=nobody") == []
+    say(ann, mine, "reject")
+    assert listed(ann, "?agent=retail-refund-agent&status=decided") == [str(mine)]
+    assert listed(ann, "?agent=another-agent&status=decided") == []
+    assert ann.get("/ops/approvals?agent=no%20agent").status_code == 400
+
+
 def test_the_queue_says_when_it_changed_and_is_silent_otherwise(fixtures: Any) -> None:
     ann, first = fixtures.browser("ann"), fixtures.approval()
     page = ann.get("/ops/approvals").get_data(as_text=True)

@@ -38,7 +38,30 @@ def test_only_what_is_asked_for_is_in_the_text() -> None:
             for behind in both
             for mine, up_to in ((False, False), (True, False), (True, True))
         ),
-        *(approval_queue.part_end_sql(of_kind=kind, behind=behind) for kind in both for behind in both),
+        *(approval_queue.waiting_sql(of_kind=False, behind=behind, of_key=True) for behind in both),
+        *(
+            approval_queue.waiting_sql(of_kind=kind, behind=behind, of_agent=True, for_reader=mine)
+            for kind in both
+            for behind in both
+            for mine in both
+        ),
+        *(
+            approval_queue.part_end_sql(of_kind=kind, behind=behind, of_agent=agent)
+            for kind in both
+            for behind in both
+            for agent in both
+        ),
+        *(
+            approval_queue.decided_sql("rejected", behind=behind, of_kind=kind, of_agent=True, up_to=up_to)
+            for kind in both
+            for behind in both
+            for up_to in both
+        ),
+        *(
+            approval_queue.list_sql(status=status, behind=behind, of_agent=True)
+            for status in (None, "pending", "approved", "rejected", "expired")
+            for behind in both
+        ),
         *(
             approval_queue.decided_sql(status, behind=behind, of_kind=kind, changes=changes, up_to=up_to)
             for status in ("decided", "handled", "rejected")
