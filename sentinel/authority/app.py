@@ -86,6 +86,7 @@ def build_authority(settings: Settings, policies: ReloadablePolicies) -> Authori
         permit_seconds=settings.permit_seconds,
         report_deadline_seconds=settings.report_deadline_seconds,
         open_permits_per_key=settings.open_permits_per_key,
+        open_questions_per_key=settings.open_questions_per_key,
         longest_act_seconds=settings.longest_act_seconds,
     )
 

@@ -46,5 +46,6 @@ class Authority:
     permit_seconds: int = 120
     report_deadline_seconds: int = 300
     open_permits_per_key: int = 5000
+    open_questions_per_key: int = 20_000
     longest_act_seconds: int = 3600
     key_uses: KeyUses = field(default_factory=KeyUses)

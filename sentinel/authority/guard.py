@@ -18,7 +18,7 @@ import structlog
 from sentinel.authority.decisions import Receipt, Recorded, record_check_report, try_decision
 from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard_rows import GuardRow, GuardTerms, shared_json
-from sentinel.authority.housekeeping import PERMIT_LIMIT_MARK_SECONDS
+from sentinel.authority.housekeeping import LIMIT_MARK_SECONDS
 from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.decision import Decision, no_matching_policy
@@ -34,6 +34,7 @@ from sentinel.core.errors import (
     ResolvedNotExecuted,
     SentinelError,
     TooManyOpenPermits,
+    TooManyOpenQuestions,
 )
 from sentinel.core.operation import (
     Operation,
@@ -53,11 +54,14 @@ def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bo
     """The recorded decision: the one just made, or the one its key has had all along.
 
     Raises `KeyReused` when the idempotency key turned out to be another operation's, `Forbidden` when it is permitted to another
-    key of the tenant, `TooManyOpenPermits` when nothing was recorded because the agent's key leaves its permits lying, and where
+    key of the tenant, `TooManyOpenPermits` when nothing was recorded because the agent's key leaves its permits lying,
+    `TooManyOpenQuestions` because people have too much of it to decide already, and where
     a start was asked for with it, `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead.
     """
     if recorded.result == "too_many_open":
-        raise TooManyOpenPermits(PERMIT_LIMIT_MARK_SECONDS)
+        raise TooManyOpenPermits(LIMIT_MARK_SECONDS)
+    if recorded.result == "too_many_questions":
+        raise TooManyOpenQuestions(LIMIT_MARK_SECONDS)
     if asks_start and recorded.result == "not_executed":
         raise ResolvedNotExecuted
     if recorded.result == "key_reused":

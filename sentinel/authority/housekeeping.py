@@ -18,13 +18,13 @@ from sentinel.store.queries import call_with_retry
 RUN_HOUSEKEEPING = "select permits_expired, approvals_expired, fell_in_doubt from sentinel.run_housekeeping(%s, %s)"
 RELEASE_EXPIRED_PERMITS = "select sentinel.release_run_out(%s)"
 EXPIRE_APPROVALS = "select sentinel.expire_due_approvals(%s)"
-MARK_KEYS_AT_PERMIT_LIMIT = "select sentinel.mark_crowded_keys(%s, %s)"
+MARK_KEYS_AT_LIMITS = "select sentinel.mark_crowded_keys(%s, %s, %s)"
 SEQUENCE_EVENTS = "select sentinel.sequence_events(%s)"
 
 _BATCH_SIZE = 100
 _PERMIT_BATCH_SIZE = 200
 """As `sentinel.run_housekeeping` has it: so few that a guard which waits for one of their budgets does not notice."""
-PERMIT_LIMIT_MARK_SECONDS = 5
+LIMIT_MARK_SECONDS = 5
 """How long the mark lasts unless renewed: the housekeeper looks each second."""
 
 
@@ -69,10 +69,10 @@ def expire_approvals(pool: Pool, most: int) -> int:
     return found[0] if found else 0
 
 
-def mark_keys_at_permit_limit(pool: Pool, most: int) -> int:
-    """Mark the keys with `most` or more open permits; returns how many."""
+def mark_keys_at_limits(pool: Pool, most_permits: int, most_questions: int) -> int:
+    """Mark the keys with as many or more open permits, or pending approvals; returns how many."""
     found = call_with_retry(
-        pool, lambda c: c.execute(MARK_KEYS_AT_PERMIT_LIMIT, [most, PERMIT_LIMIT_MARK_SECONDS]).fetchone()
+        pool, lambda c: c.execute(MARK_KEYS_AT_LIMITS, [most_permits, most_questions, LIMIT_MARK_SECONDS]).fetchone()
     )
     return found[0] if found else 0
 
@@ -119,7 +119,7 @@ class Housekeeper(threading.Thread):
         while not self._stop_asked.wait(SEQUENCE_SECONDS):
             steps = [*self._each_round, self._sequence]
             if rounds % round(HOUSEKEEPING_SECONDS / SEQUENCE_SECONDS) == 0:
-                steps += [self._authority.clock.refresh, self._count_permits, self._expire, self._note_key_uses]
+                steps += [self._authority.clock.refresh, self._mark_keys, self._expire, self._note_key_uses]
             # Each by itself: what one cannot do is no reason for another not to be done.
             causes = [cause for step in steps if (cause := _postponed(step)) is not None]
             if causes and not away:
@@ -131,8 +131,9 @@ class Housekeeper(threading.Thread):
         while sequence_events(self._authority.pool) >= 1000:
             pass
 
-    def _count_permits(self) -> None:
-        mark_keys_at_permit_limit(self._authority.pool, self._authority.open_permits_per_key)
+    def _mark_keys(self) -> None:
+        authority = self._authority
+        mark_keys_at_limits(authority.pool, authority.open_permits_per_key, authority.open_questions_per_key)
 
     def _expire(self) -> None:
         self._tell(run_housekeeping(self._authority.pool, self._authority.report_deadline_seconds))

@@ -89,6 +89,11 @@ class Settings:
         "Permits that a key may have out, started by nobody and not yet run out; beyond it a guard is 429.",
         5000,
     )
+    open_questions_per_key: int = setting(
+        "SENTINEL_OPEN_QUESTIONS_PER_KEY",
+        "Questions to people that a key may have open, decided by nobody and not yet expired; beyond it what would go to a person is 429.",
+        20_000,
+    )
     rate_per_second: int = setting(
         "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
     )
@@ -141,6 +146,7 @@ def load_settings(**overrides: Any) -> Settings:
         "permit_seconds",
         "report_deadline_seconds",
         "open_permits_per_key",
+        "open_questions_per_key",
         "longest_act_seconds",
         "rate_per_second",
         "rate_burst",

@@ -184,6 +184,18 @@ class TooManyOpenPermits(RateLimited):
         )
 
 
+class TooManyOpenQuestions(RateLimited):
+    """The key has reached its limit of open (pending) approvals, and this would ask for one more."""
+
+    code = "too-many-open-questions"
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        super().__init__(
+            retry_after_seconds,
+            "This key has asked people too much that nobody has decided. Wait until it is decided or expires.",
+        )
+
+
 class EngineUnavailable(SentinelError):
     """Store, clock, policy or a needed fact is unavailable: the answer is a DENY that may be retried."""
 

@@ -187,6 +187,7 @@ def running_authority(
             [sys.executable, "-m", module, "serve", "--port", str(port), "--graceful-seconds", "1"], stdout=log, stderr=log,
             env={**os.environ, "SENTINEL_DATABASE_URL": server.url(user=AUTHORITY), "SENTINEL_SECRET_KEYS": SECRET,
                  "SENTINEL_POLICIES_DIR": str(policies), "SENTINEL_PERMIT_SECONDS": "3600", "SENTINEL_OPEN_PERMITS_PER_KEY": "1000000",
+                 "SENTINEL_OPEN_QUESTIONS_PER_KEY": "1000000",
                  "SENTINEL_RATE_PER_SECOND": "1000000", "SENTINEL_RATE_BURST": "1000000", "SENTINEL_PROCESSES": "1"},
         )  # fmt: skip
     try:

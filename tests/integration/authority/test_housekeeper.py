@@ -36,16 +36,14 @@ def test_permits_run_out_although_events_get_no_position(
     assert fixtures.one(HELD) == 0
 
 
-@pytest.mark.parametrize(
-    ("broken", "other"), [("clock", "mark_keys_at_permit_limit"), ("run_housekeeping", "key_uses")]
-)
+@pytest.mark.parametrize(("broken", "other"), [("clock", "mark_keys_at_limits"), ("run_housekeeping", "key_uses")])
 def test_no_step_waits_for_another_to_succeed(
     fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch, broken: str, other: str
 ) -> None:
     authority, done = fixtures.authority, threading.Event()
     steps: dict[str, tuple[object, str]] = {
         "clock": (authority.clock, "refresh"), "key_uses": (authority.key_uses, "write"),
-        **{name: (housekeeping, name) for name in ("mark_keys_at_permit_limit", "run_housekeeping")},
+        **{name: (housekeeping, name) for name in ("mark_keys_at_limits", "run_housekeeping")},
     }  # fmt: skip
 
     def fail(*_: object) -> None:

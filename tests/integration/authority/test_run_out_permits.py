@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.authority.housekeeping import mark_keys_at_permit_limit, run_housekeeping
+from sentinel.authority.housekeeping import mark_keys_at_limits, run_housekeeping
 from tests import mutants
 from tests.support.busy import overload
 from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures, unique
@@ -131,6 +131,9 @@ def test_guards_and_the_housekeeper_give_back_each_permit_once(fixtures: Fixture
 
 # the cap ---------------------------------------------------------------------------------------------------------------
 
+NO_QUESTIONS = 1000
+"""More questions than a test asks."""
+
 
 def open_permits(fixtures: Fixtures, number: int) -> list[dict[str, Any]]:
     """Requests whose permits are out."""
@@ -142,8 +145,8 @@ def open_permits(fixtures: Fixtures, number: int) -> list[dict[str, Any]]:
 
 def test_a_key_that_leaves_its_permits_lying_gets_no_further_one(fixtures: Fixtures) -> None:
     bodies = open_permits(fixtures, 10)
-    assert mark_keys_at_permit_limit(fixtures.authority.pool, 11) == 0
-    assert mark_keys_at_permit_limit(fixtures.authority.pool, 10) == 1
+    assert mark_keys_at_limits(fixtures.authority.pool, 11, NO_QUESTIONS) == 0
+    assert mark_keys_at_limits(fixtures.authority.pool, 10, NO_QUESTIONS) == 1
     operations = fixtures.one("select count(*) from sentinel.operations")
     refused = fixtures.post("action/guard", guard_body())
     problem = refused.get_json()
@@ -164,7 +167,7 @@ def test_a_key_that_leaves_its_permits_lying_gets_no_further_one(fixtures: Fixtu
     assert fixtures.post("action/guard", guard_body(), key=other).status_code == 200
 
     assert fixtures.start(bodies[0], again).status_code == 200
-    assert mark_keys_at_permit_limit(fixtures.authority.pool, 10) == 0
+    assert mark_keys_at_limits(fixtures.authority.pool, 10, NO_QUESTIONS) == 0
     fixtures.admin.execute("update sentinel.crowded_keys set valid_until = clock_timestamp() - interval '1 second'")
     assert fixtures.guard(guard_body())["status"] == "allowed"
     assert fixtures.broken_invariants() == []
@@ -172,7 +175,7 @@ def test_a_key_that_leaves_its_permits_lying_gets_no_further_one(fixtures: Fixtu
 
 def test_a_crowded_key_renews_no_permit_that_ran_out_either(fixtures: Fixtures) -> None:
     bodies = open_permits(fixtures, 3)
-    mark_keys_at_permit_limit(fixtures.authority.pool, 3)
+    mark_keys_at_limits(fixtures.authority.pool, 3, NO_QUESTIONS)
     let_permits_expire(fixtures)
     assert fixtures.post("action/guard", bodies[0]).status_code == 429
     fixtures.run_housekeeping()
@@ -192,6 +195,6 @@ def test_a_crowded_key_renews_no_permit_that_ran_out_either(fixtures: Fixtures) 
 def test_mutants_without_the_cap_are_caught(fixtures: Fixtures, function: str, fence: str, instead: str) -> None:
     mutants.cut(fixtures, function, fence, instead)
     open_permits(fixtures, 5)
-    mark_keys_at_permit_limit(fixtures.authority.pool, 5)
+    mark_keys_at_limits(fixtures.authority.pool, 5, NO_QUESTIONS)
     with pytest.raises(AssertionError):
         assert fixtures.post("action/guard", guard_body()).status_code == 429

@@ -41,6 +41,8 @@ create index approvals_by_status on sentinel.approvals (tenant_id, status, decid
   where decided_at is not null and handled_reference is null;
 create index approvals_handled on sentinel.approvals (tenant_id, decided_at, approval_id) where handled_reference is not null;
 create index approvals_operation on sentinel.approvals (operation_id);
+-- How many a key has asked that nobody has decided.
+create index approvals_asked on sentinel.approvals (principal_id) where status = 'pending';
 
 -- What people said of it, each once. Append-only.
 create table sentinel.approval_votes (

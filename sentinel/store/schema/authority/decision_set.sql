@@ -131,7 +131,8 @@ begin
     with a as materialized (
       select r.seq, t.tenant_id, r.idempotency_key, case when t.verdict <> 'DENY' then sentinel.once_folded(r.once_key) end as once,
              case when t.verdict <> 'DENY' and r.amount_minor is not null then r.limit_keys end as limit_keys, t.agent_id, t.action, t.scenario,
-             t.principal_id = any(crowded) and t.verdict = 'ALLOW' and r.start_id is null and not coalesce(t.hand_out_is_start, false) as is_crowded
+             t.principal_id = any(crowded) and (t.verdict = 'APPROVAL_REQUIRED'
+               or t.verdict = 'ALLOW' and r.start_id is null and not coalesce(t.hand_out_is_start, false)) as is_crowded
       from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place
     ), tight as materialized (
       select k.tenant_id, k.limit_key, k.is_total from unnest(sentinel.tight_sums(sums, parts)) as k)
@@ -322,7 +323,8 @@ begin
   asks := sentinel.asks_of(terms, batch, limits, rates, plain);
   perform sentinel.take_late_locks(array(
     select unnest(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key))) from unnest(asks) as a), locks);
-  return query select * from sentinel.record_rows(asks, crowded, began);
+  return query select * from sentinel.record_rows(asks, array(
+    select c.principal_id from sentinel.crowded_keys c where c.principal_id = any(crowded) and c.open_permits > 0), began);
 end $$;
 
 -- What is read behind a lock must be what its last holder left.

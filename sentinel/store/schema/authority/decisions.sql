@@ -65,6 +65,8 @@ language sql immutable parallel safe as $$
     || case when cardinality(tightened) > 0 then '"' || array_to_string(tightened, '","') || '"' else '' end || ']}', 'UTF8'))
 $$;
 
+-- One new operation: what it holds and puts to people is written here, its own rows by write_decisions. Where its key has too many
+-- questions open for one more, an answer that says so, and nothing is written.
 create or replace function sentinel.decide_new(ask sentinel.guard_input, began timestamptz, moment timestamptz)
 returns sentinel.decided language plpgsql as $$
 declare
@@ -83,6 +85,7 @@ declare
   e sentinel.event_rows;
   pack text;
   started sentinel.events;
+  refused sentinel.guard_output;
 begin
   halted := sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null;
   if verdict <> 'DENY' and ask.once_key is not null and exists (
@@ -128,6 +131,11 @@ begin
     end if;
   end if;
   allowed := verdict = 'ALLOW';
+  if verdict = 'APPROVAL_REQUIRED' and sentinel.is_at_question_limit(ask.principal_id, moment) then
+    -- Nothing was written or held: that is for what is allowed.
+    refused.seq := ask.seq; refused.result := 'too_many_questions';
+    return row(refused, null, null, null)::sentinel.decided;
+  end if;
 
   latency := ask.elapsed_ms + ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer;
   e.tenant_id := ask.tenant_id; e.event_id := ask.event_id; e.operation_id := ask.operation_id; e.occurred_at := moment;
@@ -242,6 +250,10 @@ begin
       continue;
     end if;
     one := sentinel.decide_new(ask, began, clock_timestamp());
+    if (one.answer).result = 'too_many_questions' then
+      return next one.answer;
+      continue;
+    end if;
     decided := decided || ask; events := events || one.event; states := states || one.state;
     if (one.start).event_id is not null then starts := starts || one.start; end if;
     if (one.state).once_live then once := once || sentinel.once_folded(ask.once_key); end if;

@@ -1,12 +1,18 @@
 -- Permits: renewed after everything was asked again, given back when they run out unused.
 
--- Keys with so many permits out that they get no further one for now.
+-- Keys with so many permits out, or so many questions that nobody has decided, that they get no further one for now.
 create table sentinel.crowded_keys (
-  principal_id uuid primary key,
-  tenant_id    uuid not null,
-  open_permits integer not null,                                           -- how many are out
-  valid_until  timestamptz not null
+  principal_id   uuid primary key,
+  tenant_id      uuid not null,
+  open_permits   integer not null,                                         -- how many are out; 0: it may have more
+  valid_until    timestamptz not null,
+  open_questions integer not null default 0                                -- how many are pending; 0: it may have more
 );
+
+-- Whether a key has so many questions open that no further one is put to people for now.
+create or replace function sentinel.is_at_question_limit(principal uuid, moment timestamptz) returns boolean language sql stable as $$
+  select exists (select from sentinel.crowded_keys c where c.principal_id = principal and c.open_questions > 0 and c.valid_until > moment)
+$$;
 
 -- How somebody else holds what may happen only once: 'same', 'alike' (another spelling of it), or null. A look, for questions
 -- without effect.
@@ -127,24 +133,50 @@ begin
   return sentinel.release_expired(array_agg(d.tenant_id), array_agg(d.operation_id)) from unnest(due) as d;
 end $$;
 
--- Notes which keys have so many permits out that they get no further one; each process reads it in its next decision.
--- Counted now and then instead of at each guard: it is exact to what a key can ask in that time.
-create or replace function sentinel.mark_crowded_keys(most integer, valid_seconds integer) returns integer language plpgsql
+-- The keys with questions that are pending, one probe of the index for each.
+create or replace function sentinel.keys_with_open_questions() returns table (tenant_id uuid, principal_id uuid) language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+  loop
+    select a.tenant_id, a.principal_id into keys_with_open_questions.tenant_id, keys_with_open_questions.principal_id
+    from sentinel.approvals a
+    where a.status = 'pending'
+      and a.principal_id > coalesce(keys_with_open_questions.principal_id, '00000000-0000-0000-0000-000000000000')
+    order by a.principal_id limit 1;
+    exit when not found;
+    return next;
+  end loop;
+end $$;
+
+-- Notes which keys have so many permits out, or so many questions open, that they get no further one; each process reads it in its next
+-- decision. Counted now and then instead of at each guard: it is exact to what a key can ask in that time.
+create or replace function sentinel.mark_crowded_keys(most integer, most_questions integer, valid_seconds integer) returns integer language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   moment timestamptz := clock_timestamp();
   marked integer;
 begin
   if not pg_try_advisory_xact_lock(7305013942711303) then return 0; end if;
-  insert into sentinel.crowded_keys as c (principal_id, tenant_id, open_permits, valid_until)
-  select k.principal_id, k.tenant_id, counted.open_permits, moment + make_interval(secs => valid_seconds)
-  from sentinel.keys_with_open_permits() as k cross join lateral (
-    select count(*)::integer as open_permits from (
-      select from sentinel.operation_states s
-      where s.status in ('allowed', 'approved') and s.permit_id is not null and s.principal_id = k.principal_id limit most
-    ) as few) as counted
-  where counted.open_permits >= most
-  on conflict (principal_id) do update set open_permits = excluded.open_permits, valid_until = excluded.valid_until;
+  with at_limit as (
+    select k.principal_id, k.tenant_id, counted.open_permits, 0 as open_questions
+    from sentinel.keys_with_open_permits() as k cross join lateral (
+      select count(*)::integer as open_permits from (
+        select from sentinel.operation_states s
+        where s.status in ('allowed', 'approved') and s.permit_id is not null and s.principal_id = k.principal_id limit most
+      ) as few) as counted
+    where counted.open_permits >= most
+    union all
+    select k.principal_id, k.tenant_id, 0, counted.open_questions
+    from sentinel.keys_with_open_questions() as k cross join lateral (
+      select count(*)::integer as open_questions from (
+        select from sentinel.approvals a where a.status = 'pending' and a.principal_id = k.principal_id limit most_questions
+      ) as few) as counted
+    where counted.open_questions >= most_questions)
+  insert into sentinel.crowded_keys as c (principal_id, tenant_id, open_permits, open_questions, valid_until)
+  select l.principal_id, (array_agg(l.tenant_id))[1], max(l.open_permits), max(l.open_questions), moment + make_interval(secs => valid_seconds)
+  from at_limit as l group by l.principal_id
+  on conflict (principal_id) do update
+    set open_permits = excluded.open_permits, open_questions = excluded.open_questions, valid_until = excluded.valid_until;
   get diagnostics marked = row_count;
   delete from sentinel.crowded_keys c where c.valid_until < moment + make_interval(secs => valid_seconds);
   return marked;
@@ -166,9 +198,10 @@ end $$;
 -- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
 -- an approval lifts the reasons it lists and nothing else, and only while the people who gave it are enough for the policy
 -- of now (docs/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person. What is set in
--- motion by it counts against the breakers again, where they do not count its decision any more.
+-- motion by it counts against the breakers again, where they do not count its decision any more. False, and nothing written, where it
+-- would be a first question of a key that has too many open.
 create or replace function sentinel.renew_permit(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
-returns void language plpgsql as $$
+returns boolean language plpgsql as $$
 declare
   a sentinel.approvals;
   lifted text[] := '{}';
@@ -205,7 +238,7 @@ begin
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
     perform sentinel.append_event(ask.tenant_id, ask.second_event_id, 'refused', s.operation_id, ask.agent_id, moment,
       jsonb_build_object('reason_code', refusal, 'policy_digest', ask.policy_digest));
-    return;
+    return true;
   end if;
 
   open_reasons := array(
@@ -214,6 +247,7 @@ begin
       || case when held_as = 'alike' then array['looks_like_duplicate'] else '{}' end) as r
     where not r = any(lifted) order by r);
   if cardinality(open_reasons) > 0 then
+    if s.approval_id is null and sentinel.is_at_question_limit(ask.principal_id, moment) then return false; end if;
     perform sentinel.new_approval(ask, s.operation_id, array(select distinct r from unnest(open_reasons || lifted) r order by r), moment, s.approval_id);
     update sentinel.operation_states set status = 'pending', decision = 'APPROVAL_REQUIRED', reason_code = open_reasons[1],
       approval_id = ask.approval_id, once_live = once_key is not null, permit_id = null, permit_expires_at = null
@@ -221,7 +255,7 @@ begin
     perform sentinel.append_event(ask.tenant_id, ask.second_event_id, 'asked_again', s.operation_id, ask.agent_id, moment,
       jsonb_build_object('reasons', open_reasons, 'approval_id', ask.approval_id, 'policy_digest', ask.policy_digest,
         'follows', s.approval_id, 'required_role', ask.required_role, 'required_people', ask.required_people));
-    return;
+    return true;
   end if;
 
   -- What a person approved is no part of a rate, as when it was decided.
@@ -241,7 +275,7 @@ begin
     passed := sentinel.passed_breaker(ask, moment);
     if passed.breaker_key is not null then
       perform sentinel.trip_breaker(ask, passed, moment);
-      return;
+      return true;
     end if;
     perform sentinel.count_velocity(ask, moment);
   end if;
@@ -253,6 +287,7 @@ begin
     holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, false) end,
     total_holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, true) end
   where tenant_id = s.tenant_id and operation_id = s.operation_id;
+  return true;
 end $$;
 
 -- Callers without a start step: handing out the permit is the start.

@@ -84,12 +84,15 @@ begin
     where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id returning * into s;
   end if;
   if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (
-      select from sentinel.crowded_keys c where c.principal_id = ask.principal_id and c.valid_until > moment) then
+      select from sentinel.crowded_keys c where c.principal_id = ask.principal_id and c.open_permits > 0 and c.valid_until > moment) then
     out.seq := ask.seq; out.result := 'too_many_open';
     return out;
   end if;
   if s.permit_id is null then
-    perform sentinel.renew_permit(ask, s, moment);
+    if not sentinel.renew_permit(ask, s, moment) then
+      out.seq := ask.seq; out.result := 'too_many_questions';
+      return out;
+    end if;
     -- A renewal that would pass a breaker halts instead.
     if sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is not null then
       return sentinel.answer_under_halt(ask, o.operation_id);
