@@ -6,10 +6,12 @@ transaction needs; the database then finds an earlier operation of the same key,
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC
 from functools import lru_cache
 from typing import Any
 
@@ -50,10 +52,13 @@ from sentinel.policy.model import EVIDENCE
 from sentinel.store.ids import GUARD_ID_BYTES, guard_ids, new_id, random_bytes, unix_milliseconds
 
 
-def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bool = False) -> Recorded:
+def raise_if_refused(
+    operation: Operation, recorded: Recorded, *, asks_start: bool = False, to_worker: bool = False
+) -> Recorded:
     """The recorded decision: the one just made, or the one its key has had all along.
 
-    Raises `KeyReused` when the idempotency key turned out to be another operation's, `Forbidden` when it is permitted to another
+    Raises `KeyReused` when the idempotency key turned out to be another operation's (`to_worker`: of another key of the tenant it says
+    which agent asked, and when, because a refund or an order stands still for good), `Forbidden` when it is permitted to another
     key of the tenant, `TooManyOpenPermits` when nothing was recorded because the agent's key leaves its permits lying,
     `TooManyOpenQuestions` because people have too much of it to decide already, and where
     a start was asked for with it, `ResolvedNotExecuted`: a client that goes by the decision alone must not take it for a go-ahead.
@@ -64,11 +69,19 @@ def raise_if_refused(operation: Operation, recorded: Recorded, *, asks_start: bo
         raise TooManyOpenQuestions(LIMIT_MARK_SECONDS)
     if asks_start and recorded.result == "not_executed":
         raise ResolvedNotExecuted
-    if recorded.result == "key_reused":
-        raise KeyReused(first_difference(recorded.request or "{}", operation.canonical))
+    if recorded.result in ("key_reused", "key_taken"):
+        taken = _who_took(recorded) if to_worker and recorded.result == "key_taken" else ""
+        raise KeyReused(first_difference(recorded.request or "{}", operation.canonical), taken=taken)
     if recorded.result == "another_key":
         raise Forbidden(not_what_was_guarded("key"))
     return recorded
+
+
+def _who_took(recorded: Recorded) -> str:
+    """By whom, when and for which operation an idempotency key was used first, as a sentence."""
+    agent = json.loads(recorded.request or "{}").get("agent_id")
+    moment = recorded.decided_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"Another key, in the name of the agent {agent}, asked under it first, at {moment} (operation {recorded.operation_id})."
 
 
 def provisional(authority: Authority, caller: Caller, operation: Operation) -> tuple[Decision, str]:

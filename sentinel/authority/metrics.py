@@ -51,6 +51,10 @@ CHECKPOINT_FAILURES = Counter(
     "sentinel_checkpoint_failures",
     "Minutes without a checkpoint: its file cannot be written, or the evidence is not what it was.",
 )
+KEYS_TAKEN = Counter(
+    "sentinel_keys_taken",
+    "Questions of a worker or an intake refused because another key had asked under their idempotency key: alert on any.",
+)
 POOL_IN_USE = Gauge("sentinel_pool_in_use", "Database connections handed out.", multiprocess_mode="livesum")
 POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multiprocess_mode="livesum")
 STREAMS = Gauge("sentinel_approval_streams", "Approvals streams held open.", multiprocess_mode="livesum")

@@ -97,16 +97,19 @@ class Conflict(SentinelError):
 
 
 class KeyReused(Conflict):
-    """The idempotency key belongs to another operation. `field` is the first that differs."""
+    """The idempotency key belongs to another operation. `field` is the first that differs.
+
+    `taken` says whose it is, as a sentence, where another key asked and the caller may know.
+    """
 
     code = "idempotency-key-reused"
 
-    def __init__(self, field: str) -> None:
+    def __init__(self, field: str, *, taken: str = "") -> None:
         super().__init__(
-            f"This idempotency key belongs to another operation: {field} differs.",
+            f"{taken} This idempotency key belongs to another operation: {field} differs.".lstrip(),
             errors={field: "differs from the operation recorded under this key"},
         )
-        self.field = field
+        self.field, self.taken = field, taken
 
 
 class StillDeciding(Conflict):

@@ -48,6 +48,7 @@ from worker.orders.transitions import (
     shipped_row,
 )
 from worker.outbound.effects import NoAnswer, Refused, Settled
+from worker.outbound.guard_answers import key_conflict_text
 
 # The steps of a set that the authority decides: ask it, and do what follows.
 
@@ -245,15 +246,16 @@ class OrderSteps(OrderTaking):
 
 REFUSED_AGAIN = (400, 422)
 """What is refused so is refused for what it says, and what an order is asked about is asked the same for ever."""
+_HOLD_IT = "this order can only be put on hold here, and handled in the shop"
 
 
 def _without_answer(work: ClaimedOrder, error: Unreachable | Rejected) -> Row:
+    why = key_conflict_text(error, _HOLD_IT) if isinstance(error, KeyConflict) else error.detail
     row: dict[str, object] = {
-        "error": error.detail[:500],
+        "error": why[:500],
         "pause_seconds": pause_seconds(work.attempts, random.random()),
     }
     if isinstance(error, Rejected) and error.status in REFUSED_AGAIN:
-        why = "it knows another question under this key" if isinstance(error, KeyConflict) else error.detail
         row["alert"] = question_refused_alert(work, why)
     if isinstance(error, Rejected):
         log.error("authority_refused_question", review_id=str(work.review_id), error=error.detail)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
-from worker.outbound.guard_answers import recorded_decision
+from worker.outbound.guard_answers import key_conflict_text, recorded_decision
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, ResolvedDoubt, report_body
 
 
@@ -103,6 +103,7 @@ _EXECUTED = (
     "it was executed, says the authority: a person said so, or a report that this ledger does not have. Nothing more of it is tried, and it"
     " counts against its order"
 )
+_ENTER_ANEW = "to pay this refund, enter it under another ledger entry id"
 _IN_DOUBT = "; it may have been started: see `sentinel in-doubt list`"
 _SAY_SO = "; an administrator says so: "
 
@@ -187,7 +188,7 @@ def _is_own_start(row: LedgerRow, answer: GuardAnswer) -> bool:
 def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy: RetryPolicy) -> Change | ReleaseLease:
     """No usable answer to a guard. What says nothing about the row costs it only time; else a person must look."""
     if isinstance(error, KeyConflict):
-        return give_up(row, f"key_conflict: {error.detail}")
+        return give_up(row, f"key_conflict: {key_conflict_text(error, _ENTER_ANEW)}")
     if isinstance(error, Rejected) and error.code == RESOLVED:
         return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
     if failure_scope(error) is FailureScope.ROW:

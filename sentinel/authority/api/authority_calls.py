@@ -11,10 +11,10 @@ import orjson
 
 from sentinel.authority.api.calls import count_unavailable
 from sentinel.authority.api.context import Context
-from sentinel.authority.api.guard import DecisionTally, accepted_report
+from sentinel.authority.api.guard import DecisionTally, accepted_report, check_decision
 from sentinel.authority.decisions import Peeked, Receipt, Recorded
 from sentinel.authority.engine import Caller
-from sentinel.authority.guard import decided_row, raise_if_refused, report_row
+from sentinel.authority.guard import decided_row, report_row
 from sentinel.authority.guard_rows import GuardRow
 from sentinel.core.errors import SentinelError, StillDeciding, TryLater
 from sentinel.core.operation import Operation
@@ -49,7 +49,7 @@ class AuthorityCalls:
         except SentinelError as error:
             count_unavailable(error)
             raise
-        raise_if_refused(operation, found, asks_start=start_id is not None or not has_start_step)
+        check_decision(caller, operation, found, asks_start=start_id is not None or not has_start_step)
         self._tally.add(operation, found, time.perf_counter() - began, request_id)
         return found
 

@@ -47,9 +47,10 @@ from sentinel.authority.guard import (
     start_row,
 )
 from sentinel.authority.guard_rows import GuardRow
+from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.authority.reasons import reason_text
 from sentinel.core.decision import NO_POLICY
-from sentinel.core.errors import InvalidInput
+from sentinel.core.errors import InvalidInput, KeyReused
 from sentinel.core.operation import IDENTIFIER, UNSAFE_TEXT, Operation, build_operation, plain_json
 from sentinel.core.signing import PermitSigner
 from sentinel.platform.http.bodies import BodyReader, load, without_nulls
@@ -256,7 +257,7 @@ def calls(context: Context) -> dict[str, Call]:
 
     def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
         operation, began, asks_start = prepared
-        raise_if_refused(operation, recorded, asks_start=asks_start)
+        check_decision(caller, operation, recorded, asks_start=asks_start)
         tally.add(operation, recorded, time.perf_counter() - began, request_id)
         is_replay = recorded.result in ("replayed", "not_executed")
         return Answer(to_answer(caller, recorded, authority.permits), headers=_REPLAYED if is_replay else NOT_STORED)
@@ -298,6 +299,17 @@ def calls(context: Context) -> dict[str, Call]:
 
 def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate: bool | None) -> dict[str, Any]:
     return {"started": True, "start_event_id": event_id, "start_hash": event_hash, "duplicate": bool(duplicate)}
+
+
+def check_decision(caller: Caller, operation: Operation, recorded: Recorded, *, asks_start: bool) -> None:
+    """Raise as `raise_if_refused`; counted where another key took the idempotency key of a worker or an intake."""
+    try:
+        raise_if_refused(operation, recorded, asks_start=asks_start, to_worker=WORKER_SCOPE in caller.scopes)
+    except KeyReused as error:
+        if error.taken:
+            metrics.KEYS_TAKEN.inc()
+            log.error("idempotency_key_taken", operation_id=recorded.operation_id, agent_id=operation.agent_id)
+        raise
 
 
 def accepted_report(recorded: Receipt, outcome: str, request_id: str) -> Receipt:

@@ -11,9 +11,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from sentinel.authority.app import create_app
 from sentinel.authority.decisions import record_decisions
+from sentinel.authority.keys import DEFAULT_SCOPES
 from sentinel.authority.settings import Settings
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.batch_commit import BatchCommitter
@@ -187,6 +189,32 @@ def not_refused(fixtures: Fixtures, body: Body, mutations: list[tuple[str, Calla
     if dump(fixtures.admin) != before:
         found.append("something changed")
     return found
+
+
+def test_a_worker_is_told_who_asked_first_under_its_key_and_others_are_not(fixtures: Fixtures) -> None:
+    agents = fixtures.new_key(agent_id="my-agent", scopes=DEFAULT_SCOPES)
+    first = fixtures.post("action/guard", guard_body("k1", agent_id="my-agent", action="x.y"), key=agents).get_json()
+    assert first["decision"] == "DENY"
+    counted = REGISTRY.get_sample_value("sentinel_keys_taken_total") or 0.0
+
+    def refused(key: str, body: Body) -> str:
+        answer = fixtures.post("action/guard", body, key=key)
+        assert (answer.status_code, answer.get_json()["type"]) == (422, "urn:sentinel:problem:idempotency-key-reused")
+        return str(answer.get_json()["detail"])
+
+    plain = "This idempotency key belongs to another operation: action differs."
+    said = refused(fixtures.key, guard_body("k1"))
+    assert said.startswith("Another key, in the name of the agent my-agent, asked under it first, at 20")
+    assert said.endswith(f"(operation {first['operation_id']}). {plain}")
+    assert REGISTRY.get_sample_value("sentinel_keys_taken_total") == counted + 1
+    batch = fixtures.post("action/guard/batch", {"requests": [guard_body("k1")]}).get_json()["answers"]
+    assert (batch[0]["status"], batch[0]["body"]["detail"]) == (422, said)
+
+    assert refused(fixtures.new_key(scopes=DEFAULT_SCOPES), guard_body("k1")) == plain
+    fixtures.guard(guard_body("k2"))
+    assert refused(fixtures.key, guard_body("k2", action="x.y")) == plain, "its own key"
+    assert refused(fixtures.new_key(), guard_body("k2", action="x.y")) != plain
+    assert REGISTRY.get_sample_value("sentinel_keys_taken_total") == counted + 3
 
 
 @pytest.mark.parametrize("value", [40, 400, 4000])

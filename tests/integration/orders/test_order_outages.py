@@ -11,6 +11,7 @@ from ops_console.read_models.order_views import queue_figures
 from ops_console.resolve_order import resolve_order
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
+from sentinel.authority.keys import DEFAULT_SCOPES
 from sentinel.cli.scratch import listening
 from sentinel.core.errors import Conflict
 from tests.support.fixtures import Fixtures, guard_body
@@ -49,7 +50,9 @@ def test_an_order_that_the_authority_refuses_to_be_asked_about_is_a_persons_who_
     over = {"lease_seconds": 3600.0, "budget_seconds": 30.0} if refusal == "a question that is none" else {}
     orders = make_intake(fixtures, authority_url, **over)
     if not over:
-        assert fixtures.guard(guard_body("order:demo:o-1", action="order.fulfill", agent_id="another"))["status"]
+        taken = guard_body("order:demo:o-1", action="order.fulfill", agent_id="another")
+        key = fixtures.new_key(agent_id="another", scopes=DEFAULT_SCOPES)
+        assert fixtures.post("action/guard", taken, key=key).status_code == 200
     body = order_body("o-1")
     assert orders.deliver(body).status_code == 503
     for _ in range(2):
@@ -57,6 +60,9 @@ def test_an_order_that_the_authority_refuses_to_be_asked_about_is_a_persons_who_
         orders.rounds()
     assert orders.status_and_lane("o-1") == ("SCORED", None)
     assert orders.all("select kind, summary ~ 'held' from orders.alerts") == [("question_refused", False)]
+    if not over:
+        for told in orders.all("select last_error from orders.reviews union all select summary from orders.alerts"):
+            assert "in the name of the agent another" in told[0] and "revoke that key" in told[0]
     pool, tenant_id = fixtures.console_pool, fixtures.tenant_id
     assert [one.order_id for one in queue(pool, tenant_id, limit=5)] == ["o-1"]
     assert queue_figures(pool, tenant_id).queued == orders.review.store.figures().queued == 1

@@ -78,7 +78,14 @@ def test_a_refusal_of_the_row_ends_it_at_once_with_the_reason() -> None:
         assert step.event is LedgerEvent.GAVE_UP
         assert (step.last_error or "").startswith("rejected_by_authority")
     conflict = KeyConflict(status=422, type="x", title="t", detail="d")
-    assert transitions.after_no_answer(row(), conflict, PATIENCE).last_error == "key_conflict: 422 t: d"
+    ended = transitions.after_no_answer(row(), conflict, PATIENCE)
+    assert isinstance(ended, Change)
+    assert ended.last_error == (
+        "key_conflict: 422 t: d If another key took it, revoke that key; to pay this refund, enter it under another ledger entry id"
+    )
+    long = KeyConflict(status=422, type="x", title="t", detail="d" * 500)
+    told = transitions.after_no_answer(row(), long, PATIENCE)
+    assert isinstance(told, Change) and (told.last_error or "").endswith("under another ledger entry id")
 
 
 def test_a_wait_that_is_asked_for_is_kept_up_to_the_longest_pause() -> None:

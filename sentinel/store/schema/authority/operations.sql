@@ -161,8 +161,8 @@ create type sentinel.guard_input as (
   trace bytea                                                              -- as event_rows.trace
 );
 
--- result: decided | replayed | not_executed, or without an operation key_reused | another_key | too_many_open | too_many_questions. decision and
--- reason_code are what holds now; pack is what was recorded.
+-- result: decided | replayed | not_executed, or without an answer key_reused | key_taken (another key asked) | another_key | too_many_open |
+-- too_many_questions. decision and reason_code are what holds now; pack is what was recorded.
 create type sentinel.guard_output as (
   seq integer, result text, operation_id uuid, decision_event_id uuid, decision text, reason_code text, status text,
   policy_id text, policy_version text, policy_label text, resource text, risk_class text, digest text, request text,

@@ -43,7 +43,8 @@ declare
   out sentinel.guard_output;
 begin
   if o.digest <> ask.digest then
-    out.seq := ask.seq; out.result := 'key_reused'; out.request := o.request;
+    out.seq := ask.seq; out.request := o.request; out.operation_id := o.operation_id; out.decided_at := o.created_at;
+    out.result := case when sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then 'key_taken' else 'key_reused' end;
     return out;
   end if;
   select * into s from sentinel.operation_states
