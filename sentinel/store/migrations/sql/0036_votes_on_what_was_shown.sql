@@ -16,8 +16,6 @@ create trigger set_budget_part before update on refunds.ledger_entries for each 
 -- A refund that a bank sent back is not counted as paid back any more.
 alter table refunds.ledger_entries drop constraint ledger_entries_budget_part_check,
   add constraint ledger_entries_budget_part_check check (budget_part in ('reserved', 'executed', 'handled', 'in_doubt', 'returned'));
--- Old signatures of functions whose arguments or results changed. Databases that are migrated get the new ones from the schema files.
-select 1;
 -- How many questions a key has open, beside its permits (docs/decisions/0029-open-permits.md).
 alter table sentinel.crowded_keys add column open_questions integer not null default 0;
 alter table sentinel.crowded_keys alter column open_questions set statistics 10;
