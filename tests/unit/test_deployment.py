@@ -462,6 +462,18 @@ def test_what_everybody_reaches_has_no_secret_by_which_anything_is_decided() -> 
         assert "SENTINEL_PUBLIC_DATABASE_URL" in names and not names & forbidden
 
 
+def test_one_viewer_of_the_board_never_has_every_place_of_its_live_stream() -> None:
+    (pod,) = (container for name, container, _ in containers() if name == "board")
+    forms: dict[str, dict[str, Any]] = {
+        "systemd": example("board"), "compose": OURS["board"]["environment"],
+        "kubernetes": {one["name"]: one.get("value") for one in pod["env"]},
+    }  # fmt: skip
+    shipped = ConsoleSettings()
+    for form, env in forms.items():
+        of_one = int(env.get("SENTINEL_BOARD_MAX_CONNECTIONS_PER_ADDRESS", shipped.board_max_connections_per_address))
+        assert of_one < int(env.get("SENTINEL_CONSOLE_MAX_STREAMS", shipped.max_streams)), form
+
+
 def test_no_pod_runs_as_root_or_with_more_than_it_needs() -> None:
     for name, pod in pods():
         assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"], name
