@@ -18,7 +18,7 @@ from marshmallow.validate import OneOf, Range
 from sentinel.export.cloud_events import DECISION, REQUESTED
 from sentinel.platform.outbound.failures import FAULTS
 from sentinel.platform.outbound.mail import is_mail_address
-from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, Address, PublicHttpClient
+from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, Address, PublicHttpClient, is_cloud_service
 from sentinel.platform.settings import HEALTH_HELP, is_weak, kept_secret, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
@@ -46,8 +46,8 @@ class ExportSettings:
     )
     addresses: str = setting(
         "SENTINEL_EXPORT_ADDRESSES",
-        "Which receivers may be called: `public` (https, public addresses), `private` (also http and addresses of private networks) or `loopback`"
-        " (this machine alone; demo and tests).",
+        "Which receivers may be called: `public` (https, public addresses), `private` (also http and addresses of private networks, but none of a"
+        " cloud's own services) or `loopback` (this machine alone; demo and tests).",
         "public",
     )
     timeout_seconds: float = setting("SENTINEL_EXPORT_TIMEOUT_SECONDS", "Longest call to a receiver.", 10.0)
@@ -95,11 +95,17 @@ class ExportSettings:
         return {"public": PublicHttpClient(), "private": PRIVATE_CLIENT, "loopback": LOOPBACK_CLIENT}[self.addresses]
 
 
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv4 hosts as a machine without IPv4 calls them, by a translator (NAT64, RFC 6052)."""
+
+
 def _is_host(address: Address) -> bool:
-    """Any one host's address but those of a cloud's own services and of this machine's links."""
+    """Any one host's address but those of a cloud's own services and of this machine's links; a translated one by the IPv4 address in it."""
+    if isinstance(address, ipaddress.IPv6Address) and address in _TRANSLATED:
+        return _is_host(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     is_inside = isinstance(address, ipaddress.IPv4Address) or address.ipv4_mapped is None
     closed = address.is_link_local or address.is_multicast or address.is_unspecified or address.is_loopback
-    return is_inside and not closed and (address.is_private or address.is_global)
+    return is_inside and not closed and not is_cloud_service(address) and (address.is_private or address.is_global)
 
 
 PRIVATE_CLIENT = PublicHttpClient(("https", "http"), None, _is_host)

@@ -25,12 +25,21 @@ from sentinel.platform.outbound.client import (
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 DEADLINE_SECONDS = 5.0
 
-# Besides what `is_global` knows: addresses of clouds' own services that are public by number only, relays and mappings
-# that lead to an IPv4 address of the sender's choice, and what is reserved or only for examples.
+# Where clouds answer their own machines (metadata and credentials among it) outside of the link-local networks: Azure, Oracle,
+# Alibaba; by IPv6 AWS, Google, Oracle, Scaleway, Akamai, Alibaba. By number some are public and the others private.
+_CLOUD_SERVICES = tuple(
+    ipaddress.ip_network(block)
+    for block in (
+        "168.63.129.16/32", "192.0.0.192/32", "100.100.100.200/32", "fd00:ec2::/32", "fd20:ce::254/128", "fd00:c1::a9fe:a9fe/128",
+        "fd00:42::42/128", "fd00:a9fe:a9fe::1/128", "fd00:100::100:200/128",
+    )
+)  # fmt: skip
+# Besides what `is_global` knows: relays and mappings that lead to an IPv4 address of the sender's choice, and what is reserved
+# or only for examples.
 _CLOSED_4 = tuple(
     ipaddress.IPv4Network(block)
     for block in (
-        "168.63.129.16/32", "192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.175.48.0/24", "224.0.0.0/4",
+        "192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.175.48.0/24", "224.0.0.0/4",
     )
 )  # fmt: skip
 _OPEN_6 = ipaddress.IPv6Network("2000::/3")
@@ -59,8 +68,15 @@ class NotAllowed:
     why: str
 
 
+def is_cloud_service(address: Address) -> bool:
+    """Whether a cloud answers its own machines there; those among the link-local addresses are not listed."""
+    return any(address in block for block in _CLOUD_SERVICES)
+
+
 def is_public(address: Address) -> bool:
-    """Whether an address is a public one in this very form: not mapped, relayed or reserved."""
+    """Whether an address is a public one in this very form: not mapped, relayed, reserved or a cloud's own service."""
+    if is_cloud_service(address):
+        return False
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not any(address in block for block in _CLOSED_4)
     if address.scope_id is not None or address not in _OPEN_6 or any(address in block for block in _CLOSED_6):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import socket
 import ssl
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.export.settings import PRIVATE_CLIENT
 from sentinel.platform.outbound import client
 from sentinel.platform.outbound.client import NoResponse, Resolver, Response, Target, exchange
 from sentinel.platform.outbound.failures import FailureKind, failure_text
@@ -156,6 +158,30 @@ def test_an_outside_address_is_connected_to_and_nothing_else(dialled: list[str])
                                      "2606:4700::1111", "2a00:1450::1"])  # fmt: skip
 def test_neighbours_of_closed_blocks_are_public(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
+
+
+CLOUDS = [
+    "169.254.169.254", "168.63.129.16", "192.0.0.192", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42",
+    "fd00:a9fe:a9fe::1", "fd00:100::100:200", "64:ff9b::a9fe:a9fe", "64:ff9b::a83f:8110",
+]  # fmt: skip
+
+
+def literal(address: str) -> str:
+    return f"http://[{address}]/" if ":" in address else f"http://{address}/"
+
+
+@pytest.mark.parametrize("address", CLOUDS)
+def test_a_clouds_own_services_are_not_called_where_private_networks_are(address: str, dialled: list[str]) -> None:
+    assert PRIVATE_CLIENT.fault(literal(address)) == "inside_address"
+    led = dataclasses.replace(PRIVATE_CLIENT, look_up=lambda host, port, seconds: targets([address], port))
+    assert led.exchange("GET", "http://receiver.example.com/") == NotAllowed("inside_address")
+    assert dialled == []
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "172.16.0.1", "192.168.1.9", "168.63.129.17", "93.184.216.34", "fd12:3456::1", "fd20:ce::255",
+                                     "2a00:1450:4001::1", "64:ff9b::a01:203"])  # fmt: skip
+def test_hosts_of_a_private_network_and_of_the_public_one_may_be_called_by_that_setting(address: str) -> None:
+    assert PRIVATE_CLIENT.fault(literal(address)) is None
 
 
 # Resolve, check, pin
