@@ -88,7 +88,9 @@ def _settlement_webhooks(
     """The routes of settlement systems that are configured, by their path."""
     if not settings.stripe_webhook_secrets:
         return by_path({})
-    webhook = StripeWebhook(store.pool, store.tenant_id, settings.stripe_webhook_secrets, intake.threads)
+    webhook = StripeWebhook(
+        store.pool, store.tenant_id, settings.stripe_webhook_secrets, intake.threads, intake.count_address
+    )
     app.add_url_rule(stripe_events.PATH, "stripe", answered_on_the_loop(stripe_events.DOCUMENTATION), methods=["POST"])
     return by_path({stripe_events.PATH: webhook.deliver})
 

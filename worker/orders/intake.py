@@ -80,6 +80,10 @@ class Intake(QuickHandler):
             raise
         self._sets.join(run, lambda over: reply(self._answer(over, label, began, environ)))
 
+    def count_address(self, environ: dict[str, Any]) -> None:
+        """Count a delivery to whoever sent it, genuine or not. Raises `RateLimited` for one too many."""
+        self._take("address", network_of(address_of(environ, self._trusted_proxies)))
+
     def _answer(self, run: OrderRun, label: str, began: float, environ: dict[str, Any]) -> Answer:
         try:
             response = run.result()
@@ -96,7 +100,7 @@ class Intake(QuickHandler):
         """What was delivered, once it is within the limits and genuine."""
         if name is None:
             raise NotFound("there is nothing here")
-        self._take("address", network_of(address_of(environ, self._trusted_proxies)))
+        self.count_address(environ)
         body = body_bytes(environ, self._max_body_bytes)
         source = self._genuine(environ, name, body)
         self._take("source", source.name, source)

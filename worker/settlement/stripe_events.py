@@ -170,7 +170,7 @@ DOCUMENTATION = Documentation(
         "type": "object", "required": ["received", "used", "duplicate"],
         "properties": {name: {"type": "boolean"} for name in ("received", "used", "duplicate")},
     })},
-    problems=(400, 401, 411, 413, 415, 503),
+    problems=(400, 401, 411, 413, 415, 429, 503),
 )  # fmt: skip
 
 log = structlog.get_logger("worker")
@@ -221,16 +221,19 @@ def event_of(found: Mapping[str, Any]) -> StripeEvent | None:
 
 @dataclass(frozen=True, slots=True)
 class StripeWebhook:
-    """Receives the webhooks of one tenant; an event is answered once it is kept."""
+    """Receives the webhooks of one tenant; an event is answered once it is kept. `count_address` raises for one too many of an address."""
 
     pool: Pool
     tenant_id: uuid.UUID
     secrets: Sequence[str]
     threads: ThreadPoolExecutor
+    count_address: Callable[[dict[str, Any]], None]
     now: Callable[[], float] = time.time
 
     async def deliver(self, request: Request) -> Answer:
-        """One delivery. Raises `Unauthenticated` for a signature that is not good, else what its checks raise."""
+        """One delivery. Raises `RateLimited`, `Unauthenticated` for a signature that is not good, else what its checks raise."""
+        # Before a thread is taken: the look-ups of orders need them too.
+        self.count_address(request.environ)
         return await asyncio.get_running_loop().run_in_executor(self.threads, self._answer, request.environ)
 
     def _answer(self, environ: dict[str, Any]) -> Answer:

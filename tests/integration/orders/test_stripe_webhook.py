@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
+from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import WORKER, Pool, with_role
 from tests.support.fixtures import Fixtures
 from tests.support.logins import program_url
@@ -85,6 +86,23 @@ def test_a_signed_body_of_another_form_is_refused_by_field(
     answer = post(intake, body, server.signature(body, SECRET))
     assert answer.status_code == 400
     assert answer.get_json()["errors"]
+
+
+def test_strangers_use_up_the_limit_of_their_own_address(
+    fixtures: Fixtures, authority_url: str, server: StripeServer
+) -> None:
+    limit = SharedRateLimit(per_second=1, burst=3, clock=lambda: 1000.0)
+    intake = make_intake(fixtures, authority_url, limit=limit, stripe_webhook_secrets=(SECRET,))
+    body = server.event("refund.failed", {"object": "refund", "id": "re_1", "payment_intent": "pi_1"})
+
+    def status(address: str, signature: str) -> int:
+        headers = {"Content-Type": "application/json", "Stripe-Signature": signature}
+        found = intake.app.test_client().post(PATH, data=body, headers=headers, environ_base={"REMOTE_ADDR": address})
+        return int(found.status_code)
+
+    assert [status("192.0.2.1", "t=1,v1=00") for _ in range(5)] == [401] * 3 + [429] * 2
+    assert status("192.0.2.2", server.signature(body, SECRET)) == 200
+    intake.close()
 
 
 def test_without_a_secret_there_is_no_such_route(orders: OrderFixtures, server: StripeServer) -> None:
