@@ -18,6 +18,7 @@ from psycopg.rows import class_row
 
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import Pool
+from sentinel.store.loop_connections import LoopConnections
 from sentinel.store.queries import call_with_retry
 
 DECISIONS = Counter("sentinel_decisions", "Decisions recorded, replays not counted.", ["action", "decision", "reason"])
@@ -58,6 +59,12 @@ KEYS_TAKEN = Counter(
 POOL_IN_USE = Gauge("sentinel_pool_in_use", "Database connections handed out.", multiprocess_mode="livesum")
 POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multiprocess_mode="livesum")
 STREAMS = Gauge("sentinel_approval_streams", "Approvals streams held open.", multiprocess_mode="livesum")
+
+
+def note_connections(*pools: Pool | LoopConnections) -> None:
+    """Note this process's database connections. In each process again and again: a scrape adds up what the processes noted last."""
+    POOL_IN_USE.set(sum(one.in_use for one in pools))
+    POOL_SIZE.set(sum(one.size for one in pools))
 
 
 class DatabaseGauges(Collector):

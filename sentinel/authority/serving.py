@@ -106,7 +106,8 @@ def _begin(
     with contextlib.suppress(SentinelError):
         authority.clock.refresh()  # before the loop runs; without a database the first decision waits for it
     declaring = _PolicyDeclarations(authority)
-    each_round: list[Callable[[], None]] = [declaring.round]
+    note_connections = partial(metrics.note_connections, authority.pool, authority.connections)
+    each_round: list[Callable[[], None]] = [note_connections, declaring.round]
     if settings.checkpoint_file:
         checkpointer = Checkpointer(Path(settings.checkpoint_file), count_failure=metrics.CHECKPOINT_FAILURES.inc)
         each_round.append(partial(checkpointer.round, authority.pool))

@@ -58,9 +58,7 @@ def routes(app: Flask, context: Context) -> None:
         "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
     )
     def show_metrics() -> Response:
-        pools = context.authority.pool, context.authority.connections
-        metrics.POOL_IN_USE.set(sum(one.in_use for one in pools))
-        metrics.POOL_SIZE.set(sum(one.size for one in pools))
+        metrics.note_connections(context.authority.pool, context.authority.connections)
         return exposition_answer(exposition(metrics.DatabaseGauges(context.authority.pool)))
 
     @meta.get("/openapi.json")

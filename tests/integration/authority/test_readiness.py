@@ -19,7 +19,7 @@ import pytest
 from psycopg import sql
 from structlog.testing import capture_logs
 
-from sentinel.authority import serving
+from sentinel.authority import metrics, serving
 from sentinel.authority.policies import declare_policies, policies_in_force
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import EngineUnavailable
@@ -189,6 +189,14 @@ def test_checkpoints_are_written_while_the_policies_cannot_be_declared(
     with one_process(kept, ReloadablePolicies(folder)) as (client, _):
         wait_until(lambda: checkpoints.exists() and checkpoints.read_bytes())
         assert client.get("/readyz").json["checks"]["policies"] is False
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_each_process_notes_its_connections_whichever_is_asked_for_metrics(fixtures: Fixtures, folder: Path) -> None:
+    metrics.POOL_SIZE.set(0)
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=6)
+    with one_process(settings, ReloadablePolicies(folder)):
+        wait_until(lambda: "\nsentinel_pool_size 6.0\n" in exposition().decode())
 
 
 def test_a_console_that_may_not_act_as_the_board_s_role_says_so(fixtures: Fixtures) -> None:
