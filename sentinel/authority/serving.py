@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,12 @@ from sentinel.authority.checkpointer import Checkpointer
 from sentinel.authority.checkpoints import CheckpointFile
 from sentinel.authority.engine import Authority
 from sentinel.authority.housekeeping import ExpiredCounts, Housekeeper
-from sentinel.authority.policies import declare_policies, refuse_unknown_zones, refuse_unknown_zones_at
+from sentinel.authority.policies import (
+    are_policies_declared,
+    declare_policies,
+    refuse_unknown_zones,
+    refuse_unknown_zones_at,
+)
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http.asgi import Edge
@@ -123,20 +129,28 @@ def _begin(
     return create_app(settings, authority, limit, stopping=lambda: not worker.alive), keeper
 
 
+DECLARED_SECONDS = 5.0
+"""How often it is looked whether the database has the policies still."""
+
+
 class _PolicyDeclarations:
-    """Declares the policies in force in the database: after each load, and again until it is there."""
+    """Declares the policies in force in the database: after each load, and again until it is there.
+
+    So it is with a replica that took over from a primary before it had got them.
+    """
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
         self._is_wanted = True
+        self._look_at = 0.0
 
     def want(self) -> None:
         """Have the policies that were loaded declared in the next round."""
         self._is_wanted = True
 
     def round(self) -> None:
-        """Declare them where that is wanted. Raises `EngineUnavailable` without a database."""
-        if not self._is_wanted:
+        """Declare them where that is wanted, or they are not there any more. Raises `EngineUnavailable` without a database."""
+        if not self._is_wanted and not self._are_lost():
             return
         self._is_wanted = False
         try:
@@ -144,6 +158,13 @@ class _PolicyDeclarations:
         except SentinelError:
             self._is_wanted = True
             raise
+
+    def _are_lost(self) -> bool:
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + DECLARED_SECONDS
+        return not are_policies_declared(self._authority)
 
 
 def _reload_policies(policies: ReloadablePolicies, check: Callable[[PolicyLibrary], None]) -> None:

@@ -192,6 +192,28 @@ def test_checkpoints_are_written_while_the_policies_cannot_be_declared(
 
 
 @pytest.mark.usefixtures("own_logs")
+def test_policies_that_a_replica_had_not_got_when_it_took_over_are_declared_again(
+    fixtures: Fixtures, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "DECLARED_SECONDS", 0.05)
+    file = folder / "retail_refund.yaml"
+    file.write_text(file.read_text().replace("label: Retail Refund Policy v1", "label: A text only this one declared"))
+    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=4)
+    policies = ReloadablePolicies(folder)
+    with one_process(settings, policies) as (client, _):
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        fixtures.admin.execute("set session_replication_role = replica")
+        fixtures.admin.execute("delete from sentinel.policies_in_force")
+        fixtures.admin.execute(
+            "delete from sentinel.policies where policy_digest = any(%s)",
+            [[one.digest for one in policies.library.policies]],
+        )
+        fixtures.admin.execute("set session_replication_role = origin")
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        assert len(policies_in_force(fixtures.pool)) == len(policies.library.policies)
+
+
+@pytest.mark.usefixtures("own_logs")
 def test_each_process_notes_its_connections_whichever_is_asked_for_metrics(fixtures: Fixtures, folder: Path) -> None:
     metrics.POOL_SIZE.set(0)
     settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=6)
