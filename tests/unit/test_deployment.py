@@ -531,6 +531,22 @@ def test_the_guide_names_only_settings_and_commands_that_are_there() -> None:
     assert {str(port) for port in HEALTH_PORTS.values()} <= set(re.findall(r"\b9\d{3}\b", text))
 
 
+def test_an_upgrade_by_the_guide_moves_the_link_that_the_units_run(tmp_path: Path) -> None:
+    text = (REPO / "docs" / "deployment.md").read_text()
+    moved = re.findall(r"ln -\w+ (sentinel-[0-9.]+) (/opt/sentinel)\b", text)
+    made = re.findall(r"/opt/(sentinel-[0-9.]+)/bin/", text)
+    assert len(moved) == 2 and [name for name, _ in moved] == sorted(set(made))
+    assert re.findall(r"-m venv /opt/(\S+)", text) == [moved[0][0]]
+    assert {shlex.split(unit_values(unit.read_text(), "ExecStart")[0])[0].rpartition("/bin/")[0] for unit in UNITS} == {
+        "/opt/sentinel"
+    }
+    for name, link in moved:
+        (tmp_path / name).mkdir()
+        (command,) = re.findall(rf"ln -\w+ {re.escape(name)} {link}\b", text)
+        subprocess.run(["sh", "-c", command.replace(link, str(tmp_path / "sentinel"))], check=True)
+        assert (tmp_path / "sentinel").resolve() == tmp_path / name
+
+
 def test_a_program_whose_figures_an_alert_asks_for_is_missed_when_it_does_not_run() -> None:
     rules = [
         rule["expr"]
