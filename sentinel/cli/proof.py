@@ -68,6 +68,7 @@ def compare(file: Any, policies: Path | None, tenant: str | None, as_json: bool)
 
     The public one must be what the record gives with its minted identifiers, field by field; the record must have its
     recorded hash and open to the operation that was decided. Exit 0 when all of that holds, 1 when not.
+    Needs SENTINEL_PUBLIC_ID_SECRETS as the public board has it, where it is set there: under another one no public pack is the recorded one.
     """
     pack = _pack_in(file)
     inspector = PolicyInspector(policies or policies_dir())

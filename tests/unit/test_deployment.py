@@ -203,6 +203,16 @@ def test_a_secret_that_two_programs_share_stands_in_the_examples_of_the_same_pro
         assert examples == {name for name, service in OURS.items() if secret in service["environment"]}, secret
 
 
+def test_a_secret_that_commands_read_too_is_replaced_where_they_are_run() -> None:
+    told = render().split("## Replacing secrets")[1]
+    steps = {line.split("`")[1]: line for line in told.splitlines() if line.startswith("| `")}
+    (shared,) = (name for name in example("admin") if name.endswith("_SECRETS"))
+    first, shown, dropped = re.split(r" [23]\. ", steps[shared])
+    assert "`admin.env`" in first and "`sentinel-admin`" in first
+    assert "With that environment" in shown and "both places" in dropped
+    assert "`sentinel proof compare` and `sentinel public-ids`" in steps["SENTINEL_PUBLIC_ID_SECRETS"].split(":")[0]
+
+
 def test_mutants_a_command_or_an_option_that_is_not_there_is_found() -> None:
     for line in ("sentinel server", "sentinell serve", "sentinel serve --workers 2", "retail-refund-agent --forever"):
         with pytest.raises(LookupError):
