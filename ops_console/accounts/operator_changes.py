@@ -7,13 +7,14 @@ import uuid
 from typing import Any
 
 from ops_console.accounts import operators
-from ops_console.accounts.operators import OperatorRow, credentials_of, find_operator
+from ops_console.accounts.operators import OperatorRow, credentials_of, find_operator, list_operators
 from ops_console.accounts.passwords import hash_password, is_right
 from sentinel.authority.actor import ROLES, Actor, local_administrator
 from sentinel.authority.protected_changes import (
     CONFIRM,
     CREATE_OPERATOR,
     DEACTIVATE,
+    END_ACCESS,
     REACTIVATE,
     RESET_PASSWORD,
     RESET_SECOND_FACTOR,
@@ -94,6 +95,14 @@ def reactivate_operator(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> None
 def reset_second_factor(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> bool:
     """Take an operator's second factor away and end their sessions. False when there is none. Raises `NotFound`."""
     return _change(pool, tenant_id, email, RESET_SECOND_FACTOR)
+
+
+def end_access_of_everybody(pool: Pool, tenant_id: uuid.UUID) -> int:
+    """End the sessions and tokens of every operator of the tenant; of how many operators. One after the other: done again where it failed."""
+    everybody = list_operators(pool, tenant_id)
+    for one in everybody:
+        change_operator(pool, local_administrator(tenant_id), one.operator_id, END_ACCESS)
+    return len(everybody)
 
 
 def confirm(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> bool:

@@ -15,6 +15,7 @@ from ops_console.accounts.operator_changes import (
     confirm,
     create_operator,
     deactivate_operator,
+    end_access_of_everybody,
     reactivate_operator,
     reset_second_factor,
 )
@@ -94,6 +95,19 @@ def disable(email: str, tenant: str | None, as_json: bool) -> None:
     with open_pool(login=SUPERUSER) as pool:
         deactivate_operator(pool, tenant_of(pool, tenant), email=email)
     show({"email": email, "active": False}, as_json, f"{email} is shut out.")
+
+
+@group.command("sign-out-everybody")
+@tenant_option
+@json_option
+def sign_out_everybody(tenant: str | None, as_json: bool) -> None:
+    """End the sessions and tokens of every operator of the tenant; who may, signs in again.
+
+    After a restored backup: sessions and tokens that were ended since it was made are good again.
+    """
+    with open_pool(login=SUPERUSER) as pool:
+        count = end_access_of_everybody(pool, tenant_of(pool, tenant))
+    show({"operators": count}, as_json, f"The sessions and tokens of {count} operators are over.")
 
 
 @group.command()

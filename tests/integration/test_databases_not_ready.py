@@ -40,6 +40,7 @@ sentinel operators enable a@b.example
 sentinel operators list
 sentinel operators reset-second-factor a@b.example
 sentinel operators set-role a@b.example viewer
+sentinel operators sign-out-everybody
 sentinel approvals approve {ID} {WHO}
 sentinel approvals collect {ID}
 sentinel approvals handled {ID} {WHO} --reference r

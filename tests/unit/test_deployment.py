@@ -113,7 +113,7 @@ def find_command(words: list[str]) -> click.Command:
         if inner is None:
             raise LookupError(" ".join(words))
         found, rest = inner, rest[1:]
-    known = {option for parameter in found.params for option in parameter.opts}
+    known = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)}
     if unknown := [word for word in rest if word.startswith("-") and word not in known]:
         raise LookupError(f"{' '.join(words)}: {unknown}")
     return found
@@ -539,6 +539,32 @@ def test_the_guide_names_only_settings_and_commands_that_are_there() -> None:
     for line in lines:
         find_command([word for word in shlex.split(line) if word != "…"])
     assert {str(port) for port in HEALTH_PORTS.values()} <= set(re.findall(r"\b9\d{3}\b", text))
+
+
+def test_before_a_backup_is_restored_every_program_is_stopped_and_before_one_runs_is_shut_out_again() -> None:
+    steps = (REPO / "docs" / "runbooks.md").read_text().split("\n## Restore a backup\n")[1].split("\n## ")[0]
+    stopped = re.findall(r"`systemctl stop ([a-z -]+)`", steps)
+    assert [set(one.split()) for one in stopped] == [{unit.stem for unit in UNITS}]
+    again = steps.split("### Shut out again after a restore")[1]
+    for command in (
+        "operators sign-out-everybody",
+        "operators disable",
+        "keys revoke",
+        "halts set",
+        "switches off",
+        "webhooks disable",
+    ):
+        assert f"`sentinel {command}" in again, command
+    assert steps.index("systemctl stop") < steps.index("(#shut-out-again-after-a-restore)") < steps.index("\n3. ")
+
+
+def test_the_runbooks_name_only_commands_that_are_there() -> None:
+    lines = re.findall(
+        r"`((?:sentinel|worker|retail-refund-agent) [^`]*)`", (REPO / "docs" / "runbooks.md").read_text()
+    )
+    assert len(lines) > 30
+    for line in lines:
+        find_command([word for word in shlex.split(line) if word != "…"])
 
 
 def test_an_upgrade_by_the_guide_moves_the_link_that_the_units_run(tmp_path: Path) -> None:

@@ -269,6 +269,29 @@ def test_operators_are_made_changed_and_shut_out(fixtures: Any) -> None:
         refused(run(fixtures, "operators", "create", bad, "--role", "admin"), 2, "email")
 
 
+def test_everybodys_sessions_and_tokens_end_at_once_and_who_may_signs_in_again(fixtures: Any) -> None:
+    app, other = fixtures.app(), fixtures.tenant("other")
+    ann, ada = fixtures.person("ann", app=app), fixtures.person("ada", "admin", app)
+    stranger = fixtures.sign_in(fixtures.operator("eve", "admin", other), app)
+    scripts = [(app.test_client(), one.post("/ops/api/tokens", {}).json["token"]) for one in (ann, ada, stranger)]
+
+    def statuses() -> list[tuple[int, int]]:
+        of_scripts = [
+            script.get("/ops/api/session", headers={"Authorization": f"Bearer {token}"}) for script, token in scripts
+        ]
+        of_people = [one.get("/ops/api/session") for one in (ann, ada, stranger)]
+        return [(a.status_code, b.status_code) for a, b in zip(of_people, of_scripts, strict=True)]
+
+    assert statuses() == [(200, 200)] * 3
+    done = printed_json(fixtures, "operators", "sign-out-everybody", "--tenant", str(fixtures.tenant_id))
+    assert statuses() == [(401, 401), (401, 401), (200, 200)]
+    everybody = fixtures.sql("select email from sentinel.operators where tenant_id = %s", fixtures.tenant_id)
+    assert done == {"operators": len(everybody)} and len(everybody) >= 2
+    told = fixtures.sql("select count(*) from sentinel.events where kind = 'operator_access_ended'")
+    assert told == [(len(everybody),)]
+    assert fixtures.sign_in("ann@demo.local", app).get("/ops/api/session").status_code == 200
+
+
 def test_a_given_password_is_read_from_standard_input_and_not_shown(fixtures: Any) -> None:
     made = printed_json(
         fixtures,

@@ -107,6 +107,7 @@ TAKES = {
     ("operators", "disable"),
     ("operators", "confirm"),
     ("operators", "list"),
+    ("operators", "sign-out-everybody"),
     ("keys", "list"),
     ("keys", "revoke"),
     *(("webhooks", name) for name in ("list", "secret", "test", "rotate", "disable", "dead-letters", "resend")),

@@ -44,6 +44,10 @@ def shut_out_and_let_in(fixtures: Any, ann: Any) -> None:
     _on_the_machine(fixtures, ann, "let_in")
 
 
+def access_ended(fixtures: Any, ann: Any) -> None:
+    _on_the_machine(fixtures, ann, "access_ended")
+
+
 def _on_the_machine(fixtures: Any, ann: Any, act: str, given: str | None = None) -> None:
     change = "select sentinel.change_operator(%s, %s, %s, %s, null, null, 'the machine', gen_random_uuid())"
     with psycopg.connect(fixtures.url) as connection:
@@ -104,7 +108,7 @@ def test_a_session_that_is_being_opened_is_ended_by_the_change(fixtures: Any, ch
     assert fixtures.sql(LIVING, ann.operator_id) == [(0,)]
 
 
-ENDS_TOKENS = (password_reset, shut_out_and_let_in)
+ENDS_TOKENS = (password_reset, shut_out_and_let_in, access_ended)
 
 
 def session_of(fixtures: Any, ann: Any) -> Any:
