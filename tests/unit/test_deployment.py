@@ -523,6 +523,18 @@ def test_the_guide_makes_a_secret_of_kubernetes_only_after_the_keys_that_stand_i
     assert applied == {path.name for path in MANIFESTS} - {"agent-with-sidecar.yaml"}
 
 
+def test_before_kubernetes_migrates_to_a_newer_schema_every_program_is_stopped() -> None:
+    """Readiness stops nobody who needs no Service."""
+    steps = (REPO / "docs" / "deployment.md").read_text().split("## Kubernetes")[1].split("```")[3]
+    stopped, migrated = steps.index("kubectl scale --replicas=0"), steps.index("kubernetes/migrate.yaml")
+    assert stopped < steps.index("kubectl wait --for=delete pod") < migrated
+    ours = {one["metadata"]["name"] for one in manifests() if one["kind"] == "Deployment"} - {"your-agent"}
+    assert set(re.findall(r"deployment/(\S+)", steps[stopped:migrated])) == ours
+    assert set(re.findall(r"kubernetes/(\w+)\.yaml", steps)) == {name.removeprefix("sentinel-") for name in ours} | {
+        "migrate"
+    }
+
+
 # the guide -------------------------------------------------------------------------------------------------------------
 
 
