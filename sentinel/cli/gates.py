@@ -34,6 +34,7 @@ from sentinel.cli.gate_report_output import print_report
 from sentinel.cli.scratch import ScratchEnvironment, scratch_environment
 from sentinel.platform.command_line import WRONG_USE, InvalidUsage, OneLineErrors
 from sentinel.platform.logs import configure_logs
+from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.platform.private_files import open_private, write_private
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
@@ -207,8 +208,8 @@ def _program() -> Iterator[subprocess.Popen[bytes]]:
 
 def _sandbox() -> dict[str, str]:
     """Settings of the outside systems in this environment, by the name that the worker gives them."""
-    pairs = ("price_difference", "platform", "ticket")
-    names = {f"{name}_{what}": f"WORKER_{name}_{what}".upper() for name in pairs for what in ("url", "key")}
+    names = {system.url_field: system.url_variable for system in OUTSIDE_SYSTEMS}
+    names |= {system.key_field: system.key_variable for system in OUTSIDE_SYSTEMS}
     names |= {
         "critic_url": "SENTINEL_CRITIC_URL",
         "critic_model": "SENTINEL_CRITIC_MODEL",
@@ -216,7 +217,8 @@ def _sandbox() -> dict[str, str]:
     }
     found = {field: os.environ[variable] for field, variable in names.items() if os.environ.get(variable)}
     if not any(field.endswith("_url") for field in found):
-        raise InvalidUsage(f"--sandbox needs an outside system in this environment, such as {names['platform_url']}")
+        needed = ", ".join(variable for field, variable in names.items() if field.endswith("_url"))
+        raise InvalidUsage(f"--sandbox needs an outside system in this environment, one of {needed}")
     return found
 
 

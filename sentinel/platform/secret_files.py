@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from sentinel.core.errors import SentinelError
+from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 
 SECRETS = (
     "SENTINEL_DATABASE_URL", "SENTINEL_BOARD_DATABASE_URL", "SENTINEL_EXPORT_DATABASE_URL", "WORKER_DATABASE_URL",
@@ -19,7 +20,7 @@ SECRETS = (
     "SENTINEL_REFUND_AGENT_API_KEY", "HALTSTATE_REFUND_AGENT_API_KEY", "SENTINEL_ORDERS_API_KEY",
     "SENTINEL_STRIPE_WEBHOOK_SECRETS", "SENTINEL_SHOP_KEY", "SENTINEL_ORDERS_MODEL_API_KEY", "SENTINEL_CRITIC_API_KEY",
     "CONFIRM_SECRETS", "SLACK_WEBHOOK_URL", "SMTP_PASSWORD", "WORKER_RECOGNISER_API_KEY",
-    "WORKER_PRICE_DIFFERENCE_KEY", "WORKER_PLATFORM_KEY", "WORKER_TICKET_KEY", "WORKER_STRIPE_KEY",
+    "WORKER_STRIPE_KEY", *(system.key_variable for system in OUTSIDE_SYSTEMS),
 )  # fmt: skip
 """Every variable with a secret in it; those of order sources are named in their own file, and may be in files too."""
 

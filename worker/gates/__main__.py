@@ -15,6 +15,7 @@ import structlog
 
 from sentinel.core.errors import SentinelError
 from sentinel.platform.command_line import InvalidUsage
+from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.policy.errors import PolicyError
 from worker.gates.account_history import AccountHistoryFailed
 from worker.gates.cases import read_cases
@@ -23,11 +24,9 @@ from worker.gates.replay import replay
 from worker.gates.run_request import RunRequest, read_request
 from worker.gates.wrong_executions import wrong_executions
 from worker.refunds.ledger import LedgerUnavailable
+from worker.refunds.settings import WorkerSettings
 from worker.refunds.workflow.routes import Routes
-from worker.settlement.registry import system_names
-
-_UNTRIED = ("stripe",)
-"""Systems that a gate cannot try: a refund there needs a payment of that system's own for every case."""
+from worker.settlement.registry import Systems, system_names
 
 
 def main() -> int:
@@ -59,10 +58,14 @@ def main() -> int:
 
 
 def _refuse_untried(job: RunRequest) -> None:
-    """Raise `InvalidUsage` where every branch of the switch settles where no case could be executed."""
+    """Raise `InvalidUsage` where every branch of the switch settles where no case could be executed.
+
+    That is outside in what does not speak the protocol: a refund there needs a payment of that system's own for every case.
+    """
+    untried = Systems.from_settings(WorkerSettings()).adapters.keys() - {system.name for system in OUTSIDE_SYSTEMS}
     routes = Routes.load(job.policies_dir / "routes.yaml", switches=None, systems=system_names()).all
     settled = {route.settles_to for route in routes if route.switch == job.switch and route.to_person is None}
-    if settled and settled <= set(_UNTRIED):
+    if settled and settled <= untried:
         raise InvalidUsage(f"{job.switch} settles in {', '.join(sorted(settled))}, which a gate cannot try")
 
 

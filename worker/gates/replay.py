@@ -115,12 +115,7 @@ def _settings(job: RunRequest, folder: Path, stand_ins: SimulatedSystems | None)
         public_orders_imported=True, outbox_dir=folder / "outbox", lanes=1, concurrency=4, batch=256, lease_seconds=60.0,
         guard_timeout_seconds=10.0, backoff_seconds=0.02, backoff_max_seconds=0.1,
     )  # fmt: skip
-    if stand_ins is None:
-        return replace(settings, **job.sandbox)  # type: ignore[arg-type]
-    return replace(
-        settings, price_difference_url=f"{stand_ins.url}/price_difference", platform_url=f"{stand_ins.url}/platform_backend",
-        ticket_url=f"{stand_ins.url}/ticket", critic_url=f"{stand_ins.url}/model_critic", critic_model="simulated",
-    )  # fmt: skip
+    return replace(settings, **(job.sandbox if stand_ins is None else stand_ins.settings()))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

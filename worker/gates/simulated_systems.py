@@ -1,4 +1,4 @@
-"""Simulated outside systems for a run: three settlement systems and a model critic that approves.
+"""Simulated outside systems for a run: every settlement system of `OUTSIDE_SYSTEMS` and a model critic that approves.
 
 They serve the real HTTP interfaces, so that nothing of the workflow is replaced. Their effects are kept, to be compared with
 the execution rows.
@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-NAMES = ("price_difference", "platform_backend", "ticket", "model_critic")
-MONEY = ("price_difference", "platform_backend")
+from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
+
+_CRITIC = "model_critic"
+NAMES = (*(system.name for system in OUTSIDE_SYSTEMS), _CRITIC)
+_MONEY = frozenset(system.name for system in OUTSIDE_SYSTEMS if system.moves_money)
 _YES = json.dumps({"approved": True, "reason_code": "ok", "reason": "simulated"})
 
 
@@ -28,7 +31,12 @@ class SimulatedSystems:
 
     def money(self) -> list[tuple[str, dict[str, Any]]]:
         """(system, body) of everything that moved money."""
-        return [(system, body) for (system, _), body in self.effects.items() if system in MONEY]
+        return [(system, body) for (system, _), body in self.effects.items() if system in _MONEY]
+
+    def settings(self) -> dict[str, str]:
+        """The fields of the worker's settings that lead here."""
+        urls = {system.url_field: f"{self.url}/{system.name}" for system in OUTSIDE_SYSTEMS}
+        return urls | {"critic_url": f"{self.url}/{_CRITIC}", "critic_model": "simulated"}
 
 
 class _Server(ThreadingHTTPServer):

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.core.money import money_out
 from sentinel.platform.outbound.client import JsonClient
+from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Reply, Settled, call_effect, one_line
 from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.rows import LedgerRow
@@ -272,11 +273,15 @@ def system_names() -> tuple[str, ...]:
 def _outside(settings: WorkerSettings, book: Effects | None) -> list[HttpSystem | StripeRefunds]:
     wait = settings.settlement_timeout_seconds
     return [
-        HttpSystem("price_difference", settings.price_difference_url, settings.price_difference_key, wait),
-        HttpSystem("platform_backend", settings.platform_url, settings.platform_key, wait),
-        HttpSystem("ticket", settings.ticket_url, settings.ticket_key, wait, moves_money=False),
+        *(
+            HttpSystem(
+                each.name, getattr(settings, each.url_field), getattr(settings, each.key_field), wait,
+                moves_money=each.moves_money,
+            )
+            for each in OUTSIDE_SYSTEMS
+        ),
         StripeRefunds(settings.stripe_key, book, wait, url=settings.stripe_url),
-    ]
+    ]  # fmt: skip
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> str:

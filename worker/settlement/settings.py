@@ -7,27 +7,16 @@ import re
 from typing import Protocol
 
 from sentinel.platform.outbound.client import is_http_url
+from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 
 _STRIPE_KEY = re.compile(r"(rk_(live|test)|sk_test)_[A-Za-z0-9_]{1,200}", re.ASCII)
 
 
 class SettlementSettings(Protocol):
-    """The fields that are looked at here."""
+    """The fields that are looked at here, besides the two of each of `OUTSIDE_SYSTEMS`."""
 
     @property
     def settlement_timeout_seconds(self) -> float: ...
-    @property
-    def price_difference_url(self) -> str | None: ...
-    @property
-    def price_difference_key(self) -> str | None: ...
-    @property
-    def platform_url(self) -> str | None: ...
-    @property
-    def platform_key(self) -> str | None: ...
-    @property
-    def ticket_url(self) -> str | None: ...
-    @property
-    def ticket_key(self) -> str | None: ...
     @property
     def stripe_key(self) -> str | None: ...
     @property
@@ -37,18 +26,15 @@ class SettlementSettings(Protocol):
 def faults(settings: SettlementSettings) -> list[str]:
     """One text per fault."""
     found = _timeout_faults(settings.settlement_timeout_seconds)
-    systems = {
-        "PRICE_DIFFERENCE": (settings.price_difference_url, settings.price_difference_key),
-        "PLATFORM": (settings.platform_url, settings.platform_key),
-        "TICKET": (settings.ticket_url, settings.ticket_key),
-    }
-    for name, (url, key) in systems.items():
+    for system in OUTSIDE_SYSTEMS:
+        url: str | None = getattr(settings, system.url_field)
+        key: str | None = getattr(settings, system.key_field)
         if url and not is_http_url(url):
-            found.append(f"WORKER_{name}_URL must look like https://host or https://host/path")
+            found.append(f"{system.url_variable} must look like https://host or https://host/path")
         if bool(url) != bool(key):
-            found.append(f"WORKER_{name}_URL and WORKER_{name}_KEY go together")
+            found.append(f"{system.url_variable} and {system.key_variable} go together")
         if key and (not key.isascii() or not key.isprintable() or " " in key):
-            found.append(f"WORKER_{name}_KEY must be printable ASCII without spaces")
+            found.append(f"{system.key_variable} must be printable ASCII without spaces")
     return found + _stripe_faults(settings.stripe_key, settings.stripe_url)
 
 

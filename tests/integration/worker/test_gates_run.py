@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from sentinel.cli.gates import _sandbox
+from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.platform.resources import policies_dir
 from tests.acceptance.places import run_warm_command
 from tests.support.fixtures import Fixtures
@@ -23,6 +23,7 @@ from tests.support.logins import make_login
 from worker.gates.judge import NOT_WIRED
 from worker.gates.simulated_systems import serve_simulated_systems
 from worker.refunds.settings import WorkerSettings
+from worker.settlement.registry import HttpSystem, Systems
 
 SCRATCH = "select count(*) from pg_database where starts_with(datname, 'sentinel_scratch_')"
 OWN_TEMP = Path(tempfile.gettempdir()) / f"gates-{os.getpid()}"
@@ -150,9 +151,14 @@ def test_a_switch_that_settles_where_no_case_can_be_tried_is_refused_by_name(
 
 
 def test_every_outside_system_that_a_gate_tries_may_be_a_sandbox_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    outside = re.compile("(price_difference|platform|ticket|critic)_(url|key|api_key|model)")
-    given = {one.name: one.metadata["env"] for one in fields(WorkerSettings) if outside.fullmatch(one.name)}
-    assert {"critic_api_key", "platform_key", "ticket_url"} <= given.keys()
+    spoken = {
+        name for name, each in Systems.from_settings(WorkerSettings()).adapters.items() if isinstance(each, HttpSystem)
+    }
+    assert spoken == {each.name for each in OUTSIDE_SYSTEMS}
+    tried = {name for each in OUTSIDE_SYSTEMS for name in (each.url_field, each.key_field)}
+    tried |= {"critic_url", "critic_model", "critic_api_key"}
+    given = {one.name: one.metadata["env"] for one in fields(WorkerSettings) if one.name in tried}
+    assert given.keys() == tried, "each system has its two fields in the worker's settings"
     for variable in given.values():
         monkeypatch.setenv(variable, f"value-of-{variable}")
     assert _sandbox() == {name: f"value-of-{variable}" for name, variable in given.items()}

@@ -16,6 +16,7 @@ from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.effects_server import EffectsServer
 from tests.support.recording_server import problem
 from tests.support.scripted_server import SLACK, faults, took
+from worker.gates.simulated_systems import NAMES, serve_simulated_systems
 from worker.refunds.rows import LedgerRow
 from worker.refunds.settings import WorkerSettings, read_settings
 from worker.settlement import NoAnswer, Refused, Settled, Systems, UnknownSystem, system_names
@@ -242,6 +243,17 @@ def test_settings_make_a_system_ready(monkeypatch: pytest.MonkeyPatch, server: E
     systems = Systems.from_settings(read_settings(needs_authority=False))
     assert systems.adapters["platform_backend"].is_ready() is True
     assert systems.adapters["ticket"].is_ready() is False
+
+
+def test_a_launch_gate_simulates_every_system_that_speaks_the_protocol_and_knows_which_move_money() -> None:
+    with serve_simulated_systems() as simulated:
+        systems = Systems.from_settings(WorkerSettings(**simulated.settings()))  # type: ignore[arg-type]
+        spoken = {name: each for name, each in systems.adapters.items() if isinstance(each, HttpSystem)}
+        assert {*spoken, "model_critic"} == set(NAMES)
+        answers = {name: each.settle(ROW, uuid.uuid4()) for name, each in spoken.items()}
+        moved = {name for name, _ in simulated.money()}
+    assert all(isinstance(answer, Settled) for answer in answers.values()), answers
+    assert moved == {name for name, each in spoken.items() if each.moves_money}
 
 
 def test_amounts_without_decimals_go_out_exactly(server: EffectsServer) -> None:
