@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel.demo.processes import direct
 from sentinel.platform.private_files import write_private
 
 SOURCE = "demo"
@@ -87,12 +88,8 @@ def _post(source: DemoOrderSource, body: bytes) -> None:
     signature = hmac.new(source.secret.encode(), body, hashlib.sha256).hexdigest()
     headers = {_HEADER: f"sha256={signature}", "Content-Type": "application/json"}
     question = urllib.request.Request(source.url, data=body, headers=headers)  # noqa: S310 - our own address
-    with _direct.open(question, timeout=_SECONDS) as answer:
+    with direct.open(question, timeout=_SECONDS) as answer:
         answer.read()
-
-
-# A proxy of the environment has no business between two programs of one machine.
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def curl_line(source: DemoOrderSource) -> str:

@@ -28,6 +28,9 @@ from sentinel.platform.private_files import open_private, private_folder
 from sentinel.platform.serving.process_group import die_with_parent
 
 HOST = "127.0.0.1"
+# A proxy of the environment has no business between two programs of one machine.
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks a program of this machine, whatever proxy the environment names."""
 STOP_SECONDS = 1.5
 _RESTART_SECONDS = 1.0
 _POLL_SECONDS = 0.05
@@ -231,7 +234,7 @@ def _last_words(log: Path) -> str:
 
 def _poll_health(url: str, answered: threading.Event, enough: threading.Event) -> None:
     while not enough.wait(_POLL_SECONDS):
-        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310
+        with contextlib.suppress(urllib.error.URLError, OSError), direct.open(url, timeout=2) as answer:
             if answer.status == 200:
                 answered.set()
                 return

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import httpx2
 import mcp_types as types
@@ -23,6 +24,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from pydantic import TypeAdapter
 
 from sentinel import __version__
+from sentinel.core.hosts import is_loopback
 from sentinel.mcp_proxy.changes import Heard, Subscribed, changes_of
 from sentinel.mcp_proxy.credential import CredentialFilter
 from sentinel.mcp_proxy.log_messages import LogMessages
@@ -148,6 +150,8 @@ class HttpUpstream:
         self._url, self._headers = url, dict(headers)
         self._credential = CredentialFilter(headers.values())
         self._seconds = seconds
+        # A proxy of the environment cannot reach this machine's servers, and would get their credential in plain text.
+        self._uses_environment = not is_loopback(urlsplit(url).hostname or "")
         # One for all calls: reading the certificates takes longer than the rest of a call.
         self._tls = httpx2.create_ssl_context()
         self._mode = "auto"
@@ -177,7 +181,11 @@ class HttpUpstream:
         timeout = httpx2.Timeout(CONNECT_SECONDS, read=read_seconds)
         try:
             async with httpx2.AsyncClient(
-                headers=self._headers, timeout=timeout, max_redirects=0, verify=self._tls
+                headers=self._headers,
+                timeout=timeout,
+                max_redirects=0,
+                verify=self._tls,
+                trust_env=self._uses_environment,
             ) as http:
                 transport = streamable_http_client(self._url, http_client=http)
                 async with Client(

@@ -342,6 +342,17 @@ def test_a_call_is_not_sent_to_where_it_is_redirected(proxied: ProxyProcesses) -
     assert proxied.effects() == []
 
 
+def test_a_server_on_this_machine_is_asked_past_the_proxy_of_the_environment(
+    proxied: ProxyProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ScriptedServer().running() as other:
+        with monkeypatch.context() as environment:
+            environment.setenv("http_proxy", other.url)
+            proxied.start_proxy()
+        assert not proxied.refund()["error"]
+        assert other.asked == [], "the credential went there"
+
+
 @pytest.mark.parametrize("route", ["start", "report"])
 def test_a_proxy_that_is_killed_does_not_send_the_call_again(proxied: ProxyProcesses, route: str) -> None:
     """Between the recorded start and the call; between the effect and its report."""

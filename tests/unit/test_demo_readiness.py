@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.demo.processes import DemoFailed, wait_ready
+from tests.support.scripted_server import ScriptedServer
 
 
 class Ended:
@@ -15,6 +16,13 @@ class Ended:
 
     def ended(self) -> str:
         return "console"
+
+
+class Running:
+    """Stands for the child processes: all of them run."""
+
+    def ended(self) -> None:
+        return None
 
 
 @pytest.mark.parametrize(
@@ -32,3 +40,15 @@ def test_the_last_line_of_its_log_is_told(tmp_path: Path, log: str | None, told:
     with pytest.raises(DemoFailed) as caught:
         wait_ready(Ended(), {"console": ["http://127.0.0.1:1/readyz"]}, tmp_path, threading.Event())  # type: ignore[arg-type]
     assert str(caught.value) == f"console ended at once; see {file}{told}"
+
+
+def test_a_program_of_this_machine_is_asked_past_the_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ScriptedServer().running() as server, ScriptedServer().running() as proxy:
+        server.script = lambda asked: asked.answer(200, b"{}")
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        monkeypatch.setattr("sentinel.demo.processes.READY_SECONDS", 10.0)
+        wait_ready(Running(), {"authority": [f"{server.url}/readyz"]}, tmp_path, threading.Event())  # type: ignore[arg-type]
+        assert {asked.path for asked in server.asked} == {"/readyz"} and proxy.asked == []

@@ -26,6 +26,7 @@ from sentinel.platform.command_line import WRONG_USE
 from sentinel.platform.http.asgi import HEALTH
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.address import EMBEDDED
+from tests.support.scripted_server import ScriptedServer
 from tests.support.settings_table import render
 from worker.orders.settings import OrderReviewSettings, load_order_settings
 from worker.refunds.metrics import _OPEN
@@ -275,6 +276,18 @@ def test_compose_asks_each_program_whether_it_is_ready_where_it_says_so() -> Non
         told = {value for variable, value in OURS[name]["environment"].items() if variable in HEALTH_PORTS}
         assert told == set(re.findall(r"\b9\d{3}\b", asked)) != set(), name
         assert re.search(r"/\w+z", asked).group() in HEALTH  # type: ignore[union-attr]
+
+
+def test_compose_asks_past_the_proxy_that_docker_puts_into_the_environment() -> None:
+    asked = {re.sub(r"\b9\d{3}\b", "PORT", OURS[name]["healthcheck"]["test"][-1]) for name in PROGRAMS}
+    (program,) = asked
+    with ScriptedServer().running() as server, ScriptedServer().running() as proxy:
+        server.script = lambda asked: asked.answer(200, b"{}")
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("PORT", str(server.port))], env={**os.environ, "http_proxy": proxy.url},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, len(server.asked), proxy.asked) == (0, 1, []), done.stderr
 
 
 def test_the_database_of_compose_takes_as_many_connections_as_the_roles_may_open() -> None:
