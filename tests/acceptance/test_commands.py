@@ -190,6 +190,34 @@ def test_policy_test_tells_rules_that_no_case_reaches(policies: Path) -> None:
     assert "FAILED" in done.stderr
 
 
+ONE_ACTION = """policy: my-gifts
+label: My gifts
+version: my-gifts-v1
+actions: [gift_card.issue]
+facts: {amount: {type: money, from: params.amount, vouched_by: agent}}
+numbers: {free: {USD: "25.00"}}
+rules:
+  - {id: small, says: The gift is small., when: amount_minor <= numbers.free, then: ALLOW, reason: within_policy_limit}
+approval: {expires: 4h, role: approver, people: 1}
+"""
+
+
+def test_policy_test_fails_only_for_a_case_and_says_where_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "my_gifts.yaml").write_text(ONE_ACTION)
+
+    def tested() -> tuple[int, bool, str]:
+        done = CliRunner().invoke(main, ["policy", "test", str(tmp_path), "--json"])
+        return done.exit_code, json.loads(done.stdout)["passed"], done.stderr
+
+    assert tested() == (0, True, f"no case in {tmp_path / 'cases'} and none of a tool: nothing was tried\n")
+    (tmp_path / "tools.yaml").write_text("tools: [{server: shop, tool: look, unguarded: It only reads.}]\n")
+    case = "cases: [{name: a look, server: shop, tool: look, want: {unguarded: true}}]\n"
+    (tmp_path / "tool_cases.yaml").write_text(case)
+    assert tested() == (0, True, "")
+    (tmp_path / "tool_cases.yaml").write_text(case.replace("unguarded: true", "refused: unmapped_tool"))
+    assert tested() == (1, False, "")
+
+
 def test_a_proof_is_intact_until_any_character_of_it_changes(served: Served, tmp_path: Path) -> None:
     answer = served.guard(guard_body())
     file = tmp_path / "pack.json"
