@@ -50,7 +50,7 @@ def collect_spans() -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise WrongOptions(f"{named}: needs the extra `otel` (pip install 'sentinel-client[mcp,otel]')") from error
+        raise WrongOptions(f"{named}: needs the extra `otel`, which is not installed") from error
     provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(_OnlyOurs(provider))

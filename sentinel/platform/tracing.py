@@ -32,9 +32,7 @@ def tracing_of(service: str, *, with_client: bool = False) -> Tracing | None:
     try:
         import opentelemetry.sdk.trace  # noqa: F401
     except ImportError:
-        raise UnsafeConfiguration(
-            f"{VARIABLES[0]}: needs the extra `otel` (pip install 'sentinel-authority[otel]')"
-        ) from None
+        raise UnsafeConfiguration(f"{VARIABLES[0]}: needs the extra `otel`, which is not installed") from None
     return Tracing(service, with_client=with_client)
 
 

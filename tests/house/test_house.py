@@ -155,6 +155,33 @@ def test_every_module_opens_with_its_purpose() -> None:
     assert not silent, f"say in the first line what it is for: {silent}"
 
 
+_BY_NAME = re.compile(r"\b(?:pip|npm)\s+(?:install|i|add)\b[^\n`]*?[\s'\"]sentinel[-_](?:client|authority)(?![-\w])")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_by_name"),
+    [
+        ("pip install sentinel-client", True), ("pip install -U 'sentinel-authority[mcp]'", True), ("npm install sentinel-client", True),
+        ("pip install './dist/sentinel_client-0.1.0-py3-none-any.whl[langchain]'", False),
+        ("pip install --no-deps sentinel_authority-*.whl", False), ("npm install ./dist/sentinel-client-0.1.0.tgz", False),
+    ],
+)  # fmt: skip
+def test_what_installs_by_a_name_of_ours_is_told_from_what_installs_a_file(line: str, is_by_name: bool) -> None:
+    assert bool(_BY_NAME.search(line)) is is_by_name
+
+
+def test_nobody_is_told_to_install_a_name_of_ours_from_an_index() -> None:
+    """Whoever took the name there first would run in the process that holds the agent's key."""
+    kinds = (".md", ".py", ".ts", ".json", ".cfg", ".toml", ".yaml", ".sh", "")
+    found = [
+        f"{path.relative_to(REPO)}: {match.group()}"
+        for path in tracked()
+        if path.suffix in kinds and path != Path(__file__).resolve()
+        for match in _BY_NAME.finditer(path.read_text(errors="replace"))
+    ]
+    assert not found, f"name the file that `make wheel` or `make npm-package` made: {found}"
+
+
 _WRITES = re.compile(r"""\.write_(?:text|bytes)\(|\bopen\([^)]*["'][wax]b?["']|\.open\(["'][wax]b?["']""")
 _MAY_WRITE = {
     "sentinel/platform/private_files.py",

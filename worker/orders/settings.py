@@ -210,9 +210,7 @@ def unsafe(settings: OrderReviewSettings, *, needs_authority: bool = True) -> li
             "SENTINEL_STRIPE_WEBHOOK_SECRETS: must be signing secrets of webhook endpoints, whsec_…, comma separated"
         )
     if settings.stripe_webhook_secrets and importlib.util.find_spec("stripe") is None:
-        faults.append(
-            "SENTINEL_STRIPE_WEBHOOK_SECRETS: needs the package stripe: pip install 'sentinel-authority[stripe]'"
-        )
+        faults.append("SENTINEL_STRIPE_WEBHOOK_SECRETS: needs the extra `stripe`, which is not installed")
     return faults + outlet_faults(
         shop_url=settings.shop_url, shop_key=settings.shop_key, shop_timeout_seconds=settings.shop_timeout_seconds,
         slack_webhook_url=settings.slack_webhook_url, alerts_on_this_machine=settings.alerts_on_this_machine,

@@ -43,7 +43,7 @@ def _stripe_faults(key: str | None, url: str) -> list[str]:
     if key and not _STRIPE_KEY.fullmatch(key):
         found.append("WORKER_STRIPE_KEY must be a restricted key, rk_live_… or rk_test_… (or a test key, sk_test_…)")
     if key and importlib.util.find_spec("stripe") is None:
-        found.append("WORKER_STRIPE_KEY needs the package stripe: pip install 'sentinel-authority[stripe]'")
+        found.append("WORKER_STRIPE_KEY needs the extra `stripe`, which is not installed")
     if not is_http_url(url):
         found.append("WORKER_STRIPE_URL must look like https://host")
     return found
