@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -76,6 +77,10 @@ def print_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> N
     out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
     # As it is: a line that is folded or coloured cannot be copied.
     click.echo(curl_line(ready.order_source))
+    activate = Path(sys.prefix) / "bin" / "activate"
+    if activate.is_file():
+        out.print("In another terminal this puts sentinel, worker and retail-refund-agent on its PATH:")
+        click.echo(f". {shlex.quote(str(activate))}")
     out.print("Ctrl-C stops everything; starting again continues with the same data.")
 
 

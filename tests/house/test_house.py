@@ -145,6 +145,13 @@ def test_every_variable_that_the_readme_names_is_in_the_table() -> None:
     assert said <= in_the_table(), f"the table is where one looks them up: {sorted(said - in_the_table())}"
 
 
+def test_the_readme_says_where_its_commands_are_before_it_calls_the_first() -> None:
+    text = (REPO / "README.md").read_text()
+    called = re.search(r"^(?:export \w+=\$\()?(?:sentinel|worker|retail-refund-agent) ", text, re.MULTILINE)
+    assert called is not None
+    assert 0 < text.find("`. .venv/bin/activate`") < called.start(), "nothing puts them on the reader's PATH"
+
+
 def test_every_module_opens_with_its_purpose() -> None:
     silent = [
         str(path.relative_to(REPO))

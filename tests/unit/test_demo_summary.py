@@ -21,11 +21,8 @@ SECRET, KEY, DATABASE = (
 NOWHERE = "postgresql://nobody@127.0.0.1:9/x"
 
 
-@pytest.mark.parametrize("columns", ["40", "80"])
-def test_no_key_secret_or_address_is_cut(
-    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of a demo that is ready."""
     base = "http://127.0.0.1:786"
     source = DemoOrderSource("demo", SECRET, f"{base}2/webhooks/demo/orders")
     print_ready(
@@ -33,9 +30,27 @@ def test_no_key_secret_or_address_is_cut(
         {},
         as_json=False,
     )
-    lines = capsys.readouterr().out.splitlines()
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_no_key_secret_or_address_is_cut(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = printed(capsys)
     for name, whole in (("Agent key", KEY), ("secret", SECRET), ("Database", DATABASE), ("Tenant", "t" * 36)):
         assert any(line.strip().startswith(name) and line.endswith(" " + whole) for line in lines), name
+
+
+def test_it_says_how_another_terminal_finds_the_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "an environment"))
+    assert "activate" not in "".join(printed(capsys)), "none is there"
+    (tmp_path / "an environment" / "bin").mkdir(parents=True)
+    (tmp_path / "an environment" / "bin" / "activate").touch()
+    assert f". '{tmp_path}/an environment/bin/activate'" in printed(capsys)
 
 
 def test_a_reload_says_what_it_came_to(tmp_path: Path) -> None:
