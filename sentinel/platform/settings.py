@@ -46,8 +46,13 @@ def malformed(env: Env) -> dict[str, str]:
 
 
 def readable(kind: type[Any], values: Mapping[str, Any], bad: Iterable[str]) -> dict[str, Any]:
-    """`values` by field name, with the default where a field's variable is among the `bad`, so that the rest can be judged."""
+    """`values` by field name, with the default where a field's variable is among the `bad`, so that the rest can be judged.
+
+    Raises `TypeError` for a field without a value: nothing read it, and it would keep its default whatever its variable says.
+    """
     fields = {field.name: field for field in dataclasses.fields(kind)}
+    if unread := fields.keys() - values.keys():
+        raise TypeError(f"{kind.__name__}: nothing reads {', '.join(sorted(unread))}")
     return {
         name: fields[name].default if fields[name].metadata["env"] in bad else value for name, value in values.items()
     }

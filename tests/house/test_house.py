@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.platform.secret_files import SECRETS
+from sentinel.platform.settings import readable, setting
 from tests.support import answer_table, facts_table
 from tests.support.settings_table import programs, render
 
@@ -134,10 +136,32 @@ def test_every_secret_is_told_how_it_is_replaced() -> None:
     assert not untold, f"give them a row in tests/support/settings_table.py, _ROTATION: {sorted(untold)}"
 
 
+def of_fields() -> set[str]:
+    return {field.metadata["env"] for _, kind in programs() for field in dataclasses.fields(kind)}
+
+
 def test_every_variable_of_the_table_is_read() -> None:
+    """Those of fields by the program's settings, which are refused where a field is read by nothing (`readable`)."""
     text = code() + (REPO / "policies" / "order_sources.yaml").read_text()
-    unread = {name for name in in_the_table() if not re.search(rf"(?:\"|secret: |key: ){name}\b", text)}
+    unread = {name for name in in_the_table() - of_fields() if not re.search(rf"(?:\"|secret: |key: ){name}\b", text)}
     assert not unread, f"nothing reads them: {sorted(unread)}"
+
+
+def test_a_setting_that_nothing_reads_is_refused() -> None:
+    @dataclasses.dataclass
+    class Example:
+        read: str = setting("EXAMPLE_READ", "Is read.", "")
+        unread: str = setting("EXAMPLE_UNREAD", "Is documented alone.", "")
+
+    assert readable(Example, {"read": "a", "unread": "b"}, ["EXAMPLE_UNREAD"]) == {"read": "a", "unread": ""}
+    with pytest.raises(TypeError, match="Example: nothing reads unread"):
+        readable(Example, {"read": "a"}, [])
+
+
+def test_every_secret_may_stand_in_a_file() -> None:
+    secret = re.compile(r"(?<!_PER)_(?:KEYS?|SECRETS?|TOKEN|PASSWORD|DATABASE_URL)$")
+    missing = {name for name in of_fields() if secret.search(name)} - set(SECRETS)
+    assert not missing, f"name them in SECRETS of sentinel/platform/secret_files.py: {sorted(missing)}"
 
 
 def test_every_variable_that_the_readme_names_is_in_the_table() -> None:

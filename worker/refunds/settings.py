@@ -193,28 +193,15 @@ class WorkerSettings:
         return self.lanes + SPARE_CONNECTIONS
 
 
-def _text(env: Env, name: str, default: Any) -> Any:
-    return env.str(name, default)
-
-
-_READERS: Mapping[str, Callable[[Env, str, Any], Any]] = {
-    "authority_url": lambda env, name, default: env.str(name, default).strip(),
-    **dict.fromkeys(("data_dir", "outbox_dir", "policies_dir"), lambda env, name, default: Path(env.str(name, str(default)))),
-    **dict.fromkeys(("confirm_expires_seconds", "smtp_port", "health_port"), lambda env, name, default: env.int(name, default)),
-    "smtp_timeout_seconds": lambda env, name, default: env.float(name, default),
-    **dict.fromkeys(
-        ("critic_timeout_seconds", "recogniser_timeout_seconds", "settlement_timeout_seconds"),
-        lambda env, name, default: env.float(name, default),
-    ),
-    "tenant_id": lambda env, name, _: env.uuid(name, None),
-    **dict.fromkeys(
-        ("failpoints_allowed", "public_orders_imported"), lambda env, name, default: env.bool(name, default)
-    ),
-    **dict.fromkeys(("batch", "concurrency", "lanes", "max_attempts"), lambda env, n, d: env.int(n, d)),
-    **dict.fromkeys(
-        ("lease_seconds", "heartbeat_seconds", "guard_timeout_seconds", "backoff_seconds", "backoff_max_seconds",
-         "poll_seconds", "act_seconds"), lambda env, n, d: env.float(n, d)),
-}  # fmt: skip
+_READERS: Mapping[str, Callable[[Env, str], Any]] = {
+    **dict.fromkeys(("str", "str | None", "tuple[str, ...]"), lambda env, name: env.str(name)),
+    "int": lambda env, name: env.int(name),
+    "float": lambda env, name: env.float(name),
+    "bool": lambda env, name: env.bool(name),
+    "Path": lambda env, name: Path(env.str(name)),
+    "uuid.UUID | None": lambda env, name: env.uuid(name),
+}
+"""How a variable that is set is read, by the type of its field as it is written there."""
 
 
 def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = True) -> WorkerSettings:
@@ -222,6 +209,7 @@ def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = T
     bad: dict[str, str] = {}
     values = _values(bad)
     problems = [f"{variable} {text}" for variable, text in bad.items()]
+    values["authority_url"] = values["authority_url"].strip()  # an env file may leave a blank at its end
     values["confirm_secrets"] = confirm_secrets()
     values["database_url"] = values["database_url"] or os.environ.get("SENTINEL_DATABASE_URL") or None
     if needs_authority:
@@ -244,8 +232,7 @@ def _values(bad: dict[str, str]) -> dict[str, Any]:
         if not os.environ.get(variable):
             continue
         try:
-            read = _READERS.get(name, _text)
-            values[name] = read(env, variable, spec.default)
+            values[name] = _READERS[str(spec.type)](env, variable)
         except EnvError:
             bad[variable] = f"is not a valid {spec.type.split(' ')[0]}"
     return values
