@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from ops_console.audience import Audience
@@ -20,6 +20,7 @@ from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import (
     BEHIND_TLS,
     HEALTH_HELP,
+    Environment,
     confirm_secrets,
     is_weak,
     malformed,
@@ -122,7 +123,7 @@ class ConsoleSettings:
         "SENTINEL_PUBLIC_AGENTS",
         "Agents on the public board, `agent_id=name:source`, comma separated; `*` is every agent, though beside"
         " those with a name it lists only the 50 that decided last. What an agent asked with a key that is not bound to it"
-        " stands there under a public id.",
+        " stands there under a public id. Set and empty, it names none.",
         "retail-refund-agent=refund:refunds",
     )
     idle_seconds: int = setting("SENTINEL_SESSION_IDLE_SECONDS", "A session unused for longer is over.", 900)
@@ -215,7 +216,7 @@ _COUNTS = (
 
 def load_console_settings(**overrides: Any) -> ConsoleSettings:
     """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
-    env, default = Env(eager=False), ConsoleSettings()
+    env, default = Environment(), ConsoleSettings()
     values: dict[str, Any] = {
         name: env.str(_ENV[name], getattr(default, name))
         for name in (
@@ -224,7 +225,6 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
             "board_database_url",
             "ledger_url",
             "public_tenant",
-            "public_agents",
             "origin",
             "board_origin",
         )
@@ -255,6 +255,8 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
             _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
     }
+    # Empty is an answer here: no agent has its name on the board.
+    values["public_agents"] = os.environ.get(_ENV["public_agents"], default.public_agents)
     values["confirm_secrets"] = confirm_secrets()
     values["public_id_secrets"] = public_id_secrets()
     bad = malformed(env)

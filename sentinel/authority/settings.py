@@ -10,11 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.platform.resources import policies_dir
-from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, is_weak, malformed, readable, refuse_unsafe, setting
+from sentinel.platform.settings import (
+    BEHIND_TLS,
+    HEALTH_HELP,
+    Environment,
+    is_weak,
+    malformed,
+    readable,
+    refuse_unsafe,
+    setting,
+)
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 CHECKPOINTS = "checkpoints.jsonl"
@@ -113,7 +121,7 @@ _FIELDS = {field.name: field.metadata["env"] for field in dataclasses.fields(Set
 
 def load_settings(**overrides: Any) -> Settings:
     """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
-    env = Env(eager=False)
+    env = Environment()
     default = Settings()
     positive = Range(min=1, max=1_000_000)
     values: dict[str, Any] = {

@@ -42,8 +42,11 @@ def command(graceful_seconds: int, **options: Any) -> None:
             folder = data_dir()
             require_embedded_database(folder, "SENTINEL_DATABASE_URL")
             options["database_url"] = _database(stack, folder, stopping)
-            os.environ.setdefault("SENTINEL_SECRET_KEYS", data_dir_secret(folder))
-            os.environ.setdefault("SENTINEL_CHECKPOINT_FILE", str(folder / CHECKPOINTS))
+            kept = {
+                "SENTINEL_SECRET_KEYS": data_dir_secret(folder),
+                "SENTINEL_CHECKPOINT_FILE": str(folder / CHECKPOINTS),
+            }
+            os.environ.update({name: value for name, value in kept.items() if not os.environ.get(name)})
         _serve(graceful_seconds, stopping, options)
 
 

@@ -224,8 +224,8 @@ def _environment(
 ) -> dict[str, dict[str, str]]:
     base = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED_ON}
     base |= {"SENTINEL_DATA_DIR": str(data_dir), "SENTINEL_URL": ports.url("authority"), "PYTHONUNBUFFERED": "1"}
-    if not os.environ.get("SENTINEL_DATABASE_URL"):
-        base.setdefault("SENTINEL_CHECKPOINT_FILE", str(data_dir / CHECKPOINTS))
+    if not os.environ.get("SENTINEL_DATABASE_URL") and not os.environ.get("SENTINEL_CHECKPOINT_FILE"):
+        base["SENTINEL_CHECKPOINT_FILE"] = str(data_dir / CHECKPOINTS)
     secret = os.environ.get("SENTINEL_SECRET_KEYS") or data_dir_secret(data_dir)
     cards = os.environ.get("CONFIRM_SECRETS") or data_dir_secret(data_dir, "confirm_secret")
     return {

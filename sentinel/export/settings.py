@@ -12,14 +12,22 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from environs import Env
 from marshmallow.validate import OneOf, Range
 
 from sentinel.export.cloud_events import DECISION, REQUESTED
 from sentinel.platform.outbound.failures import FAULTS
 from sentinel.platform.outbound.mail import is_mail_address
 from sentinel.platform.outbound.public_addresses import LOOPBACK_CLIENT, Address, PublicHttpClient, is_cloud_service
-from sentinel.platform.settings import HEALTH_HELP, is_weak, kept_secret, malformed, readable, refuse_unsafe, setting
+from sentinel.platform.settings import (
+    HEALTH_HELP,
+    Environment,
+    is_weak,
+    kept_secret,
+    malformed,
+    readable,
+    refuse_unsafe,
+    setting,
+)
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 SECRET_FILE = "export_secret"
@@ -116,7 +124,7 @@ _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(Export
 
 def load_export_settings(*, database_url: str = "", **over: Any) -> ExportSettings:
     """Settings from the environment; `database_url` counts where none is set. Raises `UnsafeConfiguration` with every fault."""
-    env, default = Env(eager=False), ExportSettings()
+    env, default = Environment(), ExportSettings()
     given = os.environ.get("SENTINEL_DATABASE_URL") or database_url
     values: dict[str, Any] = {
         "database_url": env.str(_ENV["database_url"], given) or given,

@@ -35,6 +35,19 @@ def is_weak(secret: str) -> bool:
     return len(secret) < 32 or secret.lower() in WEAK_SECRETS or len(set(secret)) < 8
 
 
+class Environment(Env):
+    """The environment's variables; what is wrong with those that were read is said by `malformed`, and nothing raises before.
+
+    An empty variable is not set: so compose files and shells say it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(eager=False)
+
+    def _get_value(self, env_key: str, default: Any) -> Any:
+        return super()._get_value(env_key, default) or default
+
+
 def malformed(env: Env) -> dict[str, str]:
     """Variable → what is wrong with its text, of all that `env` (not eager) has read."""
     try:

@@ -23,7 +23,7 @@ from worker.refunds.settings import SPARE_CONNECTIONS, WorkerSettings
 _HEAD = """# Settings
 
 Environment variables, all optional unless the text says otherwise. Made from the code by `make docs`; edit the fields'
-texts there. Whatever is missing, malformed or unsafe is named at start, all of it at once, and nothing runs.
+texts there. An empty variable is one that is not set, unless its text says otherwise. Whatever is missing, malformed or unsafe is named at start, all of it at once, and nothing runs.
 """
 
 

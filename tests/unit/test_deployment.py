@@ -24,6 +24,7 @@ from sentinel.authority.settings import Settings, load_settings
 from sentinel.export.settings import ExportSettings, load_export_settings
 from sentinel.platform.command_line import WRONG_USE
 from sentinel.platform.http.asgi import HEALTH
+from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.address import EMBEDDED
 from tests.support.scripted_server import ScriptedServer
@@ -184,6 +185,31 @@ def test_an_example_names_only_settings_that_its_program_has(program: str) -> No
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_example_once_filled_in_is_all_that_its_program_requires(program: str, bare: pytest.MonkeyPatch) -> None:
     assert unreadable(program, {name: filled(name, value) for name, value in example(program).items()}, bare) == ""
+
+
+NAMES_NOBODY = "SENTINEL_PUBLIC_AGENTS"
+"""The one that says something where it is set and empty."""
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_empty_variable_is_one_that_is_not_set(program: str, bare: pytest.MonkeyPatch) -> None:
+    kind, load = PROGRAMS[program]
+    given = {name: filled(name, value) for name, value in example(program).items() if name != "SENTINEL_POLICIES_DIR"}
+    for name, value in given.items():
+        bare.setenv(name, value)
+    wanted = load()
+    names = {field.metadata["env"] for field in kind.__dataclass_fields__.values()}
+    for name in names - given.keys() - {NAMES_NOBODY}:
+        bare.setenv(name, "")
+    assert load() == wanted
+    assert getattr(wanted, "policies_dir", policies_dir()) == policies_dir()
+
+
+def test_no_agent_is_named_on_the_board_where_the_setting_is_set_and_empty(bare: pytest.MonkeyPatch) -> None:
+    bare.setenv("SENTINEL_REQUIRE_SECOND_FACTOR", "nobody")
+    assert load_console_settings().public_agents != ""
+    bare.setenv(NAMES_NOBODY, "")
+    assert load_console_settings().public_agents == ""
 
 
 @pytest.mark.parametrize(

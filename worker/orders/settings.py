@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environs import Env
 from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.outbound.client import is_http_url
 from sentinel.platform.outbound.public_addresses import public_client
 from sentinel.platform.resources import policies_dir
-from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, malformed, readable, refuse_unsafe, setting
+from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, Environment, malformed, readable, refuse_unsafe, setting
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
 
 MOST_BODY_BYTES = 4 << 20
@@ -153,7 +152,7 @@ _SECONDS = ("budget_seconds", "lease_seconds", "authority_timeout_seconds", "pol
 
 def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> OrderReviewSettings:
     """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
-    env, default = Env(eager=False), OrderReviewSettings()
+    env, default = Environment(), OrderReviewSettings()
     values: dict[str, Any] = {name: env.str(_ENV[name], getattr(default, name)).strip() for name in _TEXTS}
     values |= {
         name: env.int(_ENV[name], getattr(default, name), validate=Range(min=1, max=1_000_000)) for name in _COUNTS
@@ -166,7 +165,7 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
         "max_body_bytes": env.int(
             _ENV["max_body_bytes"], default.max_body_bytes, validate=Range(min=1024, max=MOST_BODY_BYTES)
         ),
-        "tenant_id": env.uuid(_ENV["tenant_id"], None) if os.environ.get(_ENV["tenant_id"]) else None,
+        "tenant_id": env.uuid(_ENV["tenant_id"], None),
         "database_pooler": env.str(_ENV["database_pooler"], default.database_pooler, validate=OneOf(POOLERS)),
         "policies_dir": env.path(_ENV["policies_dir"], default.policies_dir),
         "host": env.str(_ENV["host"], default.host, validate=Length(min=1)),
