@@ -1,4 +1,4 @@
-"""The shell lines of the README do what it says of them, against a demo."""
+"""The shell lines of the README and of the deployment's check do what is said of them, against a demo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (shutil.which("curl") and shutil.which("openssl")), reason="needs curl and openssl"),
 ]
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+REPO = Path(__file__).resolve().parents[2]
+README = (REPO / "README.md").read_text()
 
 
 def printed(variable: str, value: str, *changes: tuple[str, str]) -> str:
@@ -35,6 +36,22 @@ def printed(variable: str, value: str, *changes: tuple[str, str]) -> str:
 def test_the_readmes_question_is_answered(demo: Demo) -> None:
     answer = json.loads(printed("KEY", demo.told["agent_api_key"], ("http://127.0.0.1:7860", demo.authority)))
     assert (answer["decision"], answer["status"]) == ("ALLOW", "allowed"), answer
+
+
+def test_the_deployments_check_is_answered_and_starts_nothing(demo: Demo) -> None:
+    (question,) = re.findall(
+        r"^curl [^\n]*/action/guard .*?\}'$", (REPO / "docs" / "deployment.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    line = question.replace("http://127.0.0.1:7860", demo.authority).replace("$KEY", demo.told["agent_api_key"])
+    for _ in range(2):
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+        answer = json.loads(done.stdout)
+        # Asked again, what had been started would be `already_started`.
+        assert (answer["decision"], answer["status"], answer["reason_code"]) == (
+            "ALLOW",
+            "allowed",
+            "within_policy_limit",
+        ), answer
 
 
 def test_the_readmes_order_is_taken_once_and_under_its_id_no_other(demo: Demo) -> None:
