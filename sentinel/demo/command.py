@@ -36,7 +36,7 @@ from sentinel.export.settings import SECRET_FILE as EXPORT_SECRET
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.private_files import write_private
 from sentinel.platform.resources import policies_dir
-from sentinel.platform.settings import data_dir_secret
+from sentinel.platform.settings import CONFIRM_SECRET_FILE, data_dir_secret
 from sentinel.store import address
 
 
@@ -227,7 +227,7 @@ def _environment(
     if not os.environ.get("SENTINEL_DATABASE_URL") and not os.environ.get("SENTINEL_CHECKPOINT_FILE"):
         base["SENTINEL_CHECKPOINT_FILE"] = str(data_dir / CHECKPOINTS)
     secret = os.environ.get("SENTINEL_SECRET_KEYS") or data_dir_secret(data_dir)
-    cards = os.environ.get("CONFIRM_SECRETS") or data_dir_secret(data_dir, "confirm_secret")
+    cards = os.environ.get("CONFIRM_SECRETS") or data_dir_secret(data_dir, CONFIRM_SECRET_FILE)
     return {
         "authority": base | {"SENTINEL_DATABASE_URL": urls["authority"], "SENTINEL_SECRET_KEYS": secret, "SENTINEL_PORT": str(ports.authority)},
         "worker": base | {

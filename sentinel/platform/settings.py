@@ -139,13 +139,21 @@ def kept_secret(name: str, *database_variables: str) -> str:
     return ""
 
 
+CONFIRM_SECRET_FILE = "confirm_secret"
+"""The demo's secret of confirm links, in its data folder: its worker does not get the authority's."""
+
+
 def confirm_secrets() -> tuple[str, ...]:
     """What signs confirm links, newest first: CONFIRM_SECRETS, else the authority's secrets, else the embedded database's.
 
-    Worker and public board read the same ones, so that the page knows the links that the worker sends. Empty: no links.
+    Of an embedded database these are the demo's, where it ran there, and the authority's. Worker and public board read the same
+    ones, so that the page knows the links that the worker sends. Empty: no links.
     """
     given = os.environ.get("CONFIRM_SECRETS") or os.environ.get("SENTINEL_SECRET_KEYS")
-    return _listed(given or kept_secret("secret_key", "SENTINEL_DATABASE_URL"))
+    if given:
+        return _listed(given)
+    kept = (kept_secret(name, "SENTINEL_DATABASE_URL") for name in (CONFIRM_SECRET_FILE, "secret_key"))
+    return tuple(secret for secret in kept if secret)
 
 
 def public_id_secrets() -> tuple[str, ...]:

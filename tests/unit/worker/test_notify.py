@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from sentinel.demo.access import DemoAccess
+from sentinel.demo.command import Ports, _environment
 from sentinel.platform.outbound.mail import SmtpAccount
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.busy import in_time
@@ -393,6 +396,18 @@ def test_the_secrets_of_links_fall_back_to_the_authoritys_and_to_the_embedded_da
         settings(monkeypatch, SENTINEL_DATA_DIR=str(tmp_path), SENTINEL_DATABASE_URL="postgresql://x").confirm_secrets
         == ()
     )
+
+
+def test_what_is_started_by_hand_on_a_demos_folder_signs_links_as_the_demo_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret_key").write_text(SECRET + "\n")
+    for name in ("CONFIRM_SECRETS", "SENTINEL_SECRET_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    demos = _environment(defaultdict(str), tmp_path, DemoAccess("tenant", "key", []), Ports(1, 2, 3, 4))
+    signs, *known = settings(monkeypatch, SENTINEL_DATA_DIR=str(tmp_path)).confirm_secrets
+    assert signs == demos["worker"]["CONFIRM_SECRETS"] == demos["console"]["CONFIRM_SECRETS"]
+    assert known == [SECRET], "links of before the demo"
 
 
 def test_the_notifier_is_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
