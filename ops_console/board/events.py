@@ -42,7 +42,7 @@ class LiveEvent:
 @dataclass(frozen=True, slots=True)
 class Looked:
     """What one look at a tenant's feed found: published decisions, how many there are besides, and the position looked
-    through to. `tenant_label` is how the board names the tenant.
+    through to. `tenant_label` is how the board names the tenant, `history` the number of the feed's history (`Reach`).
     """
 
     tenant_id: uuid.UUID
@@ -50,6 +50,7 @@ class Looked:
     left_out: int
     position: int
     tenant_label: str = ""
+    history: int = 0
 
 
 class BoardHalt(Protocol):

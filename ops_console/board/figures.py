@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from ops_console.board.heads import Reach
 from sentinel.authority.feed import MinuteCount
 from sentinel.core.errors import SentinelError
 
@@ -47,15 +48,17 @@ class Figures:
 
 
 class Counts:
-    """`tenant()` is whose decisions are counted: another one's count begins anew. Of a tenant, `start(tenant_id, moment)` is the
-    position to begin behind, `head(tenant_id)` the newest one, `read(tenant_id, after, up_to)` counts what lies between two.
+    """`tenant()` is whose decisions are counted. Of a tenant, `start(tenant_id, moment)` is the position to begin behind,
+    `head(tenant_id)` the newest one, `read(tenant_id, after, up_to)` counts what lies between two.
+
+    The count of another tenant, and of another history of the feed, begins anew.
     """
 
     def __init__(
         self,
         tenant: Callable[[], uuid.UUID],
         start: Callable[[uuid.UUID, datetime], int],
-        head: Callable[[uuid.UUID], int],
+        head: Callable[[uuid.UUID], Reach],
         read: Callable[[uuid.UUID, int, int], list[MinuteCount]],
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -65,11 +68,11 @@ class Counts:
         self._now, self._clock = now, clock
         self._lock = threading.Lock()
         self._counted_at: float | None = None
-        self._begin(None)
+        self._begin(None, 0)
 
-    def _begin(self, tenant_id: uuid.UUID | None) -> None:
-        """Count from the beginning, of this tenant."""
-        self._tenant_id = tenant_id
+    def _begin(self, tenant_id: uuid.UUID | None, history: int) -> None:
+        """Count from the beginning, in this history of this tenant's feed."""
+        self._tenant_id, self._history = tenant_id, history
         self._minutes: dict[datetime, dict[str, Counter[int]]] = {}
         self._position: int | None = None
         self._figures = Figures(None, False, [], [])
@@ -106,10 +109,13 @@ class Counts:
         """Count what is new; whether that was all of it."""
         tenant_id = self._tenant()
         if tenant_id != self._tenant_id:
-            self._begin(tenant_id)
+            self._begin(tenant_id, self._history)
+        reach = self._head(tenant_id)
+        if reach.history != self._history:
+            self._begin(tenant_id, reach.history)
         if self._position is None:
             self._position = self._start(tenant_id, now - DAY)
-        head, end = self._head(tenant_id), self._clock() + _BUDGET_SECONDS
+        head, end = reach.position, self._clock() + _BUDGET_SECONDS
         while self._position < head:
             # By positions and not by how many are found, so that a step reads no more than this of the feed.
             up_to = min(head, self._position + AT_ONCE)

@@ -52,11 +52,14 @@ class Hub:
         self._of_network: Counter[str] = Counter()
         self._stopping = stopping
         self._lock = threading.Lock()
-        self._tenant_id: uuid.UUID | None = None
+        self._of: tuple[uuid.UUID, int] | None = None
+        """Whose decisions are kept: a tenant, and the number of its feed's history."""
         self.tenant_label = ""
         """How the board names the tenant whose decisions are read; "" before the first look."""
         self.begun = 0
-        """How often it began with another tenant: a stream that is of the one before ends."""
+        """How often it began with another tenant or another history of the feed: a stream that is of the one before ends."""
+        self.looks = 0
+        """How many looks at the feed came to their end."""
         # A row and how many were counted up to it. Every public row behind `_floor` and up to `_position` is here or counted.
         self._rows: deque[tuple[LiveEvent, int]] = deque(maxlen=KEPT)
         # `_looked` is where reading goes on: what was looked through and is not shown is not looked through again.
@@ -72,6 +75,11 @@ class Hub:
         """The newest row's position, and how many rows were counted up to it: a difference of two counts is what lies between."""
         with self._lock:
             return self._position, self._count
+
+    @property
+    def looked(self) -> int:
+        """The position up to which the last of the `looks` went, whatever stood there."""
+        return self._looked
 
     def is_stopping(self) -> bool:
         """Whether the process drains."""
@@ -148,10 +156,11 @@ class Hub:
     def _begin(self, looked: Looked) -> None:
         """Keep these rows, newest first, and no others; the lock is held."""
         newest = looked.events[::-1]
-        if self._tenant_id not in (None, looked.tenant_id):
+        of = (looked.tenant_id, looked.history)
+        if self._of not in (None, of):
             self.begun += 1
             self._position = 0
-        self._tenant_id, self.tenant_label = looked.tenant_id, looked.tenant_label
+        self._of, self.tenant_label = of, looked.tenant_label
         self._count += len(_behind(newest, self._position))  # what was read before is not counted again
         self._rows.clear()
         self._rows.extend(zip(newest, range(self._count - len(newest) + 1, self._count + 1), strict=True))
@@ -159,6 +168,7 @@ class Hub:
         self._floor = newest[0].position if is_cut else 0
         self._floor_count = self._count - len(newest) + is_cut
         self._position, self._looked = newest[-1].position if newest else 0, looked.position
+        self.looks += 1
 
     def _read(self) -> None:
         while True:
@@ -169,9 +179,9 @@ class Hub:
                 position = self._looked
             try:
                 found = self._read_after(position, self._allowed())
-                if found.tenant_id == self._tenant_id:
+                if (found.tenant_id, found.history) == self._of:
                     self._keep(found)
-                else:  # a position of one tenant's feed says nothing about another's
+                else:  # a position of one tenant's feed says nothing about another's, nor about the same one once it was restored
                     self._begin_anew(self._read_newest(CATCH_UP))
                 self._tell(self._read_status())
                 if found.left_out:
@@ -213,6 +223,7 @@ class Hub:
                     self._count += 1
                     self._rows.append((row, self._count))
                 self._position = looked.events[-1].position
+            self.looks += 1
         if looked.events:
             self.on_news()
 

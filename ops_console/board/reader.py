@@ -16,6 +16,7 @@ from typing import Any
 from ops_console.board.agents import PublicAgents
 from ops_console.board.events import LiveEvent, Looked, agent_status, policy_label
 from ops_console.board.figures import DAY, Counts
+from ops_console.board.heads import Heads, Reach
 from ops_console.board.hub import CATCH_UP
 from ops_console.board.latest import MOST_OTHERS, Latest, Silence
 from sentinel.authority import feed
@@ -79,6 +80,15 @@ class Newest:
     rows: list[feed.FeedRow]
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is remembered of one history of the feed: what was looked at, and the latest rows by how many are kept."""
+
+    history: int
+    latest: Latest
+    kept: dict[int, Newest]
+
+
 class Board:
     """The tenant shown, its published decisions and its agents.
 
@@ -101,11 +111,10 @@ class Board:
         self._answers = Remembered(_REMEMBER_BOARD_SECONDS)
         known = Remembered(_REMEMBER_ACTIONS_SECONDS)
         self.publisher = Publisher(ids, lambda digest: known.get(digest, lambda: actions_of(digest)))
-        self.counts = Counts(
-            lambda: self._tenant_id, self._before, lambda tenant_id: feed.head(self.pool, tenant_id), self._counted
-        )
-        self._latest = Latest(agents.named)
-        self._kept = {most: Newest(NOBODY, 0, []) for most in (MOST_SHOWN, CATCH_UP)}
+        self._heads = Heads(lambda tenant_id, seen: feed.head_behind(self.pool, tenant_id, seen))
+        self.counts = Counts(lambda: self._tenant_id, self._before, self._heads.of, self._counted)
+        self._lock = threading.Lock()
+        self._known = self._nothing_of(0)
 
     def tenant(self) -> tuple[uuid.UUID, str]:
         """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
@@ -131,8 +140,8 @@ class Board:
     def ask_newest(self, limit: int) -> Looked:
         """The same, asked now; at most `CATCH_UP`."""
         tenant_id, label = self.tenant()
-        rows, position = self._newest(tenant_id, MOST_SHOWN if limit <= MOST_SHOWN else CATCH_UP)
-        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows[:limit]], 0, position, label)
+        rows, position, history = self._newest(tenant_id, MOST_SHOWN if limit <= MOST_SHOWN else CATCH_UP)
+        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows[:limit]], 0, position, label, history)
 
     def after(self, position: int, limit: int) -> Looked:
         """At most `limit` public decisions behind a position, the latest, oldest first; and how many there are besides.
@@ -141,9 +150,11 @@ class Board:
         of each agent that is not among them.
         """
         tenant_id, label = self.tenant()
-        head = feed.head(self.pool, tenant_id, above=position)
-        rows, left_out, looked_to = self._after(tenant_id, position, limit, min(head, position + MOST_LOOKED))
-        return Looked(tenant_id, [self._published(tenant_id, row) for row in rows], left_out, looked_to, label)
+        reach = self._heads.of(tenant_id)
+        up_to = max(position, min(reach.position, position + MOST_LOOKED))
+        rows, left_out = self._after(self._known_of(reach), tenant_id, position, limit, up_to)
+        published = [self._published(tenant_id, row) for row in rows]
+        return Looked(tenant_id, published, left_out, up_to, label, reach.history)
 
     def proof(self, proof_id: str) -> PublicFields:
         """The public proof pack of that name, of an agent that is shown. Raises `NotFound`."""
@@ -184,19 +195,33 @@ class Board:
 
         return LiveEvent(row.position, row.occurred_at, publish)
 
-    def _newest(self, tenant_id: uuid.UUID, most: int) -> tuple[list[feed.FeedRow], int]:
-        """The `most` latest rows, newest first, and the position up to which there is no newer one. Each is read once."""
-        self._look(tenant_id)
-        newest, position = self._latest.newest_of(tenant_id)
-        kept = self._kept[most]
+    def _nothing_of(self, history: int) -> Known:
+        kept = {most: Newest(NOBODY, 0, []) for most in (MOST_SHOWN, CATCH_UP)}
+        return Known(history, Latest(self._agents.named), kept)
+
+    def _known_of(self, reach: Reach) -> Known:
+        """What is remembered of this history of the feed; of one that is over nothing is, nor will be."""
+        with self._lock:
+            if reach.history > self._known.history:
+                self._known = self._nothing_of(reach.history)
+            return self._known if reach.history == self._known.history else self._nothing_of(reach.history)
+
+    def _newest(self, tenant_id: uuid.UUID, most: int) -> tuple[list[feed.FeedRow], int, int]:
+        """The `most` latest rows, newest first, the position up to which there is no newer one, and the feed's history.
+
+        Each is read once.
+        """
+        known = self._look(tenant_id)
+        newest, position = known.latest.newest_of(tenant_id)
+        kept = known.kept[most]
         if kept.tenant_id != tenant_id:
             kept = Newest(tenant_id, 0, [])
         if kept.position < newest:
             down_to = newest - MOST_LOOKED
             rows = self._latest_rows(tenant_id, most, max(down_to, kept.position), newest)
             rows += [row for row in kept.rows if row.position > down_to]
-            kept = self._kept[most] = Newest(tenant_id, newest, rows[:most])
-        return kept.rows, max(position, kept.position)
+            kept = known.kept[most] = Newest(tenant_id, newest, rows[:most])
+        return kept.rows, max(position, kept.position), known.history
 
     def _latest_rows(self, tenant_id: uuid.UUID, limit: int, down_to: int, up_to: int) -> list[feed.FeedRow]:
         """The latest rows in a range of the feed, newest first: near its end, and only where those are few, before it."""
@@ -209,9 +234,9 @@ class Board:
         return rows
 
     def _after(
-        self, tenant_id: uuid.UUID, position: int, limit: int, up_to: int
-    ) -> tuple[list[feed.FeedRow], int, int]:
-        """Rows behind a position as `after` gives them, how many there are besides, and `up_to`; what they say is remembered."""
+        self, known: Known, tenant_id: uuid.UUID, position: int, limit: int, up_to: int
+    ) -> tuple[list[feed.FeedRow], int]:
+        """Rows behind a position as `after` gives them, and how many there are besides; what they say is remembered."""
         counts = self._counted_by_agent(tenant_id, position, up_to)
         rows: list[feed.FeedRow] = []
         others: list[feed.FeedRow] = []
@@ -221,8 +246,8 @@ class Board:
             rows = feed.newest(self.pool, tenant_id, self._agents.ids, limit, above=above, up_to=last)[::-1]
             missing = self._worth_reading(counts, {row.agent_id for row in rows})
             others = feed.at(self.pool, tenant_id, self._agents.ids, missing) if missing else []
-        self._latest.add(tenant_id, position, [*others, *rows], up_to)
-        return rows, sum(one.decisions for one in counts.values()) - len(rows), up_to
+        known.latest.add(tenant_id, position, [*others, *rows], up_to)
+        return rows, sum(one.decisions for one in counts.values()) - len(rows)
 
     def _worth_reading(self, counts: dict[str, feed.AgentCount], shown: set[str]) -> list[int]:
         """The newest decisions that were not read of agents with a name, and of as many others as are remembered."""
@@ -240,22 +265,24 @@ class Board:
             after = end
         return found
 
-    def _look(self, tenant_id: uuid.UUID) -> None:
+    def _look(self, tenant_id: uuid.UUID) -> Known:
         """Look at what came since the last look; begin anew where that is more than one look looks through."""
-        position = self._latest.position_of(tenant_id)
-        if self._latest.is_of(tenant_id):
-            head = feed.head(self.pool, tenant_id, above=position)
-            if head - position <= MOST_LOOKED:
-                self._after(tenant_id, position, _AT_ONCE, head)
-                self._seek(tenant_id, STEP)
-                return
-        self._begin(tenant_id)
+        reach = self._heads.of(tenant_id)
+        known = self._known_of(reach)
+        position = known.latest.position_of(tenant_id)
+        head = max(position, reach.position)  # another look may have got further since
+        if known.latest.is_of(tenant_id) and head - position <= MOST_LOOKED:
+            self._after(known, tenant_id, position, _AT_ONCE, head)
+            self._seek(known.latest, tenant_id, STEP)
+        else:
+            self._begin(known.latest, tenant_id, head)
+        return known
 
     def _ask_latest(self, tenant_id: uuid.UUID) -> tuple[Silence, dict[str, tuple[str, LiveEvent | None]]]:
-        self._look(tenant_id)
-        silence = self._latest.silence(tenant_id)
+        latest = self._look(tenant_id).latest
+        silence = latest.silence(tenant_id)
         found: dict[str, tuple[str, LiveEvent | None]] = {}
-        for row in self._latest.rows(tenant_id):
+        for row in latest.rows(tenant_id):
             name = self._agents.name(row.agent_id) or self.publisher.agent(tenant_id, row.agent_id, row.is_bound)
             if name not in found:
                 found[name] = (row.agent_id, self._published(tenant_id, row))
@@ -263,29 +290,29 @@ class Board:
             found.setdefault(name, (agent_id, None))
         return silence, found
 
-    def _begin(self, tenant_id: uuid.UUID) -> None:
-        """Look at the latest decisions, and for each agent with a name that is not there, further back.
+    def _begin(self, latest: Latest, tenant_id: uuid.UUID, head: int) -> None:
+        """Look at the latest decisions up to `head`, and for each agent with a name that is not there, further back.
 
         That is done in steps, through what was passed over, and ends a day back.
         """
-        before, head = self._latest.position_of(tenant_id), feed.head(self.pool, tenant_id)
+        before = latest.position_of(tenant_id)
         since = max(0, head - MOST_LOOKED)
         rows = self._latest_rows(tenant_id, _LOOKED_AT, max(before, since), head)
         if self._agents.named.keys() - {row.agent_id for row in rows}:
             since = min(since, self._before(tenant_id, datetime.now(UTC) - DAY))
-        self._latest.begin(tenant_id, rows, head, since=since)
-        self._seek(tenant_id, MOST_LOOKED)
+        latest.begin(tenant_id, rows, head, since=since)
+        self._seek(latest, tenant_id, MOST_LOOKED)
 
-    def _seek(self, tenant_id: uuid.UUID, most: int) -> None:
+    def _seek(self, latest: Latest, tenant_id: uuid.UUID, most: int) -> None:
         """Look through so many positions more for the newest decisions of agents with a name that were not found yet."""
         while most > 0:
-            agents, behind, up_to = self._latest.sought(tenant_id)
+            agents, behind, up_to = latest.sought(tenant_id)
             if not agents:
                 return
             after = max(behind, up_to - min(most, STEP))
             found = [one.newest for one in feed.count_by_agent(self.pool, tenant_id, sorted(agents), after, up_to)]
             rows = feed.at(self.pool, tenant_id, self._agents.ids, found) if found else []
-            self._latest.add_sought(tenant_id, rows, after, up_to)
+            latest.add_sought(tenant_id, rows, after, up_to)
             most -= up_to - after
 
     def _before(self, tenant_id: uuid.UUID, moment: datetime) -> int:

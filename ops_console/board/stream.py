@@ -26,6 +26,8 @@ from sentinel.platform.http.wire import address_of, network_of, query_field, req
 PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"
 HEARTBEAT = b": heartbeat\n\n"
+ANEW = b"event: anew\ndata: true\n\n"
+"""Tells a viewer that what it was shown is not what stands in the feed: it is another tenant's now, or the database was restored."""
 PER_SECOND = 5_000
 AT_ONCE = 20_000
 _AWAKE_SECONDS = 0.5
@@ -99,7 +101,7 @@ class Stream:
                 self._hub.begun != begun
             ):  # with another tenant meanwhile: the name may be the one's and the rows the other's
                 first = CONNECTED
-            await self._follow(first, at, begun, gone, send)
+            await self._follow(first, at, begun, seen or 0, gone, send)
         except (TimeoutError, OSError):
             return
         finally:
@@ -108,16 +110,26 @@ class Stream:
             metrics.STREAMS.set(self._hub.viewers)
 
     async def _follow(
-        self, payload: bytes, at: tuple[int, int], begun: int, gone: asyncio.Future[None], send: Send
+        self,
+        payload: bytes,
+        at: tuple[int, int],
+        begun: int,
+        seen: int,
+        gone: asyncio.Future[None],
+        send: Send,
     ) -> None:
         told, quiet_since = b"", time.monotonic()
+        # A page may have been made since the last look. Of the looks that end from now on the second began after the viewer came.
+        ahead, surely_later = seen > self._hub.looked, self._hub.looks + 2
         self._viewers_at[at] = self._viewers_at.get(at, 0) + 1
         try:
             while not gone.done():
                 news = self._next_news()
                 if self._hub.begun != begun:
-                    await send({"type": "http.response.body", "body": payload, "more_body": False})
+                    await send({"type": "http.response.body", "body": payload + ANEW, "more_body": False})
                     return
+                if ahead and self._hub.looks >= surely_later:
+                    payload, ahead = payload + (ANEW if seen > self._hub.looked else b""), False
                 status = self._status()
                 if status != told:
                     payload, told = payload + status, status
@@ -136,8 +148,9 @@ class Stream:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
                 if not news.done():
-                    left = quiet_since + self._heartbeat_seconds - time.monotonic()
-                    await asyncio.wait({news, gone}, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+                    left = max(0.0, quiet_since + self._heartbeat_seconds - time.monotonic())
+                    timeout = min(left, _AWAKE_SECONDS) if ahead else left
+                    await asyncio.wait({news, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._moved(at, None)
 

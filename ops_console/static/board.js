@@ -36,15 +36,18 @@
       else reload();
     }, RELOAD_AFTER * (0.5 + Math.random()));
 
+  const leave = () => {
+    if (leaving) return;
+    leaving = true;
+    source.close();
+    say("broken", "Reloading…");
+    reload();
+  };
+
   // A position among one tenant's decisions says nothing about another's, and the page names the tenant it was made for.
   const isOurs = (tenant) => {
     if (tenant === list.dataset.tenant) return true;
-    if (!leaving) {
-      leaving = true;
-      source.close();
-      say("broken", "Reloading…");
-      reload();
-    }
+    leave();
     return false;
   };
 
@@ -144,6 +147,7 @@
       if (!stale) say("live", paused ? "Paused" : "Live");
     };
     source.addEventListener("tenant", (message) => isOurs(JSON.parse(message.data)));
+    source.addEventListener("anew", leave); // what is shown may be gone from the feed, and its positions given to others
     source.onmessage = arrived;
     source.addEventListener("left-out", told);
     source.addEventListener("status", changed);

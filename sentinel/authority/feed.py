@@ -58,6 +58,18 @@ class AgentCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """The newest decision of a feed: its position, and its event, which tells it from another that is given the position later."""
+
+    position: int
+    event_id: uuid.UUID
+
+
+NO_HEAD = Head(0, uuid.UUID(int=0))
+"""Of a feed without a decision."""
+
+
+@dataclass(frozen=True, slots=True)
 class PublicHalt:
     """A halt in force: its scope and what it covers ("" for everything in the scope)."""
 
@@ -85,8 +97,12 @@ select {columns} from sentinel.public_feed where {whose} and position = any(%(po
 AFTER = SqlTemplate("""
 select {columns} from sentinel.public_feed where {whose} and position > %(after)s order by position limit %(limit)s
 """).fill(columns=_COLUMNS, whose=_WHOSE)
-HEAD = """
-select position from sentinel.public_feed where tenant_id = %(tenant_id)s and position > %(above)s
+# Nothing where the feed had a newest decision that does not stand there any more.
+HEAD_BEHIND = """
+select position, event_id from sentinel.public_feed
+where tenant_id = %(tenant_id)s and position >= %(position)s
+  and (%(position)s = 0 or exists (select from sentinel.public_feed
+         where tenant_id = %(tenant_id)s and position = %(position)s and event_id = %(event_id)s))
 order by position desc limit 1
 """
 # Ids grow with time, so a day's beginning is found by id, on the primary key; behind it everything is counted once.
@@ -140,9 +156,18 @@ def after(pool: Pool, tenant_id: uuid.UUID, agents: list[str] | None, position: 
     return all_rows(pool, FeedRow, AFTER, {"tenant_id": tenant_id, "agents": agents, "after": position, "limit": limit})
 
 
-def head(pool: Pool, tenant_id: uuid.UUID, above: int = 0) -> int:
-    """The position of the newest decision, `above` when there is none behind it."""
-    return int(scalar(pool, HEAD, {"tenant_id": tenant_id, "above": above}) or above)
+def head(pool: Pool, tenant_id: uuid.UUID) -> int:
+    """The position of the newest decision, 0 where there is none."""
+    return (head_behind(pool, tenant_id, NO_HEAD) or NO_HEAD).position
+
+
+def head_behind(pool: Pool, tenant_id: uuid.UUID, seen: Head) -> Head | None:
+    """The newest decision, `NO_HEAD` where there is none; None where `seen`, which was the newest, is not in the feed any more.
+
+    A feed only grows, but for a database that was restored, or a replica that was behind and took over.
+    """
+    fields = {"tenant_id": tenant_id, "position": seen.position, "event_id": seen.event_id}
+    return one_row(pool, Head, HEAD_BEHIND, fields) or (NO_HEAD if seen == NO_HEAD else None)
 
 
 def latest_decision_of(pool: Pool, tenant_id: uuid.UUID, agent_id: str, *, among: int) -> FeedRow | None:

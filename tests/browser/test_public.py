@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -120,6 +121,18 @@ def test_an_open_board_is_fetched_again_when_it_is_another_tenants(people: Peopl
         assert page.locator("#events").get_attribute("data-before") is None
         expect(page.locator("#state")).to_have_text("Live")
         page.close()
+
+
+def test_an_open_board_is_fetched_again_when_what_it_shows_is_gone_from_the_feed(place: Place, visitor: Any) -> None:
+    def made_before_a_restore(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=re.sub(r'data-position="\d+"', 'data-position="999999999"', answer.text()))
+
+    visitor.route(f"{place.board}/live", made_before_a_restore, times=1)
+    visitor.goto(f"{place.board}/live")
+    expect(visitor.locator("#events")).to_have_attribute("data-position", "999999999")
+    expect(visitor.locator("#events")).not_to_have_attribute("data-position", "999999999", timeout=30_000)
+    expect(visitor.locator("#state")).to_have_text("Live")
 
 
 def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(place: Place, visitor: Any) -> None:

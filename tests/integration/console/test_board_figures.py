@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ops_console.board.figures import Counts, percentile
+from ops_console.board.heads import Reach
 from sentinel.authority.feed import MinuteCount
 from tests.support.feeds import NOW
 
@@ -39,10 +40,10 @@ class Decided:
     """A feed in memory: (position, minutes ago, decision, latency)."""
 
     def __init__(self, rows: list[tuple[int, int, str, int]]) -> None:
-        self.rows, self.reads, self.seconds = rows, 0, 0.0
+        self.rows, self.reads, self.seconds, self.history = rows, 0, 0.0, 0
 
-    def head(self, tenant_id: uuid.UUID) -> int:
-        return max(row[0] for row in self.rows)
+    def head(self, tenant_id: uuid.UUID) -> Reach:
+        return Reach(max(row[0] for row in self.rows), self.history)
 
     def read(self, tenant_id: uuid.UUID, after: int, up_to: int) -> list[MinuteCount]:
         self.reads += 1
@@ -116,6 +117,15 @@ def test_the_figures_of_another_tenant_begin_anew() -> None:
     assert [one.count for one in counts.current().day] == [8, 0, 0]
     shown[0] = uuid.UUID(int=8)
     assert [one.count for one in counts.current().day] == [0, 0, 1]
+
+
+def test_the_figures_of_a_feed_that_was_restored_begin_anew() -> None:
+    feed = Decided([(number, 5, "ALLOW", 1) for number in range(1, 9)])
+    counts = feed.counts()
+    assert [one.count for one in counts.current().day] == [8, 0, 0]
+    feed.rows, feed.history, feed.seconds = [*feed.rows[:3], (4, 1, "DENY", 1)], 1, 6.0
+    found = counts.current()
+    assert (found.is_complete, [one.count for one in found.day]) == (True, [3, 0, 1])
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:

@@ -17,7 +17,7 @@ from ops_console.board.agents import parse_public_agents
 from ops_console.board.hub import Hub
 from ops_console.board.reader import MOST_LOOKED, STEP, Board
 from sentinel.authority import feed
-from sentinel.authority.feed import AgentCount, FeedRow
+from sentinel.authority.feed import NO_HEAD, AgentCount, FeedRow, Head
 from sentinel.authority.tenants import PublicTenant
 from sentinel.core.errors import EngineUnavailable
 from tests.acceptance.places import eventually
@@ -32,9 +32,10 @@ class LongFeed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows: dict[int, FeedRow] = {}
         self.newest_position = 0
+        self.restored_to: int | None = None
         self.ranges: list[int] = []
         self.fails = False
-        for name in ("head", "newest", "count_by_agent", "at", "first_since", "halts"):
+        for name in ("head", "head_behind", "newest", "count_by_agent", "at", "first_since", "halts"):
             monkeypatch.setattr(feed, name, getattr(self, name))
         monkeypatch.setattr(reader, "public_tenants", lambda pool: [PublicTenant(TENANT, "public-demo")])
 
@@ -46,22 +47,38 @@ class LongFeed:
         return made
 
     def decide(self, agent_id: str = SHOWN, ago: timedelta = timedelta(0)) -> int:
-        self.newest_position += 1
-        moment = datetime.now(UTC) - ago
-        body = '{"decision":"ALLOW"}'
-        self.rows[self.newest_position] = FeedRow(self.newest_position, uuid.uuid4(), agent_id, True, body, moment)
-        return self.newest_position
+        position, moment = self.newest_position + 1, datetime.now(UTC) - ago
+        self.rows[position] = FeedRow(position, uuid.uuid4(), agent_id, True, '{"decision":"ALLOW"}', moment)
+        self.newest_position = position
+        return position
 
     def others_decide(self, times: int) -> None:
         self.newest_position += times
+
+    def restore(self, position: int) -> None:
+        """The database is again as it was when this was the newest position; what is decided from now on is something else."""
+        self.rows = {at: row for at, row in self.rows.items() if at <= position}
+        self.newest_position = self.restored_to = position
+
+    def moments(self) -> list[datetime]:
+        """When what stands in the feed now was decided, newest first."""
+        return [self.rows[at].occurred_at for at in sorted(self.rows, reverse=True)]
 
     def looked_through(self) -> int:
         """How many positions since this was asked last."""
         found, self.ranges = sum(self.ranges), []
         return found
 
-    def head(self, pool: Any, tenant_id: uuid.UUID, above: int = 0) -> int:
-        return max(above, self.newest_position)
+    def head(self, pool: Any, tenant_id: uuid.UUID) -> int:
+        return self.newest_position
+
+    def head_behind(self, pool: Any, tenant_id: uuid.UUID, seen: Head) -> Head | None:
+        is_there = seen.position <= self.newest_position and seen == self.decision_at(seen.position)
+        return self.decision_at(self.newest_position) if is_there else None
+
+    def decision_at(self, position: int) -> Head:
+        is_new = self.restored_to is not None and position > self.restored_to
+        return Head(position, uuid.UUID(int=position + (1 << 64 if is_new else 0))) if position else NO_HEAD
 
     def newest(self, pool: Any, tenant_id: uuid.UUID, agents: Any, limit: int, *, above: int, up_to: int) -> Any:
         self.look(up_to - above)
@@ -69,7 +86,7 @@ class LongFeed:
 
     def count_by_agent(self, pool: Any, tenant_id: uuid.UUID, agents: Any, after: int, up_to: int) -> Any:
         self.look(up_to - after)
-        found = [self.rows[one] for one in self.rows if after < one <= up_to and self.is_of(one, agents)]
+        found = [self.rows[one] for one in sorted(self.rows) if after < one <= up_to and self.is_of(one, agents)]
         counts, newest = Counter(one.agent_id for one in found), {one.agent_id: one.position for one in found}
         return [AgentCount(agent_id, decisions, newest[agent_id]) for agent_id, decisions in counts.items()]
 
@@ -186,12 +203,12 @@ def test_two_looks_at_once_after_a_long_quiet_forget_nothing_of_what_was_missed(
     missed = long.decide()
     long.others_decide(300_000)
 
-    def another_looks_meanwhile(*given: Any, **how: Any) -> int:
-        monkeypatch.setattr(feed, "head", long.head)
+    def another_looks_meanwhile(*given: Any, **how: Any) -> Any:
+        monkeypatch.setattr(feed, "newest", long.newest)
         board.ask_newest(1)
-        return long.head(*given, **how)
+        return long.newest(*given, **how)
 
-    monkeypatch.setattr(feed, "head", another_looks_meanwhile)
+    monkeypatch.setattr(feed, "newest", another_looks_meanwhile)
     board.ask_newest(1)
     assert eventually(lambda: last_of(board) == missed, within=20)
 
@@ -237,6 +254,75 @@ def test_the_stream_counts_each_decision_in_bounded_parts_and_goes_on_behind_wha
     long.looked_through()
     time.sleep(0.3)
     assert long.looked_through() == 0
+
+
+@pytest.mark.parametrize("since", [0, 1, 5, 30])
+def test_a_board_whose_database_is_restored_shows_what_stands_in_it_now(long: LongFeed, since: int) -> None:
+    """Fewer decisions since than were lost, or more: then only what stands at a position tells that it is another's."""
+    board = long.board()
+    for _ in range(20):
+        long.decide()
+    last_of(board)
+    assert [one.occurred_at for one in board.newest(50)] == long.moments()
+    long.restore(10)
+    for _ in range(since):
+        long.decide()
+    assert last_of(board) == 10 + since
+    assert [one.occurred_at for one in board.newest(50)] == long.moments()
+    long.decide()
+    assert [one.occurred_at for one in board.newest(50)] == long.moments()
+    assert [one.occurred_at for one in board.ask_newest(500).events] == long.moments()
+
+
+def test_mutant_a_board_that_asks_for_the_end_of_the_feed_alone_shows_what_is_gone(
+    long: LongFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "head_behind", lambda pool, tenant_id, seen: long.head_behind(pool, tenant_id, NO_HEAD))
+    board = long.board()
+    for _ in range(20):
+        long.decide()
+    assert last_of(board) == 20
+    long.restore(10)
+    assert last_of(board) == 20
+
+
+@pytest.mark.parametrize("since", [0, 1, 30])
+def test_a_stream_over_a_restored_database_begins_anew_and_has_what_takes_the_lost_positions(
+    long: LongFeed, since: int
+) -> None:
+    board = long.board()
+    for _ in range(20):
+        long.decide()
+    hub = Hub(board.after, board.ask_newest, max_viewers=1, most_of_address=1)
+    hub.join("192.0.2.1")
+    try:
+        assert hub.come(0)[1] == (20, 20)
+        long.restore(10)
+        for _ in range(since):
+            long.decide()
+        assert eventually(lambda: hub.begun == 1, within=20)
+        last = long.decide()
+        assert eventually(lambda: hub.latest[0] == last, within=20)
+        assert [one.occurred_at for one in hub.since(0)] == long.moments()[::-1]
+    finally:
+        hub.leave("192.0.2.1")
+
+
+def test_the_newest_decision_is_told_and_that_one_which_was_it_is_gone(fixtures: Any) -> None:
+    pool = fixtures.app().flask.extensions["console"].board.pool
+    assert feed.head_behind(pool, fixtures.tenant_id, NO_HEAD) == NO_HEAD
+    first = fixtures.guard("10.00").decision_event_id
+    fixtures.publish()
+    seen = feed.head_behind(pool, fixtures.tenant_id, NO_HEAD)
+    assert seen is not None
+    assert seen == Head(feed.head(pool, fixtures.tenant_id), uuid.UUID(str(first)))
+    assert feed.head_behind(pool, fixtures.tenant_id, seen) == seen
+    fixtures.guard("10.00")
+    fixtures.publish()
+    newest = feed.head_behind(pool, fixtures.tenant_id, seen)
+    assert newest is not None and newest.position > seen.position
+    for lost in (Head(seen.position, uuid.uuid4()), Head(newest.position + 1, uuid.uuid4())):
+        assert feed.head_behind(pool, fixtures.tenant_id, lost) is None
 
 
 def test_however_many_names_one_key_decides_under_the_board_remembers_a_bounded_number(

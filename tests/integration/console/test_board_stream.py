@@ -29,14 +29,14 @@ class Airing:
     def __init__(self, loop: Loop, **how: Any) -> None:
         self.loop = loop
         self.status: dict[str, str] | None = {}
-        self.tenant_id, self.tenant_label = uuid.UUID(int=7), ""
+        self.tenant_id, self.tenant_label, self.history = uuid.UUID(int=7), "", 0
         self.rows: list[LiveEvent] = []
         self.encoded: list[int] = []
         self.most_read = 0
         self.stops = False
         self.hub = Hub(
             self.read_after,
-            lambda most: Looked(self.tenant_id, self.rows[::-1][:most], 0, self.head(), self.tenant_label), read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
+            lambda most: Looked(self.tenant_id, self.rows[::-1][:most], 0, self.head(), self.tenant_label, self.history), read_status=self.read_status, max_viewers=1000, most_of_address=50, stopping=lambda: self.stops,
         )  # fmt: skip
         self.stream = Stream(self.hub, headers={}, **how)
 
@@ -47,7 +47,7 @@ class Airing:
         found = [one for one in self.rows if one.position > after]
         self.most_read = max(self.most_read, len(found[-most:]))
         left_out, position = len(found) - len(found[-most:]), max(after, self.head())
-        return Looked(self.tenant_id, found[-most:], left_out, position, self.tenant_label)
+        return Looked(self.tenant_id, found[-most:], left_out, position, self.tenant_label, self.history)
 
     def read_status(self) -> dict[str, str]:
         if self.status is None:
@@ -301,6 +301,45 @@ def test_a_stream_says_first_whose_decisions_it_has(airing: Airing) -> None:
             assert returned.block() == 'event: tenant\ndata: "public-demo"\n\n'
             airing.tenant_label = "renamed"
             assert eventually(lambda: airing.hub.tenant_label == "renamed", within=5)
+
+
+def test_a_stream_of_a_feed_that_was_restored_ends_and_tells_that_what_it_showed_is_gone(airing: Airing) -> None:
+    airing.happen(*range(1, 31))
+    with airing.view() as viewer:
+        assert positions(viewer, 30) == [*range(11, 31)]
+        airing.rows, airing.history = airing.rows[:20], 1
+        airing.happen(21)
+        blocks = [viewer.block()]
+        while blocks[-1]:
+            blocks.append(viewer.block())
+        assert blocks[-2].encode() == stream.ANEW
+    with airing.view(20) as returned:
+        assert positions(returned, 21) == [21], "which the one before had passed"
+
+
+def test_who_comes_back_from_behind_the_end_of_the_feed_is_told_that_what_it_has_is_gone(airing: Airing) -> None:
+    airing.happen(*range(1, 21))
+    with airing.view(30) as ahead, airing.view(20) as at_the_end:
+        while ahead.block().encode() != stream.ANEW:
+            pass
+        airing.happen(21)
+        told = ""
+        while "id: 21\n" not in told:
+            told += at_the_end.block()
+        assert stream.ANEW.decode() not in told
+
+
+@pytest.mark.parametrize("airing", [{"heartbeat_seconds": 0.2}], indirect=True)
+def test_a_page_that_is_ahead_of_the_stream_is_not_taken_for_one_of_a_feed_that_is_gone(airing: Airing) -> None:
+    """It was made after the stream's last look, of decisions that the stream has not read yet."""
+    airing.happen(*range(1, 21))
+    with airing.view(20):
+        airing.happen(*range(21, 31))
+        with airing.view(30) as ahead:
+            told = ""
+            while told.count(": heartbeat") < 10:
+                told += ahead.block()
+            assert stream.ANEW.decode() not in told
 
 
 def test_open_files_are_asked_for_and_a_machine_that_has_too_few_is_refused_by_name() -> None:
