@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import orjson
 from flask import Blueprint, Response, current_app
 
 from ops_console import metrics
 from ops_console.api.rendering import DESCRIPTION, SECURITY_SCHEMES
 from ops_console.context import Context
 from sentinel.authority.tenants import public_tenants
-from sentinel.platform.http.openapi import documented, openapi_document
+from sentinel.platform.http.openapi import OpenApiText, documented
 from sentinel.platform.http.readiness import (
+    Readiness,
     alive,
     database_checks,
     exposition,
@@ -24,6 +24,8 @@ from sentinel.store.safety import database_status
 
 def routes(blueprint: Blueprint, context: Context) -> None:
     """Add the meta routes."""
+    readiness = _readiness_of(context)
+    document = OpenApiText(title="sentinel console", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES)
 
     @blueprint.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
@@ -34,10 +36,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @documented("Whether operators and the public can be served",
                 responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})})  # fmt: skip
     def readyz() -> Response:
-        checks = database_checks(lambda: database_status(context.pool, context.login.role))
-        board = database_checks(lambda: database_status(context.board.pool, BOARD), "board")
-        answers = board["board"] and holds(lambda: _board_answers(context.board.pool))
-        return readiness_answer({**checks, "board": answers})
+        return readiness_answer(readiness)
 
     @blueprint.get("/metrics")
     @documented(
@@ -51,10 +50,17 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     @blueprint.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
     def openapi() -> Response:
-        document = openapi_document(
-            current_app, title="sentinel console", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES
-        )
-        return Response(orjson.dumps(document), content_type="application/json")
+        return Response(document.of(current_app), content_type="application/json")
+
+
+def _readiness_of(context: Context) -> Readiness:
+    def checks() -> dict[str, bool]:
+        found = database_checks(lambda: database_status(context.pool, context.login.role))
+        board = database_checks(lambda: database_status(context.board.pool, BOARD), "board")
+        answers = board["board"] and holds(lambda: _board_answers(context.board.pool))
+        return {**found, "board": answers}
+
+    return Readiness(checks)
 
 
 def _board_answers(pool: Pool) -> bool:

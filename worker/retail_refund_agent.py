@@ -28,7 +28,8 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -54,6 +55,9 @@ from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.metrics import WorkerMetrics
 from worker.refunds.settings import WorkerSettings, read_settings
 from worker.refunds.workflow.runner import RowResult, RunResult
+
+if TYPE_CHECKING:
+    from sentinel.platform.http.readiness import Readiness
 
 _log = logging.getLogger("worker.loop")
 
@@ -178,16 +182,16 @@ def _loop(
     return 0
 
 
-def readiness_of(ledger: Ledger, key: KeyCheck) -> Callable[[], Mapping[str, bool]]:
+def readiness_of(ledger: Ledger, key: KeyCheck) -> Readiness:
     """What /readyz asks: the database and its schema, and whether the authority takes the key as ours. No row, no customer, no key."""
-    from sentinel.platform.http.readiness import database_checks
+    from sentinel.platform.http.readiness import Readiness, database_checks
 
     def checks() -> Mapping[str, bool]:
         fault = key.fault()
         standing = database_checks(lambda: database_status(ledger.pool, WORKER))
         return {**standing, "authority": fault is None or fault.is_from_authority, "key": fault is None}
 
-    return checks
+    return Readiness(checks)
 
 
 def _print_run(outcome: RunResult, as_json: bool) -> None:

@@ -7,10 +7,7 @@ transaction needs; the database then finds an earlier operation of the same key,
 from __future__ import annotations
 
 import json
-import threading
-import time
 import uuid
-from collections.abc import Callable
 from datetime import UTC
 from functools import lru_cache
 from typing import Any
@@ -286,36 +283,20 @@ def report_check(authority: Authority, caller: Caller, *, content: dict[str, Any
 TRY_SECONDS = 0.8
 """How long the try may wait for locks; a probe that asks for readiness gives up after a second."""
 
-REMEMBERED_SECONDS = 0.5
-
 log = structlog.get_logger("sentinel")
 
 _NOBODY = uuid.UUID(int=0)
 
 
-class GuardProbe:
-    """Tries whether a guard would be recorded now, for readiness; the answer is kept for half a second. Thread-safe."""
-
-    def __init__(self, authority: Authority, now: Callable[[], float] = time.monotonic) -> None:
-        self._authority, self._now, self._lock = authority, now, threading.Lock()
-        self._tried_at, self._answer = float("-inf"), False
-
-    def would_be_answered(self) -> bool:
-        """True when a guard was recorded in time."""
-        with self._lock:
-            if self._now() - self._tried_at >= REMEMBERED_SECONDS:
-                try:
-                    self._answer = self._try()
-                except SentinelError as error:
-                    log.warning("guard_tried_in_vain", cause=error.detail)
-                    self._answer = False
-                self._tried_at = self._now()
-            return self._answer
-
-    def _try(self) -> bool:
-        caller = Caller(_NOBODY, _NOBODY, _NOBODY, None, frozenset(), None)
+def try_guard(authority: Authority) -> bool:
+    """Whether a guard is recorded in time now, for readiness: one is tried and undone. Never raises."""
+    caller = Caller(_NOBODY, _NOBODY, _NOBODY, None, frozenset(), None)
+    try:
         operation = build_operation(
             idempotency_key=f"readiness:{new_id()}", agent_id="readiness", action="readiness.try", params={}
         )
-        row = decided_row(self._authority, caller, operation, has_start_step=True, elapsed_ms=0)
-        return try_decision(self._authority.pool, row, TRY_SECONDS)
+        row = decided_row(authority, caller, operation, has_start_step=True, elapsed_ms=0)
+        return try_decision(authority.pool, row, TRY_SECONDS)
+    except SentinelError as error:
+        log.warning("guard_tried_in_vain", cause=error.detail)
+        return False

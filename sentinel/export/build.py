@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Mapping
 
 import structlog
 from prometheus_client import generate_latest
@@ -18,7 +17,7 @@ from sentinel.export.receivers import Receiver, WebhookReceiver
 from sentinel.export.sender import EventSender
 from sentinel.export.settings import ExportSettings
 from sentinel.export.signing_secrets import SigningSecrets
-from sentinel.platform.http.readiness import database_checks
+from sentinel.platform.http.readiness import Readiness, database_checks
 from sentinel.platform.outbound.mail import Mailer, SmtpAccount
 from sentinel.platform.outbound.slack import SlackWebhook
 from sentinel.platform.serving.health import create_app, serving
@@ -92,5 +91,5 @@ def run(settings: ExportSettings, stop: threading.Event) -> None:
         make_sender(settings, pool).run(stop, settings.threads)
 
 
-def _readiness_of(pool: Pool) -> Callable[[], Mapping[str, bool]]:
-    return lambda: database_checks(lambda: database_status(pool, EXPORTER))
+def _readiness_of(pool: Pool) -> Readiness:
+    return Readiness(lambda: database_checks(lambda: database_status(pool, EXPORTER)))

@@ -6,15 +6,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import orjson
 from flask import Flask, Response
 
 from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
-from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented, openapi_document
-from sentinel.platform.http.readiness import alive, database_checks, exposition, exposition_answer, readiness_answer
+from sentinel.platform.http.openapi import Documentation, OpenApiText, answered_on_the_loop, documented
+from sentinel.platform.http.readiness import (
+    Readiness,
+    alive,
+    database_checks,
+    exposition,
+    exposition_answer,
+    readiness_answer,
+)
 from sentinel.platform.http.wire import Handler, HttpsOnly
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import database_status
@@ -95,7 +101,21 @@ def _settlement_webhooks(
     return by_path({stripe_events.PATH: webhook.deliver})
 
 
+def _readiness_of(store: OrderStore, key: KeyCheck) -> Readiness:
+    def checks() -> dict[str, bool]:
+        fault = key.fault()
+        # While the authority is silent orders are taken and go to people; with a key that it refuses all of them would, and
+        # where something else answers none is decided.
+        key_is_ours = fault is None or fault.kind is KeyFaultKind.SILENCE
+        return {**database_checks(lambda: database_status(store.pool, ORDERS)), "key": key_is_ours}
+
+    return Readiness(checks)
+
+
 def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
+    readiness = _readiness_of(store, key)
+    document = OpenApiText(title="sentinel order review", description=DESCRIPTION, security_schemes={})
+
     @app.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
     def healthz() -> Response:
@@ -107,11 +127,7 @@ def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
         responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
     )
     def readyz() -> Response:
-        fault = key.fault()
-        # While the authority is silent orders are taken and go to people; with a key that it refuses all of them would, and
-        # where something else answers none is decided.
-        key_is_ours = fault is None or fault.kind is KeyFaultKind.SILENCE
-        return readiness_answer({**database_checks(lambda: database_status(store.pool, ORDERS)), "key": key_is_ours})
+        return readiness_answer(readiness)
 
     @app.get("/metrics")
     @documented(
@@ -123,5 +139,4 @@ def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
     @app.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
     def openapi() -> Response:
-        document = openapi_document(app, title="sentinel order review", description=DESCRIPTION, security_schemes={})
-        return Response(orjson.dumps(document), content_type="application/json")
+        return Response(document.of(app), content_type="application/json")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import orjson
 from flask import Blueprint, Flask, Response, send_from_directory
 
 from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
-from sentinel.authority.guard import GuardProbe
+from sentinel.authority.engine import Authority
+from sentinel.authority.guard import try_guard
 from sentinel.authority.policies import are_policies_declared
 from sentinel.platform.http.docs_page import FILES, docs_page
-from sentinel.platform.http.openapi import documented, openapi_document
+from sentinel.platform.http.openapi import OpenApiText, documented
 from sentinel.platform.http.readiness import (
+    Readiness,
     alive,
     database_checks,
     exposition,
@@ -35,7 +36,8 @@ SECURITY_SCHEMES = {
 def routes(app: Flask, context: Context) -> None:
     """Add the meta routes to the app."""
     meta = Blueprint("meta", __name__)
-    guard_try = GuardProbe(context.authority)
+    readiness = _readiness_of(context.authority)
+    document = OpenApiText(title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES)
 
     @meta.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
@@ -48,10 +50,7 @@ def routes(app: Flask, context: Context) -> None:
         responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
     )
     def readyz() -> Response:
-        checks = database_checks(lambda: database_status(context.authority.pool, AUTHORITY))
-        declared = checks["schema"] and holds(lambda: are_policies_declared(context.authority))
-        guard = checks["schema"] and guard_try.would_be_answered()
-        return readiness_answer({**checks, "policies": declared, "guard": guard})
+        return readiness_answer(readiness)
 
     @meta.get("/metrics")
     @documented(
@@ -64,10 +63,7 @@ def routes(app: Flask, context: Context) -> None:
     @meta.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})
     def openapi() -> Response:
-        document = openapi_document(
-            app, title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES
-        )
-        return Response(orjson.dumps(document), content_type="application/json")
+        return Response(document.of(app), content_type="application/json")
 
     @meta.get("/favicon.ico")
     @documented("The icon", responses={200: ("An icon.", {"type": "string"})}, content_type="image/svg+xml")
@@ -76,3 +72,12 @@ def routes(app: Flask, context: Context) -> None:
 
     app.register_blueprint(meta)
     app.register_blueprint(docs_page("sentinel authority"))
+
+
+def _readiness_of(authority: Authority) -> Readiness:
+    def checks() -> dict[str, bool]:
+        found = database_checks(lambda: database_status(authority.pool, AUTHORITY))
+        declared = found["schema"] and holds(lambda: are_policies_declared(authority))
+        return {**found, "policies": declared, "guard": found["schema"] and try_guard(authority)}
+
+    return Readiness(checks)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -15,18 +15,18 @@ from flask import Flask, Response
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from sentinel.platform.http import problems
-from sentinel.platform.http.readiness import alive, exposition_answer, readiness_answer
+from sentinel.platform.http.readiness import Readiness, alive, exposition_answer, readiness_answer
 from sentinel.platform.serving.server import require_free_port
 
 _CLIENT_SECONDS = 5.0
 """A client that says nothing for so long is hung up on."""
 
 
-def create_app(name: str, checks: Callable[[], Mapping[str, bool]], exposition: Callable[[], bytes]) -> Flask:
+def create_app(name: str, readiness: Readiness, exposition: Callable[[], bytes]) -> Flask:
     """The three routes of a program of that name; everything else is 404."""
     app = Flask(name, static_folder=None)
     app.add_url_rule("/healthz", "healthz", alive)
-    app.add_url_rule("/readyz", "readyz", lambda: readiness_answer(checks()))
+    app.add_url_rule("/readyz", "readyz", lambda: readiness_answer(readiness))
 
     def metrics() -> Response:
         return exposition_answer(exposition())

@@ -20,6 +20,7 @@ from psycopg import sql
 from structlog.testing import capture_logs
 
 from sentinel.authority import metrics, serving
+from sentinel.authority.api import meta
 from sentinel.authority.policies import declare_policies, policies_in_force
 from sentinel.authority.settings import Settings
 from sentinel.core.errors import EngineUnavailable
@@ -32,6 +33,7 @@ from sentinel.store.safety import MissingGrant, require_board
 from tests.support.asgi_client import AsgiClient, InProcessApp
 from tests.support.clock import set_clock, take_over
 from tests.support.fixtures import SECRET, Fixtures, guard_body, make_fixtures, served
+from tests.support.kept_answers import require_kept_answers
 from tests.support.ledger_fixtures import wait_until
 from tests.support.logins import make_login, program_url
 
@@ -53,8 +55,14 @@ def test_an_authority_with_undeclared_policies_is_not_ready(fixtures: Fixtures, 
             "guard": True,
         }
         declare_policies(authority)
-        after = asked.get("/readyz")
-        assert (after.status_code, after.json["status"]) == (200, "ready")
+        wait_until(lambda: asked.get("/readyz").json["status"] == "ready")
+        assert asked.get("/readyz").status_code == 200
+
+
+def test_what_an_authority_says_of_itself_costs_no_more_however_often_it_is_asked(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_kept_answers(fixtures.client, monkeypatch, meta)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from ops_console import meta
 from ops_console.audience import Audience
 from ops_console.headers import HEADERS
 from sentinel.authority.actor import local_administrator
@@ -18,6 +19,7 @@ from sentinel.core.proof import is_intact, pack_hash
 from tests.integration.console.test_public_leaks import STATIC
 from tests.support.busy import in_time
 from tests.support.feeds import public_form
+from tests.support.kept_answers import require_kept_answers
 
 FIELDS = {
     "schema", "event_id", "occurred_at", "agent_label", "source", "action", "decision", "amount", "reason_code",
@@ -159,6 +161,13 @@ def test_health_tells_the_truth_when_the_database_is_away(fixtures: Any) -> None
     assert not any(answer.json["checks"].values())
     assert client.get("/ops/api/live/feed").status_code == 503
     assert client.get("/ops/api/approvals").status_code == 401
+
+
+@pytest.mark.parametrize("audience", Audience)
+def test_what_a_console_says_of_itself_costs_no_more_however_often_it_is_asked(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch, audience: Audience
+) -> None:
+    require_kept_answers(fixtures.app(audience).test_client(), monkeypatch, meta, logins=2)
 
 
 ODD_PATHS = ("/confirm/a%0ab", "/confirm/a%0d%0aSet-Cookie:x=1", "/live/%0a", "/verify/%0d", "/verify/a%2fb%3fc")

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.fixtures import add_tenant, unique
+from tests.support.kept_answers import require_kept_answers
 from tests.support.order_fixtures import OrderFixtures, make_intake
 from tests.support.ports import free_port
+from worker.orders import app
 
 
 def readyz(orders: OrderFixtures, authority_url: str, key: str) -> tuple[int, dict[str, bool]]:
@@ -56,3 +58,9 @@ def test_with_its_own_key_it_is_ready_and_while_the_authority_is_silent_too(orde
     for url in (orders.authority_url, f"http://127.0.0.1:{free_port()}"):
         status, checks = readyz(orders, url, orders.key)
         assert (status, set(checks.values())) == (200, {True}), checks
+
+
+def test_what_an_intake_says_of_itself_costs_no_more_however_often_it_is_asked(
+    orders: OrderFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_kept_answers(orders.app.test_client(), monkeypatch, app)

@@ -11,6 +11,7 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import HotRoutes
+from sentinel.platform.http.readiness import Readiness
 from sentinel.platform.http.wire import Answer, Request, is_host
 from sentinel.platform.serving.health import create_app as health_app
 from tests.unit.http.test_asgi import ask, rest, sized
@@ -60,7 +61,7 @@ def flask_app() -> Flask:
 
 @pytest.mark.parametrize("host", BAD)
 def test_a_flask_app_answers_with_a_problem_before_it_asks_who_it_is(host: str) -> None:
-    for app in (flask_app(), health_app("worker.refunds", dict, lambda: b"")):
+    for app in (flask_app(), health_app("worker.refunds", Readiness(dict), lambda: b"")):
         for path in ("/healthz", "/nothing"):
             environ = {**EnvironBuilder(path=path).get_environ(), "HTTP_HOST": host}
             body, status, headers = run_wsgi_app(app, environ)
