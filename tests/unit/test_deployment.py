@@ -634,6 +634,9 @@ def test_an_upgrade_by_the_guide_moves_the_link_that_the_units_run(tmp_path: Pat
         assert (tmp_path / "sentinel").resolve() == tmp_path / name
 
 
+READY = {"SentinelDoesNotDecide": "sentinel_ready"}
+
+
 def test_a_program_whose_figures_an_alert_asks_for_is_missed_when_it_does_not_run() -> None:
     rules = [
         rule["expr"]
@@ -648,6 +651,14 @@ def test_a_program_whose_figures_an_alert_asks_for_is_missed_when_it_does_not_ru
     asked = {owner(name) for expr in rules for name in re.findall(r"\b(?:sentinel|worker|orders)_[a-z_]+", expr)}
     missed = {owner(name) for expr in rules for name in re.findall(r"absent\((\w+)\)", expr)}
     assert asked == missed == set(prefixes)
+
+
+def test_whether_a_program_does_its_work_is_asked_of_what_readyz_says() -> None:
+    """A database that answers may still refuse every write, and a program's key may be revoked."""
+    groups = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
+    asked = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+    for alert, figure in READY.items():
+        assert asked[alert] == f"absent({figure}) or max({figure}) == 0"
 
 
 def test_alerts_ask_for_figures_that_the_programs_give() -> None:

@@ -20,6 +20,7 @@ from sentinel.platform.http.readiness import (
     holds,
     readiness_answer,
 )
+from sentinel.platform.http.ready_gauge import ReadyGauge
 from sentinel.store.database import AUTHORITY
 from sentinel.store.safety import database_status
 
@@ -58,7 +59,8 @@ def routes(app: Flask, context: Context) -> None:
     )
     def show_metrics() -> Response:
         metrics.note_connections(context.authority.pool, context.authority.connections)
-        return exposition_answer(exposition(metrics.DatabaseGauges(context.authority.pool)))
+        ready = ReadyGauge("sentinel_ready", readiness)
+        return exposition_answer(exposition(metrics.DatabaseGauges(context.authority.pool), ready))
 
     @meta.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})

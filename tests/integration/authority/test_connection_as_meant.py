@@ -97,6 +97,16 @@ def test_another_connection_is_refused_at_the_start_and_its_cause_named(fixtures
             assert readyz(url, fixtures).status_code == 503
 
 
+def test_an_authority_that_may_only_read_says_in_its_figures_that_it_does_not_decide(fixtures: Fixtures) -> None:
+    """As one on a replica, or on a full disk: its database answers, and counting it goes well."""
+    terms, statements, _ = DIRECT["one that only reads"]
+    with login(fixtures, terms, statements) as (_, url):
+        settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=1, health_port=7870)
+        with served(settings, fixtures.authority.policies) as (_, app):
+            figures = app.test_client().get("/metrics", base_url="http://127.0.0.1:7870").text.splitlines()
+    assert {"sentinel_ready 0.0", "sentinel_database_up 1.0"} <= set(figures)
+
+
 def test_a_worker_whose_login_may_open_fewer_connections_than_its_lanes_need_does_not_start(fixtures: Fixtures) -> None:
     with login(fixtures, f"connection limit 6 in role {WORKER}") as (name, url):
         for lanes in (2, 3):

@@ -37,13 +37,21 @@ from tests.support.kept_answers import require_kept_answers
 from tests.support.ledger_fixtures import wait_until
 from tests.support.logins import make_login, program_url
 
+HEALTH_PORT = 7870
+
 
 def test_an_authority_with_undeclared_policies_is_not_ready(fixtures: Fixtures, folder: Path) -> None:
     file = folder / "retail_refund.yaml"
     file.write_text(file.read_text().replace("label: Retail Refund Policy v1", "label: A text nobody declared"))
-    settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2)
+    settings = Settings(
+        database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=2, health_port=HEALTH_PORT
+    )
     with served(settings, ReloadablePolicies(folder)) as (authority, app):
         asked = app.test_client()
+
+        def figures() -> set[str]:
+            return set(asked.get("/metrics", base_url=f"http://127.0.0.1:{HEALTH_PORT}").text.splitlines())
+
         before = asked.get("/readyz")
         assert (before.status_code, before.headers["Retry-After"]) == (503, "1")
         assert before.json["checks"] == {
@@ -54,9 +62,11 @@ def test_an_authority_with_undeclared_policies_is_not_ready(fixtures: Fixtures, 
             "policies": False,
             "guard": True,
         }
+        assert {"sentinel_ready 0.0", "sentinel_database_up 1.0"} <= figures()
         declare_policies(authority)
         wait_until(lambda: asked.get("/readyz").json["status"] == "ready")
         assert asked.get("/readyz").status_code == 200
+        assert "sentinel_ready 1.0" in figures()
 
 
 def test_what_an_authority_says_of_itself_costs_no_more_however_often_it_is_asked(
