@@ -167,9 +167,12 @@ def _loop(
     with contextlib.ExitStack() as stack:
         if settings.health_port:
             # A web server's modules, only where one is wanted: a single run starts several times faster without them.
+            from sentinel.platform.http.ready_gauge import ReadyGauge
             from sentinel.platform.serving.health import create_app, serving
 
-            app = create_app("worker.refunds", readiness_of(ledger, key), metrics.exposition)
+            readiness = readiness_of(ledger, key)
+            metrics.register(ReadyGauge("worker_ready", readiness))
+            app = create_app("worker.refunds", readiness, metrics.exposition)
             stack.enter_context(serving(app, settings.health_host, settings.health_port, "WORKER_HEALTH_PORT"))
         # A loop has no end of its own: to be stopped is its ordinary one, and the next one takes up what is left.
         stack.enter_context(_ends_on_signal(agent, unfinished=0))

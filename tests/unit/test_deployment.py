@@ -634,7 +634,11 @@ def test_an_upgrade_by_the_guide_moves_the_link_that_the_units_run(tmp_path: Pat
         assert (tmp_path / "sentinel").resolve() == tmp_path / name
 
 
-READY = {"SentinelDoesNotDecide": "sentinel_ready"}
+READY = {
+    "SentinelDoesNotDecide": "sentinel_ready",
+    "SentinelNoWorker": "worker_ready",
+    "SentinelNoIntake": "orders_ready",
+}
 
 
 def test_a_program_whose_figures_an_alert_asks_for_is_missed_when_it_does_not_run() -> None:

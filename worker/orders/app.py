@@ -21,6 +21,7 @@ from sentinel.platform.http.readiness import (
     exposition_answer,
     readiness_answer,
 )
+from sentinel.platform.http.ready_gauge import ReadyGauge
 from sentinel.platform.http.wire import Handler, HttpsOnly
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import database_status
@@ -134,7 +135,7 @@ def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
         "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
     )
     def show_metrics() -> Response:
-        return exposition_answer(exposition(metrics.OrderGauges(store)))
+        return exposition_answer(exposition(metrics.OrderGauges(store), ReadyGauge("orders_ready", readiness)))
 
     @app.get("/openapi.json")
     @documented("This document", responses={200: ("OpenAPI 3.1.", {"type": "object"})})

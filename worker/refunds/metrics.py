@@ -40,6 +40,10 @@ class WorkerMetrics:
         )  # fmt: skip
         self._registry.register(_LedgerCollector(ledger, is_reachable))
 
+    def register(self, figures: Collector) -> None:
+        """Tell these too at each scrape."""
+        self._registry.register(figures)
+
     def count(self, row: RowResult) -> None:
         """One row is done with for now."""
         self._rows.labels(str(row.state), "yes" if row.put_off else "no").inc()

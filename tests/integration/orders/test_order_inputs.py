@@ -253,7 +253,7 @@ def test_the_other_routes_answer_and_all_are_documented(fixtures: Fixtures, auth
     assert client.get("/metrics").status_code == 404
     exposed = client.get("/metrics", base_url=HEALTH).text
     assert 'orders_deliveries_total{result="200",source="demo"}' in exposed
-    assert "orders_database_up 1.0" in exposed
+    assert "orders_database_up 1.0" in exposed and "orders_ready 1.0" in exposed
     orders.close()
 
 

@@ -311,6 +311,7 @@ def test_a_loop_outlives_a_dead_port_and_says_so_on_its_own_address(ledger_fixtu
         told = asked(own, "/metrics")[1]
         assert {
             "worker_authority_reachable 0.0",
+            "worker_ready 0.0",
             "worker_put_off 3.0",
             "worker_errors 0.0",
             "worker_database_up 1.0",
@@ -325,6 +326,7 @@ def test_a_loop_outlives_a_dead_port_and_says_so_on_its_own_address(ledger_fixtu
             fake.holder = {"tenant_id": str(ledger_fixtures.tenant_id), "tenant": "shop"}
             wait_until(lambda: asked(own, "/readyz")[0] == 200, 10)
             assert "worker_authority_reachable 1.0" in asked(own, "/metrics")[1]
+            assert "worker_ready 1.0" in asked(own, "/metrics")[1]
             assert 'worker_rows_total{put_off="no",state="EXECUTED"} 3.0' in asked(own, "/metrics")[1]
     finally:
         process.send_signal(signal.SIGTERM)
