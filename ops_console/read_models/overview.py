@@ -138,7 +138,7 @@ from (select extract(epoch from a.decided_at - a.created_at)::double precision a
       order by a.decided_at desc limit %(most)s) latest
 """
 # An entry that failed needs nobody any more once its doubt has ended as handled; where a person said "not executed", once its refund
-# was entered anew, or after 30 days.
+# was entered anew, or after 30 days; where an analyst said something else of its order, at once.
 LEDGER_LOAD = """
 select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds, s.findings, s.findings_oldest_seconds from
   (select count(*)::integer as due,
@@ -152,7 +152,9 @@ select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds, s.findings, 
      and not (g.reason_code is not distinct from 'not_executed' and g.budget_part is null
        and (g.updated_at < statement_timestamp() - interval '30 days' or exists (
          select from refunds.ledger_entries a
-         where a.tenant_id = g.tenant_id and a.refund_id = g.refund_id and a.created_at > g.created_at)))) f,
+         where a.tenant_id = g.tenant_id and a.refund_id = g.refund_id and a.created_at > g.created_at)))
+     and not (g.budget_part is null and exists (select from orders.refunds c
+       where c.tenant_id = g.tenant_id and c.ledger_entry_id = g.ledger_entry_id and c.state = 'closed'))) f,
   (select count(*)::integer as findings,
      coalesce(extract(epoch from clock_timestamp() - min(n.found_at)), 0)::double precision as findings_oldest_seconds
    from refunds.settlement_findings n

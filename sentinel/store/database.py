@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import select
 import socket
 import threading
 import time
@@ -279,6 +280,8 @@ class Pool:
         except queue.Empty:
             raise DatabaseUnreachable("every database connection is busy") from None
         try:
+            if held is not None and not held.closed and _was_ended(held):
+                held.close()  # before anything is sent on it: else it would not be known whether that was done
             if held is None or held.closed:
                 held = self._connect()
             yield held
@@ -355,6 +358,13 @@ class Pool:
         # Given back only now: what goes in first comes out last, so one put between would hide the rest.
         for _ in range(taken):
             self._free.put(None)
+
+
+def _was_ended(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the server has sent something to a connection that asks for nothing: as good as always that it is over."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def first_line(error: BaseException) -> str:

@@ -133,7 +133,7 @@ def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
     second.get_by_label("Reason").fill("we spoke about it")
     second.get_by_label("Your password").fill(PASSWORD)
     second.get_by_role("button", name="Decide").click()
-    expect(notice(second)).to_contain_text("when who asked collects it")
+    expect(notice(second)).to_contain_text("It is done when who asked collects the password or key")
     expect(second.get_by_role("button", name="Make the key and show it")).to_have_count(0)
     page.goto(asked)
     page.get_by_role("button", name="Make the key and show it").click()

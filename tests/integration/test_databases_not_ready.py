@@ -77,8 +77,14 @@ worker enqueue rows.jsonl
 worker facts facts.jsonl
 worker handled lge_1 --reference r --reason r
 worker import-orders orders.csv
+worker order-review reports list
+worker order-review reports put-away shop 1001 --reason r
+worker order-review reports resend shop 1001 --reason r
 worker order-review serve --port FREE
 worker reconcile
+worker reports list
+worker reports put-away {ID} --reason r
+worker reports resend {ID} --reason r
 worker retry --all-errors --reason r
 worker run --once
 worker run --loop

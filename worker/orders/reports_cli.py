@@ -108,13 +108,14 @@ def _act(statement: str, done: str, source: str, order: str, reason: str, by: st
 
 
 def _run(statement: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One statement of the intake's tenant. Raises `EngineUnavailable`, `UnsafeConfiguration` and what opening the database raises."""
+    """One statement of the intake's tenant. Raises `UnsafeConfiguration`, and as `require_schema`."""
     from psycopg.rows import dict_row
 
     from sentinel.platform.settings import UnsafeConfiguration
     from sentinel.store.address import database_url
     from sentinel.store.database import ORDERS, Pool, with_role
     from sentinel.store.queries import call_with_retry
+    from sentinel.store.safety import require_schema
     from worker.orders.key_check import default_tenant
     from worker.orders.settings import load_order_settings
 
@@ -123,6 +124,7 @@ def _run(statement: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
             return cursor.execute(statement.encode(), {**fields, "tenant_id": tenant_id}).fetchall()
 
     with database_url(ORDERS, own_variable="ORDERS_DATABASE_URL") as url:
+        require_schema(url, ORDERS)
         settings = load_order_settings(needs_authority=False, database_url=url)
         with contextlib.closing(Pool(with_role(url, ORDERS, application_name="order-review"), size=1)) as pool:
             tenant_id = settings.tenant_id or default_tenant(pool)

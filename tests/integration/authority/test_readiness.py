@@ -227,8 +227,8 @@ def test_policies_that_a_replica_had_not_got_when_it_took_over_are_declared_agai
             [[one.digest for one in policies.library.policies]],
         )
         fixtures.admin.execute("set session_replication_role = origin")
+        wait_until(lambda: len(policies_in_force(fixtures.authority.pool)) == len(policies.library.policies))
         wait_until(lambda: client.get("/readyz").status_code == 200)
-        assert len(policies_in_force(fixtures.pool)) == len(policies.library.policies)
 
 
 @pytest.mark.usefixtures("own_logs")

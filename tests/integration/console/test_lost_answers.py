@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from ops_console.pages.approval_votes import REPEATED
 from ops_console.read_models import order_views
 from sentinel.authority import approvals, halts, in_doubt, protected_changes
+from sentinel.store.database import Pool
 from sentinel.store.queries import act_once
 from tests.integration.console.approval_pages import card, say, votes
 from tests.integration.console.second_administrator import Two, approve, waiting
@@ -126,3 +127,13 @@ def test_a_key_whose_answer_was_lost_is_not_told_to_have_been_shown(two: Two, mo
         answer = two.ada.submit(f"/ops/approvals/{key}/collect")
     assert (answer.status_code, NOT_KNOWN in answer.text) == (503, True)
     assert "collected before" not in answer.text and "it was done" in answer.text
+
+
+def test_a_connection_that_the_server_ended_while_nobody_used_it_leaves_nothing_unknown(fixtures: Any) -> None:
+    """Else the first refusal of an act after each restart of the database would be told as not known."""
+    with closing(Pool(fixtures.url, size=1)) as pool:
+        with pool.connection() as connection:
+            ended = connection.info.backend_pid
+        assert fixtures.sql("select pg_terminate_backend(%s, 5000)", ended) == [(True,)]
+        with pool.connection() as connection:
+            assert connection.execute("select pg_backend_pid() <> %s", [ended]).fetchone() == (True,)

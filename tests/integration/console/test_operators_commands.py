@@ -198,7 +198,7 @@ def test_a_contradiction_is_resolved_only_as_the_one_that_was_listed(fixtures: A
     word = ("in-doubt", "resolve", str(recorded.operation_id), "--not-executed", "--evidence", "x", "--as", abe.email)
     refused(run(fixtures, *word), 1, "a success was reported after")
     refused(run(fixtures, *word, "--since", "2026-05-03T10:00:00Z"), 1, "not the doubt that was looked at")
-    refused(run(fixtures, *word, "--since", "yesterday"), 1, "since: must be an RFC 3339 time")
+    refused(run(fixtures, *word, "--since", "yesterday"), 2, "since: must be an RFC 3339 time")
     (listed,) = printed_json(fixtures, "in-doubt", "list")
     assert printed_json(fixtures, *word, "--since", listed["in_doubt_since"])["executed"] is False
 

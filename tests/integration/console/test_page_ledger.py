@@ -241,13 +241,13 @@ def test_an_effect_is_told_by_what_it_is_found_by_in_its_system(fixtures: Any) -
 def test_a_report_that_a_person_put_away_is_not_called_acknowledged() -> None:
     moment = datetime.now(UTC)
 
-    def told(last_error: str | None) -> tuple[str, str | None]:
+    def shown(last_error: str | None) -> tuple[str, str | None]:
         report = Report(uuid.uuid4(), 1, last_error, moment, moment)
         _, last = timeline(Life([], [], [], [], [], [report], [], []))
         return last.title, last.words
 
-    assert told(None) == ("The authority acknowledged the report", None)
-    assert told("put away by anna: CASE-7") == (
+    assert shown(None) == ("The authority acknowledged the report", None)
+    assert shown("put away by anna: CASE-7") == (
         "The report was put away, and is sent no more",
         "put away by anna: CASE-7",
     )
@@ -409,12 +409,16 @@ def test_a_row_in_error_says_how_it_is_tried_again_and_others_do_not(fixtures: A
         ("reason_code = 'not_executed'", "which is final; to pay it, enter it anew"),
         ("budget_part = 'handled'", "nothing is left to do"),
         ("reason_code = 'settlement_refused'", "it may have been paid; say first what happened"),
+        ("reason_code = 'closed'", "an analyst said something else of its order since"),
     ],
 )
 def test_a_row_in_error_that_cannot_be_tried_again_says_why(fixtures: Any, ended: str, said: str) -> None:
     add_various(fixtures)
     fixtures.sql(
-        f"set session_replication_role = replica; update refunds.ledger_entries set {ended} where status = 'ERROR'"
+        f"set session_replication_role = replica; update refunds.ledger_entries set {ended} where status = 'ERROR';"
+        " insert into orders.refunds (tenant_id, review_id, attempt, ledger_entry_id, reason, via, state, ended_at)"
+        " select tenant_id, gen_random_uuid(), 1, ledger_entry_id, 'x', 'x', 'closed', now() from refunds.ledger_entries"
+        " where reason_code = 'closed'"
     )
     page = fixtures.browser("ann", "viewer").get("/ops/ledger/lge_3").text
     assert said in page and "worker retry" not in page

@@ -264,7 +264,7 @@ def test_a_page_that_was_left_open_over_a_refund_asks_the_shop_nothing_and_files
     assert fixtures.sql("select decision, decided_by from orders.analyst_decisions") == [("refund", "bob@demo.local")]
     assert fixtures.sql("select count(*) from orders.refunds") == [(1,)]
     # Who has seen what it means now may say so.
-    assert "A new refund is filed, of the same amount." in refused.text
+    assert "Its refund is tried again, of the same amount." in refused.text
     said = ann.submit(path, **hidden_fields(ann, path), word="retry", reason="the same amount")
     assert said.status_code == 303, said.text
     assert "Recorded: its refund is tried again." in ann.get(path).text

@@ -63,7 +63,7 @@ def test_pending_approvals_are_counted_up_to_a_bound_and_the_page_says_so(
     page = vic.get("/ops/overview/now").text
     assert {name: cells[0] for name, cells in lines(page).items()} == {
         "Refunds": "4 or more", "Escalations": "0 or more", "Orders": "0 or more", "People": "0 or more", "Other": "0 or more",
-        "In": "0", "Stopped": "0", "Errors": "0", "Alerts": "0",
+        "Refused": "0", "In": "0", "Stopped": "0", "Errors": "0", "Alerts": "0",
     }  # fmt: skip
     assert "More approvals wait than are counted" in page
     assert "4 or more pending" in page
@@ -173,14 +173,16 @@ def test_an_error_that_needs_nobody_any_more_is_not_counted(fixtures: Any) -> No
     entries = (
         "('given up', 'rf_1', null, null, 1), ('handled', 'rf_2', 'settlement_refused', 'handled', 1),"
         " ('not executed', 'rf_3', 'not_executed', null, 1), ('entered anew', 'rf_4', 'not_executed', null, 1),"
-        " ('anew', 'rf_4', null, null, 0), ('long ago', 'rf_5', 'not_executed', null, 31)"
+        " ('anew', 'rf_4', null, null, 0), ('long ago', 'rf_5', 'not_executed', null, 31), ('closed', 'rf_6', null, null, 1)"
     )
     fixtures.sql("set session_replication_role = replica;"
         " insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, status, last_error, reason_code,"
         " budget_part, created_at, updated_at)"
         f" select '{fixtures.tenant_id}', replace(name, ' ', '-'), refund, 100, 'USD', 'ERROR', 'x', reason, part,"
         " now() - make_interval(days => days), now() - make_interval(days => days)"
-        f" from (values {entries}) as e (name, refund, reason, part, days)")  # fmt: skip
+        f" from (values {entries}) as e (name, refund, reason, part, days);"
+        " insert into orders.refunds (tenant_id, review_id, attempt, ledger_entry_id, reason, via, state, ended_at)"
+        f" values ('{fixtures.tenant_id}', gen_random_uuid(), 1, 'closed', 'x', 'x', 'closed', now())")  # fmt: skip
     assert figures.ledger_load(fixtures.pool, fixtures.tenant_id).failed == 3, "given up, not executed and anew"
 
 

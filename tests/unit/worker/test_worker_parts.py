@@ -361,13 +361,19 @@ def test_what_was_never_started_is_no_doubt_and_counts_only_where_a_person_handl
 
 
 @pytest.mark.parametrize(("operation", "over"), [
-    (OPERATION, {"operation_id": str(OPERATION)}), (OPERATION, {"replayed": True}), (None, {"replayed": True}),
-], ids=["decided by this very question", "another operation", "the ledger has none on record"])  # fmt: skip
+    (OPERATION, {"operation_id": str(OPERATION)}), (OPERATION, {"replayed": True}), (None, {}),
+], ids=["decided by this very question", "another operation", "decided now, and none is on record"])  # fmt: skip
 def test_what_is_said_of_an_operation_that_the_ledger_does_not_know_is_no_word_of_its_row(
     operation: uuid.UUID | None, over: dict[str, Any]
 ) -> None:
     """The authority has lost the operation that permitted the row, and with it whatever became of it."""
     assert resolved_doubts([row(operation_id=operation)], [answer("allowed", **over)]) == {}
+
+
+def test_a_row_that_never_got_an_answer_is_let_go_where_its_question_is_on_record_unstarted() -> None:
+    """Its question enclosed the start, and where that is not on record nothing was settled."""
+    found = resolved_doubts([row(operation_id=None)], [answer("allowed", replayed=True)])
+    assert [(one.executed, one.never_started) for one in found.values()] == [(False, True)]
 
 
 # Leases

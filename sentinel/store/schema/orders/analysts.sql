@@ -224,10 +224,14 @@ create or replace function orders.refund_is_live(r orders.reviews) returns boole
           and (s.status in ('started', 'in_doubt') or s.status = 'completed' and s.outcome = 'success'))))
 $$;
 
--- The same by the order's id, for the console, which may not read all of a review.
+-- By the order's id, for the console, which may not read all of a review: the same, or that the ledger has not learnt yet that it is so no more.
 create or replace function orders.has_live_refund(tenant uuid, review uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select orders.refund_is_live(r) from orders.reviews r where r.tenant_id = tenant and r.review_id = review
+  select orders.refund_is_live(r) or exists (
+    select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+    where f.tenant_id = tenant and f.review_id = review and f.state = 'refused' and l.status = 'ERROR'
+      and refunds.may_have_been_paid(l) <> 'not_executed')
+  from orders.reviews r where r.tenant_id = tenant and r.review_id = review
 $$;
 
 -- Why no refund of this order can be filed now; null where one can.
