@@ -29,6 +29,9 @@ _REFUSALS: dict[str, SentinelError] = {
     ),
     "halted": Conflict("fulfilment is halted; lift the halt first"),
     "refund_exists": Conflict("a refund of this order is in the ledger already"),
+    "refund_undecided": Conflict(
+        "it is not known yet what became of the refund that was filed: look at its entry, or hold the order"
+    ),
     "nothing_paid": Conflict("nothing was paid for this order; fulfil or hold it"),
     "not_pending": Conflict("its approval was decided before; the order follows that"),
     "expired": Conflict("the approval has expired; the order will be held"),

@@ -44,7 +44,16 @@ def order_view(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str
     shown = {
         name: value
         for name, value in ((field.name, getattr(row, field.name)) for field in dataclasses.fields(row))
-        if name not in ("amount_minor", "currency", "reason_code", "signals", "question_refused", "refund_is_live")
+        if name
+        not in (
+            "amount_minor",
+            "currency",
+            "reason_code",
+            "signals",
+            "question_refused",
+            "refund_is_live",
+            "refund_is_undecided",
+        )
     }
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
@@ -72,7 +81,7 @@ def offers(row: order_views.OrderRow, policies: PoliciesInForce) -> list[str]:
         case "SHOP_REFUSED":
             return [RETRY, *refund, HOLD]
         case "REFUND_REFUSED" if not row.refund_is_live:
-            return [RETRY, HOLD] if refundable else [HOLD]
+            return [RETRY, HOLD] if refundable and not row.refund_is_undecided else [HOLD]
         case "SCORED" if row.question_refused:
             return [HOLD]
         case "HELD" if row.hold_state == "intended":

@@ -28,7 +28,7 @@ class OrderRow:
     the refund that was filed; `hold_state` is what became of a held order's hold in the shop ("refused": it was shipped before,
     and nothing is tried again). `question_refused`: it has no lane,
     because the authority refuses to be asked about it. `refund_is_live`: no word is heard on it before it is known what became of
-    a refund that was filed; `refund_in_doubt` is the operation of that refund while it is in doubt.
+    a refund that was filed; `refund_is_undecided`: nor is it tried again before the ledger knows; `refund_in_doubt` is the operation of that refund while it is in doubt.
     """
 
     review_id: uuid.UUID
@@ -57,6 +57,7 @@ class OrderRow:
     hold_state: str | None
     question_refused: bool
     refund_is_live: bool
+    refund_is_undecided: bool
     refund_in_doubt: uuid.UUID | None
     attempts: int
     last_error: str | None
@@ -158,6 +159,7 @@ case when r.status = 'HELD' then (select f.state from orders.effects f where f.r
   and f.tenant_id = r.tenant_id) end as hold_state,
 {question_refused} as question_refused,
 case when r.status = 'REFUND_REFUSED' then orders.has_live_refund(r.tenant_id, r.review_id) else false end as refund_is_live,
+case when r.status = 'REFUND_REFUSED' then orders.has_undecided_refund(r.tenant_id, r.review_id) else false end as refund_is_undecided,
 case when r.status = 'REFUND_REFUSED' then (select s.operation_id from orders.refunds f
   join refunds.ledger_entries l on l.tenant_id = f.tenant_id and l.ledger_entry_id = f.ledger_entry_id
   join sentinel.operations o on o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key

@@ -99,10 +99,7 @@ _NEVER_PAID = (
     "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
 )
 
-_EXECUTED = (
-    "it was executed, says the authority: a person said so, or a report that this ledger does not have. Nothing more of it is tried, and it"
-    " counts against its order"
-)
+_EXECUTED = "it was executed, says the authority: a person said so, or a report that this ledger does not have. Nothing more of it is tried"
 _ENTER_ANEW = "to pay this refund, enter it under another ledger entry id"
 _IN_DOUBT = "; it may have been started: see `sentinel in-doubt list`"
 _SAY_SO = "; an administrator says so: "
@@ -158,7 +155,8 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
             return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
         case "completed" if _is_own_start(row, answer) and (answer.outcome, answer.resolution) == ("success", None):
             # Its success is reported once its execution is written, and there is none: somebody else said so, and it is known to be paid.
-            return give_up(row, _EXECUTED, reason=EXECUTED_ELSEWHERE)
+            counts = ", and it counts against its order" if row.order_ref else ""
+            return give_up(row, _EXECUTED + counts, reason=EXECUTED_ELSEWHERE)
         case "already_started" | "completed":
             outcome = f", outcome {answer.outcome}" if answer.outcome else ""
             return give_up(

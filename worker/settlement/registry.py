@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import base64
 import difflib
-import hashlib
+import hmac
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -155,9 +155,12 @@ class Coupon(InLedger):
     name = "coupon"
     moves_money = False
 
+    def __init__(self, secret: str = "") -> None:
+        self._key = secret.encode()
+
     def own_reference(self, reference: uuid.UUID) -> str:
-        """The coupon's code: 16 characters that a customer can type, not guessable from another coupon's by who does not know the tenant's id."""
-        digest = hashlib.sha256(b"coupon:" + reference.bytes).digest()
+        """The coupon's code: 16 characters that a customer can type, and that nobody reckons without the secret."""
+        digest = hmac.new(self._key, b"coupon:" + reference.bytes, "sha256").digest()
         code = base64.b32encode(digest)[:16].decode("ascii")
         return "-".join(["CPN", *(code[at : at + 4] for at in range(0, 16, 4))])
 
@@ -192,7 +195,11 @@ class Systems:
         """All of them. Without a `book` the outside ones are never ready, as their effects could not be recorded."""
         outside = {system.name: system for system in _outside(settings, book)}
         wait = in_flight_seconds(settings.settlement_timeout_seconds)
-        inside: list[SettlementSystem] = [SimulatedRefund(), PrivateRefund(), Coupon()]
+        inside: list[SettlementSystem] = [
+            SimulatedRefund(),
+            PrivateRefund(),
+            Coupon(next(iter(settings.confirm_secrets), "")),
+        ]
         sagas = [Saga(name, (Effect(system),), book, in_flight_seconds=wait) for name, system in outside.items()]
         sagas.append(
             Saga(

@@ -13,9 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from ops_console.api.orders import offers
 from ops_console.read_models.order_views import find_order
 from ops_console.resolve_order import resolve_order
+from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.core.errors import SentinelError
+from sentinel.platform.resources import policies_dir
 from tests import mutants
 from tests.support.fixtures import Fixtures
 from tests.support.harness import actor
@@ -464,11 +467,32 @@ def test_while_the_ledger_holds_a_refund_in_doubt_no_other_is_filed(orders: Orde
     orders.deliver(order_body("o-1", "medium"))
     assert say(orders, "o-1", "refund") == "refund"
     ends(orders, "gave up", budget_part="in_doubt", act_until=datetime.now(UTC))
+    shown = find_order(orders.fixtures.console_pool, orders.fixtures.tenant_id, "demo", "o-1")
+    assert shown is not None and (shown.refund_is_live, shown.refund_is_undecided) == (False, True)
+    policies = PolicyInspector(policies_dir()).in_force(orders.fixtures.console_pool)
+    assert offers(shown, policies) == ["hold"], "only what would be heard"
     assert say(orders, "o-1", "retry") == "conflict"
     assert len(rows(orders)) == 1
     assert say(orders, "o-1", "hold") == "hold"
     ends(orders, NEVER_STARTED[0])
     assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", "closed_by_analyst")]
+
+
+def test_what_a_person_called_not_executed_is_filed_anew_whatever_its_effect_was_left_as(orders: OrderFixtures) -> None:
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    ends(orders, NOT_EXECUTED[0], reason_code=NOT_EXECUTED[1])
+    admin = orders.fixtures.admin
+    admin.execute("set session_replication_role = replica")
+    admin.execute(
+        "insert into refunds.effects (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, must_total, state,"
+        " last_error, claim_epoch) select tenant_id, ledger_entry_id, 1, start_id, 'platform_backend', start_id, 1, 'in_doubt', 'x', 1"
+        " from refunds.ledger_entries"
+    )
+    admin.execute("set session_replication_role = origin")
+    assert orders.one("select refunds.may_have_been_paid(e) from refunds.ledger_entries e") == "effects_open"
+    assert say(orders, "o-1", "retry") == "retry"
+    assert len(rows(orders)) == 2
 
 
 def test_who_holds_an_order_waits_for_who_has_its_refund_tried_again_at_that_moment(orders: OrderFixtures) -> None:

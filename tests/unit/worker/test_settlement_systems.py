@@ -104,6 +104,14 @@ def test_a_coupon_has_a_code_of_its_own_per_reference() -> None:
     assert len(codes) == 200 and all(len(code) == 23 and code.startswith("CPN-") for code in codes)
 
 
+def test_a_coupons_code_is_reckoned_by_nobody_without_the_secret() -> None:
+    """A start id is made of the tenant's id and the row's, which others know."""
+    reference = uuid.uuid4()
+    secrets: tuple[tuple[str, ...], ...] = (("a" * 32,), ("b" * 32,), ())
+    coupons = [Systems.from_settings(WorkerSettings(confirm_secrets=one)).get("coupon") for one in secrets]
+    assert len({one.settle(ROW, reference).reference for one in coupons}) == 3  # type: ignore[union-attr]
+
+
 def test_the_system_is_told_the_effect_and_nothing_of_the_customer(server: EffectsServer) -> None:
     reference = uuid.uuid4()
     http_system(server).settle(ROW, reference)

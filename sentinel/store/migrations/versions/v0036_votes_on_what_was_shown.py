@@ -1,4 +1,4 @@
-"""A person's word is about the state that was shown: functions that take it have new signatures, and decided approvals two indexes."""
+"""A person's word is about the state that was shown (new signatures); decided approvals have indexes, keys count their open questions."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,7 @@ down_revision = "0035"
 
 
 def upgrade() -> None:
-    """Drop the old signatures, and add the indexes."""
+    """Drop the old signatures, and add the column, its constraint and trigger, and the indexes."""
     run_files(revision)
 
 

@@ -177,7 +177,7 @@ begin
     when r.status = 'SHOP_REFUSED' and word = 'retry'
          and sentinel.halt_over(r.tenant_id, 'order-review', 'order.fulfill', null) is not null then 'halted'
     when r.status = 'REFUND_REFUSED' and orders.refund_is_live(r) then 'refund_exists'
-    when word = 'retry' and failed.status = 'ERROR' and refunds.may_have_been_paid(failed) <> 'not_executed' then 'refund_exists'
+    when word = 'retry' and orders.refund_is_undecided(failed) then 'refund_undecided'
     when word = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
   perform orders.record_analyst_decision(r, word, operator, person, why, how);
@@ -224,14 +224,22 @@ create or replace function orders.refund_is_live(r orders.reviews) returns boole
           and (s.status in ('started', 'in_doubt') or s.status = 'completed' and s.outcome = 'success'))))
 $$;
 
--- By the order's id, for the console, which may not read all of a review: the same, or that the ledger has not learnt yet that it is so no more.
+-- Whether the ledger does not know what became of a refund that failed: it is not tried again, and no other is filed. A person's "not
+-- executed" tells, whatever an effect of it was left as.
+create or replace function orders.refund_is_undecided(failed refunds.ledger_entries) returns boolean language sql stable as $$
+  select coalesce(failed.status = 'ERROR' and refunds.may_have_been_paid(failed) <> 'not_executed'
+    and (failed.reason_code is distinct from 'not_executed' or failed.budget_part is not null), false)
+$$;
+
+-- Both by the order's id, for the console, which may not read all of a review.
 create or replace function orders.has_live_refund(tenant uuid, review uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select orders.refund_is_live(r) or exists (
-    select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
-    where f.tenant_id = tenant and f.review_id = review and f.state = 'refused' and l.status = 'ERROR'
-      and refunds.may_have_been_paid(l) <> 'not_executed')
-  from orders.reviews r where r.tenant_id = tenant and r.review_id = review
+  select orders.refund_is_live(r) from orders.reviews r where r.tenant_id = tenant and r.review_id = review
+$$;
+create or replace function orders.has_undecided_refund(tenant uuid, review uuid) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select exists (select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+    where f.tenant_id = tenant and f.review_id = review and f.state = 'refused' and orders.refund_is_undecided(l))
 $$;
 
 -- Why no refund of this order can be filed now; null where one can.
