@@ -135,8 +135,8 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
     where x.tenant_id = e.tenant_id and x.channel = e.channel and x.source = e.source and x.order_ref = e.order_ref
       and x.ledger_entry_id <> e.ledger_entry_id
       and (x.status in ('ALLOWED', 'EXECUTED') or x.budget_part in ('handled', 'in_doubt')))
-    or refunds.is_behind_question(e) as refunded_before,
-  refunds.is_refunded_under_another_budget(e) as refunded_under_another_budget,
+    or e.order_ref is not null and refunds.is_behind_question(e) as refunded_before,
+  e.order_ref is not null and refunds.is_refunded_under_another_budget(e) as refunded_under_another_budget,
   case when o.order_ref is not null then jsonb_build_object(
     'order_ref', o.order_ref, 'channel', o.channel, 'source', o.source, 'account_ref', o.account_ref, 'ordered_at', o.ordered_at,
     'delivered_at', o.delivered_at, 'paid_minor', o.paid_minor, 'currency', o.currency,
