@@ -349,7 +349,7 @@ def test_what_its_system_refuses_for_good_is_in_doubt_at_once_and_its_budget_fre
     shop.answer("after")
     shop.run()
     assert executed_ids(fixtures) == ["after", "kept"] and shop.stands("refused")[0] == "ERROR"
-    assert ledger_load(shop.fixtures.pool, fixtures.tenant_id).failed == 1, (
+    assert ledger_load(fixtures.console_pool, fixtures.tenant_id).failed == 1, (
         "a person still sees the refund that was not made"
     )
     assert fixtures.broken_invariants() == []
