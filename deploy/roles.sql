@@ -119,7 +119,7 @@ grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, 
   sentinel.insert_halt, sentinel.holds_halt_lock, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text,
   sentinel.hash_bytes, sentinel.pack_text, sentinel.owned_keys, sentinel.once_folded, sentinel.utc_text, sentinel.expire_approval, sentinel.settle_usage,
   sentinel.settle_slots, sentinel.slots_added, sentinel.is_within_caps, sentinel.policy_of, sentinel.limit_of, sentinel.subject_of,
-  sentinel.halt_lock, sentinel.halt_over, sentinel.is_requester, sentinel.counted_votes, sentinel.person_of to sentinel_console;
+  sentinel.halt_lock, sentinel.halt_over, sentinel.halted_agent, sentinel.is_requester, sentinel.counted_votes, sentinel.person_of to sentinel_console;
 -- The locks that its own work needs, and no other.
 revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;
 revoke execute on function sentinel.take_operators_lock, sentinel.take_tenants_lock, sentinel.take_held_locks, sentinel.take_halt_lock

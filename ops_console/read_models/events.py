@@ -7,17 +7,18 @@ answer looks through a bounded number of events a page and says how far it came;
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Integer, and_, literal_column, or_, select, text
+from sqlalchemy import Integer, Text, and_, literal_column, or_, select, text
 
 from sentinel.store.database import Pool
 from sentinel.store.ids import first_id_at
 from sentinel.store.queries import all_rows, scalar
+from sentinel.store.sql_template import SqlTemplate
 from sentinel.store.tables import EVENTS, FEED, LIMIT, OPERATIONS, STATES, sql_text, value
 
 LOOKED_AT = 20_000
@@ -79,6 +80,11 @@ class EventPage:
     searching: bool
 
 
+# Whom an event is about. Doubts and halts of earlier versions name no agent in their row: then it is the operation's, or whom the halt stopped.
+_AGENT = SqlTemplate("""coalesce({event}.agent_id,
+  (select a.agent_id from sentinel.operations a where a.tenant_id = {event}.tenant_id and a.operation_id = {event}.operation_id),
+  case when {event}.kind in ('halt_set', 'halt_lifted')
+       then sentinel.halted_agent({event}.body::jsonb ->> 'scope', {event}.body::jsonb ->> 'target') end)""")
 _E, _O, _F = EVENTS.alias("e"), OPERATIONS.alias("o"), FEED.alias("p")
 _TENANT_ID, _ONE = value("tenant_id", uuid.UUID), literal_column("1", Integer())
 _OPERATION_ID = value("operation_id", uuid.UUID)
@@ -92,14 +98,14 @@ _LOOKED_BY: dict[str, list[Any]] = {
     ],
 }
 # What is looked at in the events that a page looks through, by field of the filter.
-_FITS = {
+_FITS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda looked: looked.kind == value("kind", str),
-    "agent_id": lambda looked: looked.agent_id == value("agent_id", str),
+    "agent_id": lambda looked: literal_column(_AGENT.fill(event="looked"), Text()) == value("agent_id", str),
     "since": lambda looked: looked.occurred_at >= value("since", datetime),
     "until": lambda looked: looked.occurred_at < value("until", datetime),
 }
-OF_OPERATION = """
-select e.event_id, e.kind, e.operation_id, e.agent_id, e.body, e.hash, e.occurred_at, o.amount_minor, o.currency, p.position
+OF_OPERATION = SqlTemplate("""
+select e.event_id, e.kind, e.operation_id, {agent} as agent_id, e.body, e.hash, e.occurred_at, o.amount_minor, o.currency, p.position
 from (
   select d.* from sentinel.operation_states s join sentinel.events d on d.tenant_id = s.tenant_id and d.event_id = s.decision_event_id
   where s.tenant_id = %(tenant_id)s and s.operation_id = %(operation_id)s
@@ -109,7 +115,7 @@ from (
 left join sentinel.operations o using (tenant_id, operation_id)
 left join sentinel.feed p using (tenant_id, event_id)
 order by e.occurred_at, e.event_id limit %(limit)s
-"""
+""").fill(agent=_AGENT.fill(event="e"))
 
 
 @cache
@@ -123,9 +129,10 @@ def page_texts(looked_by: str, asked: tuple[str, ...]) -> tuple[str, str]:
     looked = behind.limit(look).subquery("looked")
     fits = select(looked).where(*(_FITS[name](looked.c) for name in asked))
     found = fits.order_by(looked.c.event_id.desc()).limit(LIMIT).cte("found")
-    shown = [column for column in found.c if column.name != "tenant_id"]
+    shown = [column for column in found.c if column.name not in ("tenant_id", "agent_id")]
+    agent = literal_column(_AGENT.fill(event="found"), Text()).label("agent_id")
     page = (
-        select(*shown, _O.c.amount_minor, _O.c.currency, _F.c.position).select_from(found)
+        select(*shown, agent, _O.c.amount_minor, _O.c.currency, _F.c.position).select_from(found)
         .outerjoin(_O, and_(_O.c.tenant_id == _TENANT_ID, _O.c.operation_id == found.c.operation_id))
         .outerjoin(_F, and_(_F.c.tenant_id == _TENANT_ID, _F.c.event_id == found.c.event_id))
         .order_by(found.c.event_id.desc())

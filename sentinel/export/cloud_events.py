@@ -33,7 +33,7 @@ _APPROVAL_FIELDS = ("approval_id", "decided_by", "reasons", "digest")
 
 FIELDS: Mapping[str, tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]] = {
     "decision": ((DECISION, {}, _DECISION_FIELDS),),
-    "refused": ((DECISION, {"decision": "DENY"}, ("reason_code", "policy_digest")),),
+    "refused": ((DECISION, {"decision": "DENY"}, ("action", "agent_id", "reason_code", "policy_digest")),),
     "asked_again": ((REQUESTED, {}, ("approval_id", "follows")),),
     "change_asked": ((REQUESTED, {}, ("approval_id", "digest", "by")),),
     "approval_approved": ((DECIDED, {"status": "approved"}, _APPROVAL_FIELDS),),
@@ -42,9 +42,9 @@ FIELDS: Mapping[str, tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]]
     "approval_expired": ((DECIDED, {"status": "expired"}, _APPROVAL_FIELDS),),
     "start": ((START, {}, ("action", "agent_id", "permit_id", "start_id", "start_step")),),
     "outcome": ((OUTCOME, {}, ("action", "agent_id", "outcome", "report_id")),),
-    "in_doubt": ((IN_DOUBT, {"status": "in_doubt"}, ("reason",)),),
+    "in_doubt": ((IN_DOUBT, {"status": "in_doubt"}, ("action", "agent_id", "reason")),),
     "contradiction": ((IN_DOUBT, {"status": "in_doubt", "reason": "contradiction"}, ("action", "agent_id", "halt_id", "not_executed_at")),),
-    "in_doubt_resolved": ((IN_DOUBT, {"status": "resolved"}, ("executed", "resolved_by")),),
+    "in_doubt_resolved": ((IN_DOUBT, {"status": "resolved"}, ("action", "agent_id", "executed", "resolved_by")),),
     "halt_set": ((HALT, {"status": "set"}, ("halt_id", "scope", "target", "level", "set_by", "replaces")),),
     "halt_lifted": ((HALT, {"status": "lifted"}, ("halt_id", "scope", "target", "lifted_by")),),
     "policy_in_force": ((POLICY, {"status": "in_force"}, ("policy_id", "policy_version", "policy_digest")),),
@@ -136,7 +136,8 @@ def messages_of(event: FeedEvent, types: Collection[str] = ()) -> list[EventMess
     """The messages that an event is, of these types; no types are every type."""
     if not event.body:
         return []
-    body = orjson.loads(event.body)
+    # Bodies of versions before this one name no agent in doubts and refusals, though their events may.
+    body = {"agent_id": event.agent_id, **orjson.loads(event.body)}
     made = [
         _message(event, kind, {**fixed, **{name: body.get(name) for name in names}})
         for kind, fixed, names in FIELDS.get(event.kind, ())

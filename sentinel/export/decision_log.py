@@ -45,7 +45,7 @@ class DecisionLog:
 
 
 def entry_of(event: FeedEvent) -> dict[str, Any]:
-    """One decision as a decision log entry; an event of a renewal that was refused has no policy and no agent."""
+    """One decision as a decision log entry. Of a renewal that was refused it has neither amount nor ids of the ledger."""
     (message,) = messages_of(event, (DECISION,))
     data = message.data
     policy = event.policy_id

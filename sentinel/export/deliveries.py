@@ -122,7 +122,7 @@ select f.tenant_id, f.position, e.event_id, e.kind, e.operation_id, case when e.
   e.occurred_at, coalesce(s.not_executed_at <= e.occurred_at, false) as resolved_before,
   a.approval_id, coalesce(a.agent_id, e.agent_id) as agent_id, a.action, a.amount_minor, a.currency, a.digest, a.reasons,
   a.required_role, a.required_people, a.expires_at,
-  case when e.kind = 'decision' then (select k.policy_id from sentinel.policies k where k.policy_digest = e.body::jsonb ->> 'policy_digest') end
+  case when e.kind in ('decision', 'refused') then (select k.policy_id from sentinel.policies k where k.policy_digest = e.body::jsonb ->> 'policy_digest') end
     as policy_id,
   case when e.kind = 'decision' then (select r.trace from sentinel.event_rows r where r.tenant_id = e.tenant_id and r.event_id = e.event_id) end
     as trace

@@ -15,6 +15,9 @@ import pytest
 from ops_console.pages import events as page
 from ops_console.pages.events import BEGINS_FORMULA, COLUMNS, csv_lines, inert_json
 from ops_console.read_models import events as store
+from sentinel.authority.halts import lift_halt, set_halt
+from sentinel.authority.housekeeping import run_housekeeping
+from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.canonical import canonical_json
 from sentinel.store.ids import new_id
 from sentinel.store.migrate import SCHEMA, schema_text
@@ -130,6 +133,55 @@ def test_the_export_is_complete_inert_and_proves_its_bodies(log: Any, monkeypatc
     assert len(vic.get("/ops/events/export.csv").get_data(as_text=True).splitlines()) == 5
     halts = vic.get("/ops/events/export.csv?kind=halt_set").get_data(as_text=True)
     assert halts.count(',"halt_set",') == 2
+
+
+STARTED = (
+    "update sentinel.operation_states set status = 'started', started_at = clock_timestamp() - interval '1 hour',"
+    " act_until = clock_timestamp() - interval '1 hour' where operation_id = %s"
+)
+AGENT = "retail-refund-agent"
+
+
+def kinds_and_agents(answer: Any) -> list[tuple[str, str]]:
+    """(kind, agent) of a file's events, sorted."""
+    assert answer.status_code == 200
+    rows = csv.DictReader(StringIO(answer.get_data(as_text=True), newline=""), strict=True)
+    return sorted((row["kind"], row["agent_id"]) for row in rows)
+
+
+def test_the_events_of_an_agent_have_its_doubts_with_their_ends_and_its_halts(fixtures: Any) -> None:
+    abe = fixtures.operator("abe", "admin")
+    operation_id = fixtures.guard("10.00").operation_id
+    fixtures.sql(STARTED, operation_id)
+    assert run_housekeeping(fixtures.authority.pool, 0).fell_in_doubt == 1
+    resolve_in_doubt(fixtures.pool, abe, operation_id, executed=True, evidence="looked it up")
+    for scope, target in (("agent", AGENT), ("agent_action", f"{AGENT} refund.create"), ("agent", "another")):
+        halt = set_halt(fixtures.pool, abe, scope=scope, target=target, reason="a look")
+        lift_halt(fixtures.pool, abe, halt.halt_id, reason="looked")
+    told = ["key_created", "decision", "in_doubt", "in_doubt_resolved", *("halt_set", "halt_lifted") * 2]
+    vic = fixtures.browser("vic", "viewer")
+    assert kinds_and_agents(vic.get(f"/ops/events/export.csv?agent={AGENT}")) == sorted((kind, AGENT) for kind in told)
+    bodies = fixtures.sql("select body::jsonb ->> 'agent_id', body::jsonb ->> 'action' from sentinel.events"
+                          " where kind in ('in_doubt', 'in_doubt_resolved')")  # fmt: skip
+    assert bodies == [(AGENT, "refund.create")] * 2
+
+
+def test_an_event_whose_row_names_no_agent_is_found_by_that_of_its_operation_or_halt(fixtures: Any) -> None:
+    operation_id = fixtures.guard("10.00").operation_id
+    for kind, operation, body in (
+        ("in_doubt", operation_id, {"reason": "no_report"}),
+        ("in_doubt_resolved", operation_id, {"executed": True}),
+        ("halt_lifted", None, {"scope": "agent", "target": AGENT}),
+        ("halt_set", None, {"scope": "agent_action", "target": f"{AGENT} refund.create"}),
+        ("halt_set", None, {"scope": "action", "target": AGENT}),
+    ):
+        fixtures.sql("select sentinel.append_event(%s, %s, %s, %s, null, clock_timestamp(), %s::jsonb)",
+                     fixtures.tenant_id, new_id(), kind, operation, json.dumps(body))  # fmt: skip
+    vic = fixtures.browser("vic", "viewer")
+    told = ["key_created", "decision", "in_doubt", "in_doubt_resolved", "halt_lifted", "halt_set"]
+    assert kinds_and_agents(vic.get(f"/ops/events/export.csv?agent={AGENT}")) == sorted((kind, AGENT) for kind in told)
+    assert len(walked(vic, f"/ops/events?agent={AGENT}")) == len(told)
+    assert ("halt_set", "") in kinds_and_agents(vic.get("/ops/events/export.csv"))
 
 
 def file_of(answer: Any) -> tuple[list[str], str | None]:

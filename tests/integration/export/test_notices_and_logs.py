@@ -13,10 +13,12 @@ import uuid
 from collections.abc import Iterator
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.authority.policies import declare_policies
 from sentinel.authority.webhooks import list_endpoints
 from sentinel.export.build import make_sender
 from sentinel.export.sender import EventSender
@@ -25,6 +27,8 @@ from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.event_receiver import answers
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
 from tests.support.fixtures import Fixtures, guard_body, unique
+from tests.support.harness import let_permits_expire
+from tests.support.lifecycle import policy_change
 from tests.support.scripted_server import ScriptedServer
 
 CONSOLE = "https://console.shop.example/"
@@ -191,6 +195,25 @@ def test_decisions_go_out_in_batches_as_opa_writes_its_log(export: Export, serve
     assert first["result"]["decision"] == "ALLOW"
     assert first["bundles"]["retail-refund"]["revision"].startswith("sha256:")
     assert "/input/params" in first["erased"] and first["metrics"]["timer_server_handler_ns"] >= 0
+
+
+def test_a_refusal_at_a_renewal_names_its_policy_and_its_agent(
+    export: Export, server: ScriptedServer, tmp_path: Path
+) -> None:
+    sender, fixtures = sender_with(export, decision_log_url=f"{server.url}/logs"), export.fixtures
+    body = guard_body(value=140)
+    fixtures.guard(body)
+    let_permits_expire(fixtures)
+    policy_change(fixtures, tmp_path, 'approve_up_to: {USD: "1000.00"', 'approve_up_to: {USD: "100.00"')
+    declare_policies(fixtures.authority)
+    assert fixtures.guard(body)["decision"] == "DENY"
+    send(export, sender)
+    entry = [one for asked in server.asked for one in json.loads(gzip.decompress(asked.body))][-1]
+    assert entry["result"] == {"decision": "DENY", "reason_code": "over_limit"}
+    assert (entry["path"], entry.get("requested_by")) == ("sentinel/retail-refund", body["agent_id"])
+    assert (entry["input"]["agent_id"], entry["input"]["action"]) == (body["agent_id"], body["action"])
+    digest = fixtures.one("select policy_digest from sentinel.policies_in_force where policy_id = 'retail-refund'")
+    assert entry["bundles"] == {"retail-refund": {"revision": digest}}
 
 
 TRACE, SPAN, OTHER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "0af7651916cd43dd8448eb211c80319c"

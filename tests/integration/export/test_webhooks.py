@@ -13,6 +13,8 @@ import pytest
 from sentinel.authority.actor import Actor, local_administrator
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.halts import lift_halt, set_halt
+from sentinel.authority.housekeeping import run_housekeeping
+from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.authority.policies import declare_policies
 from sentinel.authority.webhooks import list_endpoints, rotate_secret
 from sentinel.export.build import make_sender
@@ -101,6 +103,19 @@ def test_doubt_halts_and_policies_are_told(export: Export) -> None:
     ]  # fmt: skip
     assert [one.get_data()["policy_id"] for one in by_type["policy"]] == ["retail-refund"]
     assert not any(b"Ann Example" in asked.body for asked in export.receiver.http.asked), "free text stays here"
+
+
+def test_a_doubt_and_its_end_name_the_action_and_the_agent(export: Export) -> None:
+    fixtures = export.fixtures
+    body = guard_body()
+    fixtures.start(body, fixtures.guard(body))
+    run_housekeeping(fixtures.authority.pool, 0)
+    operation_id = fixtures.one("select operation_id from sentinel.operation_states where status = 'in_doubt'")
+    resolve_in_doubt(fixtures.console_pool, administrator(fixtures), operation_id, executed=True, evidence="paid")
+    export.send()
+    told = [one.get_data() for one in export.receiver.taken if one.get_type() == "dev.sentinel.in_doubt.v1"]
+    assert [one["event"] for one in told] == ["in_doubt", "in_doubt_resolved"]
+    assert [(one.get("agent_id"), one.get("action")) for one in told] == [(body["agent_id"], body["action"])] * 2
 
 
 UNSENT = {

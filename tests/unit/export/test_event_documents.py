@@ -56,3 +56,9 @@ def test_an_error_that_a_person_had_resolved_before_is_no_new_doubt() -> None:
     reported = dataclasses.replace(EVENT, kind="outcome", body='{"outcome":"error"}', approval_id=None)
     assert [one.type for one in messages_of(reported)] == ["outcome", "in_doubt"]
     assert [one.type for one in messages_of(dataclasses.replace(reported, resolved_before=True))] == ["outcome"]
+
+
+def test_a_refusal_and_a_doubt_name_the_agent_of_their_event_where_their_body_does_not() -> None:
+    for kind in ("refused", "in_doubt", "in_doubt_resolved"):
+        (message,) = messages_of(dataclasses.replace(EVENT, kind=kind, body="{}", approval_id=None))
+        assert message.data["agent_id"] == "an-agent"

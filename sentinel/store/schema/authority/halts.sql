@@ -37,6 +37,10 @@ begin
     limit 1);
 end $$;
 
+-- The one agent that a halt is about, or null.
+create or replace function sentinel.halted_agent(halt_scope text, halt_target text) returns text language sql immutable parallel safe as
+  $$ select case when halt_scope in ('agent', 'agent_action') then split_part(halt_target, ' ', 1) end $$;
+
 -- Whether this transaction holds the halt lock alone: nobody decides or starts beside it.
 create or replace function sentinel.holds_halt_lock() returns boolean language sql stable as $$
   select exists (
@@ -68,7 +72,7 @@ begin
   if found then return next; return; end if;
   insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key)
   values (owner, halt, halt_scope, halt_target, halt_level, why, who, moment, breaker);
-  perform sentinel.append_event(owner, event, 'halt_set', null, case when halt_scope = 'agent' then halt_target end, moment,
+  perform sentinel.append_event(owner, event, 'halt_set', null, sentinel.halted_agent(halt_scope, halt_target), moment,
     jsonb_build_object('halt_id', halt, 'level', halt_level, 'reason', why, 'replaces', weaker, 'scope', halt_scope, 'set_by', who,
       'target', halt_target));
   halt_id := halt; already := false;
@@ -96,7 +100,7 @@ begin
   where tenant_id = owner and halt_id = halt and lifted_at is null returning * into h;
   if not found then return false; end if;
   perform sentinel.reset_velocity(owner, h.scope, h.target);
-  perform sentinel.append_event(owner, event, 'halt_lifted', null, null, moment, jsonb_build_object('halt_id', halt,
-    'lifted_by', who, 'reason', why, 'scope', h.scope, 'target', h.target));
+  perform sentinel.append_event(owner, event, 'halt_lifted', null, sentinel.halted_agent(h.scope, h.target), moment,
+    jsonb_build_object('halt_id', halt, 'lifted_by', who, 'reason', why, 'scope', h.scope, 'target', h.target));
   return true;
 end $$;

@@ -39,6 +39,7 @@ create or replace function sentinel.run_housekeeping(report_deadline_seconds int
 returns table (permits_expired integer, approvals_expired integer, fell_in_doubt integer) language plpgsql as $$
 declare
   due record;
+  o record;
   most integer := cardinality(event_ids) / 2;
   used integer := most;
   moment timestamptz := clock_timestamp();
@@ -53,8 +54,9 @@ begin
     used := used + 1;
     update sentinel.operation_states set status = 'in_doubt', in_doubt_since = moment, in_doubt_reason = 'no_report'
     where tenant_id = due.tenant_id and operation_id = due.operation_id and status = 'started';
-    perform sentinel.append_event(due.tenant_id, event_ids[used], 'in_doubt', due.operation_id, null, moment,
-      jsonb_build_object('reason', 'no_report'));
+    select t.agent_id, t.action into o from sentinel.operations t where t.tenant_id = due.tenant_id and t.operation_id = due.operation_id;
+    perform sentinel.append_event(due.tenant_id, event_ids[used], 'in_doubt', due.operation_id, o.agent_id, moment,
+      jsonb_build_object('action', o.action, 'agent_id', o.agent_id, 'reason', 'no_report'));
     fell_in_doubt := fell_in_doubt + 1;
   end loop;
   return next;

@@ -80,6 +80,7 @@ create or replace function sentinel.resolve_in_doubt(
 #variable_conflict use_column
 declare
   s sentinel.operation_states;
+  o record;
   moment timestamptz;
 begin
   perform sentinel.take_held_locks(tenant, operation);
@@ -96,7 +97,9 @@ begin
     reservation = case when t.reservation = 'held' then case when executed then 'captured' else 'released' end else t.reservation end
   where t.tenant_id = tenant and t.operation_id = operation and t.status = 'in_doubt';
   perform sentinel.settle_usage(array[s], case when executed then 'captured' else 'released' end);
-  perform sentinel.append_event(tenant, event, 'in_doubt_resolved', operation, null, moment,
-    jsonb_build_object('act_until', sentinel.utc_text(s.act_until), 'evidence', evidence, 'executed', executed, 'resolved_by', who));
+  select t.agent_id, t.action into o from sentinel.operations t where t.tenant_id = tenant and t.operation_id = operation;
+  perform sentinel.append_event(tenant, event, 'in_doubt_resolved', operation, o.agent_id, moment,
+    jsonb_build_object('act_until', sentinel.utc_text(s.act_until), 'action', o.action, 'agent_id', o.agent_id, 'evidence', evidence,
+      'executed', executed, 'resolved_by', who));
   return next;
 end $$;

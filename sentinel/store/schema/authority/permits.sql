@@ -237,7 +237,7 @@ begin
       permit_id = null, permit_expires_at = null
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
     perform sentinel.append_event(ask.tenant_id, ask.second_event_id, 'refused', s.operation_id, ask.agent_id, moment,
-      jsonb_build_object('reason_code', refusal, 'policy_digest', ask.policy_digest));
+      jsonb_build_object('action', ask.action, 'agent_id', ask.agent_id, 'reason_code', refusal, 'policy_digest', ask.policy_digest));
     return true;
   end if;
 
