@@ -1,4 +1,7 @@
-"""The page of events: the append-only log, newest first, filtered, and the same as CSV that is inert in a spreadsheet."""
+"""The page of events: the append-only log, newest first, filtered, and the same as CSV that is inert in a spreadsheet.
+
+What concerns every tenant (policies, global halts) is in a log of its own, which administrators may choose.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from ops_console.context import Context
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.read_models.events import KINDS, EventFilter, EventRow, EventsOfFile, events_page
-from sentinel.authority.halts import known_targets
+from sentinel.authority.halts import GLOBAL_HALT_OWNER, known_targets
 from sentinel.authority.public_ids import look_up_public_id
 from sentinel.core.errors import InvalidInput, NotFound
 from sentinel.core.operation import check_identifier
@@ -33,7 +36,9 @@ which are in memory until its reader has them. A file that ends before the log d
 COLUMNS = (
     "position", "occurred_at", "kind", "agent_id", "operation_id", "amount_minor", "currency", "event_id", "hash", "body",
 )  # fmt: skip
-_FIELDS = ("kind", "agent", "operation", "since", "until", "behind")
+EVERY_TENANT = "every tenant"
+"""The choice of the log of what concerns every tenant."""
+_FIELDS = ("concerns", "kind", "agent", "operation", "since", "until", "behind")
 _KIND = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
 
 
@@ -43,14 +48,14 @@ def routes(pages: Blueprint, context: Context) -> None:
     @pages.get("/events")
     def events() -> Response:
         try:
-            return _page(context, _wanted(context))
+            return _page(context, _wanted(context), owner=_owner())
         except InvalidInput as error:
-            return _page(context, EventFilter(), shell.refused(error))
+            return _page(context, EventFilter(), shell.refused(error), owner=actor().tenant_id)
 
     @pages.get("/events/export.csv")
     def events_export() -> Response:
         wanted = dataclasses.replace(_wanted(context), before=_id("behind"))
-        rows = EventsOfFile(context.pool, actor().tenant_id, wanted, most=MOST_EXPORTED)
+        rows = EventsOfFile(context.pool, _owner(), wanted, most=MOST_EXPORTED)
         body = b"".join(_encoded(csv_lines(COLUMNS, map(_cells, rows))))
         # Not to be opened in this origin, nor taken for anything but a file.
         return Response(
@@ -59,10 +64,22 @@ def routes(pages: Blueprint, context: Context) -> None:
         )  # fmt: skip
 
 
+def _owner() -> uuid.UUID:
+    """Whose log is asked for: the tenant's, or that of every tenant. Raises `InvalidInput`, and `Forbidden` unless for administrators."""
+    concerns = request.args.get("concerns")
+    if not concerns:
+        return actor().tenant_id
+    if concerns != EVERY_TENANT:
+        raise InvalidInput.of("concerns", f"must be {EVERY_TENANT}, or nothing")
+    actor().must_be("admin")
+    return GLOBAL_HALT_OWNER
+
+
 def _continued(before: uuid.UUID | None) -> dict[str, str]:
     """The file's name, which says behind which event the next file begins, and that file's address for programs."""
     behind = f"-continues-behind-{before}" if before else ""
-    name = f"sentinel-events-{datetime.now(UTC):%Y-%m-%d}{behind}.csv"
+    of_every_tenant = "every-tenant-" if request.args.get("concerns") else ""
+    name = f"sentinel-events-{of_every_tenant}{datetime.now(UTC):%Y-%m-%d}{behind}.csv"
     following = urlencode({**_given(), "behind": before}) if before else ""
     link = {"Link": f'<{ADDRESS}/export.csv?{following}>; rel="next"'} if before else {}
     return {"Content-Disposition": f'attachment; filename="{name}"', **link}
@@ -73,15 +90,14 @@ def _given() -> dict[str, str]:
     return {name: request.args[name] for name in _FIELDS if request.args.get(name)}
 
 
-def _page(context: Context, wanted: EventFilter, refused: shell.Refused | None = None) -> Response:
-    tenant_id = actor().tenant_id
-    found = None if refused else events_page(context.pool, tenant_id, wanted, limit=PAGE_SIZE)
+def _page(context: Context, wanted: EventFilter, refused: shell.Refused | None = None, *, owner: uuid.UUID) -> Response:
+    found = None if refused else events_page(context.pool, owner, wanted, limit=PAGE_SIZE)
     query = _given()
     further = found.before if found is not None else None
     return shell.page(
         context, "events.html", title="Events", refused=refused, given={name: query.get(name, "") for name in _FIELDS},
-        found=found, kinds=KINDS, most=MOST_EXPORTED, filtered=bool(query),
-        agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
+        found=found, kinds=KINDS, every_tenant=EVERY_TENANT, most=MOST_EXPORTED, filtered=bool(query),
+        agents=[one.target for one in known_targets(context.pool, actor().tenant_id) if one.scope == "agent"],
         export=f"{ADDRESS}/export.csv?{urlencode(query)}", newest=f"{ADDRESS}?{urlencode(query)}",
         is_first=not request.args.get("before"),
         older=f"{ADDRESS}?{urlencode({**query, 'before': further})}" if further else None,

@@ -34,9 +34,9 @@ KINDS = (
     "operator_password_reset", "operator_second_factor_reset", "operator_sessions_ended", "operator_access_ended", "operator_confirmed",
     "operator_password_changed", "operator_second_factor_set", "operator_second_factor_removed",
     "key_created", "key_rotated", "key_revoked", "change_asked",
-    "webhook_added", "webhook_secret_rotated", "webhook_disabled", "webhook_enabled",
+    "webhook_added", "webhook_secret_rotated", "webhook_disabled", "webhook_enabled", "policy_in_force", "policies_withdrawn",
 )  # fmt: skip
-"""The kinds that a tenant's log has, for choosing; another one is only another text."""
+"""The kinds that a log has, for choosing (of policies that of every tenant alone); another one is only another text."""
 
 _ID_SLACK = timedelta(hours=1)
 """Ids carry the time of the machine that asked, events the database's: so far the two may be apart."""

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import re
+import uuid
 from collections.abc import Iterable
 from io import StringIO
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 from ops_console.pages import events as page
 from ops_console.pages.events import BEGINS_FORMULA, COLUMNS, csv_lines, inert_json
 from ops_console.read_models import events as store
+from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
+from sentinel.authority.policies import declare_policies, remember_policies
 from sentinel.core.canonical import canonical_json
 from sentinel.store.ids import new_id
 from sentinel.store.migrate import SCHEMA, schema_text
@@ -182,6 +185,54 @@ def test_an_event_whose_row_names_no_agent_is_found_by_that_of_its_operation_or_
     assert kinds_and_agents(vic.get(f"/ops/events/export.csv?agent={AGENT}")) == sorted((kind, AGENT) for kind in told)
     assert len(walked(vic, f"/ops/events?agent={AGENT}")) == len(told)
     assert ("halt_set", "") in kinds_and_agents(vic.get("/ops/events/export.csv"))
+
+
+EVERY = "concerns=every+tenant"
+
+
+def test_an_administrator_reads_what_concerns_every_tenant_on_the_page_and_in_the_file(fixtures: Any) -> None:
+    declare_policies(fixtures.authority)
+    kept = [
+        (one.digest, one.policy.policy_id, one.policy.version, "{}")
+        for one in fixtures.authority.policies.library.policies
+    ]
+    remember_policies(fixtures.authority.pool, kept[1:])
+    machine = local_administrator(fixtures.tenant_id)
+    halt = set_halt(fixtures.pool, machine, scope="global", reason="a drill")
+    lift_halt(fixtures.pool, machine, halt.halt_id, reason="over")
+    fixtures.guard("10.00")
+    app = fixtures.app()
+    abe, ann = fixtures.browser("abe", "admin", app), fixtures.browser("ann", "approver", app)
+    hashes = "select hash from sentinel.events where tenant_id = %s order by event_id desc"
+    every, ours = ([row[0] for row in fixtures.sql(hashes, owner)] for owner in (uuid.UUID(int=0), fixtures.tenant_id))
+    assert len(every) == len(kept) + 3 and ours
+    assert (walked(abe, f"/ops/events?{EVERY}"), walked(abe, "/ops/events")) == (every, ours)
+    assert len(walked(abe, f"/ops/events?{EVERY}&kind=policy_in_force")) == len(kept)
+    file = abe.get(f"/ops/events/export.csv?{EVERY}")
+    kinds = sorted([*("policy_in_force",) * len(kept), "policies_withdrawn", "halt_set", "halt_lifted"])
+    assert [kind for kind, _ in kinds_and_agents(file)] == kinds
+    assert "sentinel-events-every-tenant-" in file.headers["Content-Disposition"]
+    assert 'name="concerns"' in abe.get("/ops/events").text and 'name="concerns"' not in ann.get("/ops/events").text
+    for path in ("/ops/events", "/ops/events/export.csv"):
+        assert ann.get(f"{path}?{EVERY}").status_code == 403
+        assert abe.get(f"{path}?concerns=elsewhere").status_code == 400
+    assert f"/ops/events?{EVERY}&amp;kind=policy_in_force" in abe.get(f"/ops/policies/{kept[1][1]}").text
+
+
+def test_the_file_of_every_tenant_is_continued_in_the_same_log(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare_policies(fixtures.authority)
+    fixtures.guard("10.00")
+    monkeypatch.setattr(page, "MOST_EXPORTED", 1)
+    abe = fixtures.browser("abe", "admin")
+    following: str | None = f"/ops/events/export.csv?{EVERY}"
+    found: list[str] = []
+    while following:
+        answer = abe.get(following)
+        found += file_of(answer)[0]
+        link = re.fullmatch(r'<([^>]+)>; rel="next"', answer.headers.get("Link", ""))
+        following = link[1] if link else None
+    every = "select event_id::text from sentinel.events where tenant_id = %s order by event_id desc"
+    assert found == [row[0] for row in fixtures.sql(every, uuid.UUID(int=0))] and len(found) > 1
 
 
 def file_of(answer: Any) -> tuple[list[str], str | None]:
