@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.export.cloud_events import GLOBAL, FeedEvent
 from sentinel.store.database import Pool
+from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, changed, one_row, scalar
 from sentinel.store.sql_template import SqlTemplate
 
@@ -110,10 +111,7 @@ from (select max(p.position) as given_up_to from portion p where p.is_old) as d
 where {mine} and d.given_up_to is not null
 """).fill(mine=_MINE, nil=f"'{GLOBAL}'")
 RELEASE = "update sentinel.event_endpoints set lease_until = clock_timestamp() where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s"
-GONE = """
-update sentinel.event_endpoints set disabled_at = clock_timestamp(), disabled_reason = 'gone', last_error = 'http_410', lease_until = clock_timestamp()
-where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and disabled_at is null
-"""
+DISABLE_GONE = "select sentinel.disable_gone_endpoint(%(tenant_id)s, %(endpoint_id)s, %(event_id)s)"
 # An approval is asked at the moment of its event; one about people or keys has the approval's id as its operation.
 _EVENTS = """
 select f.tenant_id, f.position, e.event_id, e.kind, e.operation_id, case when e.kind = any(%(kinds)s) then e.body else '' end as body,
@@ -229,8 +227,9 @@ class Deliveries:
         changed(self._pool, RELEASE, _mine(claim))
 
     def disable_gone(self, claim: Claim | Resend) -> None:
-        """The receiver said that it is gone for good (410): nothing is sent any more until an administrator enables it."""
-        changed(self._pool, GONE, {"tenant_id": claim.tenant_id, "endpoint_id": claim.endpoint_id})
+        """The webhook said that it is gone for good (410): nothing is sent any more until an administrator enables it. An event says so."""
+        fields = {"tenant_id": claim.tenant_id, "endpoint_id": claim.endpoint_id, "event_id": new_id()}
+        changed(self._pool, DISABLE_GONE, fields)
 
     def take_resend(self) -> Resend | None:
         """A dead letter that somebody wants tried once more."""

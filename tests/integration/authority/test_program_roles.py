@@ -149,6 +149,8 @@ def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Fi
 OWNERS_RIGHTS = {
     # The sender of events makes the receivers of its own settings, and no other.
     "open_endpoint",
+    # It disables a webhook that says it is gone, and leaves the event of it.
+    "disable_gone_endpoint",
     # The worker opens a card that it cannot answer, the public's listener answers one that it cannot write, of a row that it cannot read.
     "open_confirmations", "latest_confirmations", "answer_confirmation", "entry_is_open",
     # An analyst's decision moves a review that the console cannot touch, and is carried to the refund that it filed.

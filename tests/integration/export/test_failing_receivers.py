@@ -91,6 +91,37 @@ def test_410_disables_a_webhook_until_an_administrator_enables_it(export: Export
     )
 
 
+DISABLED = """
+select body::jsonb ->> 'endpoint_id', body::jsonb ->> 'by', body::jsonb ->> 'reason' from sentinel.events
+where tenant_id = %s and kind = 'webhook_disabled'
+"""
+
+
+def test_a_webhook_that_its_own_410_disables_leaves_an_event(export: Export) -> None:
+    export.fixtures.guard()
+    export.receiver.faults[:] = [answers(410)]
+    export.send()
+    told = export.fixtures.admin.execute(DISABLED, [export.fixtures.tenant_id]).fetchall()
+    assert told == [(str(export.endpoint_id), "sentinel", "gone")]
+    again = "select sentinel.disable_gone_endpoint(%s, %s, %s)"
+    assert export.fixtures.one(again, export.fixtures.tenant_id, export.endpoint_id, uuid.uuid4()) is False
+    assert len(export.fixtures.admin.execute(DISABLED, [export.fixtures.tenant_id]).fetchall()) == 1, "once"
+
+
+def test_a_dead_letter_that_is_answered_410_leaves_an_event(export: Export) -> None:
+    fixtures = export.fixtures
+    fail_for_too_long(export)
+    export.due_now()
+    export.send()
+    (letter,) = list_dead_letters(fixtures.console_pool, fixtures.tenant_id)
+    actor = local_administrator(fixtures.tenant_id)
+    assert resend(fixtures.console_pool, actor, export.endpoint_id, letter.event_id) == 1
+    export.receiver.faults[:] = [answers(410)]
+    export.send()
+    assert export.row("disabled_reason") == ("gone",)
+    assert len(fixtures.admin.execute(DISABLED, [fixtures.tenant_id]).fetchall()) == 1
+
+
 def fail_for_too_long(export: Export) -> str:
     """An event whose time is over at the next failure; its id."""
     made = export.fixtures.guard()["decision_event_id"]

@@ -32,6 +32,7 @@ MAY_NOT = (
     "select email from sentinel.operators", "select key_hash from sentinel.agent_keys",
     "insert into sentinel.event_rows (tenant_id) select tenant_id from sentinel.events", "delete from sentinel.dead_letters",
     "update sentinel.event_endpoints set url = 'https://elsewhere.example/'",
+    "update sentinel.event_endpoints set disabled_at = clock_timestamp(), disabled_reason = 'gone'",
     "insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, url, position, global_position)"
     " select tenant_id, gen_random_uuid(), 'webhook', 'https://elsewhere.example/', 0, 0 from sentinel.tenants",
     "select sentinel.request_change(null, null, 'x', 'x', '{}', '{}', null, null, 1)",

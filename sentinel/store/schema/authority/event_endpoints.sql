@@ -104,6 +104,22 @@ begin
   return 'done';
 end $$;
 
+-- A webhook answered that it is gone for good (410): nothing is sent to it until an administrator enables it. With its owner's rights: the
+-- sender writes no evidence of its own. False where it is disabled already.
+create or replace function sentinel.disable_gone_endpoint(tenant uuid, endpoint uuid, event uuid) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  e sentinel.event_endpoints;
+begin
+  update sentinel.event_endpoints set disabled_at = clock_timestamp(), disabled_reason = 'gone', last_error = 'http_410',
+    lease_until = clock_timestamp()
+  where tenant_id = tenant and endpoint_id = endpoint and kind = 'webhook' and disabled_at is null returning * into e;
+  if not found then return false; end if;
+  perform sentinel.append_event(tenant, event, 'webhook_disabled', null, null, clock_timestamp(),
+    sentinel.endpoint_facts(e, 'sentinel') || jsonb_build_object('reason', 'gone'));
+  return true;
+end $$;
+
 -- A receiver whose address is a setting of the sender: made when the sender first runs with it.
 create or replace function sentinel.open_endpoint(tenant uuid, endpoint uuid, endpoint_kind text, types text[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
