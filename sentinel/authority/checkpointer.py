@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,10 @@ from sentinel.authority.checkpoints import (
     CheckpointBroken,
     CheckpointFile,
     LoggedEvent,
+    checkpoints_at,
     leaf_hashes,
     logged_events,
-    read_checkpoints,
+    offsets_by_tenant,
 )
 from sentinel.core.merkle import TreeHead
 from sentinel.store.database import Pool
@@ -32,6 +32,8 @@ from sentinel.store.database import Pool
 EVERY_SECONDS = 60.0
 ROUND_SECONDS = 0.2
 """How long one round may take: the house is kept in the same thread."""
+DIFFERENCES_KEPT = 1000
+"""A database that was restored to a day ago differs in each event since."""
 
 log = structlog.get_logger("sentinel.checkpoint")
 
@@ -74,22 +76,34 @@ class Checkpointer:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointComparison:
-    """The database against a checkpoint file: how many events are covered, and the differences."""
+    """The database against a checkpoint file: how many events are covered, the first differences, and how many there are."""
 
     covered: int
     differences: tuple[str, ...]
+    found: int
 
 
 def compare_checkpoints(connection: psycopg.Connection[Any], path: Path) -> CheckpointComparison:
-    """Compare the event log with every checkpoint of a file. Raises `CheckpointBroken` for a file that cannot be read."""
-    by_tenant: dict[uuid.UUID, list[Checkpoint]] = defaultdict(list)
-    for one in read_checkpoints(path):
-        by_tenant[one.tenant_id].append(one)
-    differences = [text for tenant, known in by_tenant.items() for text in _differences(connection, tenant, known)]
-    return CheckpointComparison(sum(known[-1].head.size for known in by_tenant.values()), tuple(differences))
+    """Compare the event log with every checkpoint of a file, whose lines are read one at a time.
+
+    The first `DIFFERENCES_KEPT` differences are kept, the others counted. Raises `CheckpointBroken` for a file that cannot be read.
+    """
+    covered, found = 0, 0
+    differences: list[str] = []
+    try:
+        with path.open("rb") as file:
+            for tenant, offsets in offsets_by_tenant(file).items():
+                for text in _differences(connection, tenant, checkpoints_at(file, offsets)):
+                    found += 1
+                    if found <= DIFFERENCES_KEPT:
+                        differences.append(text)
+                covered += sum(last.head.size for last in checkpoints_at(file, offsets[-1:]))
+    except OSError as error:
+        raise CheckpointBroken(f"the checkpoint file {path} cannot be read: {error.strerror}") from None
+    return CheckpointComparison(covered, tuple(differences), found)
 
 
-def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: list[Checkpoint]) -> Iterator[str]:
+def _differences(connection: psycopg.Connection[Any], tenant: uuid.UUID, known: Iterable[Checkpoint]) -> Iterator[str]:
     rows = _Rows(logged_events(connection, tenant))
     head = TreeHead()
     for checkpoint in known:

@@ -168,7 +168,7 @@ def _compared(connection: psycopg.Connection[Any], checkpoints: Path | None) -> 
     if not found.differences:
         return Check("checkpoints", True, f"the first {found.covered} events are as {checkpoints} says they were")
     shown = found.differences[:SHOWN]
-    more = f" and {len(found.differences) - len(shown)} more" if len(found.differences) > len(shown) else ""
+    more = f" and {found.found - len(shown)} more" if found.found > len(shown) else ""
     return Check("checkpoints", False, f"the evidence is not what it was: {', '.join(shown)}{more}", shown)
 
 

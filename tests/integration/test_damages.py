@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from psycopg import sql
 
-from sentinel.authority.checkpointer import Checkpointer, compare_checkpoints
-from sentinel.authority.checkpoints import CheckpointBroken, CheckpointFile, read_checkpoints
+from sentinel.authority.checkpointer import DIFFERENCES_KEPT, Checkpointer, compare_checkpoints
+from sentinel.authority.checkpoints import Checkpoint, CheckpointBroken, CheckpointEntry, CheckpointFile, read_line
 from sentinel.authority.halts import set_halt
 from sentinel.cli.main import main
 from sentinel.cli.scratch import listening
@@ -110,6 +111,12 @@ def honest(fixtures: Fixtures, tmp_path: Path) -> Honest:
     made = Honest(fixtures, tmp_path)
     assert sum(len(one.entries) for one in CheckpointFile(made.file).append(fixtures.authority.pool)) > 10
     return made
+
+
+def checkpoints_of(file: Path) -> list[Checkpoint]:
+    """Every checkpoint of a file, in order."""
+    with file.open("rb") as lines:
+        return [found for line in lines if (found := read_line(line)) is not None]
 
 
 @contextmanager
@@ -235,7 +242,7 @@ def test_a_checkpoint_goes_on_where_the_last_ended_in_any_process(honest: Honest
         fixtures.run_housekeeping()
         assert CheckpointFile(honest.file).append(fixtures.authority.pool), f"another process, {number}"
     assert CheckpointFile(honest.file).append(fixtures.authority.pool) == [], "nothing is new"
-    known = read_checkpoints(honest.file)
+    known = checkpoints_of(honest.file)
     rows = fixtures.admin.execute(
         "select f.tenant_id, e.hash from sentinel.feed f join sentinel.events e using (tenant_id, event_id) order by position"
     ).fetchall()
@@ -250,7 +257,7 @@ def test_a_new_file_is_written_in_portions_between_which_the_house_is_kept(
 ) -> None:
     monkeypatch.setattr("sentinel.authority.checkpoints.AT_ONCE", 3)
     monkeypatch.setattr("sentinel.authority.checkpointer.ROUND_SECONDS", 0.0)
-    file, known = tmp_path / "new.jsonl", read_checkpoints(honest.file)
+    file, known = tmp_path / "new.jsonl", checkpoints_of(honest.file)
     checkpointer, events = Checkpointer(file), sum(len(one.entries) for one in known)
     portions, covered = 0, 0
     while covered < events:
@@ -258,7 +265,7 @@ def test_a_new_file_is_written_in_portions_between_which_the_house_is_kept(
         portions, before, covered = portions + 1, covered, compare_checkpoints(honest.fixtures.admin, file).covered
         assert covered - before in (1, 2, 3), "one portion, and the next one is due at once"
     assert portions > 3
-    assert {one.tenant_id: one.head for one in read_checkpoints(file)} == {one.tenant_id: one.head for one in known}
+    assert {one.tenant_id: one.head for one in checkpoints_of(file)} == {one.tenant_id: one.head for one in known}
     checkpointer.round(honest.fixtures.authority.pool)
     honest.fixtures.guard(value=1)
     honest.fixtures.run_housekeeping()
@@ -288,7 +295,7 @@ def test_a_machine_of_its_own_keeps_checkpoints_by_the_command(
     monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.fixtures.url)
     file = tmp_path / "elsewhere" / "kept.jsonl"
     command = ["checkpoint", "--json", "--file", str(file)]
-    known = sum(len(one.entries) for one in read_checkpoints(honest.file))
+    known = sum(len(one.entries) for one in checkpoints_of(honest.file))
     assert [json.loads(CliRunner().invoke(main, command).stdout)["events"] for _ in range(2)] == [known, 0]
     assert file.read_bytes() == honest.file.read_bytes()
     honest.fixtures.admin.execute("set session_replication_role = replica")
@@ -305,6 +312,25 @@ def test_a_line_cut_off_by_a_crash_is_passed_over(honest: Honest) -> None:
     assert compare_checkpoints(honest.fixtures.admin, honest.file).differences == ()
 
 
+def test_a_checkpoint_file_is_compared_in_memory_that_does_not_grow_with_it(fixtures: Fixtures, tmp_path: Path) -> None:
+    """Of a tenant that is gone with its events: each of them is counted, the first are named."""
+    lines, at_once, file, gone = 100, 1000, tmp_path / "long.jsonl", uuid.uuid4()
+    with file.open("wb") as written:
+        for line in range(1, lines + 1):
+            entries = tuple(CheckpointEntry(uuid.uuid4(), "0" * 16) for _ in range(at_once))
+            written.write(Checkpoint(gone, TreeHead(line * at_once), "", entries).line())
+    tracemalloc.start()
+    try:
+        found = compare_checkpoints(fixtures.admin, file)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (found.found, found.covered) == (lines * at_once, lines * at_once)
+    assert 0 < len(found.differences) <= DIFFERENCES_KEPT
+    assert all(text.startswith("event ") and str(gone) in text for text in found.differences)
+    assert peak < 4_000_000 < file.stat().st_size, f"{peak} bytes for a file of {file.stat().st_size}"
+
+
 def test_nothing_is_built_on_evidence_that_differs_from_its_checkpoint(honest: Honest, caplog: Any) -> None:
     fixtures, size = honest.fixtures, honest.file.stat().st_size
     fixtures.admin.execute("set session_replication_role = replica")
@@ -318,7 +344,7 @@ def test_nothing_is_built_on_evidence_that_differs_from_its_checkpoint(honest: H
     assert failures == [1], "the log says so, it is counted, and the house is kept on"
     assert honest.file.stat().st_size == size
     assert compare_checkpoints(fixtures.admin, honest.file).differences == (
-        f"event {honest.names['newest']} is gone, position {read_checkpoints(honest.file)[-1].head.size} of tenant {fixtures.tenant_id}",
+        f"event {honest.names['newest']} is gone, position {checkpoints_of(honest.file)[-1].head.size} of tenant {fixtures.tenant_id}",
     )
 
 
