@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from sentinel.core.decision import Decision, Finding, ReservationRequest, Verdict, no_matching_policy, strictest
+from sentinel.core.decision import Decision, Finding, ReservationRequest, Verdict, no_matching_policy
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.policy.compile import CompiledPolicy
@@ -215,14 +215,24 @@ def _decide(library: PolicyLibrary, case: PolicyCase) -> Decision:
 
 
 def _with_limits(case: PolicyCase, facts: FactSet, decision: Decision) -> Decision:
-    """The decision after its limits were checked against the case's usage, as the store does it."""
-    exceeded = []
-    for ask in decision.limits:
-        if case.usage.get(_limit_id(ask), 0) + (facts.amount_minor or 0) > ask.cap_minor:
-            exceeded.append(Finding(_limit_id(ask), ask.verdict, ask.reason_code))
-    findings = decision.findings + tuple(exceeded)
-    verdict, reason, reasons = strictest(findings)
-    return msgspec.structs.replace(decision, verdict=verdict, reason_code=reason, reasons=reasons, findings=findings)
+    """The decision after its limits were checked against the case's usage, as `sentinel.decide_new` does it.
+
+    Of the full limits those that deny come first, then each by its key. A limit gives the reason only where it is stricter
+    than what was said before it; its reason is listed behind the others.
+    """
+    full = [
+        ask for ask in decision.limits if case.usage.get(_limit_id(ask), 0) + (facts.amount_minor or 0) > ask.cap_minor
+    ]
+    verdict, reason, reasons = decision.verdict, decision.reason_code, list(decision.reasons)
+    for ask in sorted(full, key=lambda ask: (ask.verdict is not Verdict.DENY, ask.limit_key)):
+        if ask.verdict.rank > verdict.rank:
+            verdict, reason = ask.verdict, ask.reason_code
+        if ask.reason_code not in reasons:
+            reasons.append(ask.reason_code)
+    findings = decision.findings + tuple(Finding(_limit_id(ask), ask.verdict, ask.reason_code) for ask in full)
+    return msgspec.structs.replace(
+        decision, verdict=verdict, reason_code=reason, reasons=tuple(reasons), findings=findings
+    )
 
 
 def _limit_id(ask: ReservationRequest) -> str:
