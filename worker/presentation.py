@@ -14,7 +14,7 @@ from sentinel.core.money import Money, major_text
 from sentinel.core.wording import counted
 from worker.refunds.rows import NewRow, OpenCounts, SummaryLine, WithoutAccount
 from worker.refunds.workflow.runner import RowResult, RunResult
-from worker.refunds.workflow.simulation import Simulation
+from worker.refunds.workflow.simulation import OverdrawnOrder, Simulation
 
 _COLOURS = {"EXECUTED": "green", "DENIED": "red", "ERROR": "bold red", "APPROVAL_REQUIRED": "yellow"}
 
@@ -29,6 +29,20 @@ def run_table(rows: Sequence[RowResult]) -> Table:
             Text(row.reason_code or "-"), Text(row.state, style=_COLOURS.get(row.state, "")), Text(what_next),
         )  # fmt: skip
     return table
+
+
+BY_ITSELF = (
+    "Each row was looked at by itself: what several take together of an account, a limit or a breaker is not counted."
+)
+
+
+def print_simulation(rows: Sequence[Simulation], overdrawn: Sequence[OverdrawnOrder]) -> None:
+    """The table of simulated rows, the orders of which they would take too much together, and what was not counted."""
+    out().print(simulation_table(rows))
+    for order in overdrawn:
+        out().print(Text(str(order), style="yellow"))
+    out().print(BY_ITSELF)
+    out().print("Nothing was changed.")
 
 
 def simulation_table(rows: Sequence[Simulation]) -> Table:

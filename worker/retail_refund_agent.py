@@ -40,7 +40,7 @@ from sentinel.store.database import WORKER
 from sentinel.store.safety import database_status
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
 from worker.key_check import KeyCheck
-from worker.presentation import out, run_json, run_lines, run_table, simulation_table
+from worker.presentation import out, print_simulation, run_json, run_lines, run_table
 from worker.refunds.agent import Agent, OnRow
 from worker.refunds.build import (
     make_agent,
@@ -132,11 +132,12 @@ def _run(
         if mode == "dry-run":
             with open_simulator(settings, ledger, client) as simulator:
                 rows = simulator.simulate_due(limit or _DRY_RUN_ROWS)
+                overdrawn = simulator.overdrawn_orders(rows)
             if as_json:
-                click.echo(json.dumps({"rows": [row.as_json() for row in rows]}))
+                orders = [order.as_json() for order in overdrawn]
+                click.echo(json.dumps({"rows": [row.as_json() for row in rows], "overdrawn_orders": orders}))
             else:
-                out().print(simulation_table(rows))
-                out().print("Nothing was changed.")
+                print_simulation(rows, overdrawn)
             return OUTSIDE if any(row.decision is None for row in rows) else 0
         if mode == "loop":
             return _loop(settings, ledger, client, key, limit, _row_printer(as_json), failpoints)

@@ -10,7 +10,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from psycopg.rows import class_row, dict_row, scalar_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable
+from sentinel.core.money import Money
 from sentinel.store.database import Pool, first_line
 from sentinel.store.migrate import SchemaNotReady
 from worker.refunds import sql
@@ -36,6 +37,7 @@ from worker.refunds.rows import (
     NewRow,
     OpenCounts,
     OrderFacts,
+    OrderKey,
     ParkedReport,
     ReleaseLease,
     Report,
@@ -137,6 +139,12 @@ class Ledger:
         except (psycopg.OperationalError, EngineUnavailable) as error:
             raise LedgerUnavailable(first_line(error)) from error
         return found, {facts.ledger_entry_id: facts for facts in known}
+
+    def left_of_orders(self, orders: Collection[OrderKey]) -> dict[OrderKey, Money]:
+        """What is left to be refunded of the orders, where it is known."""
+        wanted = _json([order._asdict() for order in orders])
+        found = self._run(sql.FIND_LEFT, orders=wanted) if orders else []
+        return {OrderKey(channel, source, ref): Money(left, currency) for channel, source, ref, currency, left in found}
 
     def fix_requests(
         self, rows: Sequence[tuple[LedgerRow, FixedQuestion, uuid.UUID | None]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from msgspec import Struct
@@ -416,6 +416,17 @@ class NewRow:
     mode: str | None = None
     language: str | None = None
     contact: str | None = None
+
+
+class OrderKey(NamedTuple):
+    """Which order, within a tenant; `source` is "" where no shop is named."""
+
+    channel: str
+    source: str
+    order_ref: str
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, self))
 
 
 @dataclass(frozen=True, slots=True)

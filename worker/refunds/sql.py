@@ -156,6 +156,15 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
     without_source=name_without_source("f.account_ref", "e.source"),
 )
 
+# What is left of orders, in minor units of what they were paid in; without those of which that is not known.
+FIND_LEFT = """
+select b.channel, b.source, b.order_ref, b.currency,
+  greatest(b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor, 0)
+from refunds.order_budgets b
+join jsonb_to_recordset(%(orders)s) as n (channel text, source text, order_ref text) using (channel, source, order_ref)
+where b.tenant_id = %(tenant_id)s and b.paid_minor is not null
+"""
+
 # The guard request is fixed before it is first sent, and is the same at every try. Where the start is enclosed, its id and the
 # time to act are on record before it is sent too.
 FIX_REQUESTS = """

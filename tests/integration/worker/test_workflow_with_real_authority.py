@@ -410,6 +410,46 @@ def test_a_simulation_changes_nothing_and_says_what_the_run_then_does(shop: Shop
     assert len({reason for _, reason in done.values()}) >= 6, "the file is mixed"
 
 
+def test_a_simulation_names_the_orders_that_its_rows_would_overdraw_together(shop: Shop) -> None:
+    """Of 90.00, 10.00 is refunded: 50 and 40 do not both fit, 50 and 30 do; what alone is too much says so itself."""
+    retail, paid = BRANCHES["retail/standard"], {"paid_minor": 9_000}
+
+    def rows_of(order: str, *amounts: int) -> list[dict[str, Any]]:
+        shop.enter(retail, order, value=1_000, order=paid, requested_at=datetime.now(UTC) - timedelta(hours=30))
+        of = {"order_ref": f"ord_{order}", "account_ref": f"acct_{order}", "has_order": False}
+        return [line_of(shop, f"{order}{place}", retail, {"value": value, **of}) for place, value in enumerate(amounts)]
+
+    lines = [*rows_of("over", 5_000, 4_000), *rows_of("within", 5_000, 3_000), *rows_of("alone", 10_000, 5_000)]
+    shop.run()
+    found = json.loads(simulate(shop, lines, "--json"))
+    decisions = {row["ledger_entry_id"]: row["decision"] for row in found["rows"]}
+    assert {name for name in decisions if decisions[name] != "ALLOW"} == {"alone0", "confirmed"}
+    assert found["overdrawn_orders"] == [{
+        "channel": "retail", "source": "", "order_ref": "ord_over", "ledger_entry_ids": ["over0", "over1"],
+        "together": {"value": 90, "currency": "USD"}, "left": {"value": 80, "currency": "USD"},
+    }]  # fmt: skip
+    said = " ".join(simulate(shop, lines).split())
+    assert "order retail/ord_over: 2 rows together are 90.00 USD, and 80.00 USD is left of it" in said
+    assert "Each row was looked at by itself" in said and said.count("of it;") == 1
+    for line in lines:
+        shop.fixtures.add(parse_row(line))
+    shop.run()
+    assert {shop.stands("over0")[0], shop.stands("over1")[0]} == {"EXECUTED", "APPROVAL_REQUIRED"}
+    assert {shop.stands("within0")[0], shop.stands("within1")[0]} == {"EXECUTED"}
+
+
+def test_a_simulation_sees_an_order_that_nothing_was_refunded_of(shop: Shop) -> None:
+    retail = BRANCHES["retail/standard"]
+    lines = [
+        line_of(shop, "n0", retail, {"value": 5_000, "order": {"paid_minor": 9_000}}),
+        line_of(
+            shop, "n1", retail, {"value": 5_000, "order_ref": "ord_n0", "account_ref": "acct_n0", "has_order": False}
+        ),
+    ]
+    (order,) = json.loads(simulate(shop, lines, "--json"))["overdrawn_orders"]
+    assert (order["together"]["value"], order["left"]["value"]) == (100, 90)
+
+
 def line_of(shop: Shop, name: str, branch: Branch, over: dict[str, Any]) -> dict[str, Any]:
     """The row as a line of a file; its order is told, the row itself not entered."""
     with patch.object(shop.fixtures, "add") as add:
@@ -424,16 +464,22 @@ def line_of(shop: Shop, name: str, branch: Branch, over: dict[str, Any]) -> dict
 
 def simulated(shop: Shop, lines: list[dict[str, Any]]) -> dict[str, tuple[str, str | None]]:
     """`worker workflow simulate`, as an operator runs it: row → (decision, reason)."""
+    rows = json.loads(simulate(shop, lines, "--json"))["rows"]
+    return {row["ledger_entry_id"]: (row["decision"], row["reason_code"]) for row in rows}
+
+
+def simulate(shop: Shop, lines: list[dict[str, Any]], *words: str) -> str:
+    """What `worker workflow simulate` prints of these lines, and of a row that is confirmed."""
     text = "".join(json.dumps(line) + "\n" for line in [*lines, CONFIRMED])
     env = {
         "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": program_url(shop.fixtures.url, WORKER), "SENTINEL_URL": shop.url,
         "SENTINEL_REFUND_AGENT_API_KEY": shop.key, "SENTINEL_TENANT_ID": str(shop.fixtures.tenant_id),
         "CONFIRM_SECRETS": ",".join(SECRETS),
     }  # fmt: skip
-    command = [sys.executable, "-m", "worker.cli", "workflow", "simulate", "-", "--json"]
+    command = [sys.executable, "-m", "worker.cli", "workflow", "simulate", "-", *words]
     done = subprocess.run(command, env=env, input=text, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return {row["ledger_entry_id"]: (row["decision"], row["reason_code"]) for row in json.loads(done.stdout)["rows"]}
+    return done.stdout
 
 
 CONFIRMED = {

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from worker.diagrams import draw_command, refund_workflow
-from worker.presentation import out, simulation_table
+from worker.presentation import out, print_simulation
 from worker.refunds.build import open_client, open_ledger, open_simulator
 from worker.refunds.enqueue import reads_rows, say_refused
 from worker.refunds.intake import Accepted, Refusal
@@ -59,6 +59,9 @@ def simulate(found: Sequence[Accepted | Refusal], as_json: bool) -> None:
     FILE and its options are as for `worker enqueue`, a CSV too, and lines are refused as there; a row that is in the ledger
     already is simulated as it stands there.
 
+    Each row is looked at by itself: what several take together of an account, a limit or a breaker is not counted. Orders of
+    which they would take more together than is left are named beside them.
+
     \b
     Examples:
       worker workflow simulate rows.jsonl
@@ -75,12 +78,16 @@ def simulate(found: Sequence[Accepted | Refusal], as_json: bool) -> None:
             open_simulator(settings, ledger, client) as simulator,
         ):
             seen = simulator.simulate_new(rows) if rows else []
+            overdrawn = simulator.overdrawn_orders(seen)
     say_refused(refused)
     if as_json:
-        click.echo(json.dumps({"rows": [each.as_json() for each in seen]}, default=str))
+        found_out = {
+            "rows": [each.as_json() for each in seen],
+            "overdrawn_orders": [each.as_json() for each in overdrawn],
+        }
+        click.echo(json.dumps(found_out, default=str))
     else:
-        out().print(simulation_table(seen))
-        out().print("Nothing was changed.")
+        print_simulation(seen, overdrawn)
     sys.exit(FAILED if refused or any(each.decision is None for each in seen) else 0)
 
 

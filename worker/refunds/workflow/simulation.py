@@ -1,6 +1,7 @@
 """Dry run: where rows would end, through the same graph with its last steps only checking instead of acting.
 
-No claim, no card, no recorded question, no execution. Rows need not be in the ledger.
+No claim, no card, no recorded question, no execution. Rows need not be in the ledger. Each row is looked at by itself: what
+several take together of an account, a limit or a breaker is not counted; orders that they would overdraw are named.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 
 from sentinel.client import CheckAnswer, CheckQuestion, Client, Rejected, Unreachable
 from sentinel.core.money import Money, money_out
+from sentinel.core.wording import counted
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
-from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, NewRow
+from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, NewRow, OrderKey
 from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.runner import ContextLoader, PureStep, RunContext, Runner, StepResult
 from worker.refunds.workflow.steps.ask_authority import ConfirmCard, evidence_of, params_of
@@ -34,6 +36,8 @@ class Simulation:
     detail: str | None
     step: str | None = None
     trail: Sequence[dict[str, Any]] = field(default=(), repr=False)
+    order: OrderKey | None = field(default=None, repr=False)
+    """The order that its amount would be taken from; None for a row without one, or that was asked about before."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -41,6 +45,28 @@ class Simulation:
             "ledger_entry_id": self.ledger_entry_id, "refund_id": self.refund_id, "amount": money_out(self.money),
             "decision": self.decision, "reason_code": self.reason_code, "detail": self.detail, "step": self.step,
             "trail": list(self.trail),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OverdrawnOrder:
+    """Rows of one order, each within what is left of it, that are more than that together."""
+
+    order: OrderKey
+    rows: tuple[str, ...]
+    together: Money
+    left: Money
+
+    def __str__(self) -> str:
+        return (
+            f"order {self.order}: {counted(len(self.rows), 'row', 'rows')} together are {self.together}, and {self.left} is left of it;"
+            " they will not all end as shown"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            **self.order._asdict(), "ledger_entry_ids": list(self.rows), "together": money_out(self.together), "left": money_out(self.left),
         }  # fmt: skip
 
 
@@ -123,8 +149,10 @@ def simulation_of(context: RunContext) -> Simulation:
         error = context.switches_error or (answer if isinstance(answer, Unreachable | Rejected) else None)
         detail = error.detail if error is not None else context.defect or "no answer"
     return Simulation(
-        row.ledger_entry_id, row.refund_id, row.money, decision, reason, detail, str(last["step"]), tuple(context.trail)
-    )
+        row.ledger_entry_id, row.refund_id, row.money, decision, reason, detail, str(last["step"]), tuple(context.trail),
+        # Of a row that was asked about before the order's budget may hold the amount already.
+        OrderKey(row.channel, row.source, row.order_ref) if row.order_ref and row.guard_request is None else None,
+    )  # fmt: skip
 
 
 class Simulator:
@@ -141,6 +169,23 @@ class Simulator:
     def simulate_new(self, rows: Sequence[NewRow]) -> list[Simulation]:
         """Simulate rows that are not in the ledger, with the facts that it knows."""
         return self._simulated(*self._ledger.facts_of_new(rows))
+
+    def overdrawn_orders(self, seen: Sequence[Simulation]) -> list[OverdrawnOrder]:
+        """The orders of which these rows, allowed or put to a person, would take more together than is left."""
+        by_order: dict[OrderKey, list[Simulation]] = {}
+        for row in seen:
+            if row.order is not None and row.decision in ("ALLOW", "APPROVAL_REQUIRED"):
+                by_order.setdefault(row.order, []).append(row)
+        several = {order: rows for order, rows in by_order.items() if len(rows) > 1}
+        found = []
+        for order, left in self._ledger.left_of_orders(several.keys()).items():
+            # One that alone is too much says so itself, and takes nothing.
+            rows = [row for row in several[order] if row.money.currency == left.currency]
+            rows = [row for row in rows if row.money.amount_minor <= left.amount_minor]
+            together = Money(sum(row.money.amount_minor for row in rows), left.currency)
+            if together.amount_minor > left.amount_minor:
+                found.append(OverdrawnOrder(order, tuple(row.ledger_entry_id for row in rows), together, left))
+        return found
 
     def _simulated(self, rows: Sequence[LedgerRow], known: Mapping[str, KnownFacts]) -> list[Simulation]:
         contexts = self._context_loader.contexts(rows, known)
