@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -43,7 +43,7 @@ class InForceRow:
 class LimitWindow:
     """A limit to be looked at: `window` and `zone` as its policy has them, `prefix` all of its keys but the subject.
 
-    `currency_part` is which part of the subject, from 1, is the currency.
+    `currency_part` is which part of the subject, from 1, is the currency. `caps` are in minor units by currency.
     """
 
     prefix: str
@@ -52,13 +52,15 @@ class LimitWindow:
     bucket_seconds: int
     zone: str
     currency_part: int
+    caps: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class LimitUsageRow:
     """How much of a limit one subject has used, in minor units; `whose` is a pseudonym, never the account itself.
 
-    `override_minor` is what people approved above the cap; it is beside the cap, not in it.
+    `cap_minor` is the cap that was asked about, whatever cap the reservations were made under. `override_minor` is what people
+    approved above it; that is beside the cap, not in it.
     """
 
     prefix: str
@@ -95,29 +97,34 @@ from sentinel.policies_in_force f join sentinel.policies p using (policy_digest)
 """
 # The parts of the window that are counted now, as sentinel.limit_states counts them, for recent spenders:
 # operations' ids grow with time, so this looks at a bounded number of rows however many accounts there are. Accounts do not leave here.
+# Caps are handed in: a kept one is that of the last reservation that fitted. A currency without a cap has no such limit.
 HIGHEST_LIMIT_USAGE = """
 with windows as materialized (
-  select l.prefix, l.currency_part, case l."window"
+  select l.prefix, l.currency_part, l.caps, case l."window"
       when 'calendar_day' then date_trunc('day', clock_timestamp(), l.zone)
       when 'calendar_month' then date_trunc('month', clock_timestamp(), l.zone)
       else date_bin(make_interval(secs => greatest(l.bucket_seconds, 1)),
                     clock_timestamp() - make_interval(secs => l.window_seconds), 'epoch') end as since
   from unnest(%(prefixes)s::text[], %(windows)s::text[], %(seconds)s::integer[], %(buckets)s::integer[], %(zones)s::text[],
-              %(parts)s::integer[]) as l (prefix, "window", window_seconds, bucket_seconds, zone, currency_part)
+              %(parts)s::integer[], %(caps)s::jsonb[]) as l (prefix, "window", window_seconds, bucket_seconds, zone, currency_part, caps)
 ), lately as materialized (
   select r.limit_keys from (
     select operation_id from sentinel.operations where tenant_id = %(tenant_id)s order by operation_id desc limit %(looked)s) as o
   join sentinel.reservations r on r.tenant_id = %(tenant_id)s and r.operation_id = o.operation_id
 ), keys as materialized (
-  select distinct w.prefix, w.currency_part, w.since, k.limit_key, substr(k.limit_key, length(w.prefix) + 1) as subject
+  select distinct w.prefix, w.currency_part, w.caps, w.since, k.limit_key, substr(k.limit_key, length(w.prefix) + 1) as subject
   from lately cross join lateral unnest(limit_keys) as k (limit_key) join windows w on w.prefix = split_part(k.limit_key, '|', 1) || '|'
+), capped as (
+  select k.*, c.currency, (k.caps ->> c.currency)::bigint as cap_minor
+  from keys k cross join lateral (select split_part(k.subject, '|', k.currency_part) as currency) as c
+  where k.caps ? c.currency
 ), filled as (
-  select k.prefix, k.subject, split_part(k.subject, '|', k.currency_part) as currency, u.cap_minor, u.held_minor,
-         u.captured_minor, u.override_minor,
-         row_number() over (partition by k.prefix order by (u.held_minor + u.captured_minor)::numeric / u.cap_minor desc, k.subject) as nth
-  from keys k cross join lateral (
-    select (array_agg(cap_minor order by bucket desc))[1] as cap_minor, sum(held_minor)::bigint as held_minor,
-           sum(captured_minor)::bigint as captured_minor, sum(override_held_minor + override_captured_minor)::bigint as override_minor
+  select k.prefix, k.subject, k.currency, k.cap_minor, u.held_minor, u.captured_minor, u.override_minor,
+         row_number() over (partition by k.prefix
+                            order by (u.held_minor + u.captured_minor)::numeric / greatest(k.cap_minor, 1) desc, k.subject) as nth
+  from capped k cross join lateral (
+    select sum(held_minor)::bigint as held_minor, sum(captured_minor)::bigint as captured_minor,
+           sum(override_held_minor + override_captured_minor)::bigint as override_minor
     from sentinel.usage where tenant_id = %(tenant_id)s and limit_key = k.limit_key and policy_id = sentinel.policy_of(k.limit_key)
       and subject = k.subject and bucket >= k.since) as u
   where u.held_minor + u.captured_minor + u.override_minor > 0
@@ -197,7 +204,7 @@ def highest_limit_usage(
         "tenant_id": tenant_id, "most": most, "looked": OPERATIONS_LOOKED_AT, "prefixes": [one.prefix for one in limits],
         "windows": [one.window for one in limits], "seconds": [one.window_seconds for one in limits],
         "buckets": [one.bucket_seconds for one in limits], "zones": [one.zone for one in limits],
-        "parts": [one.currency_part for one in limits],
+        "parts": [one.currency_part for one in limits], "caps": [canonical_json(dict(one.caps)) for one in limits],
     })  # fmt: skip
 
 

@@ -156,7 +156,7 @@ def _view(row: InForceRow) -> PolicyView:
 def _limit(policy: Policy, limit: Limit, description: Mapping[str, Any]) -> LimitView:
     window = LimitWindow(
         f"{policy.policy_id}/{limit.limit_id}|", limit.window.value, limit.window_seconds, limit.bucket_seconds, policy.zone,
-        limit.per.index("currency") + 1,
+        limit.per.index("currency") + 1, limit.cap,
     )  # fmt: skip
     return LimitView(limit.limit_id, description, _ABOUT_LIMIT[limit.window], window)
 

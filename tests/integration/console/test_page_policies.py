@@ -55,6 +55,33 @@ def test_what_is_in_force_is_told_in_words_and_how_full_its_limits_are_without_a
     assert vic.get("/ops/policies/nothing").status_code == 404
 
 
+def test_limits_are_measured_by_the_caps_of_the_policy_in_force_also_where_reservations_were_made_under_others(
+    fixtures: Any, tmp_path: Path
+) -> None:
+    vic, folder = fixtures.browser("vic", "viewer"), Path(shutil.copytree(policies_dir(), tmp_path / "policies"))
+    file = folder / "retail_refund.yaml"
+    text = file.read_text()
+
+    def declare_cap(cap: str) -> None:
+        """Put the retail policy in force with this cap in USD of an account's day."""
+        file.write_text(text.replace('cap: {USD: "300.00",', f'cap: {{USD: "{cap}",', 1))
+        fixtures.authority = dataclasses.replace(fixtures.authority, policies=ReloadablePolicies(folder))
+        declare_policies(fixtures.authority)
+
+    def day_of_an_account() -> str:
+        """What the policy's page says of that limit."""
+        return words(vic.get("/ops/policies/retail-refund")).split(" account_day ")[1].split(" account_24h ")[0]
+
+    declare_policies(fixtures.authority)
+    fixtures.guard("130.00", account_ref="acct_fuller")
+    fixtures.guard("120.00", account_ref="acct_fuller")
+    declare_cap("100.00")
+    assert "250 % of account_day, 100.00 USD" in words(vic.get("/ops/policies"))
+    assert "250 % today 0.00 USD 250.00 USD 100.00 USD" in day_of_an_account()
+    declare_cap("1000.00")
+    assert "25 % today 0.00 USD 250.00 USD 1,000.00 USD" in day_of_an_account()
+
+
 ODD_RULES = """rules:
   - {id: hostile, says: "It says <script>alert(2)</script>.", when: 'account == "<script>alert(1)</script>"', then: DENY, reason: hostile}
   - {id: odd, says: The amount ends in seven., when: "amount_minor % 2 == 7", then: DENY, reason: odd}
