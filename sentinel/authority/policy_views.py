@@ -20,11 +20,10 @@ from sentinel.authority.policies import InForceRow, LimitUsageRow, LimitWindow, 
 from sentinel.core.decision import WindowKind
 from sentinel.core.errors import NotFound
 from sentinel.policy.cases import CaseReport, CaseResult, read_cases, run_cases
-from sentinel.policy.compile import try_compile
 from sentinel.policy.describe import describe_policy
 from sentinel.policy.document import covered_currencies, policy_from_document
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.library import NOT_POLICIES
+from sentinel.policy.library import SUFFIXES, read_policies
 from sentinel.policy.model import Limit, Policy
 from sentinel.store.database import Pool
 
@@ -116,10 +115,21 @@ class PolicyFolder:
 
     def _stamp(self) -> object:
         try:
-            found = [(path.name, path.stat()) for folder in ("", "cases") for path in _yaml(self._directory / folder)]
+            return tuple(_state(path) for folder in ("", "cases") for path in _looked_at(self._directory / folder))
         except OSError as error:
             return (error.errno,)
-        return tuple((name, stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in found)
+
+
+def _looked_at(folder: Path) -> list[Path]:
+    """What lies in the folder under a name that an authority reads or refuses; nothing where there is no folder."""
+    return sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
+
+
+def _state(path: Path) -> tuple[object, ...]:
+    if not path.is_file():
+        return (path.name,)
+    stat = path.stat()
+    return (path.name, stat.st_mtime_ns, stat.st_size, stat.st_ino)
 
 
 def list_policies(pool: Pool) -> list[PolicyView]:
@@ -166,17 +176,14 @@ def _yaml(folder: Path) -> list[Path]:
 
 
 def _read_policy_files(directory: Path) -> PolicyFiles:
-    files: dict[str, PolicyFile] = {}
-    faults: list[str] = []
-    for path in _yaml(directory):
-        if path.name in NOT_POLICIES:
-            continue
-        compiled, errors = try_compile(path, name=path.name)
-        faults += [error.explain() for error in errors]
-        if compiled is not None:
-            text = path.read_text(encoding="utf-8", errors="replace")
-            files[compiled.policy.policy_id] = PolicyFile(path.name, text, compiled.digest)
-    return PolicyFiles(files, tuple(faults))
+    policies, errors = read_policies(directory, name_of=lambda path: path.name)
+    files = {
+        compiled.policy.policy_id: PolicyFile(
+            path.name, path.read_text(encoding="utf-8", errors="replace"), compiled.digest
+        )
+        for path, compiled in policies
+    }
+    return PolicyFiles(files, tuple(error.explain() for error in errors))
 
 
 def _run_cases(directory: Path) -> CaseRun:

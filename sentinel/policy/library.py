@@ -15,6 +15,8 @@ NOT_POLICIES = frozenset({
     "switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml", "critic.yaml", "tools.yaml", "tool_cases.yaml",
 })  # fmt: skip
 """Files that lie beside the policies because the same people change them together, and that have loaders of their own."""
+SUFFIXES = (".yaml", ".yml")
+"""What a file's name may end in, in any case, that somebody means as a policy. All but ".yaml" itself are refused."""
 
 
 class PolicyLibrary:
@@ -39,8 +41,8 @@ class PolicyLibrary:
     @classmethod
     def try_load(cls, directory: Path) -> tuple[PolicyLibrary | None, list[PolicyError]]:
         """The library, where nothing is wrong, and everything that is, file by file."""
-        policies, errors = _read(directory)
-        return (None, errors) if errors else (cls(policies), [])
+        policies, errors = read_policies(directory)
+        return (None, errors) if errors else (cls(tuple(compiled for _, compiled in policies)), [])
 
     def without_totals(self) -> PolicyLibrary:
         """The same policies without total limits (per agent, key or tenant) and without breakers.
@@ -93,25 +95,31 @@ class ReloadablePolicies:
         return library if self._totals else library.without_totals()
 
 
-def _read(directory: Path) -> tuple[tuple[CompiledPolicy, ...], list[PolicyError]]:
+def read_policies(
+    directory: Path, *, name_of: Callable[[Path], str] = str
+) -> tuple[list[tuple[Path, CompiledPolicy]], list[PolicyError]]:
+    """Every policy of the folder that compiles, with its file, and everything for which an authority refuses the folder.
+
+    In what is told a file is called by its `name_of`, e.g. without the folder where that is nobody's business.
+    """
     errors: list[PolicyError] = []
-    policies: list[tuple[str, CompiledPolicy]] = []
+    policies: list[tuple[Path, CompiledPolicy]] = []
     try:
-        found = (path for path in directory.iterdir() if path.suffix.lower() in (".yaml", ".yml"))
+        found = (path for path in directory.iterdir() if path.suffix.lower() in SUFFIXES)
         files = sorted(path for path in found if path.name not in NOT_POLICIES)
     except OSError as error:
-        return (), [PolicyError(f"cannot be read: {error.strerror}", file=str(directory))]
+        return [], [PolicyError(f"cannot be read: {error.strerror}", file=name_of(directory))]
     for path in files:
         if path.suffix != ".yaml":
-            errors.append(PolicyError("is not read under this name", file=str(path), hint="rename it to .yaml"))
+            errors.append(PolicyError("is not read under this name", file=name_of(path), hint="rename it to .yaml"))
             continue
-        compiled, wrong = try_compile(path)
+        compiled, wrong = try_compile(path, name=name_of(path))
         errors += wrong
-        policies += [(str(path), compiled)] if compiled else []
+        policies += [(path, compiled)] if compiled else []
     if not files:
-        errors.append(PolicyError("contains no policy", file=str(directory)))
-    errors += _clashes(policies)
-    return tuple(compiled for _, compiled in policies), errors
+        errors.append(PolicyError("contains no policy", file=name_of(directory)))
+    errors += _clashes([(name_of(path), compiled) for path, compiled in policies])
+    return policies, errors
 
 
 def _clashes(policies: list[tuple[str, CompiledPolicy]]) -> list[PolicyError]:

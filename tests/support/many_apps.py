@@ -76,9 +76,9 @@ def _when_wanted(rule: Rule, append_unknown: bool = True) -> Callable[..., tuple
     return build
 
 
-def _compile_once(path: Path) -> tuple[CompiledPolicy | None, list[PolicyError]]:
+def _compile_once(path: Path, *, name: str | None = None) -> tuple[CompiledPolicy | None, list[PolicyError]]:
     # Only what no test writes to.
-    return _try_compile(path) if path.parent == policies_dir() else try_compile(path)
+    return _try_compile(path, name=name) if path.parent == policies_dir() else try_compile(path, name=name)
 
 
 _try_compile = functools.cache(try_compile)

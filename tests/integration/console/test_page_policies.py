@@ -149,6 +149,24 @@ def test_the_cases_are_run_when_somebody_asks_and_a_file_that_differs_is_named(f
     assert "cannot be run" in words(vic.get("/ops/policies/retail-refund/cases"))
 
 
+def test_whatever_an_authority_refuses_the_folder_for_is_named_as_a_fault_of_the_files(
+    fixtures: Any, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(policies_dir(), tmp_path / "policies"))
+    vic = fixtures.browser("vic", "viewer", fixtures.app(policies_dir=folder))
+    assert "Faults in the files here" not in words(vic.get("/ops/policies"))
+    shutil.copy(folder / "retail_refund.yaml", folder / "second_refund.yaml")
+    clash = words(vic.get("/ops/policies"))
+    assert 'second_refund.yaml: error: policy "retail-refund" is already claimed by retail_refund.yaml' in clash
+    assert 'second_refund.yaml: error: action "refund.create" is already claimed by retail_refund.yaml' in clash
+    (folder / "second_refund.yaml").rename(folder / "second_refund.yml")
+    overlooked = words(vic.get("/ops/policies"))
+    assert "second_refund.yml: error: is not read under this name" in overlooked and "rename it to .yaml" in overlooked
+    assert "already claimed" not in overlooked and str(folder) not in clash + overlooked
+    (folder / "second_refund.yml").unlink()
+    assert "Faults in the files here" not in words(vic.get("/ops/policies"))
+
+
 def test_turning_on_takes_an_administrator_a_gate_a_proof_and_a_fresh_page(fixtures: Any) -> None:
     declare_policies(fixtures.authority)
     app = fixtures.app()
