@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.authority import feed
-from sentinel.core.errors import NotFound
+from sentinel.core.errors import NotFound, TryLater
 from sentinel.core.public_ids import Kind, PublicIdGenerator, is_public_id, public_id_generators
 from sentinel.core.publication import DecisionRecord, public_ids_of
 from sentinel.store.database import Pool
@@ -147,14 +147,19 @@ def index_public_ids(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, *
 
 
 def look_up_public_id(pool: Pool, tenant_id: uuid.UUID, ids: PublicIdGenerator, text: str) -> PublicIdMatch:
-    """What a public id or a proof id stands for. Raises `NotFound`, also for what is neither."""
+    """What a public id or a proof id stands for. Raises `NotFound`, also for what is neither.
+
+    Raises `TryLater` for an id that is not found while decisions are left to be indexed: it may be one of theirs.
+    """
     event_id = event_of_proof(text)
     found = find_decision_of_proof(pool, tenant_id, text, event_id) if event_id else None
     if found is None and is_public_id(text):
         found = find_public_id(pool, tenant_id, text)
         if found is None:
-            index_public_ids(pool, tenant_id, ids)
+            is_all = index_public_ids(pool, tenant_id, ids)
             found = find_public_id(pool, tenant_id, text)
+            if found is None and not is_all:
+                raise TryLater("public ids are still being indexed, and that one is not among those so far: ask again")
     if found is None:
         raise NotFound("nothing public has that id")
     return _match(found)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from ops_console.identity import needs_operator
+from sentinel.authority import public_ids
 from sentinel.authority.engine import Caller
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key
 from sentinel.authority.public_ids import index_public_ids, load_public_id_generators
@@ -319,6 +322,33 @@ def test_after_another_secret_what_was_public_before_is_still_found(fixtures: An
     assert after != before
     ben = fixtures.person("ben", "viewer", app)
     assert [ben.get(f"/ops/api/public-ids/{one}").json["value"] for one in (before, after)] == ["rf_lasting"] * 2
+
+
+def test_an_id_of_a_decision_that_is_not_indexed_yet_is_not_told_as_one_of_nothing(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(fixtures)
+    last = ask(fixtures, params={"refund_id": "rf_last"})
+    fixtures.publish()
+    # Each look indexes one event: its time is over after that.
+    monkeypatch.setattr(public_ids, "AT_ONCE", 1)
+    monkeypatch.setattr(public_ids, "time", SimpleNamespace(monotonic=itertools.count(step=10).__next__))
+    behind, public_id = fixtures.person("ann", "viewer"), shown(fixtures, last)["refund_id"]
+    early = behind.get(f"/ops/api/public-ids/{public_id}")
+    assert (early.status_code, early.headers["Retry-After"], early.json["type"]) == (
+        503, "1", "urn:sentinel:problem:try-later",
+    )  # fmt: skip
+    assert "still being indexed" in early.json["detail"]
+    monkeypatch.setattr(public_ids, "index_public_ids", lambda *_: False)
+    vic = fixtures.browser("vic", "viewer")
+    for address in (f"/ops/events?operation={public_id}", f"/ops/ledger?q={public_id}"):
+        told = vic.get(address)
+        assert told.status_code == 503 and "still being indexed" in told.get_data(as_text=True), address
+    monkeypatch.setattr(public_ids, "index_public_ids", index_public_ids)
+    for _ in range(10):
+        behind.get(f"/ops/api/public-ids/{public_id}")
+    assert behind.get(f"/ops/api/public-ids/{public_id}").json["value"] == "rf_last"
+    assert behind.get("/ops/api/public-ids/prf_" + "a" * 16).status_code == 404
 
 
 def test_two_consoles_that_index_at_once_leave_each_id_once(fixtures: Any) -> None:
