@@ -47,6 +47,11 @@ POLICY_RELOADS = Counter(
 for _result in ("loaded", "kept_last_good"):
     # There from the start, at zero: a rate over a series that begins with its first event does not see that event.
     POLICY_RELOADS.labels(_result)
+POLICIES_NOT_IN_FORCE = Gauge(
+    "sentinel_policies_not_in_force",
+    "Policies by which this authority decides otherwise than the one that loaded last: it was not reloaded. Alert on any.",
+    multiprocess_mode="livemax",
+)
 HOUSEKEEPING = Counter("sentinel_housekeeping", "What time did by itself.", ["what"])
 CHECKPOINT_FAILURES = Counter(
     "sentinel_checkpoint_failures",

@@ -137,6 +137,13 @@ ARE_KNOWN = """
 select not exists (select from unnest(%(digests)s::text[]) as asked (digest)
                    where not exists (select from sentinel.policies p where p.policy_digest = asked.digest))
 """
+# Both ways: another text than the one that decides here, none, or one that does not decide here.
+NOT_IN_FORCE = """
+select coalesce(array_agg(distinct coalesce(own.policy_id, f.policy_id)), '{}')
+from unnest(%(ids)s::text[], %(digests)s::text[]) as own (policy_id, policy_digest)
+full join sentinel.policies_in_force f on f.policy_id = own.policy_id and f.policy_digest = own.policy_digest
+where own.policy_id is null or f.policy_id is null
+"""
 DIGESTS_IN_FORCE = "select array_agg(policy_digest order by policy_id) from sentinel.policies_in_force"
 POLICY_TEXT = "select canonical from sentinel.policies where policy_digest = %(policy_digest)s"
 TAKE_OUT_OF_FORCE = """
@@ -208,12 +215,14 @@ def highest_limit_usage(
     })  # fmt: skip
 
 
-def declare_policies(authority: Authority) -> None:
-    """Keep every loaded policy and put it in force. Raises `EngineUnavailable`."""
-    policies = authority.policies.library.policies
+def declare_policies(authority: Authority) -> PolicyLibrary:
+    """Keep every loaded policy and put it in force; returns which these were. Raises `EngineUnavailable`."""
+    library = authority.policies.library
     remember_policies(authority.pool, [
-        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document())) for one in policies
-    ], [one.policy.zone for one in policies])  # fmt: skip
+        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document()))
+        for one in library.policies
+    ], [one.policy.zone for one in library.policies])  # fmt: skip
+    return library
 
 
 def refuse_unknown_zones(pool: Pool, folder: Path, library: PolicyLibrary) -> None:
@@ -248,3 +257,13 @@ def refuse_unknown_zones_at(conninfo: str, folder: Path, library: PolicyLibrary)
 def are_policies_declared(authority: Authority) -> bool:
     """Whether the database knows every loaded policy: before that, launch gates and proof packs miss it. Raises `EngineUnavailable`."""
     return are_known(authority.pool, [one.digest for one in authority.policies.library.policies])
+
+
+def policies_not_in_force(authority: Authority) -> tuple[str, ...]:
+    """The ids of policies by which this authority decides otherwise than the database says, sorted. Raises `EngineUnavailable`.
+
+    Such is one of which another authority declared another text since, or withdrew it, or has one that is not loaded here.
+    """
+    own = [(one.policy.policy_id, one.digest) for one in authority.policies.library.policies]
+    asked = {"ids": [policy_id for policy_id, _ in own], "digests": [digest for _, digest in own]}
+    return tuple(sorted(scalar(authority.pool, NOT_IN_FORCE, asked)))

@@ -79,13 +79,20 @@ def test_without_a_database_every_answer_is_a_refusal_that_may_be_retried(postgr
     assert answer["decision"] == "ALLOW"
 
 
+def children(served: Served) -> set[int]:
+    """The ids of its processes now."""
+    return {
+        int(one) for one in Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
+    }
+
+
 def test_what_time_does_goes_on_after_the_database_was_away_even_through_a_reload(
     postgres: Embedded, frail: Served
 ) -> None:
     with without_database(postgres):
         # A reload of the policies at the worst moment must not end the housekeeper for good.
-        for child in Path(f"/proc/{frail.process.pid}/task/{frail.process.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGHUP)
+        for child in children(frail):
+            os.kill(child, signal.SIGHUP)
         time.sleep(1.5)
     assert eventually(lambda: request("GET", f"{frail.url}/readyz").status == 200, within=5)
     event = frail.guard(guard_body())["decision_event_id"]
@@ -95,6 +102,41 @@ def test_what_time_does_goes_on_after_the_database_was_away_even_through_a_reloa
             return connection.execute("select 1 from sentinel.feed where event_id = %s", [event]).fetchone() is not None
 
     assert eventually(has_position, within=5), "events get no positions any more"
+
+
+def test_a_process_in_the_place_of_a_killed_one_leaves_what_another_authority_put_in_force(frail: Served) -> None:
+    def in_force() -> set[str]:
+        with psycopg.connect(frail.database_url) as connection:
+            found = connection.execute("select policy_digest from sentinel.policies_in_force").fetchall()
+        return {digest for (digest,) in found}
+
+    def not_in_force() -> int:
+        """How many policies its gauge counts."""
+        told = request("GET", f"{frail.health_url}/metrics").body.decode()
+        return sum(
+            int(float(line.split()[1]))
+            for line in told.splitlines()
+            if line.startswith("sentinel_policies_not_in_force ")
+        )
+
+    def declare_another() -> None:
+        """As an authority with another text would."""
+        with psycopg.connect(frail.database_url) as connection:
+            connection.execute(
+                "update sentinel.policies_in_force set policy_digest = %s where policy_id = 'retail-refund'", [others]
+            )
+
+    own, others = in_force(), "sha256:" + "2" * 64
+    declare_another()
+    killed = children(frail)
+    for child in killed:
+        os.kill(child, signal.SIGKILL)
+    # Once more: a killed one may have been about to declare what it had loaded itself.
+    declare_another()
+    assert eventually(lambda: len(children(frail) - killed) == len(killed) and not_in_force() == 1, within=20)
+    assert others in in_force()
+    frail.process.send_signal(signal.SIGHUP)
+    assert eventually(lambda: in_force() == own and not_in_force() == 0, within=20)
 
 
 def test_acknowledged_decisions_survive_the_death_of_the_database(postgres: Embedded, frail: Served) -> None:
