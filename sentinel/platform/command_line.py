@@ -1,7 +1,7 @@
 """Command-line errors on one line of standard error, with exit codes, for every program.
 
 Wrong use says where the command's help is. Exit codes: 0 done, 1 refused or not found, 2 wrong use or configuration, 3 the
-database cannot be reached; the worker has some of its own.
+database cannot be reached or only reads; the worker has some of its own.
 """
 
 from __future__ import annotations

@@ -223,10 +223,19 @@ def require_safe(connection: psycopg.Connection[Any], role: str, *, connections:
 def require_ready(url: str, role: str, *, connections: int = 0) -> None:
     """Raise unless the database is reachable, at head and safe, as a program's own role with `connections` at most.
 
-    As `require_schema`, and `UnsafeDatabase`.
+    As `require_schema`, and `UnsafeDatabase`. One that only reads is `EngineUnavailable`, as one that is away: after a failover, or
+    once its disk has room, it writes again, and nobody need start the program anew.
     """
+
+    def look(connection: psycopg.Connection[Any]) -> None:
+        if connection.execute(WRITABLE).fetchone() != (True,):
+            raise EngineUnavailable(
+                f"cannot use the database at {describe(url)}: it only reads: a replica, or transaction_read_only = on"
+            )
+        require_safe(connection, role, connections=connections)
+
     try:
-        require_schema(url, role, lambda connection: require_safe(connection, role, connections=connections))
+        require_schema(url, role, look)
     except UndeclaredPooler as error:
         raise UnsafeDatabase(error.detail) from error
 

@@ -15,12 +15,14 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from ops_console.__main__ import command as console
 from sentinel.cli.main import main
 from sentinel.platform.resources import policies_dir
-from sentinel.store.database import AUTHORITY, WORKER
+from sentinel.store.database import AUTHORITY, CONSOLE, PUBLIC, WORKER
 from sentinel.store.embedded import RunningServer
 from tests.acceptance.places import run
-from tests.support.logins import program_url
+from tests.support.fixtures import unique
+from tests.support.logins import console_urls, make_login, program_url
 from tests.support.ports import free_port, listens
 
 SECRET = "only-for-unsafe-starts-0123456789abc"
@@ -161,7 +163,8 @@ BAD: dict[str, tuple[Callable[[Place], dict[str, str] | None], str]] = {
 }
 
 
-MENDED_BY_ITSELF = {"a database that is not there": 3, "a taken port": 1}
+MENDED_BY_ITSELF = {"a database that is not there": 3, "a database that cannot be written": 3, "a taken port": 1}
+"""What another start may find well, so that a supervisor starts the program again: name → exit code."""
 
 
 def started(*_: object) -> None:
@@ -170,13 +173,25 @@ def started(*_: object) -> None:
 
 def serve_here(monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> Any:
     """`sentinel serve` in this process, up to the point where it would begin to listen."""
+    set_environment(monkeypatch, env)
+    monkeypatch.setattr("sentinel.authority.serving.configure_logs", lambda *_, **__: None)
+    monkeypatch.setattr("sentinel.authority.serving._run", started)
+    return CliRunner().invoke(main, ["serve"])
+
+
+def console_here(monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> Any:
+    """`python -m ops_console` in this process, up to the point where it would begin to listen."""
+    set_environment(monkeypatch, env)
+    monkeypatch.setattr("ops_console.serving.configure_logs", lambda *_, **__: None)
+    monkeypatch.setattr("ops_console.serving.run_side_by_side", started)
+    return CliRunner().invoke(console, [])
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> None:
     for name in [name for name in os.environ if name.startswith("SENTINEL_")]:
         monkeypatch.delenv(name)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sentinel.authority.serving.configure_logs", lambda *_, **__: None)
-    monkeypatch.setattr("sentinel.authority.serving._run", started)
-    return CliRunner().invoke(main, ["serve"])
 
 
 def require_refusal(code: int | None, out: str, err: str, word: str) -> None:
@@ -204,6 +219,21 @@ def test_mutant_the_same_place_without_a_mistake_would_start(place: Place, monke
     ran = serve_here(monkeypatch, place.env)
     assert isinstance(ran.exception, AssertionError)
     assert str(ran.exception) == "it started"
+
+
+@pytest.mark.parametrize("only_reads", [False, True])
+def test_the_console_starts_whether_or_not_its_ledger_can_be_written(
+    place: Place, only_reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger in a database of its own, in the middle of a failover: people still halt and decide."""
+    login = unique("ledger")
+    ledger = make_login(place.url, login, f"in role {CONSOLE}, {PUBLIC}")
+    place.stack.callback(place.sql, f"drop role {login}")
+    if only_reads:
+        place.sql(f"alter role {login} set default_transaction_read_only = on")
+    ports = {f"SENTINEL_{name}_PORT": str(free_port()) for name in ("CONSOLE", "BOARD")}
+    ran = console_here(monkeypatch, place.env | console_urls(place.url) | ports | {"WORKER_DATABASE_URL": ledger})
+    assert (type(ran.exception), str(ran.exception)) == (AssertionError, "it started"), ran.output
 
 
 @pytest.mark.parametrize("name", ["a weak secret", "a policy with a mistake", "a trigger that is off", "a taken port"])
