@@ -56,12 +56,15 @@ _CHUNK = 1000
 ROW_REFUSED = (pg.DataError, pg.IntegrityError)
 """What the database refuses for what a row says; its neighbours may pass."""
 
+_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction, EngineUnavailable)
+"""No answer of the database, or none but that it only reads, as a replica until it is promoted: nothing about a row."""
+
 Value = TypeVar("Value")
 Fact = TypeVar("Fact")
 
 
 class LedgerUnavailable(Exception):
-    """The worker's database did not answer; whether the last statement was committed is not known."""
+    """The worker's database did not answer, or only reads; whether the last statement was committed is not known."""
 
 
 class Ledger:
@@ -136,7 +139,7 @@ class Ledger:
                     found = cursor.execute(sql.FIND_ROWS.encode(), {**self._who, "ids": ids}).fetchall()
                 with connection.cursor(row_factory=class_row(KnownFacts)) as facts_cursor:
                     known = facts_cursor.execute(sql.GATHER_FACTS.encode(), {**self._who, "ids": ids}).fetchall()
-        except (psycopg.OperationalError, EngineUnavailable) as error:
+        except _AWAY as error:
             raise LedgerUnavailable(first_line(error)) from error
         return found, {facts.ledger_entry_id: facts for facts in known}
 
@@ -231,7 +234,7 @@ class Ledger:
                     )
         except _NO_SCHEMA as error:
             raise _not_migrated(error) from error
-        except (psycopg.OperationalError, psycopg.InterfaceError, EngineUnavailable) as error:
+        except _AWAY as error:
             raise LedgerUnavailable(first_line(error)) from error
         if row is not None:
             return None
@@ -447,7 +450,7 @@ class Ledger:
                     raise LedgerUnavailable(first_line(error)) from error
             except _NO_SCHEMA as error:
                 raise _not_migrated(error) from error
-            except (pg.QueryCanceled, pg.LockNotAvailable, EngineUnavailable) as error:
+            except (pg.QueryCanceled, pg.LockNotAvailable, pg.ReadOnlySqlTransaction, EngineUnavailable) as error:
                 self._away_at = time.monotonic()
                 raise LedgerUnavailable(first_line(error)) from error
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 import urllib3
+from click.testing import CliRunner
 
 from sentinel.store import database
 from sentinel.store.database import WORKER, Pool, with_role
@@ -22,7 +25,9 @@ from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
 from tests.support.fake_faults import always
 from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait_until, worker_process
+from tests.support.logins import program_url
 from tests.support.ports import free_port
+from worker.cli import main
 from worker.refunds import transitions
 from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
 from worker.refunds.rows import ReleaseLease
@@ -224,6 +229,65 @@ def test_a_database_away_with_rows_in_hand_costs_them_no_attempt(
     ledger_fixtures.make_due()
     all_done(ledger_fixtures, authority.url)
     print(f"0 of {3 * rounds} claims counted an attempt")
+
+
+@contextlib.contextmanager
+def only_reads(fixtures: LedgerFixtures) -> Iterator[None]:
+    """Every connection of the block only reads, as those of a replica that is not promoted yet; `fixtures.admin` writes."""
+    name = fixtures.one("select current_database()")
+
+    def end_connections() -> None:
+        others = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
+        fixtures.admin.execute(others, [name])
+
+    fixtures.admin.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
+    end_connections()
+    try:
+        yield
+    finally:
+        fixtures.admin.execute(f'alter database "{name}" reset default_transaction_read_only'.encode())
+        end_connections()
+
+
+def test_a_database_that_only_reads_with_rows_in_hand_costs_them_no_attempt(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    lease = 10
+    wait_for_an_old_server(ledger_fixtures, lease + 2)
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(3)))
+    holder = ledger_fixtures.ledger_of("worker-1", lease_seconds=lease)
+    ids = [row.ledger_entry_id for row in holder.claim(5)]
+    with only_reads(ledger_fixtures):
+        for call in (partial(holder.extend, ids), partial(holder.claim, 5)):
+            with pytest.raises(LedgerUnavailable, match="read-only transaction"):
+                call()
+    ledger_fixtures.make_due()
+    assert [row.attempts for row in holder.claim(5)] == [0, 0, 0]
+    ledger_fixtures.make_due()
+    all_done(ledger_fixtures, authority.url)
+
+
+IN_A_DATABASE_THAT_ONLY_READS = {
+    "a single run": ("run", "--once"),
+    "a row tried again": ("retry", "r", "--reason", "x"),
+    "a row handled elsewhere": ("handled", "r", "--reference", "CASE-7", "--reason", "x"),
+    "reports put away": ("reports", "put-away", str(uuid.uuid4()), "--reason", "x"),
+}
+
+
+@pytest.mark.parametrize("words", IN_A_DATABASE_THAT_ONLY_READS.values(), ids=IN_A_DATABASE_THAT_ONLY_READS)
+def test_a_command_on_a_database_that_only_reads_ends_with_3_and_no_traceback(
+    ledger_fixtures: LedgerFixtures, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKER_DATABASE_URL", program_url(ledger_fixtures.url, WORKER))
+    monkeypatch.setenv("SENTINEL_REFUND_AGENT_API_KEY", "key")
+    monkeypatch.setenv("SENTINEL_URL", DEAD)
+    ledger_fixtures.add(new_row("r"))
+    with only_reads(ledger_fixtures):
+        ended = CliRunner().invoke(main, words)
+    assert (ended.exit_code, type(ended.exception)) == (3, SystemExit), ended.output
+    assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
+    assert "read-only transaction" in ended.stderr
 
 
 ASKED: dict[str, Callable[[Ledger], Any]] = {
