@@ -206,7 +206,10 @@ class EngineUnavailable(SentinelError):
 
 
 class MayBeRecorded(EngineUnavailable):
-    """The connection was lost, and a second try was refused, maybe for what the first one did: only a look says whether it was done."""
+    """The connection was lost with what a person did, and whether that was done only a look says: a second try may be refused for the first."""
+
+    def __init__(self) -> None:
+        super().__init__("the connection was lost, and this may be recorded: look before you send it again")
 
 
 class WorkerNotRunning(SentinelError):

@@ -151,7 +151,7 @@ def act_once(
     found = _attempted(pool, call, attempts)
     assert found is not None
     if attempts.was_lost and not is_taken(found):
-        raise MayBeRecorded("the connection was lost, and this may be recorded: look before you send it again")
+        raise MayBeRecorded
     return found
 
 

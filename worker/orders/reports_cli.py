@@ -6,8 +6,10 @@ import contextlib
 import getpass
 import json
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +17,7 @@ from sentinel.core.wording import counted
 from sentinel.platform.command_line import REFUSED, OneLineCommand, one_line_errors
 
 if TYPE_CHECKING:
-    import psycopg
+    from sentinel.store.database import Pool
 
 FIND_PARKED_REPORTS = """
 select r.source, r.order_id, f.state, f.report_tries as tries, f.report_error as last_error
@@ -23,23 +25,44 @@ from orders.effects f join orders.reviews r on r.tenant_id = f.tenant_id and r.r
 where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
 order by r.source, r.order_id
 """
+# Each of the two is one row: how many reports it acted on.
 RESEND_REPORT = """
-update orders.effects f set report_due_at = clock_timestamp(),
-  report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
-from orders.reviews r
-where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
-  and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
-returning r.order_id
+with acted as (
+  update orders.effects f set report_due_at = clock_timestamp(),
+    report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
+  from orders.reviews r
+  where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
+    and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
+  returning r.order_id)
+select count(*)::integer as reports from acted
 """
 # Beside an error it was not acknowledged: a person put it away.
 PUT_REPORT_AWAY = """
-update orders.effects f set reported_at = clock_timestamp(),
-  report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
-from orders.reviews r
-where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
-  and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
-returning r.order_id
+with acted as (
+  update orders.effects f set reported_at = clock_timestamp(),
+    report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
+  from orders.reviews r
+  where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
+    and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
+  returning r.order_id)
+select count(*)::integer as reports from acted
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedOrderReport:
+    """A row of `FIND_PARKED_REPORTS`."""
+
+    source: str
+    order_id: str
+    state: str
+    tries: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    reports: int
 
 
 @click.group()
@@ -52,13 +75,16 @@ def reports() -> None:
 @one_line_errors
 def list_(as_json: bool) -> None:
     """List them, with what the authority said."""
-    found = _run(FIND_PARKED_REPORTS, {})
+    from sentinel.store.queries import all_rows
+
+    with _intake() as (pool, tenant_id):
+        found = all_rows(pool, ParkedOrderReport, FIND_PARKED_REPORTS, {"tenant_id": tenant_id})
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps([asdict(one) for one in found]))
         return
     for one in found:
-        why = one["last_error"] or "no reason given"
-        click.echo(f"{one['source']} {one['order_id']}  {one['state']}, {counted(one['tries'], 'try', 'tries')}: {why}")
+        why = one.last_error or "no reason given"
+        click.echo(f"{one.source} {one.order_id}  {one.state}, {counted(one.tries, 'try', 'tries')}: {why}")
     if not found:
         click.echo("No report waits for a person.")
 
@@ -100,28 +126,27 @@ def put_away(source: str, order: str, reason: str, by: str | None) -> None:
 def _act(statement: str, done: str, source: str, order: str, reason: str, by: str | None) -> None:
     if not reason.strip():
         raise click.UsageError("--reason must say something")
+    from sentinel.store.queries import act_once
+
     said = f"{done} by {by or getpass.getuser()}: {reason.strip()}"[:300]
-    if not _run(statement, {"source": source, "order_id": order, "said": said}):
+    with _intake() as (pool, tenant_id):
+        fields = {"tenant_id": tenant_id, "source": source, "order_id": order, "said": said}
+        acted = act_once(pool, _Acted, statement, fields, is_taken=lambda row: row.reports > 0)
+    if not acted.reports:
         click.echo(f"refused: no report of order {order} of {source} waits for a person", err=True)
         sys.exit(REFUSED)
     click.echo(f"The report of order {order} of {source} is {done}.")
 
 
-def _run(statement: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One statement of the intake's tenant. Raises `UnsafeConfiguration`, and as `require_schema`."""
-    from psycopg.rows import dict_row
-
+@contextlib.contextmanager
+def _intake() -> Iterator[tuple[Pool, uuid.UUID]]:
+    """The intake's database and tenant. Raises `UnsafeConfiguration`, and as `require_schema`."""
     from sentinel.platform.settings import UnsafeConfiguration
     from sentinel.store.address import database_url
     from sentinel.store.database import ORDERS, Pool, with_role
-    from sentinel.store.queries import call_with_retry
     from sentinel.store.safety import require_schema
     from worker.orders.key_check import default_tenant
     from worker.orders.settings import load_order_settings
-
-    def call(connection: psycopg.Connection[Any]) -> list[dict[str, Any]]:
-        with connection.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute(statement.encode(), {**fields, "tenant_id": tenant_id}).fetchall()
 
     with database_url(ORDERS, own_variable="ORDERS_DATABASE_URL") as url:
         require_schema(url, ORDERS)
@@ -130,4 +155,4 @@ def _run(statement: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
             tenant_id = settings.tenant_id or default_tenant(pool)
             if tenant_id is None:
                 raise UnsafeConfiguration("no tenant yet: create one first, or set SENTINEL_TENANT_ID")
-            return call_with_retry(pool, call)
+            yield pool, tenant_id

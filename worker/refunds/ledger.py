@@ -21,7 +21,7 @@ from psycopg import errors as pg
 from psycopg.rows import class_row, dict_row, scalar_row, tuple_row
 from psycopg.types.json import Jsonb
 
-from sentinel.core.errors import EngineUnavailable
+from sentinel.core.errors import EngineUnavailable, MayBeRecorded
 from sentinel.core.money import Money
 from sentinel.store.database import Pool, first_line
 from sentinel.store.migrate import SchemaNotReady
@@ -68,7 +68,10 @@ class LedgerUnavailable(Exception):
 
 
 class Ledger:
-    """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`, and `SchemaNotReady` in a database that lacks what it asks for."""
+    """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`, and `SchemaNotReady` in a database that lacks what it asks for.
+
+    What a person does (`retry`, `handle`, `resend_reports`, `put_reports_away`) raises `MayBeRecorded` where its answer was lost.
+    """
 
     def __init__(
         self,
@@ -215,28 +218,26 @@ class Ledger:
 
     def retry(self, ids: Sequence[str] | None, *, who: str, why: str) -> dict[str, str | None]:
         """Bring rows in ERROR back to NEW, or all of them with None; id → None, or the code of why it stays."""
-        return dict(self._run(sql.RETRY_ENTRIES, ids=None if ids is None else list(ids), who=who, why=why))
+        return dict(self._act(sql.RETRY_ENTRIES, tuple_row, ids=None if ids is None else list(ids), who=who, why=why))
 
     def handle(self, ledger_entry_id: str, *, who: str, reference: str, why: str) -> str | None:
         """Record that a person handled the row's refund elsewhere, where nothing of it is begun: None, or the code of why it stays as it is.
 
         In one transaction the row is claimed in that person's name and ended as a worker ends what a person handled.
         """
-        try:
-            with self.pool.connection() as connection, connection.transaction():
-                with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
-                    fields = {**self._who, "id": ledger_entry_id, "who": who}
-                    row = cursor.execute(sql.CLAIM_TO_HANDLE.encode(), fields).fetchone()
+
+        def call(connection: psycopg.Connection[Any]) -> LedgerRow | None:
+            with connection.transaction(), connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
+                fields = {**self._who, "id": ledger_entry_id, "who": who}
+                row = cursor.execute(sql.CLAIM_TO_HANDLE.encode(), fields).fetchone()
                 if row is not None:
                     changes = _json([handled_elsewhere(row, who=who, reference=reference, why=why).as_json()])
                     connection.execute(
                         sql.APPLY_CHANGES.encode(), {**self._who, "changes": changes, "in_parts": list(IN_PARTS)}
                     )
-        except _NO_SCHEMA as error:
-            raise _not_migrated(error) from error
-        except _AWAY as error:
-            raise LedgerUnavailable(first_line(error)) from error
-        if row is not None:
+            return row
+
+        if self._attempted(call, is_repeatable=False) is not None:
             return None
         refusal: str | None = self._one(sql.WHY_NOT_HANDLED, id=ledger_entry_id)
         return refusal or "no_such_row"
@@ -287,14 +288,14 @@ class Ledger:
 
     def resend_reports(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
         """Make parked reports due again; those that were parked. `said`: who did it and why."""
-        return self._column(sql.RESEND_REPORTS, ids=list(ids), said=said)
+        return self._act(sql.RESEND_REPORTS, ids=list(ids), said=said)
 
     def put_reports_away(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
         """Send parked reports no more; those that were parked. `said`: who did it and why.
 
         A success of a row in doubt counts against its order from then on, as handled.
         """
-        return self._column(sql.PUT_REPORTS_AWAY, ids=list(ids), said=said)
+        return self._act(sql.PUT_REPORTS_AWAY, ids=list(ids), said=said)
 
     # Approvals
 
@@ -432,30 +433,48 @@ class Ledger:
         return found[0] if found else None
 
     def _run(
-        self, statement: str, row_factory: Any = tuple_row, *, in_binary: bool = False, **fields: Any
-    ) -> list[Any]:
-        """One statement; a deadlock is tried again, and so is a connection that turned out to be dead, once.
+        self, statement: str, row_factory: Any = tuple_row, *, in_binary: bool = False, is_repeatable: bool = True,
+        **fields: Any,
+    ) -> list[Any]:  # fmt: skip
+        """One statement. `in_binary`: what is found travels as bytes, not as text of twice the length."""
 
-        Repeating is safe: a second claim takes other rows, and every change names the epoch it expects. `in_binary`: what
-        is found travels as bytes, not as text of twice the length.
+        def call(connection: psycopg.Connection[Any]) -> list[Any]:
+            with connection.cursor(row_factory=row_factory) as cursor:
+                cursor.execute(statement.encode(), {**self._who, **fields}, binary=in_binary)
+                return cursor.fetchall() if cursor.description else []
+
+        return self._attempted(call, is_repeatable=is_repeatable)
+
+    def _act(self, statement: str, row_factory: Any = scalar_row, **fields: Any) -> list[Any]:
+        """One statement with what a person does, which would be refused for itself when it came again."""
+        return self._run(statement, row_factory, is_repeatable=False, **fields)
+
+    def _attempted(self, call: Callable[[psycopg.Connection[Any]], Value], *, is_repeatable: bool) -> Value:
+        """One transaction; a deadlock is tried again, and so is a connection that turned out to be dead, once.
+
+        Repeating is safe: a second claim takes other rows, and every change names the epoch it expects. What is not
+        `is_repeatable` is never sent again on another connection, and raises `MayBeRecorded`.
         """
         lost = False
         for attempt in range(_TRIES):
+            is_sent = False
             try:
-                with self.pool.connection() as connection, connection.cursor(row_factory=row_factory) as cursor:
-                    cursor.execute(statement.encode(), {**self._who, **fields}, binary=in_binary)
-                    return cursor.fetchall() if cursor.description else []
+                with self.pool.connection() as connection:
+                    is_sent = True
+                    return call(connection)
             except (pg.DeadlockDetected, pg.SerializationFailure) as error:
                 if attempt == _TRIES - 1:
                     raise LedgerUnavailable(first_line(error)) from error
             except _NO_SCHEMA as error:
                 raise _not_migrated(error) from error
-            except (pg.QueryCanceled, pg.LockNotAvailable, pg.ReadOnlySqlTransaction, EngineUnavailable) as error:
+            except (pg.QueryCanceled, pg.LockNotAvailable, pg.ReadOnlySqlTransaction) as error:
                 self._away_at = time.monotonic()
                 raise LedgerUnavailable(first_line(error)) from error
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            except _AWAY as error:
                 self._away_at = time.monotonic()
-                if lost:
+                if is_sent and not is_repeatable:
+                    raise MayBeRecorded from error
+                if lost or isinstance(error, EngineUnavailable):
                     raise LedgerUnavailable(first_line(error)) from error
                 lost = True
         raise LedgerUnavailable("the database cannot order this statement")

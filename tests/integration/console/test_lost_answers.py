@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
-import psycopg
 import pytest
 
 from ops_console.pages.approval_votes import REPEATED
@@ -18,6 +17,7 @@ from sentinel.store.queries import act_once
 from tests.integration.console.approval_pages import card, say, votes
 from tests.integration.console.second_administrator import Two, approve, waiting
 from tests.integration.console.test_page_in_doubt import doubted
+from tests.support.lost_connections import LosesConnection
 from tests.support.orders_console_fixtures import queued
 
 NOT_KNOWN = "Whether what you sent was done is not known"
@@ -25,28 +25,11 @@ Arranged = tuple[Callable[[], Any], str]
 """The act, and the query that counts how often it was done."""
 
 
-class LosesConnection:
-    """A pool whose connection is lost once: after what was asked on it is committed, or before anything is asked."""
-
-    def __init__(self, pool: Any, *, is_committed: bool) -> None:
-        self._pool, self._is_committed, self._was_lost = pool, is_committed, False
-
-    @contextmanager
-    def connection(self) -> Iterator[Any]:
-        is_lost, self._was_lost = not self._was_lost, True
-        if is_lost and not self._is_committed:
-            raise psycopg.OperationalError("the connection was lost")
-        with self._pool.connection() as connection:
-            yield connection
-        if is_lost:
-            raise psycopg.OperationalError("the connection was lost")
-
-
 def lose_connections(patched: pytest.MonkeyPatch, *, is_committed: bool = True) -> None:
     """From now on every act of a person meets it."""
 
     def act(pool: Any, *given: Any, **named: Any) -> Any:
-        return act_once(LosesConnection(pool, is_committed=is_committed), *given, **named)  # type: ignore[arg-type]
+        return act_once(LosesConnection(pool, is_committed=is_committed), *given, **named)
 
     for module in (approvals, halts, in_doubt, protected_changes, order_views):
         patched.setattr(module, "act_once", act)

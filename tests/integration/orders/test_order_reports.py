@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from sentinel.store.database import Pool
+from tests.support.lost_connections import LosesConnection
 from tests.support.order_fixtures import OrderFixtures, order_body
 from worker.cli import main
 
@@ -56,3 +59,22 @@ def test_a_report_that_is_sent_again_is_due_and_is_taken(parked: OrderFixtures) 
     assert parked.all("select reported_at is not null, report_error from orders.effects where kind = 'fulfil'") == [
         (True, None)
     ]
+
+
+@pytest.mark.parametrize(
+    ("verb", "left"), [("put-away", "reported_at is not null"), ("resend", "report_due_at < 'infinity'")]
+)
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_command_whose_answer_was_lost_is_not_told_as_refused(
+    parked: OrderFixtures, monkeypatch: pytest.MonkeyPatch, verb: str, left: str, is_committed: bool
+) -> None:
+    def losing(*given: Any, **named: Any) -> LosesConnection:
+        return LosesConnection(Pool(*given, **named), is_committed=is_committed)
+
+    monkeypatch.setattr("sentinel.store.database.Pool", losing)
+    answer = reports(verb, "demo", "o-1", "--reason", "CASE-7")
+    assert parked.one(f"select {left} from orders.effects where kind = 'fulfil'") is True
+    if is_committed:
+        assert (answer.exit_code, "this may be recorded" in answer.stderr) == (3, True), answer.output
+    else:
+        assert answer.exit_code == 0, answer.output
