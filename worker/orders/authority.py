@@ -33,6 +33,7 @@ from worker.orders import metrics
 from worker.orders.order import ACTION, AGENT_ID, ClaimedOrder, order_key, resource_of
 from worker.orders.store import OrderStore
 from worker.orders.transitions import pause_seconds
+from worker.outbound.report_answers import is_refused_for_good
 
 RISK_CLASS = "standard"
 RESOLVED = "resolved-not-executed"
@@ -81,7 +82,6 @@ _AT_ONCE = 64
 _GATHER_SECONDS = 0.1
 """Outcomes within this time share one call; nothing waits for it."""
 _MOST_WAITING = 2000
-_REFUSED_FOR_GOOD = (400, 409, 422)
 
 log = structlog.get_logger("worker.orders")
 
@@ -185,7 +185,7 @@ class OutcomeReporter:
 
     def _postpone(self, report: DueReport, answer: Unreachable | Rejected) -> None:
         metrics.REPORTS.labels("failed").inc()
-        for_good = isinstance(answer, Rejected) and answer.status in _REFUSED_FOR_GOOD
+        for_good = isinstance(answer, Rejected) and is_refused_for_good(answer)
         if for_good:
             log.error("report_refused", review_id=str(report.review_id), error=answer.detail)
         pause = None if for_good else pause_seconds(report.tries, random.random())

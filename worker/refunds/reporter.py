@@ -12,6 +12,7 @@ import orjson
 
 from sentinel.client import Client, GuardAnswer, GuardQuestion, Rejected, ReportReceipt, Unreachable
 from worker.failpoints import Failpoint, Failpoints
+from worker.outbound.report_answers import is_refused_for_good
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import RISK_CLASS, LedgerRow, Report, ResolvedDoubt
@@ -19,9 +20,6 @@ from worker.refunds.transitions import RetryPolicy, after_doubt
 from worker.refunds.workflow.routes import Routes
 
 _log = logging.getLogger("worker")
-
-_CONTRADICTED = (400, 409, 422)
-"""Refused for what it says: another try says the same, so a person must look."""
 
 SWEEP = 128
 AT_ONCE = 64
@@ -77,8 +75,8 @@ class Reporter:
             pause = self._retry_policy.pause_seconds(report.attempts, answer.retry_after_seconds or 0.0)
             return answer.detail[:500], pause
         if isinstance(answer, Rejected):
-            refused_for_good = answer.status in _CONTRADICTED
-            return answer.detail[:500], None if refused_for_good else self._retry_policy.pause_seconds(report.attempts)
+            for_good = is_refused_for_good(answer)
+            return answer.detail[:500], None if for_good else self._retry_policy.pause_seconds(report.attempts)
         if answer.contradiction:
             # Received, and people are called there: nothing to repeat.
             _log.error("entry %s was resolved as not executed before it was reported as done", report.ledger_entry_id)

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sentinel.store.database import Pool
+from tests.integration.worker.test_budgets_with_real_authority import restore_before_the_decision
 from tests.support.lost_connections import LosesConnection
 from tests.support.order_fixtures import OrderFixtures, order_body
 from worker.cli import main
@@ -78,3 +79,13 @@ def test_a_command_whose_answer_was_lost_is_not_told_as_refused(
         assert (answer.exit_code, "this may be recorded" in answer.stderr) == (3, True), answer.output
     else:
         assert answer.exit_code == 0, answer.output
+
+
+def test_a_report_that_the_authority_can_never_take_waits_for_a_person(parked: OrderFixtures) -> None:
+    """It was restored from a backup of before the question, and the orders were not."""
+    restore_before_the_decision(parked.fixtures)
+    assert reports("resend", "demo", "o-1", "--reason", "sent to the restored one").exit_code == 0
+    assert parked.review.processor.reports.sweep() == 0
+    assert reports("list").output.startswith("demo o-1  done, 2 tries: 403 ")
+    assert reports("put-away", "demo", "o-1", "--reason", "CASE-7").exit_code == 0
+    assert parked.all("select reported_at is not null from orders.effects where kind = 'fulfil'") == [(True,)]

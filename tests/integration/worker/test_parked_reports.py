@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable, Iterator
 
 import pytest
 from click.testing import CliRunner
 
+from sentinel.cli.scratch import listening
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.invariants import run_invariants
 from tests.support.effects_server import allowed_row, execute
+from tests.support.fixtures import Fixtures, guard_body
 from tests.support.ledger_fixtures import LedgerFixtures
 from worker.cli import main
 from worker.refunds import transitions
@@ -19,15 +22,21 @@ from worker.settlement import Settled
 SAID = "put away by anna: resolved there by hand"
 
 
-def parked_success_of_a_doubt(fixtures: LedgerFixtures, name: str) -> uuid.UUID:
-    """The report of a refund that was done after a person's "not executed", which the authority does not take."""
+def success_of_a_doubt(fixtures: LedgerFixtures, name: str) -> uuid.UUID:
+    """The report of a refund that was done after a person's "not executed", not sent yet."""
     row = allowed_row(fixtures, name)
     assert set(fixtures.ledger.apply([transitions.start_refused(row, "resolved")])) == {name}
     change = transitions.after_not_executed_but(row, Settled("S-1"), system="platform_backend")
     assert set(fixtures.ledger.apply([change])) == {name}
     assert change.report_id is not None
-    park(fixtures, change.report_id)
     return change.report_id
+
+
+def parked_success_of_a_doubt(fixtures: LedgerFixtures, name: str) -> uuid.UUID:
+    """One that the authority does not take."""
+    report = success_of_a_doubt(fixtures, name)
+    park(fixtures, report)
+    return report
 
 
 def parked_report_of_an_execution(fixtures: LedgerFixtures, name: str) -> uuid.UUID:
@@ -105,3 +114,57 @@ def test_the_commands_name_what_they_did_and_what_was_none(
     assert "1 report put away." in found.output and f"refused: {nothing}: no such report waits" in found.output
     again = run(main, ["reports", "resend", second, "--reason", "mended", "--json"])
     assert again.exit_code == 0 and json.loads(again.stdout) == {"done": [second], "refused": []}
+
+
+# What the authority itself refuses
+
+
+@pytest.fixture
+def reporting(fixtures: Fixtures) -> Iterator[LedgerFixtures]:
+    """A ledger with a success of the row `r`, which is in doubt, to be told; the authority has nothing under its key."""
+    ledger = LedgerFixtures(fixtures.url, fixtures.tenant_id)
+    success_of_a_doubt(ledger, "r")
+    yield ledger
+    ledger.close()
+
+
+def sweep(ledger: LedgerFixtures, fixtures: Fixtures, key: str) -> None:
+    """One run of a worker with that key, in which the report is sent."""
+    with listening(fixtures.app) as url, ledger.agent(url, key=key) as agent:
+        agent.run_once()
+
+
+def never_guarded(fixtures: Fixtures) -> str:
+    """The authority is of a backup of before the question; the worker's key."""
+    return fixtures.key
+
+
+def guarded_by_another_key(fixtures: Fixtures) -> str:
+    """The worker's key was revoked and another one made, which asked nothing yet; that key."""
+    body = guard_body("refund:r", params={"ledger_entry_id": "r", "refund_id": "rf_r"})
+    assert fixtures.start(body, fixtures.guard(body)).status_code == 200
+    return fixtures.new_key()
+
+
+@pytest.mark.parametrize("refused", [never_guarded, guarded_by_another_key])
+def test_a_report_that_the_authority_can_never_take_waits_for_a_person(
+    fixtures: Fixtures, reporting: LedgerFixtures, monkeypatch: pytest.MonkeyPatch, refused: Callable[[Fixtures], str]
+) -> None:
+    sweep(reporting, fixtures, refused(fixtures))
+    monkeypatch.setenv("WORKER_DATABASE_URL", fixtures.url)
+    monkeypatch.setenv("SENTINEL_TENANT_ID", str(fixtures.tenant_id))
+    run = CliRunner().invoke
+    assert "success of r (ERROR), 1 try: 403 " in run(main, ["reports", "list"]).output
+    assert reporting.ledger.figures().outbox_parked == 1
+    report = str(reporting.one("select outbox_id from refunds.outbox"))
+    assert run(main, ["reports", "put-away", report, "--reason", "CASE-7"]).exit_code == 0
+    assert reporting.ledger.figures().outbox_open == 0
+    assert reporting.one("select budget_part from refunds.ledger_entries") == "handled"
+
+
+def test_a_report_that_is_refused_to_a_key_is_tried_again(fixtures: Fixtures, reporting: LedgerFixtures) -> None:
+    sweep(reporting, fixtures, fixtures.new_key(agent_id="another-agent"))
+    assert reporting.ledger.parked_reports() == []
+    assert reporting.all("select last_error like '403 %%', next_attempt_at < 'infinity' from refunds.outbox") == [
+        (True, True)
+    ]
