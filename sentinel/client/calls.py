@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypedDict, TypeVar
 
-from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable
+from sentinel.client.errors import KeyConflict, NoAnswerKind, Rejected, Unreachable, code_of
 from sentinel.client.transport import RawResponse
 
 if TYPE_CHECKING:
@@ -284,11 +284,10 @@ def raise_for_status(status: int, problem: Mapping[str, Any] | None, *, wait: fl
     """Raise what an answer other than 200 means."""
     if status >= 500:
         raise Unreachable(NoAnswerKind.SERVER, f"status {status}", retry_after_seconds=wait)
-    still_deciding = status == 409 and (
-        wait is not None or str((problem or {}).get("type", "")).endswith("still-deciding")
-    )
+    code = code_of(str((problem or {}).get("type") or "")[:500])
+    still_deciding = status == 409 and (wait is not None or code == "still-deciding")
     if status in (408, 425, 429) or still_deciding:
-        raise Unreachable(NoAnswerKind.BUSY, f"status {status}", retry_after_seconds=wait)
+        raise Unreachable(NoAnswerKind.BUSY, f"status {status}", retry_after_seconds=wait, code=code or None)
     if status < 400 or problem is None:
         raise Unreachable(NoAnswerKind.MALFORMED, f"status {status} without a problem document")
     raise _rejection(status, problem)

@@ -56,14 +56,23 @@ class Unreachable(ClientError):
     """No usable answer. The same call with the same key may be repeated; nothing may be executed on it.
 
     `may_have_arrived`: whether the authority may have done what was asked all the same. False where no try of this call was
-    received, or each was put off.
+    received, or each was put off. `code`: of the problem document that put it off, e.g. "too-many-open-questions"; None where
+    there was none.
     """
 
-    def __init__(self, kind: NoAnswerKind, detail: str, *, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self, kind: NoAnswerKind, detail: str, *, retry_after_seconds: float | None = None, code: str | None = None
+    ) -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind = kind
+        self.code = code
         self.may_have_arrived = kind not in _NOTHING_DONE
         self.retry_after_seconds = retry_after_seconds
+
+
+def code_of(problem_type: str) -> str:
+    """The last part of a problem document's type, e.g. "permit-expired"; "" where it has none."""
+    return problem_type.rstrip("/").replace("#", "/").replace(":", "/").rsplit("/", 1)[-1]
 
 
 class Rejected(ClientError):
@@ -79,7 +88,7 @@ class Rejected(ClientError):
         self.status = status
         self.type = type
         self.title = title
-        self.code = type.rstrip("/").replace("#", "/").replace(":", "/").rsplit("/", 1)[-1]
+        self.code = code_of(type)
 
 
 class KeyConflict(Rejected):

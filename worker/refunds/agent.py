@@ -31,7 +31,7 @@ from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.reporter import Reporter
 from worker.refunds.rows import Change, KnownFacts, LedgerRow, ReleaseLease, Report
 from worker.refunds.settings import WorkerSettings
-from worker.refunds.transitions import RetryPolicy, is_forbidden, is_outside
+from worker.refunds.transitions import RetryPolicy, is_outside, is_refused_alone
 from worker.refunds.workflow.runner import (
     ContextLoader,
     RowResult,
@@ -134,13 +134,14 @@ class BatchProcessor:
                 context.outcome = lease_lost(row, event.from_state)
 
     def _count(self, batch: BatchResult, context: RunContext) -> None:
-        """A refusal of the row counts as an answer; a failure outside does not. What this key may not ask counts as neither: one
-        row of another agent must not keep the rest waiting, nor be woken because others are answered."""
+        """A refusal of the row counts as an answer; a failure outside does not. What this key may not ask, or not
+        for now because it has too much open, counts as neither: such a row must not keep the rest waiting, nor be woken because
+        others are answered."""
         if context.outcome is not None:
             batch.rows.append(context.outcome)
         for said in (context.switches_error, context.check_answer, context.last_answer, context.started):
             if said is not None and is_outside(said):
-                if not is_forbidden(said):
+                if not is_refused_alone(said):
                     batch.unanswered += 1
                     batch.detail = said.detail
                 return

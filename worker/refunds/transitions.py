@@ -64,9 +64,15 @@ def is_outside(answer: object) -> TypeGuard[Unreachable | Rejected]:
     return isinstance(answer, Unreachable | Rejected) and failure_scope(answer) is FailureScope.OUTSIDE
 
 
-def is_forbidden(answer: Unreachable | Rejected) -> bool:
+_KEY_IS_FULL = ("too-many-open-permits", "too-many-open-questions")
+"""Codes of a 429 that leaves what needs no further permit, or no further person, its answer."""
+
+
+def is_refused_alone(answer: Unreachable | Rejected) -> bool:
     """Whether the authority answered, and refuses just this to this key: it says nothing about whether others get an answer."""
-    return isinstance(answer, Rejected) and answer.status == 403
+    if isinstance(answer, Unreachable):
+        return answer.code in _KEY_IS_FULL
+    return answer.status == 403
 
 
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED

@@ -1,14 +1,21 @@
-"""A row that the worker's key may not ask about waits with growing pauses, alone: the worker works on, and nobody wakes it."""
+"""A row that the worker's key may not ask about, or not for now, waits with growing pauses, alone: the worker works on, and nobody
+wakes it."""
 
 from __future__ import annotations
 
 import uuid
+from contextlib import closing
 
 import pytest
 
+from sentinel.authority import guard
+from sentinel.authority.housekeeping import mark_keys_at_limits
+from sentinel.cli.scratch import listening
 from sentinel.client import Client
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
+from tests.support.fixtures import Fixtures
+from tests.support.harness import decide
 from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait_until
 from worker.key_check import KeyCheck
 from worker.refunds.agent import Agent
@@ -106,3 +113,44 @@ def bound_key(exchange: Exchange) -> bool:
         },
     )
     return True
+
+
+FOR_A_PERSON = 200_00
+"""An amount that a person is asked about."""
+
+
+def test_a_worker_whose_key_has_too_many_questions_open_does_the_rest_and_learns_decisions(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    real = Agent._publish_status
+    monkeypatch.setattr(Agent, "_publish_status", lambda self, status: (shown.append(status), real(self, status)))
+    monkeypatch.setattr(guard, "LIMIT_MARK_SECONDS", 1)  # after which the client tries once more
+    own = closing(LedgerFixtures(fixtures.url, fixtures.tenant_id))
+
+    def is_put_off(name: str, waits: int) -> bool:
+        found = ledger.all(
+            "select attempts, waits >= %s, last_error from refunds.ledger_entries where ledger_entry_id = %s",
+            waits,
+            name,
+        )
+        return found == [(0, True, "busy: status 429")]
+
+    with own as ledger, listening(fixtures.app) as url, ledger.agent(url, key=fixtures.key, lanes=1) as agent:
+        ledger.add(new_row("asked", FOR_A_PERSON))
+        agent.run_once()
+        assert ledger.states() == {"asked": "APPROVAL_REQUIRED"}
+        assert mark_keys_at_limits(fixtures.authority.pool, 1000, 1) == 1
+        fixtures.admin.execute("update sentinel.crowded_keys set valid_until = clock_timestamp() + interval '1 hour'")
+        ledger.add(new_row("one-more", FOR_A_PERSON))
+        single = agent.run_once()
+        assert single.trouble is None and single.why_outside is not None and not single.row_failed
+        with ledger.agent(url, key=fixtures.key, lanes=1) as loop, looping(loop):
+            wait_until(lambda: is_put_off("one-more", 3), 20)
+            assert loop.reaches_authority
+            ledger.add(new_row("plain"))
+            wait_until(lambda: ledger.state("plain") == "EXECUTED", 20)
+            decide(fixtures, fixtures.one("select approval_id from sentinel.approvals"))
+            wait_until(lambda: ledger.state("asked") == "EXECUTED", 20)
+            wait_until(lambda: is_put_off("one-more", 4), 20)
+    assert set(shown) <= {"running", "stopped"}

@@ -193,6 +193,19 @@ SURELY_NOTHING: dict[str, Callable[[Exchange], None]] = {
 """Answers after which nothing has happened, where nothing was sent before."""
 
 
+def test_an_answer_that_puts_the_call_off_has_the_code_of_its_problem(authority: FakeAuthority, client: Client) -> None:
+    codes: list[str | None] = []
+    for end in (lambda exchange: exchange.problem(429, "too-many-open-questions"), SURELY_NOTHING["still deciding"],
+                lambda exchange: exchange.answer(429, {})):  # fmt: skip
+        authority.misbehave = always(end)
+        found = client.guard_many([
+            {"action": "refund.create", "params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK},
+             "idempotency_key": f"c{number}", "resource": "refund/rf_1"} for number in range(2)
+        ])  # fmt: skip
+        codes += [one.code for one in found if isinstance(one, Unreachable)]
+    assert codes == ["too-many-open-questions"] * 2 + ["still-deciding"] * 2 + [None] * 2
+
+
 def errors_of(client: Client, questions: int) -> list[bool]:
     """Of each question of one call, which fails: whether it may have arrived all the same."""
     found = client.guard_many([

@@ -26,7 +26,7 @@ from sentinel.tools import ToolRefused
 PROBLEM = {"type": "https://sentinel.test/problems/permit-refused", "title": "Refused", "detail": "halted"}
 RAISED: dict[type[ClientError], Callable[[], ClientError]] = {
     ClientError: lambda: ClientError("no"),
-    Unreachable: lambda: Unreachable(NoAnswerKind.BUSY, "status 429", retry_after_seconds=1.5),
+    Unreachable: lambda: Unreachable(NoAnswerKind.BUSY, "status 429", retry_after_seconds=1.5, code="rate-limited"),
     Rejected: lambda: Rejected(status=403, **PROBLEM),
     KeyConflict: lambda: KeyConflict(status=422, **PROBLEM),
     ActionDenied: lambda: ActionDenied("over_limit", "Too much."),
