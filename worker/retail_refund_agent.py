@@ -131,7 +131,7 @@ def _run(
         refuse_wrong_key(key)
         if mode == "dry-run":
             with open_simulator(settings, ledger, client) as simulator:
-                rows = simulator.simulate_due(limit or _DRY_RUN_ROWS)
+                rows = simulator.simulate_due(limit or _DRY_RUN_ROWS, key.bound_agent())
                 overdrawn = simulator.overdrawn_orders(rows)
             if as_json:
                 orders = [order.as_json() for order in overdrawn]

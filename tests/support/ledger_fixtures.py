@@ -108,8 +108,10 @@ class LedgerFixtures:
         )
 
     @contextmanager
-    def agent(self, url: str, *, key: str = "key", **over: Any) -> Iterator[Agent]:
-        """A worker in this process that asks the authority at `url`."""
+    def agent(
+        self, url: str, *, key: str = "key", only_agent: Callable[[], str | None] = lambda: None, **over: Any
+    ) -> Iterator[Agent]:
+        """A worker in this process that asks the authority at `url`; `only_agent`: as under a key that is bound to that agent."""
         settings = worker_settings(authority_url=url, **over)
         with Client(
             url, key, agent_id=settings.agent_id, timeout_seconds=settings.guard_timeout_seconds, retries=1
@@ -118,7 +120,9 @@ class LedgerFixtures:
                 settings.max_attempts, settings.backoff_seconds, settings.backoff_max_seconds, random.Random(1)
             )
             ledger = self.ledger_of(f"worker-{uuid.uuid4().hex[:6]}")
-            yield make_agent(settings, ledger, client, failpoints=Failpoints(), retry_policy=patience)
+            yield make_agent(
+                settings, ledger, client, failpoints=Failpoints(), retry_policy=patience, only_agent=only_agent
+            )
 
     def close(self) -> None:
         """Give everything back."""

@@ -180,7 +180,7 @@ OnRow = Callable[[RowResult], None]
 
 class Agent:
     """One worker process. `on_row` is called with every processed row, from any thread. `only_agent` says of which agent alone it takes
-    rows; None: of every one."""
+    rows; None: of every one. Reports and doubts are the reporter's and the poller's, which are told the same."""
 
     def __init__(
         self, settings: WorkerSettings, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, reporter: Reporter,

@@ -118,12 +118,12 @@ def make_agent(
     settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, retry_policy: RetryPolicy | None = None,
     on_row: OnRow | None = None, only_agent: Callable[[], str | None] = lambda: None,
 ) -> Agent:  # fmt: skip
-    """The agent with its workflow; `only_agent` says of which agent alone it takes rows. Raises `UnsafeConfiguration` for files that
-    cannot be used."""
+    """The agent with its workflow; `only_agent` says of which agent alone it takes rows, reports and doubts. Raises
+    `UnsafeConfiguration` for files that cannot be used."""
     retry_policy = retry_policy or _retry_policy(settings)
     worker_pool, stopping = WorkerPool(settings.concurrency), threading.Event()
     parts = make_dependencies(settings, ledger, client, worker_pool=worker_pool, retry_policy=retry_policy)
-    reporter = Reporter(ledger, client, worker_pool, retry_policy, failpoints)
+    reporter = Reporter(ledger, client, worker_pool, retry_policy, failpoints, only_agent=only_agent)
     processor = BatchProcessor(
         ledger=ledger, context_loader=ContextLoader(parts.routes, parts.confirmations),
         runner=build_runner(parts, failpoints=failpoints, stopping=stopping), reporter=reporter, retry_policy=retry_policy,
@@ -131,12 +131,14 @@ def make_agent(
     )  # fmt: skip
     return Agent(
         settings, ledger=ledger, client=client, worker_pool=worker_pool, reporter=reporter, processor=processor,
-        periodic_tasks=_periodic_tasks(settings, ledger, parts), stopping=stopping, on_row=on_row,
+        periodic_tasks=_periodic_tasks(settings, ledger, parts, only_agent), stopping=stopping, on_row=on_row,
         tracing=tracing_of("sentinel-worker", with_client=True), only_agent=only_agent,
     )  # fmt: skip
 
 
-def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencies) -> Sequence[PeriodicTask]:
+def _periodic_tasks(
+    settings: WorkerSettings, ledger: Ledger, parts: Dependencies, only_agent: Callable[[], str | None]
+) -> Sequence[PeriodicTask]:
     effects, adapters = Effects(ledger.pool, ledger.tenant_id), parts.systems.adapters
     reconciler = Reconciler(ledger.pool, ledger.tenant_id, parts.client, parts.routes, settings.policies_dir)
     watch = SettlementWatch(SettlementFindings(ledger.pool, ledger.tenant_id), parts.systems)
@@ -144,7 +146,7 @@ def _periodic_tasks(settings: WorkerSettings, ledger: Ledger, parts: Dependencie
         # Reconciliation first: a single run goes through them in turn, and no other task may keep it from running.
         PeriodicTask(reconciler.look, RECONCILE_EVERY_SECONDS),
         PeriodicTask(partial(deliver_best_effort, effects, adapters)),
-        PeriodicTask(InDoubtPoller(ledger, parts.client, parts.routes).look, LOOK_EVERY_SECONDS),
+        PeriodicTask(InDoubtPoller(ledger, parts.client, parts.routes, only_agent=only_agent).look, LOOK_EVERY_SECONDS),
         PeriodicTask(watch.look, WATCH_EVERY_SECONDS),
     ]
     if parts.confirmations is not None:

@@ -108,9 +108,9 @@ class Ledger:
         moment: datetime = self._one(sql.NOW)
         return moment
 
-    def peek(self, limit: int) -> list[LedgerRow]:
-        """The rows that a claim would take; claims none."""
-        return self._rows(LedgerRow, sql.PEEK_DUE, limit=limit)
+    def peek(self, limit: int, agent: str | None = None) -> list[LedgerRow]:
+        """The rows that a claim would take; claims none. With `agent`, only its rows."""
+        return self._rows(LedgerRow, sql.PEEK_DUE, limit=limit, agent=agent)
 
     def extend(self, ids: Iterable[str]) -> None:
         """Renew the leases of those of `ids` that this worker still holds."""
@@ -199,9 +199,9 @@ class Ledger:
         found = self._run(sql.FIND_REFUSED, ids=list(ids), in_parts=list(IN_PARTS)) if ids else []
         return {row_id: reason for row_id, reason in found if reason is not None}
 
-    def in_doubt(self, limit: int = 200) -> list[LedgerRow]:
-        """A page of the rows that ended in doubt, another one each time."""
-        return self._rows(LedgerRow, sql.FIND_IN_DOUBT, limit=limit)
+    def in_doubt(self, limit: int = 200, agent: str | None = None) -> list[LedgerRow]:
+        """A page of the rows that ended in doubt, another one each time. With `agent`, only its rows."""
+        return self._rows(LedgerRow, sql.FIND_IN_DOUBT, limit=limit, agent=agent)
 
     def settle_in_doubt(self, resolved: Mapping[str, ResolvedDoubt]) -> list[str]:
         """By id; returns those that were in doubt and are not any more.
@@ -262,11 +262,13 @@ class Ledger:
 
     # Reports
 
-    def take_reports(self, limit: int, *, retry_seconds: float, older_than_seconds: float = 0.0) -> list[Report]:
-        """Claim open reports for one attempt each."""
+    def take_reports(
+        self, limit: int, *, retry_seconds: float, older_than_seconds: float = 0.0, agent: str | None = None
+    ) -> list[Report]:
+        """Claim open reports for one attempt each. With `agent`, only those of its rows."""
         return self._rows(
-            Report, sql.TAKE_REPORTS, limit=limit, retry_seconds=retry_seconds, older_than_seconds=older_than_seconds
-        )
+            Report, sql.TAKE_REPORTS, limit=limit, retry_seconds=retry_seconds, older_than_seconds=older_than_seconds, agent=agent
+        )  # fmt: skip
 
     def acknowledge(self, ids: Sequence[uuid.UUID]) -> None:
         """Record that the authority received these reports."""

@@ -6,7 +6,7 @@ Reports are sent from the outbox until acknowledged: sending twice is harmless, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import orjson
 
@@ -29,13 +29,14 @@ Failure = tuple[str, float | None]
 
 
 class Reporter:
-    """Sends reports and records the result."""
+    """Sends reports and records the result. `only_agent` says of which agent's rows alone a sweep takes them; None: of every one's."""
 
     def __init__(
-        self, ledger: Ledger, client: Client, worker_pool: WorkerPool, retry_policy: RetryPolicy, failpoints: Failpoints
-    ) -> None:
+        self, ledger: Ledger, client: Client, worker_pool: WorkerPool, retry_policy: RetryPolicy, failpoints: Failpoints,
+        *, only_agent: Callable[[], str | None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._ledger, self._client, self._worker_pool = ledger, client, worker_pool
-        self._retry_policy, self._failpoints = retry_policy, failpoints
+        self._retry_policy, self._failpoints, self._only_agent = retry_policy, failpoints, only_agent
 
     def deliver(self, reports: Sequence[Report]) -> int:
         """Send and acknowledge; returns how many were received. What failed stays in the outbox."""
@@ -55,8 +56,9 @@ class Reporter:
         """Send what is open and due. Stops at the first round in which nothing was received."""
         total = 0
         while reports := self._ledger.take_reports(
-            SWEEP, retry_seconds=self._retry_policy.pause_seconds(3), older_than_seconds=older_than_seconds
-        ):
+            SWEEP, retry_seconds=self._retry_policy.pause_seconds(3), older_than_seconds=older_than_seconds,
+            agent=self._only_agent(),
+        ):  # fmt: skip
             received = self.deliver(reports)
             total += received
             if not received or len(reports) < SWEEP:
@@ -92,17 +94,19 @@ class InDoubtPoller:
 
     The row's own guard request is repeated; where nothing was started and the permit ran out, that takes out another one, once. An
     amount is released only when the authority has it on record that a person decided "not executed", or that nothing was ever
-    started, where the ledger does not know better: an agent's report of an error releases nothing. For one tenant's ledger.
-    Thread-safe; `look` raises `LedgerUnavailable`.
+    started, where the ledger does not know better: an agent's report of an error releases nothing. For one tenant's ledger,
+    and in it for the rows of `only_agent`, None for every agent's. Thread-safe; `look` raises `LedgerUnavailable`.
     """
 
-    def __init__(self, ledger: Ledger, client: Client, routes: Routes) -> None:
-        self._ledger, self._client, self._routes = ledger, client, routes
+    def __init__(
+        self, ledger: Ledger, client: Client, routes: Routes, *, only_agent: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._ledger, self._client, self._routes, self._only_agent = ledger, client, routes, only_agent
 
     def look(self) -> list[str]:
         """Ask about a page of the rows in doubt; returns those that are in doubt no more."""
         settled: list[str] = []
-        rows = [self._routes.as_asked(row) for row in self._ledger.in_doubt()]
+        rows = [self._routes.as_asked(row) for row in self._ledger.in_doubt(agent=self._only_agent())]
         for start in range(0, len(rows), _LOOKED_AT_ONCE):
             part = rows[start : start + _LOOKED_AT_ONCE]
             answers = self._client.guard_many([_question(r) for r in part])

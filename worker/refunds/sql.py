@@ -54,6 +54,7 @@ returning {row_columns}
 PEEK_DUE = SqlTemplate("""
 select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED') and e.next_attempt_at <= statement_timestamp()
+  and e.agent_id = coalesce(%(agent)s::text, e.agent_id)
 order by e.next_attempt_at, e.ledger_entry_id limit %(limit)s
 """).fill(row_columns=ROW_COLUMNS)
 
@@ -255,11 +256,12 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 
 # Rows that ended in doubt, whether an order's budget counts them or they name none; at a time no more than one look can ask about, and each time another page of them, drawn by lot: what
 # nobody resolves keeps no other from being asked about, in whatever process. Not while a success of the row is still to be told:
-# what a person said without knowing of it settles nothing.
+# what a person said without knowing of it settles nothing. With `agent`, those of its rows alone, as the rows are claimed.
 FIND_IN_DOUBT = SqlTemplate("""
 with doubts as materialized (
   select e.ledger_entry_id, e.created_at from refunds.ledger_entries e
   where e.tenant_id = %(tenant_id)s and e.budget_part = 'in_doubt' and e.guard_request is not null
+    and e.agent_id = coalesce(%(agent)s::text, e.agent_id)
     and not exists (
       select from refunds.outbox o where o.tenant_id = e.tenant_id and o.ledger_entry_id = e.ledger_entry_id
         and o.acknowledged_at is null and o.payload ->> 'outcome' = 'success')),
@@ -315,12 +317,16 @@ FIND_EXECUTED = """
 select ledger_entry_id from refunds.executions where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[])
 """
 
-# Open reports, taken for one try: the next try of anybody is after the pause.
+# Open reports, taken for one try: the next try of anybody is after the pause. With `agent`, those of its rows alone: another
+# agent's would be refused to this key.
 TAKE_REPORTS = """
 with due as materialized (
-  select tenant_id, outbox_id from refunds.outbox
+  select tenant_id, outbox_id from refunds.outbox d
   where tenant_id = %(tenant_id)s and acknowledged_at is null and next_attempt_at <= statement_timestamp()
     and created_at <= statement_timestamp() - make_interval(secs => %(older_than_seconds)s)
+    and (%(agent)s::text is null or exists (
+      select from refunds.ledger_entries e
+      where e.tenant_id = d.tenant_id and e.ledger_entry_id = d.ledger_entry_id and e.agent_id = %(agent)s::text))
   order by next_attempt_at limit %(limit)s for update skip locked)
 update refunds.outbox o set attempts = o.attempts + 1,
   next_attempt_at = clock_timestamp() + make_interval(secs => %(retry_seconds)s)

@@ -7,6 +7,7 @@ import uuid
 from contextlib import closing
 
 import pytest
+from msgspec.structs import replace
 
 from sentinel.authority import guard
 from sentinel.authority.housekeeping import mark_keys_at_limits
@@ -20,6 +21,8 @@ from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait
 from worker.key_check import KeyCheck
 from worker.refunds.agent import Agent
 from worker.refunds.ledger import Ledger
+from worker.refunds.rows import FixedQuestion, report_body
+from worker.refunds.transitions import give_up
 
 
 def forbids_the_other_agent(exchange: Exchange) -> bool:
@@ -98,6 +101,36 @@ def test_a_worker_whose_key_is_bound_leaves_the_rows_of_other_agents_to_theirs(
     assert authority.calls == ["key"], "asked once"
 
 
+def test_a_worker_whose_key_is_bound_leaves_the_reports_and_doubts_of_other_agents_to_theirs(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger, ours = ledger_fixtures.ledger, "retail-refund-agent"
+    ledger_fixtures.add_with_orders(new_row("mine"), new_row("theirs", agent_id="another-agent"))
+    rows = ledger.claim(10)
+    ledger.fix_requests([(row, FixedQuestion(AMOUNT, "refund.create"), None) for row in rows])
+    reports = {row.ledger_entry_id: uuid.uuid4() for row in rows}
+    ended = [
+        replace(
+            give_up(row, "elsewhere", in_doubt=True),
+            report_id=reports[row.ledger_entry_id],
+            report=report_body(row, reports[row.ledger_entry_id], "error", error="elsewhere"),
+        )
+        for row in rows
+    ]
+    assert set(ledger.apply(ended)) == {"mine", "theirs"}
+    ledger_fixtures.add(new_row("mine-too"), new_row("theirs-too", agent_id="another-agent"))
+    assert {row.ledger_entry_id for row in ledger.in_doubt()} == {"mine", "theirs"}, "an unbound key asks for all"
+    assert {row.ledger_entry_id for row in ledger.peek(10)} == {"mine-too", "theirs-too"}
+    assert [row.ledger_entry_id for row in ledger.in_doubt(agent=ours)] == ["mine"]
+    assert [row.ledger_entry_id for row in ledger.peek(10, ours)] == ["mine-too"]
+    with ledger_fixtures.agent(authority.url, only_agent=lambda: ours) as agent:
+        agent.run_once()
+    assert set(authority.operations) == {"refund:mine", "refund:mine-too"}
+    tries = "select attempts from refunds.outbox where ledger_entry_id = %s and payload ->> 'outcome' = 'error'"
+    assert (ledger_fixtures.one(tries, "mine"), ledger_fixtures.one(tries, "theirs")) == (1, 0)
+    assert {one.ledger_entry_id for one in ledger.take_reports(10, retry_seconds=60.0)} == {"theirs"}
+
+
 def bound_key(exchange: Exchange) -> bool:
     """Says whose key it is."""
     if not exchange.path.endswith("/key"):
@@ -115,6 +148,7 @@ def bound_key(exchange: Exchange) -> bool:
     return True
 
 
+AMOUNT = {"amount": {"value": "1.00", "currency": "USD"}}
 FOR_A_PERSON = 200_00
 """An amount that a person is asked about."""
 

@@ -161,9 +161,9 @@ class Simulator:
     def __init__(self, ledger: Ledger, context_loader: ContextLoader, runner: Runner) -> None:
         self._ledger, self._context_loader, self._runner = ledger, context_loader, runner
 
-    def simulate_due(self, limit: int) -> list[Simulation]:
-        """Simulate up to `limit` rows that a claim would take."""
-        rows = self._ledger.peek(limit)
+    def simulate_due(self, limit: int, agent: str | None = None) -> list[Simulation]:
+        """Simulate up to `limit` rows that a claim would take; with `agent`, only its rows."""
+        rows = self._ledger.peek(limit, agent)
         return self._simulated(rows, self._ledger.facts([row.ledger_entry_id for row in rows]) if rows else {})
 
     def simulate_new(self, rows: Sequence[NewRow]) -> list[Simulation]:
