@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,9 @@ import psycopg
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import BASELINE, HEAD, migrate
 from tests.support.harness import dump
+from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.old_databases import empty_database, run_migrations
+from worker.refunds.rows import ResolvedDoubt
 
 TENANT = uuid.UUID(int=7)
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
@@ -136,3 +139,70 @@ def test_an_effect_at_stripe_that_is_on_record_is_given_the_payment_of_its_order
             assert migrate(url) == ("0034", HEAD)
             found = rows(admin, "select ledger_entry_id, payment_ref from refunds.effects order by 1")
     assert found == [("paid", "pi_1"), ("ticketed", None)]
+
+
+def ended(admin: psycopg.Connection[Any], name: str, *, events: tuple[str, ...] = (), **over: Any) -> None:
+    """A row in ERROR whose start is on record, as a program of 0035 left it; `events` are those of its trail."""
+    fields = {
+        "refund_id": name, "amount_minor": 1, "currency": "USD", "status": "ERROR", "last_event": "gave_up", "last_error": "x",
+        "guard_request": "{}", "act_until": YESTERDAY, **STARTED, **over,
+    }  # fmt: skip
+    put(admin, "refunds.ledger_entries", tenant_id=TENANT, ledger_entry_id=name, **fields)
+    for event in events:
+        put(admin, "refunds.ledger_events", tenant_id=TENANT, ledger_entry_id=name, from_status="x", event=event, to_status="y",
+            claim_epoch=1)  # fmt: skip
+
+
+def test_what_ended_before_without_an_order_is_asked_about_and_says_how_its_doubt_ended(
+    pg_server: RunningServer,
+) -> None:
+    with empty_database(pg_server) as url:
+        run_migrations(url, "0035")
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("set session_replication_role = replica")
+            put(admin, "sentinel.tenants", tenant_id=TENANT, label="shop")
+            ended(
+                admin, "refused", events=("allowed",), last_event="settlement_refused", reason_code="settlement_refused"
+            )
+            ended(admin, "gave-up")
+            ended(admin, "not-begun", start_id=None)
+            ended(admin, "never-sent", act_until=None)
+            ended(admin, "start-refused", events=("allowed", "start_refused"))
+            ended(admin, "not-executed", last_event="not_executed", reason_code="not_executed")
+            ended(admin, "called-not-executed", reason_code="not_executed")
+            admin.execute("set session_replication_role = origin")
+            assert migrate(url) == ("0035", HEAD)
+        with closing(LedgerFixtures(url, TENANT)) as fixtures:
+            assert {row.ledger_entry_id for row in fixtures.ledger.in_doubt()} == {"refused", "gave-up"}
+            said = {"refused": ResolvedDoubt(False, "not executed"), "gave-up": ResolvedDoubt(True, "executed")}
+            assert set(fixtures.ledger.settle_in_doubt(said)) == {"refused", "gave-up"}
+            assert fixtures.ledger.retry(["refused", "gave-up"], who="a", why="w") == {
+                "refused": "not_executed", "gave-up": "handled"
+            }  # fmt: skip
+
+
+def test_what_ended_before_without_a_payment_has_given_its_order_back(pg_server: RunningServer) -> None:
+    stands: dict[str, dict[str, Any]] = {
+        "denied": {"status": "DENIED"}, "unpaid": {"last_event": "not_executed", "reason_code": "not_executed"},
+        "handled": {"status": "DENIED", "reason_code": "handled_by_person", "budget_part": "handled"},
+        "doubtful": {"budget_part": "in_doubt"}, "paid": {"status": "EXECUTED", "budget_part": "executed"},
+    }  # fmt: skip
+    with empty_database(pg_server) as url:
+        run_migrations(url, "0035")
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("set session_replication_role = replica")
+            put(admin, "sentinel.tenants", tenant_id=TENANT, label="shop")
+            for name, over in stands.items():
+                ended(admin, name, channel="private", order_ref=name, **over)
+                put(
+                    admin,
+                    "refunds.orders_taken",
+                    tenant_id=TENANT,
+                    channel="private",
+                    order_ref=name,
+                    ledger_entry_id=name,
+                )
+            admin.execute("set session_replication_role = origin")
+            assert migrate(url) == ("0035", HEAD)
+            taken = {name for (name,) in rows(admin, "select ledger_entry_id from refunds.orders_taken")}
+    assert taken == {"handled", "doubtful", "paid"}

@@ -22,3 +22,20 @@ alter table sentinel.crowded_keys alter column open_questions set statistics 10;
 create index approvals_asked on sentinel.approvals (principal_id) where status = 'pending';
 drop function if exists sentinel.mark_crowded_keys(integer, integer);
 drop function if exists sentinel.renew_permit(sentinel.guard_input, sentinel.operation_states, timestamptz);
+
+-- What ended so before is asked about too: an entry that names no order, and may have been started. Beside the triggers, whose functions are
+-- the old ones still.
+alter table refunds.ledger_entries disable trigger user;
+update refunds.ledger_entries e set budget_part = 'in_doubt'
+where e.status = 'ERROR' and e.order_ref is null and e.budget_part is null and e.guard_request is not null
+  and e.start_id is not null and e.act_until is not null
+  and e.last_event is distinct from 'not_executed' and e.reason_code is distinct from 'not_executed'
+  and not exists (select from refunds.executions x where x.tenant_id = e.tenant_id and x.ledger_entry_id = e.ledger_entry_id)
+  and coalesce((
+    select v.event from refunds.ledger_events v
+    where v.tenant_id = e.tenant_id and v.ledger_entry_id = e.ledger_entry_id and v.event in ('allowed', 'start_refused')
+    order by v.event_id desc limit 1), 'allowed') = 'allowed';
+alter table refunds.ledger_entries enable trigger user;
+-- And what ended without a payment before gives its order back.
+delete from refunds.orders_taken t using refunds.ledger_entries e
+where e.tenant_id = t.tenant_id and e.ledger_entry_id = t.ledger_entry_id and e.status in ('DENIED', 'ERROR') and e.budget_part is null;

@@ -7,7 +7,7 @@ down_revision = "0035"
 
 
 def upgrade() -> None:
-    """Drop the old signatures, and add the column, its constraint and trigger, and the indexes."""
+    """Drop the old signatures, add the column, its constraint and trigger, and the indexes, and mend the ledger's rows that ended before."""
     run_files(revision)
 
 
