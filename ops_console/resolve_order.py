@@ -78,8 +78,9 @@ def resolve_order(
     pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None,
     status: str | None = None, inspector: PolicyInspector | None = None,
 ) -> OrderResolved:  # fmt: skip
-    """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What came
-    back from the shop is tried again, refunded or held; what the authority refuses to be asked about is held; a hold that the shop has not taken is tried again.
+    """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What
+    came back from the shop is tried again, refunded or held; what the authority refuses to be asked about is held; a hold that
+    the shop has not taken is tried again.
 
     With `inspector` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
     waits it must be given, and be the approval's. `status` is the order's as it was shown: where it is given it must be the

@@ -19,6 +19,7 @@ from ops_console.api.rendering import (
     in_query,
     json_response,
     limit,
+    next_page,
     path_id,
     present,
 )
@@ -81,7 +82,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         rows = list_approvals(
             context.pool, actor().tenant_id, status=status, agent_id=_agent_id(), before=_before(), limit=most
         )
-        following = {"next_cursor": rows[-1].approval_id} if len(rows) == most else {}
+        following = next_page(rows, most, lambda row: str(row.approval_id))
         return json_response({"approvals": [approval_view(row) for row in rows], **following})
 
     @blueprint.get("/approvals/<approval_id>")

@@ -17,6 +17,7 @@ from ops_console.api.rendering import (
     in_query,
     json_response,
     limit,
+    next_page,
     path_id,
     present,
 )
@@ -93,8 +94,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def show_in_doubt() -> Response:
         most = limit(200, 200)
         rows = list_in_doubt(context.pool, actor().tenant_id, limit=most, after=id_cursor_in())
-        full = len(rows) == most
-        following = {"next_cursor": cursor_out(rows[-1].in_doubt_since, str(rows[-1].operation_id))} if full else {}
+        following = next_page(rows, most, lambda row: cursor_out(row.in_doubt_since, str(row.operation_id)))
         return json_response({"in_doubt": [in_doubt_view(row) for row in rows], **following})
 
     @blueprint.post("/in-doubt/<operation_id>/resolve")

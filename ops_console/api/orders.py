@@ -20,6 +20,7 @@ from ops_console.api.rendering import (
     in_query,
     json_response,
     limit,
+    next_page,
     present,
 )
 from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderVoteSchema
@@ -37,24 +38,15 @@ _WORD = OrderVoteSchema()
 _ANY = {"type": "object"}
 _ORDER = "/orders/<source>/<given_id:order_id>"
 _ID_CHARACTERS = 200
+_SHOWN_OTHERWISE = frozenset({
+    "amount_minor", "currency", "reason_code", "signals", "question_refused", "refund_is_live", "refund_is_undecided",
+})  # fmt: skip
+"""Columns of an order that its view has in words of its own, or only decides by."""
 
 
 def order_view(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, Any]:
     """An order as operators see it: no customer's address or account, but what was noticed about it."""
-    shown = {
-        name: value
-        for name, value in ((field.name, getattr(row, field.name)) for field in dataclasses.fields(row))
-        if name
-        not in (
-            "amount_minor",
-            "currency",
-            "reason_code",
-            "signals",
-            "question_refused",
-            "refund_is_live",
-            "refund_is_undecided",
-        )
-    }
+    shown = {name: value for name, value in _plain(row).items() if name not in _SHOWN_OTHERWISE}
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
         "reason": {"code": row.reason_code, "text": reason_text(row.reason_code)} if row.reason_code else None,
@@ -109,8 +101,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
             context.pool, tenant_id, lane=choice("lane", order_views.LANES), status=choice("status", order_views.STATUSES),
             before=id_cursor_in(), limit=most,
         )  # fmt: skip
-        full = len(rows) == most
-        following = {"next_cursor": cursor_out(rows[-1].received_at, str(rows[-1].review_id))} if full else {}
+        following = next_page(rows, most, lambda row: cursor_out(row.received_at, str(row.review_id)))
         waiting = order_views.queue_figures(context.pool, tenant_id)
         policies = context.inspector.in_force(context.pool)
         return json_response({"orders": [order_view(row, policies) for row in rows], "waiting": waiting, **following})
@@ -126,8 +117,7 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         rows = order_search.alerts(
             context.pool, actor().tenant_id, waiting_only=waiting_only, before=id_cursor_in(), limit=most
         )
-        full = len(rows) == most
-        following = {"next_cursor": cursor_out(rows[-1].created_at, str(rows[-1].alert_id))} if full else {}
+        following = next_page(rows, most, lambda row: cursor_out(row.created_at, str(row.alert_id)))
         return json_response({"alerts": [_alert_view(row) for row in rows], **following})
 
     @blueprint.get(_ORDER)

@@ -20,6 +20,7 @@ from ops_console.api.rendering import (
     in_query,
     json_response,
     limit,
+    next_page,
     present,
 )
 from ops_console.api.schemas import LedgerPageSchema
@@ -74,8 +75,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         most, status = limit(50, 200), choice("status", refund_views.STATUSES)
         wanted = LedgerFilter(status=status)
         rows = search_ledger(context.ledger, actor().tenant_id, wanted, before=cursor_in(), limit=most)
-        full = len(rows) == most
-        following = {"next_cursor": cursor_out(rows[-1].created_at, rows[-1].ledger_entry_id)} if full else {}
+        following = next_page(rows, most, lambda row: cursor_out(row.created_at, row.ledger_entry_id))
         return json_response({"entries": [entry_view(row) for row in rows], **following})
 
     @blueprint.post("/refunds/process-once")

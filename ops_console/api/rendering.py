@@ -6,8 +6,9 @@ import base64
 import binascii
 import re
 import uuid
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from flask import Response, request
@@ -38,6 +39,7 @@ def in_query(name: str, **schema: Any) -> dict[str, Any]:
 LIMIT = {"type": "integer", "minimum": 1}
 
 
+Row = TypeVar("Row")
 _NUMBER = re.compile(r"[0-9]{1,6}")
 
 
@@ -86,6 +88,11 @@ def choice(name: str, allowed: tuple[str, ...]) -> str | None:
 def cursor_out(moment: datetime, last_id: str) -> str:
     """A page's end as an opaque text."""
     return base64.urlsafe_b64encode(orjson.dumps([moment, last_id])).decode().rstrip("=")
+
+
+def next_page(rows: Sequence[Row], most: int, cursor_of: Callable[[Row], str]) -> dict[str, str]:
+    """`next_cursor` behind a page that is full; without it the list has ended."""
+    return {"next_cursor": cursor_of(rows[-1])} if len(rows) == most else {}
 
 
 def cursor_in() -> tuple[datetime, str] | None:

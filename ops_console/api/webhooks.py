@@ -18,6 +18,7 @@ from ops_console.api.rendering import (
     in_query,
     json_response,
     limit,
+    next_page,
     path_id,
     present,
 )
@@ -77,7 +78,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
     def show_dead_letters() -> Response:
         person, most = _administrator(), limit(200, 200)
         rows = list_dead_letters(context.pool, person.tenant_id, limit=most, after=_after())
-        following = {"next_cursor": _place_of(rows[-1])} if len(rows) == most else {}
+        following = next_page(rows, most, _place_of)
         return json_response({"dead_letters": [dead_letter_view(row) for row in rows], **following})
 
     @blueprint.post("/webhooks/<endpoint_id>/disable")

@@ -13,9 +13,9 @@ from ops_console import metrics
 from ops_console.context import Context
 from ops_console.pages.approval_facts import is_bound
 from ops_console.resolve_order import DECISIONS, FULFIL, HOLD, REFUND, refund_refusal, resolve_order
-from sentinel.authority import approval_queue
+from sentinel.authority import approval_details
 from sentinel.authority.actor import Actor, has_role
-from sentinel.authority.approval_queue import ApprovalDetails
+from sentinel.authority.approval_details import ApprovalDetails
 from sentinel.authority.approvals import (
     HANDLED,
     ApprovalRow,
@@ -150,7 +150,7 @@ class ApprovalDetail:
 def approval_detail(context: Context, person: Actor, approval_id: uuid.UUID) -> ApprovalDetail:
     """The approval and what is around it. Raises `NotFound`."""
     row = find_approval(context.pool, person.tenant_id, approval_id)
-    about = approval_queue.card(context.pool, person.tenant_id, approval_id, person.operator_id)
+    about = approval_details.card(context.pool, person.tenant_id, approval_id, person.operator_id)
     if row is None or about is None:
         raise NotFound("there is nothing of that id")
     earlier = earlier_votes(context.pool, person.tenant_id, approval_id) if row.follows else []

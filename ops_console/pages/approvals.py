@@ -38,6 +38,7 @@ from ops_console.read_models.order_views import budget_of_approval
 from sentinel.authority import approval_queue
 from sentinel.authority.aap_requests import reasoning_of
 from sentinel.authority.actor import Actor, has_role
+from sentinel.authority.approval_details import ApprovalDetails
 from sentinel.authority.approvals import HANDLED, ApprovalRow
 from sentinel.authority.protected_changes import ROTATE_KEY, change_text, find_change, outcome_text
 from sentinel.authority.reasons import reason_text
@@ -235,9 +236,7 @@ def _card(context: Context, approval_id: str, refused: shell.Refused | None = No
     )  # fmt: skip
 
 
-def _of_operation(
-    context: Context, person: Actor, row: ApprovalRow, about: approval_queue.ApprovalDetails
-) -> dict[str, Any]:
+def _of_operation(context: Context, person: Actor, row: ApprovalRow, about: ApprovalDetails) -> dict[str, Any]:
     assert about.decision_event_id is not None
     return {
         "change": None, "budget": read_ledger(lambda: budget_of_approval(context.ledger, person.tenant_id, row.approval_id)),

@@ -24,11 +24,11 @@ class OrderRow:
     """A review with its approval; amounts in minor units, times timezone-aware UTC.
 
     `approval_status` and `digest` belong to the approval that it waits or waited for; `due_at` is until when an analyst should
-    have answered, None of an order that waits for no approval. `ledger_entry_id` names
-    the refund that was filed; `hold_state` is what became of a held order's hold in the shop ("refused": it was shipped before,
-    and nothing is tried again). `question_refused`: it has no lane,
-    because the authority refuses to be asked about it. `refund_is_live`: no word is heard on it before it is known what became of
-    a refund that was filed; `refund_is_undecided`: nor is it tried again before the ledger knows; `refund_in_doubt` is the operation of that refund while it is in doubt.
+    have answered, None of an order that waits for no approval. `ledger_entry_id` names the refund that was filed; `hold_state` is
+    what became of a held order's hold in the shop ("refused": it was shipped before, and nothing is tried again).
+    `question_refused`: it has no lane, because the authority refuses to be asked about it. `refund_is_live`: no word is heard on
+    it before it is known what became of a refund that was filed; `refund_is_undecided`: nor is it tried again before the ledger
+    knows; `refund_in_doubt` is the operation of that refund while it is in doubt.
     """
 
     review_id: uuid.UUID

@@ -1,4 +1,4 @@
-"""The approval queue as operators work through it: one list of all kinds, and the details of one approval.
+"""The approval queue as operators work through it: one list of all kinds. One approval's details are `approval_details`.
 
 What waits comes by risk and then by what runs out first (`risk_rank` in `schema/authority/approvals.sql`); what was decided
 comes newest first. Reading only: deciding it is `approvals.resolve` and `order_views.resolve`.
@@ -97,40 +97,6 @@ class _PartEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalDetails:
-    """What a card shows beyond the approval: the bound operation, who asks, and what stands around it now.
-
-    `request` is the canonical operation whose SHA-256 is the digest. The order's fields are None for
-    anything else, and those of the decision for a change of people or keys, which no agent asked.
-    """
-
-    kind: str
-    risk_rank: int
-    request: str
-    scenario: str | None
-    operation_status: str
-    reason_code: str
-    decision_event_id: uuid.UUID | None
-    policy_id: str | None
-    policy_label: str | None
-    policy_version: str | None
-    policy_changed: bool
-    requester: str | None
-    requested_by_reader: bool
-    halted: bool
-    asked_before: int
-    source: str | None
-    order_id: str | None
-    order_status: str | None
-    band: str | None
-    signals: list[dict[str, Any]] | None
-    model: str | None
-    resolution: str | None
-    resolved_by: str | None
-    moment: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class QueueState:
     """How many approvals are pending and the newest of them, to detect changes.
 
@@ -142,18 +108,7 @@ class QueueState:
     newest: uuid.UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class LimitUsage:
-    """How much of a limit is used, in minor units; `fits` says whether this amount still goes in."""
-
-    limit_key: str
-    reason_code: str
-    cap_minor: int
-    used_minor: int
-    fits: bool
-
-
-_RANK = "sentinel.risk_rank(a.required_people, a.reasons)"
+RISK_RANK_SQL = "sentinel.risk_rank(a.required_people, a.reasons)"
 _COLUMNS = SqlTemplate("""
 a.approval_id, {kind_sql} as kind, {rank} as risk_rank, a.agent_id, a.action, a.resource, a.amount_minor, a.currency, a.digest, a.reasons,
 a.offers_approve, a.required_people,
@@ -164,11 +119,11 @@ a.created_at, a.expires_at, extract(epoch from a.expires_at - statement_timestam
 a.decided_at, a.decided_by,
 (select v.verdict from sentinel.approval_votes v where v.tenant_id = a.tenant_id and v.approval_id = a.approval_id
    and v.operator_id = :operator_id) as mine
-""").fill(kind_sql=KIND_SQL, rank=_RANK, approvals_given=APPROVALS_GIVEN)
+""").fill(kind_sql=KIND_SQL, rank=RISK_RANK_SQL, approvals_given=APPROVALS_GIVEN)
 _A = APPROVALS.alias("a")
 _LINES = select(text(_COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
 _CURSORS, _DECIDED_CURSORS = (
-    select(text(f"{_RANK} as risk_rank, {at} as at, a.approval_id"))
+    select(text(f"{RISK_RANK_SQL} as risk_rank, {at} as at, a.approval_id"))
     .select_from(_A)
     .where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
     for at in ("a.expires_at", "a.decided_at")
@@ -178,7 +133,7 @@ _OF_AGENT = _A.c.agent_id == value("agent_id", str)
 # The key that asked, and those that it was rotated from or to.
 _OF_KEY = _A.c.principal_id == value("principal_id", uuid.UUID)
 # The order of the index approvals_queue, which the cursor repeats.
-_QUEUE_ORDER = (literal_column(_RANK, Integer()), _A.c.expires_at, _A.c.approval_id)
+_QUEUE_ORDER = (literal_column(RISK_RANK_SQL, Integer()), _A.c.expires_at, _A.c.approval_id)
 _BEHIND_WAITING = tuple_(*_QUEUE_ORDER) > tuple_(
     bindparam("after_rank", type_=Integer()), value("after_at", datetime), value("after_id", uuid.UUID)
 )
@@ -226,31 +181,6 @@ left join lateral (
     select approval_id, status, expires_at from sentinel.approvals where tenant_id = %(tenant_id)s
     order by approval_id desc limit %(most_looked)s) asked
   where asked.status = 'pending' and asked.expires_at > statement_timestamp() order by asked.approval_id desc limit 1) newest on true
-"""
-# An order is found by its review; one without a review cannot be decided by an analyst.
-CARD = SqlTemplate("""
-select case when r.review_id is not null then 'order' else replace({kind_sql}, 'order', 'other') end as kind, {rank} as risk_rank, coalesce(o.request, c.request) as request,
-  o.scenario, coalesce(s.status, c.outcome, a.status) as operation_status, coalesce(s.reason_code, a.reasons[1]) as reason_code,
-  s.decision_event_id, t.policy_id, t.policy_label, t.policy_version,
-  coalesce(f.policy_digest <> a.policy_digest, false) as policy_changed, p.email as requester,
-  sentinel.is_requester(a, %(operator_id)s) as requested_by_reader,
-  sentinel.halt_over(a.tenant_id, a.agent_id, a.action, o.scenario) is not null as halted,
-  (select count(*) from sentinel.approvals b where b.operation_id = a.operation_id and b.tenant_id = a.tenant_id
-     and b.approval_id < a.approval_id)::integer as asked_before,
-  r.source, r.order_id, r.status as order_status, r.band, r.signals, r.model, r.resolution, r.resolved_by,
-  statement_timestamp() as moment
-from sentinel.approvals a
-left join sentinel.operations o using (tenant_id, operation_id) left join sentinel.operation_states s using (tenant_id, operation_id)
-left join sentinel.decision_terms t on t.terms_id = s.terms_id
-left join sentinel.protected_changes c on c.tenant_id = a.tenant_id and c.approval_id = a.approval_id
-left join sentinel.policies_in_force f on f.policy_id = t.policy_id
-left join sentinel.operators p on p.tenant_id = a.tenant_id and p.operator_id = a.requester_operator_id
-left join orders.reviews r on r.approval_id = a.approval_id and r.tenant_id = a.tenant_id
-where a.tenant_id = %(tenant_id)s and a.approval_id = %(approval_id)s and (o.operation_id is not null or c.approval_id is not null)
-""").fill(kind_sql=KIND_SQL, rank=_RANK)
-LIMIT_USAGE = """
-select l.limit_key, l.reason_code, l.cap_minor, l.used_minor, l.fits
-from unnest(sentinel.limit_states(%(tenant_id)s, %(asks)s::jsonb, %(amount_minor)s, statement_timestamp())) as l order by l.limit_key
 """
 
 
@@ -437,15 +367,3 @@ def queue_state(pool: Pool, tenant_id: uuid.UUID) -> QueueState:
     found = one_row(pool, QueueState, QUEUE_STATE, fields)
     assert found is not None
     return found
-
-
-def card(pool: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID, reader: uuid.UUID | None) -> ApprovalDetails | None:
-    """The details of an approval besides its row."""
-    return one_row(
-        pool, ApprovalDetails, CARD, {"tenant_id": tenant_id, "approval_id": approval_id, "operator_id": reader}
-    )
-
-
-def limit_usage(pool: Pool, tenant_id: uuid.UUID, asks: str, amount_minor: int) -> list[LimitUsage]:
-    """How much of these limits (JSON of `sentinel.limit_ask`) is used, and whether the amount still fits."""
-    return all_rows(pool, LimitUsage, LIMIT_USAGE, {"tenant_id": tenant_id, "asks": asks, "amount_minor": amount_minor})

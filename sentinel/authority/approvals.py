@@ -216,7 +216,8 @@ def decided_since(
 ) -> list[DecidedApproval]:
     """What agents asked that was approved, rejected or expired after `since`, oldest first.
 
-    `principal_id` keeps to what it asked for, and to what anybody did in the name of `agent_id`. Rows decided in the same instant as the last one come along, so there can be a few more than `limit`.
+    `principal_id` keeps to what it asked for, and to what anybody did in the name of `agent_id`. Rows decided in the same instant
+    as the last one come along, so there can be a few more than `limit`.
     """
     return all_rows(pool, DecidedApproval, DECIDED_SINCE, {
         "tenant_id": tenant_id, "since": since, "limit": limit, "principal_id": principal_id, "agent_id": agent_id,

@@ -170,9 +170,10 @@ def resolve_in_doubt(
 ) -> None:
     """End the doubt. Freeing budget moves a cap, so it takes an administrator.
 
-    "Not executed" is final: nothing starts under that key any more. `in_doubt_since` is that of the doubt that the person
-    looked at; without it only the "not executed" of a contradiction is refused. Raises `NotFound`, `Forbidden`, `StillActing` ("not
-    executed" while whoever was told "started" may act), or `Conflict` when the operation is not in doubt, or in another doubt; `MayBeRecorded` where the answer was lost.
+    "Not executed" is final: nothing starts under that key any more. `in_doubt_since` is that of the doubt that the person looked
+    at; without it only the "not executed" of a contradiction is refused. Raises `NotFound`, `Forbidden`, `StillActing` ("not
+    executed" while whoever was told "started" may act), or `Conflict` when the operation is not in doubt, or in another doubt;
+    `MayBeRecorded` where the answer was lost.
     """
     actor.must_be("admin")
     result, act_until = _record_resolution(

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from sentinel.authority.approval_queue import LimitUsage, limit_usage
+from sentinel.authority.approval_details import LimitUsage, limit_usage
 from sentinel.authority.keys import is_workers
 from sentinel.authority.operations import DecidedOperation, find_decided
 from sentinel.authority.policies import digests_in_force, policy_text

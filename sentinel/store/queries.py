@@ -26,7 +26,6 @@ Result = TypeVar("Result")
 LOCK_WAIT_SECONDS = 2.0
 """How long a caller waits for locks over all attempts; then it must retry (docs/CONTRACT.md §2)."""
 
-
 _TRIES = 4
 _STILL = "this operation is still being decided; ask again"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import sys
 import uuid
@@ -15,6 +14,8 @@ import click
 
 from sentinel.core.wording import counted
 from sentinel.platform.command_line import REFUSED, OneLineCommand, one_line_errors
+from sentinel.store.sql_template import SqlTemplate
+from worker.command_options import by_option, reason_option
 
 if TYPE_CHECKING:
     from sentinel.store.database import Pool
@@ -25,28 +26,20 @@ from orders.effects f join orders.reviews r on r.tenant_id = f.tenant_id and r.r
 where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
 order by r.source, r.order_id
 """
+_REPORT_ACT = SqlTemplate("""
+with acted as (
+  update orders.effects f set {change},
+    report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
+  from orders.reviews r
+  where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
+    and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
+  returning r.order_id)
+select count(*)::integer as reports from acted
+""")
 # Each of the two is one row: how many reports it acted on.
-RESEND_REPORT = """
-with acted as (
-  update orders.effects f set report_due_at = clock_timestamp(),
-    report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
-  from orders.reviews r
-  where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
-    and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
-  returning r.order_id)
-select count(*)::integer as reports from acted
-"""
+RESEND_REPORT = _REPORT_ACT.fill(change="report_due_at = clock_timestamp()")
 # Beside an error it was not acknowledged: a person put it away.
-PUT_REPORT_AWAY = """
-with acted as (
-  update orders.effects f set reported_at = clock_timestamp(),
-    report_error = left(%(said)s || coalesce('; it was refused with: ' || f.report_error, ''), 500)
-  from orders.reviews r
-  where f.tenant_id = %(tenant_id)s and f.kind = 'fulfil' and f.reported_at is null and f.report_due_at = 'infinity'
-    and r.tenant_id = f.tenant_id and r.review_id = f.review_id and r.source = %(source)s and r.order_id = %(order_id)s
-  returning r.order_id)
-select count(*)::integer as reports from acted
-"""
+PUT_REPORT_AWAY = _REPORT_ACT.fill(change="reported_at = clock_timestamp()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +85,10 @@ def list_(as_json: bool) -> None:
 @reports.command(cls=OneLineCommand)
 @click.argument("source")
 @click.argument("order")
-@click.option("--reason", required=True, help="Why; kept with the report.")
-@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@reason_option("Why; kept with the report.")
+@by_option("Who does this")
 @one_line_errors
-def resend(source: str, order: str, reason: str, by: str | None) -> None:
+def resend(source: str, order: str, reason: str, by: str) -> None:
     """Have an order's report sent again, once what the authority refused it for is mended. Exit 1 where none was refused.
 
     \b
@@ -108,10 +101,10 @@ def resend(source: str, order: str, reason: str, by: str | None) -> None:
 @reports.command("put-away", cls=OneLineCommand)
 @click.argument("source")
 @click.argument("order")
-@click.option("--reason", required=True, help="Why; kept with the report.")
-@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@reason_option("Why; kept with the report.")
+@by_option("Who does this")
 @one_line_errors
-def put_away(source: str, order: str, reason: str, by: str | None) -> None:
+def put_away(source: str, order: str, reason: str, by: str) -> None:
     """Put an order's report away: it is not sent any more, and who said so and why stays with it. Exit 1 where none was refused.
 
     The authority does not learn what it says: where it has the operation in doubt, say it there (`sentinel in-doubt resolve`).
@@ -123,12 +116,10 @@ def put_away(source: str, order: str, reason: str, by: str | None) -> None:
     _act(PUT_REPORT_AWAY, "put away", source, order, reason, by)
 
 
-def _act(statement: str, done: str, source: str, order: str, reason: str, by: str | None) -> None:
-    if not reason.strip():
-        raise click.UsageError("--reason must say something")
+def _act(statement: str, done: str, source: str, order: str, reason: str, by: str) -> None:
     from sentinel.store.queries import act_once
 
-    said = f"{done} by {by or getpass.getuser()}: {reason.strip()}"[:300]
+    said = f"{done} by {by}: {reason}"[:300]
     with _intake() as (pool, tenant_id):
         fields = {"tenant_id": tenant_id, "source": source, "order_id": order, "said": said}
         acted = act_once(pool, _Acted, statement, fields, is_taken=lambda row: row.reports > 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import check_identifier
 from sentinel.core.wording import counted
 from sentinel.platform.command_line import OneLineCommand
+from worker.command_options import by_option, reason_option
 from worker.presentation import out, summary_json, summary_table
 from worker.refunds.build import make_reconciler, open_client, open_ledger
 from worker.refunds.enqueue import read_text
@@ -56,10 +56,10 @@ _LONGEST_REFERENCE = 200
 @click.command(cls=OneLineCommand)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all-errors", is_flag=True, help="Every row in ERROR that can be tried again.")
-@click.option("--reason", required=True, help="What was mended; kept with the row.")
-@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@reason_option("What was mended; kept with the row.")
+@by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, as_json: bool) -> None:
+def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str, as_json: bool) -> None:
     """Have rows in ERROR tried again, with attempts counted from zero. Exit 1 where a named row was refused.
 
     A row that may have been paid (executed, started, in doubt, effects open), of which a person said that it was not
@@ -73,10 +73,8 @@ def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, a
     """
     if bool(ids) == all_errors:
         raise click.UsageError("name rows, or say --all-errors")
-    if not reason.strip():
-        raise click.UsageError("--reason must say something")
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        found = ledger.retry(None if all_errors else ids, who=by or getpass.getuser(), why=reason.strip()[:500])
+        found = ledger.retry(None if all_errors else ids, who=by, why=reason[:500])
     back = [entry for entry, refusal in found.items() if refusal is None]
     stays = {entry: refusal for entry, refusal in found.items() if refusal is not None}
     if as_json:
@@ -91,10 +89,10 @@ def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str | None, a
 @click.command(cls=OneLineCommand)
 @click.argument("row", metavar="ID")
 @click.option("--reference", required=True, help="Where it was done: a payment, a ticket; at most 200 characters.")
-@click.option("--reason", required=True, help="Why; kept with the row.")
-@click.option("--by", metavar="NAME", help="Who says so; default: the account on this machine.")
+@reason_option("Why; kept with the row.")
+@by_option("Who says so")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def handled(row: str, reference: str, reason: str, by: str | None, as_json: bool) -> None:
+def handled(row: str, reference: str, reason: str, by: str, as_json: bool) -> None:
     """Record that a person handled row ID elsewhere: the machine is denied it, for good. Exit 1 where it was refused.
 
     Only where nothing of the row was begun, as after a backup was restored. It counts against its order, and another row of
@@ -104,13 +102,11 @@ def handled(row: str, reference: str, reason: str, by: str | None, as_json: bool
     Example:
       worker handled lge-17 --reference re_3PqX --reason "paid on Tuesday, after the backup that was restored"
     """
-    reference, reason = reference.strip(), reason.strip()
+    reference = reference.strip()
     if not reference or len(reference) > _LONGEST_REFERENCE:
         raise click.UsageError(f"--reference must say something, in at most {_LONGEST_REFERENCE} characters")
-    if not reason:
-        raise click.UsageError("--reason must say something")
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
-        refusal = ledger.handle(row, who=by or getpass.getuser(), reference=reference, why=reason)
+        refusal = ledger.handle(row, who=by, reference=reference, why=reason)
     if as_json:
         answer = {"ledger_entry_id": row, "handled": refusal is None}
         click.echo(json.dumps(answer if refusal is None else {**answer, "refused": refusal}))

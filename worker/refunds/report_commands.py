@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 import uuid
@@ -13,6 +12,7 @@ from msgspec.structs import asdict
 
 from sentinel.core.wording import counted
 from sentinel.platform.command_line import OneLineCommand
+from worker.command_options import by_option, reason_option
 from worker.refunds.build import open_ledger
 from worker.refunds.ledger import Ledger
 from worker.refunds.settings import read_settings
@@ -44,10 +44,10 @@ def list_(as_json: bool) -> None:
 
 @reports.command(cls=OneLineCommand)
 @click.argument("ids", nargs=-1, required=True, type=click.UUID, metavar="ID...")
-@click.option("--reason", required=True, help="Why; kept with the report.")
-@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@reason_option("Why; kept with the report.")
+@by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str | None, as_json: bool) -> None:
+def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> None:
     """Have reports sent again by the next worker, once what the authority refused them for is mended. Exit 1 where one is not refused.
 
     \b
@@ -59,10 +59,10 @@ def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str | None, as_json: boo
 
 @reports.command("put-away", cls=OneLineCommand)
 @click.argument("ids", nargs=-1, required=True, type=click.UUID, metavar="ID...")
-@click.option("--reason", required=True, help="Why; kept with the report.")
-@click.option("--by", metavar="NAME", help="Who does this; default: the account on this machine.")
+@reason_option("Why; kept with the report.")
+@by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def put_away(ids: tuple[uuid.UUID, ...], reason: str, by: str | None, as_json: bool) -> None:
+def put_away(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> None:
     """Put reports away: they are not sent any more, and who said so and why stays with them. Exit 1 where one is not refused.
 
     The authority does not learn what they say: where it has the operation in doubt, say it there (`sentinel in-doubt resolve`). A success
@@ -77,11 +77,9 @@ def put_away(ids: tuple[uuid.UUID, ...], reason: str, by: str | None, as_json: b
 
 def _act(
     verb: Callable[[Ledger, Sequence[uuid.UUID], str], list[uuid.UUID]], done: str, ids: Sequence[uuid.UUID], reason: str,
-    by: str | None, as_json: bool,
+    by: str, as_json: bool,
 ) -> None:  # fmt: skip
-    if not reason.strip():
-        raise click.UsageError("--reason must say something")
-    said = f"{done} by {by or getpass.getuser()}: {reason.strip()}"[:300]
+    said = f"{done} by {by}: {reason}"[:300]
     with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
         acted = set(verb(ledger, ids, said))
     others = [one for one in ids if one not in acted]

@@ -254,9 +254,10 @@ left join refunds.orders_taken t
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """
 
-# Rows that ended in doubt, whether an order's budget counts them or they name none; at a time no more than one look can ask about, and each time another page of them, drawn by lot: what
-# nobody resolves keeps no other from being asked about, in whatever process. Not while a success of the row is still to be told:
-# what a person said without knowing of it settles nothing. With `agent`, those of its rows alone, as the rows are claimed.
+# Rows that ended in doubt, whether an order's budget counts them or they name none; at a time no more than one look can ask
+# about, and each time another page of them, drawn by lot: what nobody resolves keeps no other from being asked about, in whatever
+# process. Not while a success of the row is still to be told: what a person said without knowing of it settles nothing. With
+# `agent`, those of its rows alone, as the rows are claimed.
 FIND_IN_DOUBT = SqlTemplate("""
 with doubts as materialized (
   select e.ledger_entry_id, e.created_at from refunds.ledger_entries e

@@ -19,7 +19,7 @@ import pytest
 from psycopg import sql
 from structlog.testing import capture_logs
 
-from sentinel.authority import metrics, serving
+from sentinel.authority import metrics, policy_declarations, serving
 from sentinel.authority.api import meta
 from sentinel.authority.engine import Authority
 from sentinel.authority.policies import declare_policies, policies_in_force
@@ -118,7 +118,7 @@ def one_process(settings: Settings, policies: ReloadablePolicies) -> Iterator[tu
     loop = SimpleNamespace(add_signal_handler=called.__setitem__)
     limit = SharedRateLimit(per_second=100, burst=100)
     edge, keeper = serving._begin(
-        SimpleNamespace(loop=loop, alive=True), settings, policies, limit, serving.LastDeclared()
+        SimpleNamespace(loop=loop, alive=True), settings, policies, limit, policy_declarations.LastDeclared()
     )
     app = InProcessApp(edge)
     try:
@@ -216,7 +216,7 @@ def test_checkpoints_are_written_while_the_policies_cannot_be_declared(
 def test_policies_that_a_replica_had_not_got_when_it_took_over_are_declared_again(
     fixtures: Fixtures, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "DECLARED_SECONDS", 0.05)
+    monkeypatch.setattr(policy_declarations, "DECLARED_SECONDS", 0.05)
     file = folder / "retail_refund.yaml"
     file.write_text(file.read_text().replace("label: Retail Refund Policy v1", "label: A text only this one declared"))
     settings = Settings(database_url=program_url(fixtures.url, AUTHORITY), secret_keys=(SECRET,), pool_size=4)
@@ -237,7 +237,7 @@ def test_policies_that_a_replica_had_not_got_when_it_took_over_are_declared_agai
 def test_an_authority_that_decides_by_other_policies_than_are_in_force_says_so_and_puts_them_in_force_by_a_reload_alone(
     fixtures: Fixtures, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "DECLARED_SECONDS", 0)
+    monkeypatch.setattr(policy_declarations, "DECLARED_SECONDS", 0)
     newer = Path(shutil.copytree(folder, tmp_path / "newer"))
     (newer / "retail_refund.yaml").write_text(
         (newer / "retail_refund.yaml").read_text().replace('"150.00"', '"100.00"')
@@ -245,12 +245,12 @@ def test_an_authority_that_decides_by_other_policies_than_are_in_force_says_so_a
     left, reloaded = (
         dataclasses.replace(fixtures.authority, policies=ReloadablePolicies(one)) for one in (folder, newer)
     )
-    mark, marks = serving.LastDeclared(), [serving.LastDeclared() for _ in range(2)]
+    mark, marks = policy_declarations.LastDeclared(), [policy_declarations.LastDeclared() for _ in range(2)]
 
     def in_force() -> set[str]:
         return {one.policy_digest for one in policies_in_force(fixtures.authority.pool)}
 
-    def look(declarations: serving._PolicyDeclarations) -> tuple[float, list[list[str]]]:
+    def look(declarations: policy_declarations.PolicyDeclarations) -> tuple[float, list[list[str]]]:
         """What the gauge says after two rounds, and what the log said in them."""
         with capture_logs() as lines:
             declarations.round()
@@ -261,21 +261,25 @@ def test_an_authority_that_decides_by_other_policies_than_are_in_force_says_so_a
     def digests(authority: Authority) -> set[str]:
         return {one.digest for one in authority.policies.library.policies}
 
-    first = serving._PolicyDeclarations(left, mark)
+    first = policy_declarations.PolicyDeclarations(left, mark)
     assert look(first) == (0, []) and in_force() == digests(left)
-    assert look(serving._PolicyDeclarations(reloaded, marks[0])) == (0, []) and in_force() == digests(reloaded)
+    assert look(policy_declarations.PolicyDeclarations(reloaded, marks[0])) == (0, []) and in_force() == digests(
+        reloaded
+    )
     assert look(first) == (1, [["retail-refund"]]) and look(first) == (1, [])
     # One that takes a crashed one's place has loaded nothing.
-    replaced = serving._PolicyDeclarations(left, mark)
+    replaced = policy_declarations.PolicyDeclarations(left, mark)
     assert look(replaced) == (1, [["retail-refund"]]) and in_force() == digests(reloaded)
     # A policy that is here and not there, and the other way.
     (newer / "small_refund.yaml").unlink()
     reloaded.policies.reload()
-    assert look(serving._PolicyDeclarations(reloaded, marks[1])) == (0, []) and in_force() == digests(reloaded)
+    assert look(policy_declarations.PolicyDeclarations(reloaded, marks[1])) == (0, []) and in_force() == digests(
+        reloaded
+    )
     assert look(replaced) == (2, [["retail-refund", "small-refund"]])
     replaced.want()
     assert look(replaced) == (0, []) and in_force() == digests(left)
-    assert look(serving._PolicyDeclarations(reloaded, marks[1])) == (2, [["retail-refund", "small-refund"]])
+    assert look(policy_declarations.PolicyDeclarations(reloaded, marks[1])) == (2, [["retail-refund", "small-refund"]])
 
 
 @pytest.mark.usefixtures("own_logs")

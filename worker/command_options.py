@@ -1,0 +1,32 @@
+"""Who does something by hand, and why: the options of every command by which a person changes a row or a report."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable
+
+import click
+
+from sentinel.platform.command_line import Command
+
+
+def reason_option(about: str) -> Callable[[Command], Command]:
+    """`--reason`, which must be given and is handed on without blanks around it; `about` is its help."""
+    return click.option("--reason", required=True, callback=_stripped, help=about)
+
+
+def by_option(about: str) -> Callable[[Command], Command]:
+    """`--by`, whose default is the name of the account on this machine; `about` is its help."""
+    return click.option(
+        "--by", metavar="NAME", callback=_or_account, help=f"{about}; default: the account on this machine."
+    )
+
+
+def _stripped(_context: click.Context, _option: click.Parameter, reason: str) -> str:
+    if not reason.strip():
+        raise click.UsageError("--reason must say something")
+    return reason.strip()
+
+
+def _or_account(_context: click.Context, _option: click.Parameter, by: str | None) -> str:
+    return by or getpass.getuser()
