@@ -136,8 +136,11 @@ class Fixtures:
             pass
 
     def broken_invariants(self) -> list[str]:
-        """Names of the invariants that do not hold; a test wants none."""
-        return [v.name for v in run_invariants(self.admin, invariants_sql()) if v.violations]
+        """Names of the invariants that do not hold; a test wants none, and what breaks them is printed."""
+        broken = [v for v in run_invariants(self.admin, invariants_sql()) if v.violations]
+        for one in broken:
+            print(f"{one.name}: {one.violations}, {', '.join(one.damaged)}")
+        return [one.name for one in broken]
 
     def one(self, query: str, *arguments: Any) -> Any:
         """The first column of the first row of a query as administrator."""

@@ -206,3 +206,17 @@ def test_limits_of_one_owner_are_told_by_the_owner(fixtures: Fixtures) -> None:
     (keys,) = fixtures.admin.execute("select limit_keys from sentinel.reservations").fetchone()  # type: ignore[misc]
     assert keys[:2] == ["retail-refund/account_day|acct_1|USD", "retail-refund/account_24h|acct_1|USD"]
     assert keys[-1] == "retail-refund/tenant_day|~tenant|USD"
+
+
+def test_reservations_are_read_whatever_terms_a_plan_puts_beside_a_state_first(fixtures: Fixtures) -> None:
+    """A plan may take apart the keys of a state's limits before it compares the numbers of the terms, and some terms have no keys."""
+    fixtures.guard(guard_body(params={"account_ref": "acct_1"}))
+    fixtures.admin.execute(
+        "insert into sentinel.decision_terms (hash, policy_id, policy_version, policy_label, policy_digest) values ('', 'p', '1', 'p', 'd')"
+    )
+    pairs = (
+        "select t.limit_keys is null, count(k) from sentinel.operation_states s cross join sentinel.decision_terms t left join lateral"
+        " unnest(coalesce(s.limit_keys, sentinel.owned_keys(t.limit_keys, s.limit_owner))) as k on true group by 1"
+    )
+    found = dict(fixtures.admin.execute(pairs).fetchall())
+    assert found[True] == 0 and found[False] > 2

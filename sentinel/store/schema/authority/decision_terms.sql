@@ -36,10 +36,11 @@ create index window_parts_by_buckets on sentinel.window_parts (buckets, parts_id
 create trigger append_only before update or delete or truncate on sentinel.window_parts
   for each statement execute function sentinel.refuse_change();
 
--- The keys of limits with their owner where it belongs.
+-- The keys of limits with their owner where it belongs; null for null: a query may call it for a state beside terms that are not its own,
+-- before it compares the two numbers.
 create or replace function sentinel.owned_keys(limit_keys text[], owner text) returns text[] language plpgsql immutable parallel safe as $$
 begin
-  for place in 1 .. cardinality(limit_keys) loop
+  for place in 1 .. coalesce(cardinality(limit_keys), 0) loop
     if right(limit_keys[place], 1) = '|' then limit_keys[place] := limit_keys[place] || owner; end if;
   end loop;
   return limit_keys;
