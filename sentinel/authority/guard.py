@@ -19,7 +19,7 @@ from sentinel.authority.engine import Authority, Caller
 from sentinel.authority.guard_rows import GuardRow, GuardTerms, shared_json
 from sentinel.authority.housekeeping import LIMIT_MARK_SECONDS
 from sentinel.authority.keys import WORKER_SCOPE
-from sentinel.core.canonical import canonical_json, sha256_hex
+from sentinel.core.canonical import canonical_json, canonical_value, sha256_hex
 from sentinel.core.decision import Decision, no_matching_policy
 from sentinel.core.errors import (
     AlreadyStarted,
@@ -235,12 +235,14 @@ def report_row(
 ) -> dict[str, Any]:  # fmt: skip
     """One row of `sentinel.report_input`; what was said is kept as a digest. Raises `PermitRefused` for a permit token that is not ours.
 
+    `result` is any JSON: the effect has happened, so nothing that it holds is a reason to refuse the report.
+
     `bound` is {idempotency_key, action, agent_id, resource, risk_class, report_id}, the last three maybe None.
     """
     slip = authority.permits.read(caller.tenant_id, permit_token) if permit_token is not None else None
     if permit_token is not None and slip is None:
         raise PermitRefused("permit_token is not a permit of this authority")
-    content = {"outcome": outcome, "error": error, "result": result}
+    content = {"outcome": outcome, "error": error, "result": canonical_value(result)}
     return {
         **bound, "tenant_id": caller.tenant_id, **requester(caller), "permit_id": slip.permit_id if slip else None, "outcome": outcome,
         "content_digest": sha256_hex(canonical_json(content)), "event_id": new_id(),
@@ -270,9 +272,10 @@ def raise_if_report_refused(receipt: Receipt) -> Receipt:
 
 def report_check(authority: Authority, caller: Caller, *, content: dict[str, Any]) -> Receipt:
     """The receipt of `content` (request_id, agent_id, action, status, …). Raises `ReportContradicts`."""
+    said = {**content, "result": canonical_value(content.get("result"))}
     receipt = record_check_report(
         authority.pool, tenant_id=caller.tenant_id, request_id=content["request_id"],
-        digest=sha256_hex(canonical_json(content)), event_id=new_id(), agent_id=content["agent_id"],
+        digest=sha256_hex(canonical_json(said)), event_id=new_id(), agent_id=content["agent_id"],
         action=content["action"], status=content["status"],
     )  # fmt: skip
     if receipt.result == "contradicts":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import msgspec
 import orjson
 
 MAX_SAFE_INTEGER = 2**53 - 1
@@ -17,6 +18,25 @@ MAX_SAFE_INTEGER = 2**53 - 1
 def canonical_json(value: Any) -> str:
     """RFC 8785 text of a float-free value with ASCII keys."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def canonical_value(value: Any) -> Any:
+    """Any JSON as a value that has a canonical form, for what is kept as a digest only and never refused.
+
+    A number beyond our profile (a larger integer, or a `msgspec.Raw`: one that was left as it was written) becomes its text, and what
+    is not ASCII in a name its escape. A member that is null is left out. All else is as it was.
+    """
+    if isinstance(value, dict):
+        return {
+            name if name.isascii() else name.encode("ascii", "backslashreplace").decode(): canonical_value(member)
+            for name, member in value.items()
+            if member is not None
+        }
+    if isinstance(value, list):
+        return [canonical_value(item) for item in value]
+    if isinstance(value, int) and abs(value) > MAX_SAFE_INTEGER:
+        return str(value)
+    return bytes(value).decode() if isinstance(value, msgspec.Raw) else value
 
 
 def sha256_hex(text: str | bytes) -> str:

@@ -290,8 +290,3 @@ def check_text(value: str, path: _Path, most: int = MAX_TEXT) -> str:
     if not (value.isascii() and value.isprintable()) and UNSAFE_TEXT.search(value):
         raise InvalidInput.of(_written(path), "must not hold control, zero-width or direction-changing characters")
     return value
-
-
-def plain_json(value: Any, path: str) -> Any:
-    """Free JSON content (a report's result) held to the same rules as params; returned normalised."""
-    return _normal(value, path)

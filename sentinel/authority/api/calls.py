@@ -126,7 +126,9 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
     """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
     began = time.perf_counter()
     caller = await context.identity.caller_async(call.scope, request.environ)
-    bodies = call.reader.quick_batch(request.body()) or load(_batch, request.json())["requests"]
+    bodies = (
+        call.reader.quick_batch(request.body()) or load(_batch, call.reader.read_object(request.body()))["requests"]
+    )
     context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
     request_id, trace = request_id_of(request.environ), trace_of(request.environ)
     answers: list[Answer | None] = [None] * len(bodies)

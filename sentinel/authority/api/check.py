@@ -24,8 +24,7 @@ from sentinel.authority.guard import decided_row, report_check
 from sentinel.authority.guard_rows import GuardRow
 from sentinel.authority.headroom import find_headroom
 from sentinel.authority.reasons import reason_text
-from sentinel.core.operation import plain_json
-from sentinel.platform.http.bodies import load, without_nulls
+from sentinel.platform.http.bodies import load, read_report, without_nulls
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import Answer, Handler, Request
 
@@ -57,10 +56,9 @@ def handlers(context: Context) -> dict[str, Handler]:
 
     async def report(request: Request) -> Answer:
         caller = await context.identity.caller_async("report", request.environ)
-        fields = load(_report, without_nulls(request.json()))
+        fields = load(_report, without_nulls(read_report(request.body())))
         require_own(caller, fields.pop("tenant_id", None), fields["agent_id"])
         fields.pop("evidence_context", None)
-        fields["result"] = plain_json(fields.get("result"), "result")
         return report_receipt(await context.in_thread(report_check, authority, caller, content=fields))
 
     async def headroom(request: Request) -> Answer:

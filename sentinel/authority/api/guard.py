@@ -51,9 +51,9 @@ from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.authority.reasons import reason_text
 from sentinel.core.decision import NO_POLICY
 from sentinel.core.errors import InvalidInput, KeyReused
-from sentinel.core.operation import IDENTIFIER, UNSAFE_TEXT, Operation, build_operation, plain_json
+from sentinel.core.operation import IDENTIFIER, UNSAFE_TEXT, Operation, build_operation
 from sentinel.core.signing import PermitSigner
-from sentinel.platform.http.bodies import BodyReader, load, without_nulls
+from sentinel.platform.http.bodies import BodyReader, load, read_report, without_nulls
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import NOT_STORED, Answer
 from sentinel.platform.logs import write_events
@@ -175,6 +175,7 @@ REPORT = BodyReader(
     ReportBody, lambda body: ReportBody(**load(_report, without_nulls(body))),
     lambda body: _are_identifiers(*_bound(body), body.idempotency_key, body.permit_token)
     and not (body.error is not None and UNSAFE_TEXT.search(body.error)),
+    read_report,
 )  # fmt: skip
 
 
@@ -282,7 +283,7 @@ def calls(context: Context) -> dict[str, Call]:
         require_own(caller, body.tenant_id, body.agent_id)
         row = report_row(
             authority, caller, idempotency_key=body.idempotency_key, action=body.action, agent_id=body.agent_id,
-            outcome=body.outcome, error=body.error, result=plain_json(body.result, "result"), resource=body.resource,
+            outcome=body.outcome, error=body.error, result=body.result, resource=body.resource,
             risk_class=body.risk_class, permit_token=body.permit_token, report_id=body.report_id,
         )  # fmt: skip
         return row, body.outcome

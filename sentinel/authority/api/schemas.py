@@ -14,6 +14,8 @@ MONEY = {
     "description": "`{value, currency}`; value in major units as an integer or a decimal string, with at most the currency's digits.",
 }
 
+REPORTED = {"description": "Any JSON, and never a reason to refuse the report that carries it; kept as a digest only."}
+
 
 class ActWithin(fields.Integer):
     """The time to act that a start declares."""
@@ -81,7 +83,7 @@ class ReportRequestSchema(_Bound):
     idempotency_key = Identifier(most=255, required=True)
     outcome = fields.String(required=True, validate=OneOf(["success", "error"]))
     error = ErrorText(most=4000)
-    result = fields.Raw(metadata={"description": "Any JSON without fractions; kept as a digest only."})
+    result = fields.Raw(metadata=REPORTED)
     resource = Identifier(most=255)
     risk_class = Identifier(most=64)
     permit_token = Text(most=512, least=1)
@@ -95,7 +97,7 @@ class CheckReportRequestSchema(_Bound):
     status = fields.String(required=True, validate=OneOf(["success", "failure", "error"]))
     decision = fields.String(validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))
     policy_id = Identifier(most=128)
-    result = fields.Raw()
+    result = fields.Raw(metadata=REPORTED)
 
 
 class BatchRequestSchema(StrictSchema):

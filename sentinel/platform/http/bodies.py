@@ -223,6 +223,25 @@ _BRACKET = re.compile(r"[\[\]{}]")
 
 def read_object(body: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Bytes → a JSON object. Raises `InvalidInput` with the rule broken, `BodyTooLarge` above `max_bytes`."""
+    text, value = _decoded(body, max_bytes, _decoder)
+    if _ESCAPED_SURROGATE.search(text):
+        check_unicode(value)
+    return value
+
+
+def read_report(body: bytes) -> dict[str, Any]:
+    """The same of what says what came of an effect, where neither a number nor a text is a reason to lose it.
+
+    A number with a fraction, an exponent or many digits is left as it was written, `msgspec.Raw`; half of a pair of surrogates
+    becomes its escape, six characters. Raises all other refusals of `read_object`.
+    """
+    text, value = _decoded(body, MAX_BYTES, _report_decoder)
+    if _ESCAPED_SURROGATE.search(text):
+        value = _escaped(value)
+    return value
+
+
+def _decoded(body: bytes, max_bytes: int, decoder: json.JSONDecoder) -> tuple[str, dict[str, Any]]:
     if len(body) > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
     try:
@@ -231,16 +250,14 @@ def read_object(body: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
         raise InvalidInput.of("body", "must be UTF-8") from None
     check_depth(text)
     try:
-        value = _decoder.decode(text)
+        value = decoder.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidInput.of("body", f"is not JSON: {error.msg.lower()} at character {error.pos}") from None
     except RecursionError:
         raise InvalidInput.of("body", f"is nested deeper than {MAX_DEPTH}") from None
     if not isinstance(value, dict):
         raise InvalidInput.of("body", "must be a JSON object")
-    if _ESCAPED_SURROGATE.search(text):
-        check_unicode(value)
-    return value
+    return text, value
 
 
 def check_depth(text: str) -> None:
@@ -273,6 +290,15 @@ def check_unicode(value: Any, path: str = "", whole: str = "body") -> None:
             check_unicode(member, f"{path}.{place}"[:200], whole)
 
 
+def _escaped(value: Any) -> Any:
+    """The same with every half of a pair of surrogates written out."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(name): _escaped(member) for name, member in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list) else value
+
+
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
@@ -301,12 +327,23 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def _as_written(text: str) -> msgspec.Raw:
+    return msgspec.Raw(text)
+
+
+def _integer_as_written(text: str) -> int | msgspec.Raw:
+    return msgspec.Raw(text) if len(text) > _MAX_DIGITS + 1 else int(text)
+
+
 def _constant(text: str) -> Any:
     raise InvalidInput.of("body", f"{text} is not JSON")
 
 
 _decoder = json.JSONDecoder(
     object_pairs_hook=_object, parse_float=_fraction, parse_int=_integer, parse_constant=_constant
+)
+_report_decoder = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_as_written, parse_int=_integer_as_written, parse_constant=_constant
 )
 
 _TO_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
@@ -317,21 +354,25 @@ class BodyReader(Generic[T]):
     """The body of one route: as a `shape` (a Struct that forbids unknown fields and omits defaults), or refused.
 
     `of_object` is the documented way, from a JSON object to the shape; it raises the refusals. `is_sure` tells of a decoded shape
-    whether the schema surely takes each of its values as it is.
+    whether the schema surely takes each of its values as it is. `read_object` reads the JSON object for `of_object`.
     """
 
     def __init__(
-        self, shape: type[T], of_object: Callable[[Mapping[str, Any]], T], is_sure: Callable[[T], bool]
+        self,
+        shape: type[T],
+        of_object: Callable[[Mapping[str, Any]], T],
+        is_sure: Callable[[T], bool],
+        read_object: Callable[[bytes], dict[str, Any]] = read_object,
     ) -> None:
-        self.of_object = of_object
+        self.of_object, self.read_object = of_object, read_object
         self._decode = msgspec.json.Decoder(shape, float_hook=_refuse_fraction).decode
         self._encode = msgspec.json.Encoder().encode
         self._is_sure = is_sure
 
     def read(self, body: bytes) -> T:
-        """Raises the refusals of `read_object` and of the schema."""
+        """Raises the refusals of the strict reader and of the schema."""
         quick = self.quick(body)
-        return self.of_object(read_object(body)) if quick is None else quick
+        return self.of_object(self.read_object(body)) if quick is None else quick
 
     def quick(self, body: bytes, depth: int = MAX_DEPTH) -> T | None:
         """The body if it is surely one that the schema takes; `depth`: how many brackets it may have."""

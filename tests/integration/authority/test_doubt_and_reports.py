@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from typing import Any
 
 import pytest
 
@@ -141,6 +143,62 @@ def test_a_report_repeated_exactly_gets_the_original_receipt_and_a_contradicting
         assert (other.status_code, other.get_json()["type"]) == (409, "urn:sentinel:problem:report-contradicts")
     assert budget(fixtures) == [0, 4000]
     assert fixtures.broken_invariants() == []
+
+
+RESULTS = [
+    b'{"fee": 0.35}', b'{"fee": 1.2e-05, "rate": 1E400}', b'{"id": 9007199254740992}', b'{"id": 1234567890123456789}', b'{"id": ' + b"9" * 5000 + b"}",
+    b'{"text": "a\\u001b[0m"}', '{"text": "\U0001f468\u200d\U0001f469"}'.encode(), b'{"text": "' + b"x" * 8193 + b'"}', '{"gr\u00f6\u00dfe": 1}'.encode(), b'{"": 1}',
+    b'{"' + b"n" * 200 + b'": 1}', b'{"cut": "\\ud83d"}', b'{"\\ud83d": 1}', b'[0.5, {"a": [1e3]}]', b"0.5",
+]  # fmt: skip
+"""What providers answer and exceptions say, as JSON."""
+
+
+def sent(fixtures: Fixtures, path: str, body: Body, result: bytes) -> Any:
+    """The answer to a body whose `result` is this text."""
+    text = json.dumps({**body, "result": "@@"}).encode().replace(b'"@@"', result)
+    return fixtures.client.post(
+        f"/api/sentinel/{path}", data=text, headers={"X-API-Key": fixtures.key, "Content-Type": "application/json"}
+    )
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=range(len(RESULTS)))
+def test_a_report_is_not_refused_for_what_its_result_holds(fixtures: Fixtures, result: bytes) -> None:
+    """The money has moved: a refusal would leave the operation in doubt and its budget held."""
+    body = started(fixtures)
+    report = {name: body[name] for name in ("idempotency_key", "action", "agent_id")} | {"outcome": "success"}
+    for duplicate in (False, True):
+        answer = sent(fixtures, "action/guard/report", report, result)
+        assert (answer.status_code, answer.get_json().get("duplicate")) == (200, duplicate), answer.text
+    batch = json.dumps({"requests": [{**report, "result": "@@"}]}).encode().replace(b'"@@"', result)
+    many = fixtures.client.post(
+        "/api/sentinel/action/guard/report/batch", data=batch,
+        headers={"X-API-Key": fixtures.key, "Content-Type": "application/json"},
+    ).get_json()["answers"]  # fmt: skip
+    assert [(one["status"], one["body"]["duplicate"]) for one in many] == [(200, True)]
+    assert sent(fixtures, "action/guard/report", report, b'{"fee": 0.36}').status_code == 409
+    assert budget(fixtures) == [0, 4000]
+
+    told = {"request_id": unique("check"), "agent_id": "a", "action": "b", "status": "error"}
+    for duplicate in (False, True):
+        answer = sent(fixtures, "action/report", told, result)
+        assert (answer.status_code, answer.get_json().get("duplicate")) == (200, duplicate), answer.text
+    assert sent(fixtures, "action/report", told, b'{"fee": 0.36}').status_code == 409
+    assert fixtures.broken_invariants() == []
+
+
+def test_an_error_with_half_a_character_does_not_lose_its_report(fixtures: Fixtures) -> None:
+    body = started(fixtures)
+    assert fixtures.report(body, "error", error="cut here: \ud83d").status_code == 200
+    assert status(fixtures, body) == ("in_doubt", "error_reported")
+
+
+def test_numbers_are_taken_as_they_are_in_a_result_alone(fixtures: Fixtures) -> None:
+    body = started(fixtures)
+    report = {name: body[name] for name in ("idempotency_key", "action", "agent_id")} | {"outcome": "success"}
+    for name in ("agent_id", "idempotency_key", "report_id", "error", "outcome", "permit_token"):
+        answer = sent(fixtures, "action/guard/report", {**report, name: 0.25}, b"1")
+        assert (answer.status_code, list(answer.get_json()["errors"])) == (400, [name]), answer.text
+    assert sent(fixtures, "action/guard/report", report, b'{"a": 1, "a": 1}').status_code == 400
 
 
 def test_concurrent_contradicting_reports_record_one(fixtures: Fixtures) -> None:

@@ -29,8 +29,13 @@ def test_half_a_pair_is_a_400_that_names_the_place(fixtures: Fixtures, route: st
         answer = fixtures.client.post(
             f"/api/sentinel/{route}", data=body, headers={"X-API-Key": fixtures.key, "Content-Type": "application/json"}
         )
+        told = answer.get_json()
+        if route == "action/guard/report/batch" and b"requests" in body:
+            # Half a character in one report is no reason to refuse its neighbours.
+            assert (answer.status_code, told["answers"][0]["status"]) == (200, 400), (body, answer.text)
+            continue
         assert (answer.status_code, answer.mimetype) == (400, "application/problem+json"), (body, answer.text)
-        assert answer.get_json()["errors"], body
+        assert told["errors"], body
     print(f"N={len(HALVES) * len(PLACES)}")
 
 

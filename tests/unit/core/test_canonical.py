@@ -7,12 +7,13 @@ import random
 import re
 from typing import Any
 
+import msgspec
 import pytest
 import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.core.canonical import MAX_SAFE_INTEGER, canonical_json
+from sentinel.core.canonical import MAX_SAFE_INTEGER, canonical_json, canonical_value
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import (
     IDENTIFIER_PARAMS,
@@ -51,6 +52,32 @@ def test_the_oracle_catches_a_form_that_is_only_almost_canonical() -> None:
         json.dumps(value, sort_keys=True, separators=(",", ":")),
     ):
         assert almost.encode() != rfc8785.dumps(value)
+
+
+@given(value=VALUES.filter(lambda value: value is not None))
+def test_what_params_may_hold_has_the_canonical_form_that_it_has_in_params(value: Any) -> None:
+    """So that the digest of a report is what it was while a result had to keep the rules of params."""
+    assert canonical_json(canonical_value(value)) == canonical_json(operation({"x": value}).params["x"])
+
+
+ANY_LEAF = (
+    LEAVES
+    | st.integers()
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.from_regex(r"-?[0-9]{1,30}\.[0-9]{1,30}([eE][+-]?[0-9]{1,30})?", fullmatch=True).map(msgspec.Raw)
+)
+
+
+@given(
+    value=st.recursive(
+        ANY_LEAF,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        max_leaves=12,
+    )
+)
+def test_any_json_has_a_canonical_form(value: Any) -> None:
+    found = canonical_value(value)
+    assert canonical_json(found).encode() == rfc8785.dumps(found)
 
 
 @given(params=PARAMS)

@@ -17,7 +17,7 @@ from sentinel.authority.api.guard import CHECK, GUARD, REPORT, START
 from sentinel.authority.api.schemas import BatchRequestSchema
 from sentinel.core.errors import SentinelError
 from sentinel.platform.http import bodies as http_bodies
-from sentinel.platform.http.bodies import BodyReader, load, read_object
+from sentinel.platform.http.bodies import BodyReader, load
 from tests.support.fixtures import guard_body, start_body
 
 SCALE = int(os.environ.get("SENTINEL_TEST_SCALE", "1"))
@@ -92,7 +92,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
 def documented(reader: BodyReader[Any], body: bytes) -> Any:
     """What the strict reader and the schema make of a body, or their refusal's type."""
     try:
-        return reader.of_object(read_object(body))
+        return reader.of_object(reader.read_object(body))
     except SentinelError as error:
         return type(error)
 
@@ -126,7 +126,7 @@ def test_what_the_quick_way_takes_of_a_batch_is_what_the_schema_takes(data: st.D
     body = head + b", ".join(parts) + tail
     quick = READERS[route].quick_batch(body)
     if quick is not None:
-        objects = load(BatchRequestSchema(), read_object(body))["requests"]
+        objects = load(BatchRequestSchema(), READERS[route].read_object(body))["requests"]
         assert [exactly(one) for one in quick] == [exactly(READERS[route].of_object(one)) for one in objects]
 
 
