@@ -271,12 +271,12 @@ def raise_if_report_refused(receipt: Receipt) -> Receipt:
 
 
 def report_check(authority: Authority, caller: Caller, *, content: dict[str, Any]) -> Receipt:
-    """The receipt of `content` (request_id, agent_id, action, status, …). Raises `ReportContradicts`."""
+    """The receipt of `content` (request_id, agent_id, status, maybe action, …). Raises `ReportContradicts`."""
     said = {**content, "result": canonical_value(content.get("result"))}
     receipt = record_check_report(
         authority.pool, tenant_id=caller.tenant_id, request_id=content["request_id"],
         digest=sha256_hex(canonical_json(said)), event_id=new_id(), agent_id=content["agent_id"],
-        action=content["action"], status=content["status"],
+        action=content.get("action"), status=content["status"],
     )  # fmt: skip
     if receipt.result == "contradicts":
         raise ReportContradicts("another report was received under this request_id")

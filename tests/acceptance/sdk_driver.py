@@ -46,11 +46,13 @@ def check(given):
     with client(given) as sdk:
         found = sdk.check("refund.create", given["params"], agent_id="retail-refund-agent")
         if given.get("report"):
-            sdk.report(found, given["report"], {"done": True}, agent_id="retail-refund-agent", action="refund.create")
+            # `action` may be left out: it is "" then, or the check's.
+            sdk.report(found, given["report"], {"done": True}, **given.get("named", {}))
         return {
             "decision": str(getattr(found.decision, "value", found.decision)),
             "reason": found.reason,
             "policy_id": found.policy_id,
+            "request_id": found.request_id,
         }
 
 

@@ -188,16 +188,18 @@ def test_a_block_that_failed_is_in_doubt_and_not_executed_again(sdk: Sdk) -> Non
     assert sdk.guard(key, 5)["ran"] == 0
 
 
-def test_check_answers_and_its_report_is_recorded(sdk: Sdk) -> None:
+@pytest.mark.parametrize("named", [{"agent_id": "retail-refund-agent", "action": "refund.create"}, {}])
+def test_check_answers_and_its_report_is_recorded(sdk: Sdk, named: dict[str, str]) -> None:
     key = unique("sdk")
-    found = sdk("check", params=params(key, 1), report="success")
+    found = sdk("check", params=params(key, 1), report="success", named=named)
     assert found["decision"] == "ALLOW"
     assert sdk("check", params=params(key, 1500))["decision"] == "DENY"
     assert sdk("check", params=params(key, 400))["decision"] == "APPROVAL_REQUIRED"
     with psycopg.connect(sdk.served.database_url) as connection:
-        reports = connection.execute("select count(*) from sentinel.events where kind = 'check_report'").fetchone()
-    assert reports is not None
-    assert reports[0] >= 1
+        reports = connection.execute(
+            "select count(*) from sentinel.check_reports where request_id = %s", [found["request_id"]]
+        ).fetchone()
+    assert reports == (1,)
 
 
 def test_a_wrong_key_is_an_authentication_error(sdk: Sdk) -> None:

@@ -59,6 +59,8 @@ def handlers(context: Context) -> dict[str, Handler]:
         fields = load(_report, without_nulls(read_report(request.body())))
         require_own(caller, fields.pop("tenant_id", None), fields["agent_id"])
         fields.pop("evidence_context", None)
+        if not fields.get("action"):
+            fields.pop("action", None)  # empty is absent, so that the same report is the same
         return report_receipt(await context.in_thread(report_check, authority, caller, content=fields))
 
     async def headroom(request: Request) -> Answer:

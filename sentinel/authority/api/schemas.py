@@ -93,6 +93,11 @@ class ReportRequestSchema(_Bound):
 class CheckReportRequestSchema(_Bound):
     """What came of a checked action."""
 
+    action = Identifier(
+        most=128,
+        least=0,
+        means="The checked action; the released clients send the empty text where their caller names none.",
+    )
     request_id = Identifier(most=128, required=True)
     status = fields.String(required=True, validate=OneOf(["success", "failure", "error"]))
     decision = fields.String(validate=OneOf(["ALLOW", "APPROVAL_REQUIRED", "DENY"]))

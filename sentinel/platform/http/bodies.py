@@ -133,14 +133,17 @@ def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Identifier(fields.String):
-    """ASCII identifier of bounded length. `means` is its description in the OpenAPI document."""
+    """ASCII identifier of bounded length; with `least=0` it may be empty. `means` is its description in the OpenAPI document."""
 
-    def __init__(self, *, most: int = 200, means: str = "", **rest: Any) -> None:
-        told = {"pattern": "^[A-Za-z0-9._:/@-]+$", "minLength": 1, "maxLength": most}
+    def __init__(self, *, most: int = 200, least: int = 1, means: str = "", **rest: Any) -> None:
+        pattern = "^[A-Za-z0-9._:/@-]+$" if least else "^[A-Za-z0-9._:/@-]*$"
+        told = {"pattern": pattern, "minLength": least, "maxLength": most}
         super().__init__(metadata={**told, **({"description": means} if means else {})}, **rest)
-        self.most = most
+        self.most, self.least = most, least
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> str:
+        if value == "" and not self.least:
+            return ""
         try:
             return check_identifier(value, "", self.most)
         except InvalidInput as error:

@@ -186,6 +186,21 @@ def test_a_report_is_not_refused_for_what_its_result_holds(fixtures: Fixtures, r
     assert fixtures.broken_invariants() == []
 
 
+@pytest.mark.parametrize("action", [{}, {"action": None}, {"action": ""}])
+def test_a_report_of_a_check_needs_no_action(fixtures: Fixtures, action: Body) -> None:
+    """The released clients send "" where their caller named none."""
+    told = {"request_id": unique("check"), "agent_id": "default", "status": "success"}
+    assert fixtures.post("action/report", {**told, **action}).get_json()["duplicate"] is False
+    assert [
+        fixtures.post("action/report", {**told, **other}).get_json()["duplicate"] for other in ({}, {"action": ""})
+    ] == [True, True]
+    assert fixtures.post("action/report", {**told, "action": "refund.create"}).status_code == 409
+    assert fixtures.post("action/report", {**told, "action": " "}).status_code == 400
+    kept = json.loads(str(fixtures.one("select body from sentinel.events where kind = 'check_report'")))
+    assert kept.items() >= told.items()
+    assert "action" not in kept
+
+
 def test_an_error_with_half_a_character_does_not_lose_its_report(fixtures: Fixtures) -> None:
     body = started(fixtures)
     assert fixtures.report(body, "error", error="cut here: \ud83d").status_code == 200

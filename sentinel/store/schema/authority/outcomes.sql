@@ -272,7 +272,7 @@ begin
   perform sentinel.write_reports(events, states);
 end $$;
 
--- The partner of action/check: recorded once per request id. result: received | duplicate | contradicts
+-- The partner of action/check: recorded once per request id; without an action where its caller named none. result: received | duplicate | contradicts
 create or replace function sentinel.record_check_report(
   tenant uuid, request text, content_digest text, event uuid, agent text, act text, told text
 ) returns sentinel.receipt language plpgsql as $$
@@ -285,7 +285,7 @@ begin
   values (tenant, request, content_digest, event, moment) on conflict do nothing;
   if found then
     event_hash := sentinel.append_event(tenant, event, 'check_report', null, agent, moment,
-      jsonb_build_object('action', act, 'agent_id', agent, 'request_id', request, 'status', told));
+      jsonb_strip_nulls(jsonb_build_object('action', act, 'agent_id', agent, 'request_id', request, 'status', told)));
     return row('received', null, event, event_hash, null)::sentinel.receipt;
   end if;
   select * into earlier from sentinel.check_reports where tenant_id = tenant and request_id = request;
