@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -15,6 +15,7 @@ from sentinel.client.errors import ActionDenied
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, major_text, money_out, parse_money
 from sentinel.core.strict_json import strict_json
+from sentinel.core.stripe_units import money_of_stripe
 from sentinel.tools.model import (
     CALL_DIGEST,
     ActionMapping,
@@ -23,6 +24,7 @@ from sentinel.tools.model import (
     Expression,
     ParamPath,
     ToolMapping,
+    Unit,
 )
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]{1,200}", re.ASCII)
@@ -30,6 +32,7 @@ _DIGEST_CHARACTERS = 32
 _MAX_DEPTH = 16
 _MOST_PLACES = 400
 _FRACTION = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
+_UNITS: Mapping[Unit, Callable[[Any, str], Money]] = {"minor": Money, "major": parse_money, "stripe": money_of_stripe}
 _WHOLE_MOST = 2**53 - 1
 
 
@@ -370,8 +373,8 @@ def _amounts(mapping: ToolMapping, action: ActionMapping, values: Mapping[str, A
 def _money(mapping: ToolMapping, path: ParamPath, source: Amount, value: Any, code: str) -> Money:
     currency = code.upper()
     try:
-        # Parsed either way, so that the currency is known and the amount within bounds.
-        money = Money(value, currency) if source.unit == "minor" else parse_money(value, currency)
+        money = _UNITS[source.unit](value, currency)
+        # Parsed in any case, so that the currency is known and the amount within bounds.
         return parse_money(money_out(money)["value"], currency)
     except (InvalidInput, KeyError) as error:
         why = (

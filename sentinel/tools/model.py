@@ -15,6 +15,9 @@ anything at all, which no expression sees."""
 CALL_DIGEST = "call.digest"
 """In expressions: 32 hex digits over the tool and all bound arguments, for a key where no argument names the effect."""
 
+Unit = Literal["minor", "major", "stripe"]
+"""What an amount is counted in."""
+
 ParamPath = tuple[str, ...]
 """Where a param goes, one key a step: ("risk", "duplicate_refund")."""
 
@@ -52,10 +55,11 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Money: `value` in the currency's minor (whole number) or major (decimal text or whole number) units, and the currency."""
+    """Money and its currency: `value` in the currency's minor units or in Stripe's (whole numbers), or in major units (decimal text
+    or a whole number)."""
 
     value: Expression
-    unit: Literal["minor", "major"]
+    unit: Unit
     currency: Expression
 
 

@@ -21,6 +21,7 @@ from sentinel.tools.model import (
     Injection,
     ProgramFact,
     ToolMapping,
+    Unit,
 )
 
 FILE_NAME = "tools.yaml"
@@ -35,6 +36,8 @@ RESERVED_PARAM = "tool_call"
 
 _GUARDED = ("action", "key", "resource", "risk_class", "params", "inject")
 _TOOL = ("server", "tool", "arguments", "facts", "unguarded", "hidden", *_GUARDED)
+_UNITS: Mapping[Unit, tuple[str, ...]] = {"minor": ("int",), "major": ("string", "int"), "stripe": ("int",)}
+"""What an amount may be counted in, and the types of its expression."""
 _BOUNDS = 2**53 - 1
 
 
@@ -246,7 +249,7 @@ def _params(source: Source, entries: Mapping[str, Node], expressions: _Expressio
             else:
                 found[path] = expressions.read(node, f"params.{name}", "string", "int", "bool")
             if path == ("amount",) and not isinstance(found[path], Amount):
-                raise source.error(node.place, "params.amount needs minor: or major:, and currency:")
+                raise source.error(node.place, "params.amount needs minor:, major: or stripe:, and currency:")
     for path in found:
         if any(path != other and other[: len(path)] == path for other in found):
             raise source.error(table.place, f"params.{'.'.join(path)} is a value and has fields")
@@ -261,13 +264,13 @@ def _param_path(source: Source, place: SourcePosition, name: str) -> tuple[str, 
 
 
 def _amount(source: Source, node: Node, what: str, expressions: _Expressions) -> Amount:
-    table = source.fields(node, what, known=("minor", "major", "currency"), required=("currency",))
-    if ("minor" in table.entries) == ("major" in table.entries):
-        raise source.error(table.place, f"{what} needs either minor: or major:")
+    table = source.fields(node, what, known=(*_UNITS, "currency"), required=("currency",))
+    units = [unit for unit in _UNITS if unit in table.entries]
+    if len(units) != 1:
+        raise source.error(table.place, f"{what} needs one of minor:, major: and stripe:")
+    (unit,) = units
     currency = expressions.read(table.entries["currency"], f"{what}.currency", "string")
-    if "minor" in table.entries:
-        return Amount(expressions.read(table.entries["minor"], f"{what}.minor", "int"), "minor", currency)
-    return Amount(expressions.read(table.entries["major"], f"{what}.major", "string", "int"), "major", currency)
+    return Amount(expressions.read(table.entries[unit], f"{what}.{unit}", *_UNITS[unit]), unit, currency)
 
 
 def _injections(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from sentinel.core.money import DIGITS
 from sentinel.platform.outbound import client as outbound
 from worker.outbound.effects import NoAnswer, Refused, one_line
 
@@ -19,35 +18,10 @@ T = TypeVar("T")
 API = "https://api.stripe.com"
 MAX_BYTES, PAGE, MAX_REFUNDS = 4 << 20, 100, 1000
 
-_DIGITS = {
-    **dict.fromkeys(("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"), 0),
-    **dict.fromkeys(("ISK", "UGX"), 2),
-}  # fmt: skip
-"""Digits of an amount at Stripe where they are not, or might not be, those of ISO 4217."""
-_WHOLE_TENS = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
-"""Three digits, of which Stripe takes only multiples of ten."""
 _NOT_NOW = frozenset(
     {"lock_timeout", "rate_limit", "api_key_expired", "platform_api_key_expired", "idempotency_key_in_use"}
 )
 """Codes of refused requests that a later try may not meet."""
-
-
-def stripe_amount(amount_minor: int, currency: str) -> int | None:
-    """Our minor units → Stripe's; None for what Stripe cannot express."""
-    ours, theirs = DIGITS[currency], _DIGITS.get(currency, DIGITS[currency])
-    found, rest = divmod(amount_minor * _power(theirs - ours), _power(ours - theirs))
-    return None if rest or (currency in _WHOLE_TENS and found % 10) else found
-
-
-def our_amount(amount: int, currency: str) -> int:
-    """Stripe's units → our minor units; an unknown currency's are taken as they are."""
-    ours = DIGITS.get(currency, 2)
-    theirs = _DIGITS.get(currency, ours)
-    return amount * _power(ours - theirs) // _power(theirs - ours)
-
-
-def _power(digits: int) -> int:
-    return int(10 ** max(0, digits))
 
 
 def result_of_error(status: int | None, code: str | None, body: object = None) -> Refused | NoAnswer:

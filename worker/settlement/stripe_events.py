@@ -26,6 +26,7 @@ from psycopg.rows import class_row, scalar_row
 from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable, InvalidInput, StillDeciding, Unauthenticated
+from sentinel.core.stripe_units import our_amount
 from sentinel.platform.http.bodies import body_bytes, read_object
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import Answer, Request
@@ -34,7 +35,6 @@ from sentinel.store.queries import call_with_retry
 from worker.outbound.effects import NoAnswer, Refused, one_line
 from worker.refunds.ledger import LedgerUnavailable
 from worker.settlement.registry import Systems
-from worker.settlement.stripe_api import our_amount
 from worker.settlement.stripe_refunds import DONE, NOT_DONE, PAYMENT, StripeRefunds
 
 # Payments to look at and what was found there: all SQL of `refunds.settlement_*`.

@@ -23,9 +23,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sentinel.core.stripe_units import stripe_amount
 from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled, one_line
 from worker.refunds.rows import LedgerRow
-from worker.settlement.stripe_api import API, StripeApi, stripe_amount
+from worker.settlement.stripe_api import API, StripeApi
 
 _log = logging.getLogger("worker")
 

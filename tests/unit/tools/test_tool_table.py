@@ -254,6 +254,23 @@ def test_major_units_are_read_exactly_or_refused(amount: Any, value: Any) -> Non
     assert asked is not None and asked["params"]["amount"] == {"value": value, "currency": "USD"}
 
 
+@pytest.mark.parametrize(
+    ("amount", "currency", "value"),
+    [(1250, "usd", "12.50"), (500, "jpy", 500), (500000, "mga", 500000), (50000, "isk", 500), (50000, "ugx", 500), (1230, "kwd", "1.230"),
+     (50001, "isk", None), (1234, "kwd", None), (10, "xxq", None), (10**15, "mga", None)],
+)  # fmt: skip
+def test_stripes_units_are_what_stripe_moves_or_refused(amount: int, currency: str, value: Any) -> None:
+    shipped = read_tool_table(policies_dir() / "tools.yaml")
+    arguments, facts = {"payment_intent": "pi_1", "amount": amount}, {"currency": currency}
+    if value is None:
+        with pytest.raises(ToolRefused) as refused:
+            shipped.call("stripe", "create_refund", arguments, facts)
+        assert refused.value.reason_code == "mapping_failed"
+        return
+    asked = shipped.call("stripe", "create_refund", arguments, facts).question
+    assert asked is not None and asked["params"]["amount"] == {"value": value, "currency": currency.upper()}
+
+
 MAJOR = (
     TABLE.replace("amount: {type: int, min: 1, max: 100000}", "amount: {type: decimal}")
     .replace(", one_of: [usd, EUR]", "")
@@ -300,7 +317,8 @@ FAULTS = [
     ("key: '\"refund:\" + args.charge", "key: '\"refund:\" + args.note", 16, "no expression sees it"),
     ("    key: ", "    kye: ", 16, 'did you mean "key"?'),
     ("minor: args.amount", "minor: args.charge", 19, "must be int, but is string"),
-    ("amount: {minor: args.amount, currency: args.currency}", "amount: args.amount", 19, "needs minor: or major:"),
+    ("amount: {minor: args.amount, currency: args.currency}", "amount: args.amount", 19, "needs minor:, major: or stripe:"),
+    ("{minor: args.amount, currency", "{minor: args.amount, stripe: args.amount, currency", 19, "needs one of minor:, major: and stripe:"),
     ("channel: facts.channel", "tool_call: facts.channel", 21, "is not a name for a param"),
     ("reason: args.reason", "risk: args.reason", 19, "is a value and has fields"),
     ("from: program}", "from: model}", 13, 'unknown value "model"'),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from sentinel.core.stripe_units import our_amount, stripe_amount
 from tests.support.harness import scaled
 from tests.support.scripted_server import deadline_for, faults
 from tests.support.stripe_server import StripeServer, stripe_error
@@ -19,7 +20,7 @@ from worker.outbound.effects import NoAnswer, Refused, Settled
 from worker.refunds.rows import LedgerRow
 from worker.settlement import stripe_refunds
 from worker.settlement.effects import try_once
-from worker.settlement.stripe_api import our_amount, result_of_error, stripe_amount
+from worker.settlement.stripe_api import result_of_error
 from worker.settlement.stripe_refunds import Payment, StripeRefunds, idempotency_key
 
 TENANT = uuid.UUID(int=7)
