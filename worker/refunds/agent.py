@@ -373,7 +373,7 @@ class Agent:
                 self._on_row(row)
         last = next((row for row in reversed(batch.rows) if row.decision), None)
         if last is not None:
-            self._last = (f"{last.ledger_entry_id} {last.state}", last.decision)
+            self._last = (last.action, last.decision)
         return batch
 
     def _record_answers(self, *, answered: int, unanswered: int, detail: str | None) -> None:

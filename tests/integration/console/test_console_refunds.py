@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from typing import Any
@@ -70,6 +71,8 @@ def test_the_agents_status_counts_and_tells_the_lag(fixtures: Any) -> None:
     assert shown["at_least"] == []
     assert shown["lag"]["oldest_new_seconds"] >= 0
     assert shown["lag"]["open_reports"] == 0
+    overview = re.sub(r"<[^>]+>", " ", fixtures.browser("vic", "viewer").get("/ops/overview/now").text)
+    assert "last decided: refund.create ALLOW" in " ".join(overview.split())
 
 
 def add_executed(fixtures: Any, first: int, last: int) -> None:

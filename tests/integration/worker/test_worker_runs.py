@@ -38,6 +38,16 @@ def test_rows_end_as_the_authority_says_and_only_allowed_ones_are_executed(
     assert ledger_fixtures.one("select count(*) from refunds.outbox where acknowledged_at is null") == 0
 
 
+def test_a_worker_tells_the_action_that_was_decided_last_and_how(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The operators' `agent/status` and overview show these two as they stand here."""
+    ledger_fixtures.add(new_row("high", 200_000))
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    assert ledger_fixtures.all("select last_action, last_decision from refunds.workers") == [("refund.create", "DENY")]
+
+
 def test_the_question_has_a_start_step_the_derived_facts_and_none_of_the_customers_words(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:

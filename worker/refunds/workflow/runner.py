@@ -60,6 +60,7 @@ class RowResult:
 
     ledger_entry_id: str
     refund_id: str
+    action: str
     money: Money
     decision: str | None
     reason_code: str | None
@@ -122,7 +123,7 @@ def result_of_change(change: Change, *, harmless: bool = False) -> RowResult:
     """The result of a row whose event was applied."""
     row = change.row
     return RowResult(
-        row.ledger_entry_id, row.refund_id, row.money, change.decision or row.decision, change.reason_code or row.reason_code,
+        row.ledger_entry_id, row.refund_id, row.action, row.money, change.decision or row.decision, change.reason_code or row.reason_code,
         change.to_state, change.last_error, harmless, change.waiting_for, change.outside,
     )  # fmt: skip
 
@@ -140,7 +141,15 @@ def lease_lost(row: LedgerRow, state: LedgerState) -> RowResult:
 def untouched(row: LedgerRow, state: LedgerState, detail: str | None, *, harmless: bool = False) -> RowResult:
     """The result of a row that ended in `state` without an event of this worker."""
     return RowResult(
-        row.ledger_entry_id, row.refund_id, row.money, row.decision, row.reason_code, state, detail, harmless
+        row.ledger_entry_id,
+        row.refund_id,
+        row.action,
+        row.money,
+        row.decision,
+        row.reason_code,
+        state,
+        detail,
+        harmless,
     )
 
 
