@@ -160,8 +160,8 @@ def _flask_app(context: Context, settings: Settings) -> Flask:
     root = Blueprint("protocols", __name__)
     authzen.routes(root, behind_tls=settings.behind_tls, has_access_requests=settings.authzen_access_requests)
     if settings.authzen_access_requests:
-        access_requests.routes(root)
-    aap_wire.routes(root)
+        access_requests.routes(root, context)
+    aap_wire.routes(root, context)
     app.register_blueprint(root)
     meta.routes(app, context)
     problems.register(app)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import orjson
@@ -18,6 +19,7 @@ from marshmallow.validate import Length, OneOf
 
 from sentinel.authority.aap_requests import AapRequest
 from sentinel.authority.api.authority_calls import amended_problem, retryable
+from sentinel.authority.api.context import Context
 from sentinel.authority.api.evaluation_questions import LOCAL
 from sentinel.authority.api.guard import SECURITY, rfc3339
 from sentinel.client.calls import GuardQuestion
@@ -258,8 +260,9 @@ def _documentation(summary: str, *, description: str = "", **rest: Any) -> Docum
     )  # fmt: skip
 
 
-def routes(root: Blueprint) -> None:
+def routes(root: Blueprint, context: Context) -> None:
     """Add the documents of the routes to a blueprint without a prefix."""
+    identify = partial(context.identity.caller, "guard")
     one = f"{REQUESTS}/<request_id>"
     told: tuple[tuple[str, str, str, Documentation], ...] = (
         ("POST", REQUESTS, "aap_create", _documentation(
@@ -274,4 +277,4 @@ def routes(root: Blueprint) -> None:
         ("POST", f"{one}/outcome", "aap_report", _documentation("Report a call's outcome", request=AapOutcomeSchema())),
     )  # fmt: skip
     for method, path, name, documentation in told:
-        root.add_url_rule(path, name, answered_on_the_loop(documentation), methods=[method])
+        root.add_url_rule(path, name, answered_on_the_loop(documentation, identify), methods=[method])

@@ -7,6 +7,7 @@ everything is decided anew. Off unless SENTINEL_AUTHZEN_ACCESS_REQUESTS is on.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -168,8 +169,9 @@ def _task(found: ApprovalRow, base: str) -> dict[str, Any]:
     return {"task": task, "result": {"mode": "reevaluate", "approval": approval}}
 
 
-def routes(root: Blueprint) -> None:
+def routes(root: Blueprint, context: Context) -> None:
     """Add the documents of the routes to a blueprint without a prefix."""
+    identify = partial(context.identity.caller, "guard")
     task = {"type": "object", "required": ["task"]}
     problems = (400, 401, 403, 404, 410, 411, 413, 415, 429, 503)
     submit = Documentation(
@@ -181,4 +183,4 @@ def routes(root: Blueprint) -> None:
         responses={200: ("The task.", task)}, problems=(401, 403, 404, 429, 503), security=SECURITY,
     )  # fmt: skip
     root.add_url_rule(REQUESTS, "access_requests", answered_on_the_loop(submit), methods=["POST"])
-    root.add_url_rule(f"{REQUESTS}/<task_id>", "access_request", answered_on_the_loop(show), methods=["GET"])
+    root.add_url_rule(f"{REQUESTS}/<task_id>", "access_request", answered_on_the_loop(show, identify), methods=["GET"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -74,7 +75,9 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         parameters=({"name": "last_seen", "in": "query", "schema": {"type": "string"}},),
     )  # fmt: skip
     # `approval_stream` answers it.
-    blueprint.add_url_rule("/approvals/stream", "stream", answered_on_the_loop(stream))
+    blueprint.add_url_rule(
+        "/approvals/stream", "stream", answered_on_the_loop(stream, partial(context.identity.caller, "approvals:read"))
+    )
 
 
 def _limit(text: str) -> int:

@@ -12,7 +12,7 @@ import orjson
 from marshmallow import Schema
 
 from sentinel import __version__
-from sentinel.core.errors import NotFound
+from sentinel.core.errors import NotFound, Unauthenticated
 
 if TYPE_CHECKING:  # the worker's runs take documented routes from here and serve none
     from flask import Flask, Response
@@ -44,14 +44,24 @@ def documented(summary: str, **rest: Any) -> Callable[[View], View]:
     return attach
 
 
-def answered_on_the_loop(documentation: Documentation) -> Callable[..., Response]:
-    """A view that only documents a route: the event loop answers it, Flask the other methods (405, and HEAD of a stream)."""
+def answered_on_the_loop(
+    documentation: Documentation, identify: Callable[[dict[str, Any]], object] | None = None
+) -> Callable[..., Response]:
+    """A view that only documents a route: the event loop answers it, Flask the other methods (405, and HEAD of a GET).
+
+    HEAD of a route that needs credentials asks `identify` with the request's environment, which raises the refusals; without it
+    there is none that is good.
+    """
 
     def view(**_: str) -> Response:
         from flask import Response, request
 
         if request.method != "HEAD":
             raise NotFound("there is nothing here")
+        if documentation.security:
+            if identify is None:
+                raise Unauthenticated
+            identify(request.environ)
         return Response(content_type=documentation.content_type)
 
     view.documentation = documentation  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
+from sentinel.authority.app import PREFIXES
 from sentinel.authority.settings import Settings
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
@@ -126,3 +128,22 @@ def test_the_discovery_tells_of_it(pep: Pep) -> None:
     found = pep.client.get("/.well-known/authzen-configuration", headers=pep.headers()).json
     assert found["access_request_endpoint"] == "https://pdp.example:7860/access/v1/requests"
     assert found["capabilities"] == ["urn:openid:authzen:capability:access-request"]
+
+
+def test_head_of_what_needs_a_key_needs_it_too(pep: Pep) -> None:
+    flask: Any = pep.client.application.flask  # type: ignore[attr-defined]
+    guarded = [
+        re.sub(r"<[^>]+>", str(uuid.uuid4()), rule.rule)
+        for rule in flask.url_map.iter_rules()
+        if "GET" in rule.methods
+        and getattr(getattr(flask.view_functions[rule.endpoint], "documentation", None), "security", ())
+    ]
+    assert {"/api/sentinel/approvals/stream", "/api/haltstate/sentinel/approvals/stream"} < set(guarded)
+    assert any(path.startswith(REQUESTS) for path in guarded)
+    for path in guarded:
+        for headers in ({}, pep.headers(pep.key[:-3] + "AAA")):
+            assert pep.client.head(path, headers=headers).status_code == 401, path
+    for prefix in PREFIXES:
+        answer = pep.client.head(f"{prefix}/approvals/stream", headers=pep.headers())
+        assert (answer.status_code, answer.mimetype) == (200, "text/event-stream")
+    print(f"N={len(guarded)}")
