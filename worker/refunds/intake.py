@@ -296,10 +296,11 @@ def _risk(found: Any) -> dict[str, Any]:
         raise InvalidInput.of("risk", "must be an object")
     for extra in sorted(found.keys() - {fact.name for fact in RISK_FACTS}):
         raise InvalidInput.of(f"risk.{extra[:60]}", "is not a risk fact")
+    known = {name: value for name, value in found.items() if value is not None}
     for fact in RISK_FACTS:
-        value = found.get(fact.name, fact.kind())
+        value = known.get(fact.name, fact.kind())
         if fact.kind is bool and not isinstance(value, bool):
             raise InvalidInput.of(f"risk.{fact.name}", "must be true or false")
         if fact.kind is int and (type(value) is not int or not 0 <= value <= MAX_COUNT):
             raise InvalidInput.of(f"risk.{fact.name}", f"must be an integer from 0 to {MAX_COUNT}")
-    return found
+    return known

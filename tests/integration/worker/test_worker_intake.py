@@ -98,6 +98,12 @@ def test_a_malformed_row_is_refused_with_its_field(change: dict[str, Any], field
     assert refusals(json.dumps(GOOD | change)) == [(1, field)]
 
 
+def test_a_risk_fact_that_is_null_counts_as_absent(run: Any, ledger_fixtures: LedgerFixtures) -> None:
+    text = json.dumps(GOOD | {"risk": {"stale_window": None, "customer_attempts_24h": None, "duplicate_refund": True}})
+    assert run("enqueue", "-", text=text).exit_code == 0
+    assert ledger_fixtures.one("select risk from refunds.ledger_entries") == {"duplicate_refund": True}
+
+
 HALF = "a\ud800b"
 
 
