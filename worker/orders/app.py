@@ -58,8 +58,12 @@ _DELIVERY = Documentation(
     description="The same delivery again gets the same answer with `X-Sentinel-Idempotent-Replay: true`; while an order"
     " waits, the answer says where it stands now.",
     responses={
-        200: ("Fulfilled or held.", _STANDING),
-        202: ("Queued for an analyst, or accepted and being fulfilled.", _STANDING),
+        200: ("Fulfilled or held at once.", _STANDING),
+        202: (
+            "Queued for an analyst, or accepted and being fulfilled. A repeat of one that waited is 202 for good; its body says"
+            " where the order stands.",
+            _STANDING,
+        ),
     },
     problems=(400, 401, 409, 411, 413, 415, 422, 429, 503),
 )
