@@ -1,0 +1,33 @@
+"""docs/CONTRACT.md says what the code does, where that can be tried from its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sentinel.core.errors import InvalidInput
+from sentinel.core.operation import build_operation
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "CONTRACT.md").read_text()
+
+
+def digest(params: str) -> str:
+    return build_operation(idempotency_key="k", agent_id="a", action="refund.create", params=json.loads(params)).digest
+
+
+def test_the_spellings_that_the_page_calls_one_operation_are_one() -> None:
+    (paragraph,) = re.findall(r"\*\*One operation per key\.\*\*.*?\n\n", PAGE, re.DOTALL)
+    spelled = re.findall(r"`(\{.*?\})`", paragraph)
+    assert len(spelled) == 2
+    assert len({digest(params) for params in spelled}) == 1
+
+
+def test_the_params_that_the_page_says_are_refused_are() -> None:
+    (row,) = re.findall(r"\| Money \| .*", PAGE)
+    (params,) = re.findall(r"params `(\{.*?\})`", row)
+    with pytest.raises(InvalidInput) as refused:
+        digest(params)
+    assert refused.value.errors == {"params.currency": "is required next to amount"}
