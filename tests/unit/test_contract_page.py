@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ops_console.board import stream
 from sentinel.core.errors import InvalidInput
 from sentinel.core.operation import build_operation
 
@@ -31,3 +32,10 @@ def test_the_params_that_the_page_says_are_refused_are() -> None:
     with pytest.raises(InvalidInput) as refused:
         digest(params)
     assert refused.value.errors == {"params.currency": "is required next to amount"}
+
+
+def test_each_named_event_of_the_public_stream_is_on_the_page() -> None:
+    (row,) = re.findall(r"\| GET `/ops/api/live/stream` \| .*", PAGE)
+    named = set(re.findall(r"event: ([a-z-]+)", Path(stream.__file__).read_text()))
+    assert named == {"tenant", "status", "left-out", "anew"}
+    assert named <= set(re.findall(r"`([a-z-]+)`", row))
