@@ -1,7 +1,8 @@
 """Who calls an operator route: a session cookie or an operator's token, asked for before anything else is looked at.
 
 Without one every operator path, known or not, whatever the method, answers the same 401. A cookie is only believed on an
-unsafe method together with its CSRF token and from our own origin; a token is never sent by a browser on its own.
+unsafe method together with its CSRF token and from our own origin; a token is never sent by a browser on its own, and does
+nothing by the pages' forms: what makes keys, people and second factors, or takes them away, is a signed-in person's.
 """
 
 from __future__ import annotations
@@ -71,8 +72,14 @@ def install(app: Flask, context: Context) -> None:
             if _is_form():
                 return redirect(f"{SIGN_IN_PAGE}?{urlencode({'next': request.path, 'undone': 'yes'})}", 303)
             raise
-        if by_cookie and request.method not in _SAFE:
-            check_csrf(context, who)
+        if request.method not in _SAFE:
+            if by_cookie:
+                check_csrf(context, who)
+            elif not _is_api():
+                # Else a stolen token could outlive its own end and revocation.
+                raise Forbidden(
+                    "the pages' forms are for a signed-in person; a token acts by the routes under /ops/api"
+                )
         g.signed_in, g.by_cookie = who, by_cookie
         if isinstance(request.routing_exception, MethodNotAllowed) and is_browser_visit():
             return redirect(page_of(request.path), 303)
@@ -122,13 +129,17 @@ def _sets_up(path: str) -> bool:
 def is_browser_visit() -> bool:
     """Whether a person is opening a page, who is better sent to the sign-in page than shown a problem document."""
     wants_html = request.accept_mimetypes.accept_html and "text/html" in request.headers.get("Accept", "")
-    return wants_html and request.method == "GET" and not request.path.startswith("/ops/api/")
+    return wants_html and request.method == "GET" and not _is_api()
 
 
 def _is_form() -> bool:
     """Whether a page's form was sent: whose session ended meanwhile is told so on the sign-in page, not by a document."""
     wants_html = "text/html" in request.headers.get("Accept", "")
-    return wants_html and request.method == "POST" and not request.path.startswith("/ops/api/")
+    return wants_html and request.method == "POST" and not _is_api()
+
+
+def _is_api() -> bool:
+    return request.path.startswith("/ops/api/")
 
 
 def identify(context: Context) -> tuple[SignedIn, bool]:
@@ -180,7 +191,7 @@ def _is_left_open(context: Context, who: SignedIn) -> bool:
 
 def _form_token() -> str:
     """A page's hidden field; the JSON API takes the header alone."""
-    return "" if request.path.startswith("/ops/api/") else request.form.get("csrf", "")
+    return "" if _is_api() else request.form.get("csrf", "")
 
 
 def check_origin(context: Context) -> None:
@@ -212,7 +223,7 @@ def actor() -> Actor:
 
 def must_have_proved() -> None:
     """Raise `StepUpRequired` where a page's session has not just proved who holds it: a stolen cookie decides nothing."""
-    if needs_proof(g.signed_in):
+    if needs_proof(g.signed_in, by_form=False):
         raise StepUpRequired(
             "prove who you are first: POST /ops/api/session/step-up with the code of your second factor, or the password where there is none"
         )

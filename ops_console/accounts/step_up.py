@@ -20,9 +20,11 @@ from sentinel.core.errors import InvalidInput, RateLimited, Unauthenticated
 from sentinel.store.database import Pool
 
 
-def needs_proof(who: SignedIn) -> bool:
-    """Whether this session must prove before an act of weight. Programs gave their credentials to act; tokens are made for it."""
-    return who.kind == "page" and not who.proved
+def needs_proof(who: SignedIn, *, by_form: bool) -> bool:
+    """Whether this session must prove before an act of weight. The pages' forms (`by_form`) ask everybody who proved nothing in the
+    last minutes; the API asks a page's session alone: programs gave their credentials to act, and tokens are made for it.
+    """
+    return not who.proved and (by_form or who.kind == "page")
 
 
 def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, authenticator: Authenticator) -> None:

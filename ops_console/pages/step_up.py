@@ -19,8 +19,8 @@ from sentinel.core.errors import InvalidInput, RateLimited
 
 
 def needs_proof() -> bool:
-    """Whether the form must ask for it: a page's session that proved nothing in the last minutes."""
-    return "signed_in" in g and step_up.needs_proof(g.signed_in)
+    """Whether the form must ask for it: proved nothing in the last minutes, whatever opened the session."""
+    return "signed_in" in g and step_up.needs_proof(g.signed_in, by_form=True)
 
 
 def prove(context: Context) -> None:

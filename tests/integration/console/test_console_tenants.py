@@ -78,6 +78,8 @@ def leaks(fixtures: Any, other: Other) -> list[str]:
     """Routes that told the stranger something of the other tenant, or did something to it."""
     app, found = fixtures.app(public_agents="*"), []
     ann = fixtures.person("ann", "admin", app)
+    # The pages' forms look no further without a proof.
+    fixtures.sql("update sentinel.operator_sessions set stepped_up_at = clock_timestamp()")
     before = fixtures.sql(SNAPSHOT)
     bodies: dict[str, Any] = {
         "approve": {"reason": "x", "digest": "d"}, "reject": {"reason": "x", "digest": "d"}, "lift": {"reason": "x"}, "resolve": {"executed": False, "evidence": "x"},

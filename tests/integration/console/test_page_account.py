@@ -11,7 +11,9 @@ import pytest
 from ops_console import identity
 from ops_console.accounts import step_up
 from tests.integration.console.conftest import PASSWORD
-from tests.integration.console.second_factors import WRONG, api_sign_in
+from tests.integration.console.page_roles import PAGES
+from tests.integration.console.second_administrator import power
+from tests.integration.console.second_factors import WRONG, api_sign_in, enrol, with_secrets
 
 NEW_PASSWORD = "another horse, another battery"
 
@@ -176,8 +178,69 @@ def test_acts_of_weight_need_a_proof_that_is_right_and_fresh(fixtures: Any, monk
     assert fixtures.sign_in("ann@demo.local", app).post(lifting, {"reason": "x"}).status_code == 404
     # The twin: whoever holds the cookie is believed.
     fixtures.sql(old)
-    monkeypatch.setattr(step_up, "needs_proof", lambda who: False)
+    monkeypatch.setattr(step_up, "needs_proof", lambda who, **_: False)
     assert token().status_code == 200
+
+
+def token_of(person: Any) -> dict[str, str]:
+    """Headers of a token that the person made."""
+    return {"Authorization": f"Bearer {person.post('/ops/api/tokens', {}).json['token']}"}
+
+
+def powerful_forms(operator_id: Any, bob: Any) -> dict[str, dict[str, Any]]:
+    """Forms of the pages that would go through, of an administrator without a second one: they open or close an account, or make a key."""
+    return {
+        "/ops/keys": {"key_id": uuid.uuid4(), "agent_id": "an-agent", "scopes": ["guard", "worker"], "label": "one"},
+        "/ops/operators": {"operator_id": operator_id, "email": "eve@demo.local", "role": "admin", "password": NEW_PASSWORD},
+        f"/ops/operators/{bob.operator_id}/role": {"role": "admin", "seen": "approver"},
+        f"/ops/operators/{bob.operator_id}/password": {"password": NEW_PASSWORD},
+        "/ops/account/second-factor/remove": {},
+    }  # fmt: skip
+
+
+def test_a_token_acts_by_no_form_of_the_pages_and_is_shown_no_secret(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stolen one would outlive its end and its revocation: by a key, a person or a second factor of the thief's."""
+    app, bob = with_secrets(fixtures), fixtures.operator("bob")
+    script, headers = app.test_client(), token_of(fixtures.person("ann", "admin", app))
+    begun = script.get("/ops/account/second-factor", headers=headers)
+    assert (begun.status_code, 'class="secret"' in begun.text) == (200, False)
+    assert fixtures.sql("select 1 from sentinel.second_factors") == [], "looking begins none"
+    enrol(fixtures, fixtures.at_page("ann@demo.local", app))
+    before, kinds = power(fixtures), "select count(*) from sentinel.events"
+    (many,) = fixtures.sql(kinds)
+    acts = powerful_forms(uuid.uuid4(), bob)
+    for path in (*acts, *(re.sub("<[^>]*>", str(uuid.uuid4()), route) for method, route in PAGES if method == "POST")):
+        answer = script.post(path, data=acts.get(path, {}), headers={**headers, "Accept": "text/html"})
+        assert (answer.status_code, "a signed-in person" in answer.text) == (403, True), path
+    assert (power(fixtures), fixtures.sql(kinds)) == (before, [many])
+    # It reads, and acts by the API.
+    assert script.get("/ops/events/export.csv", headers=headers).status_code == 200
+    halt = {"scope": "tenant", "level": "kill", "reason": "x"}
+    assert script.post("/ops/api/halts", json=halt, headers=headers).status_code == 201
+    # The twin: a console that takes a token wherever it takes a person.
+    monkeypatch.setattr(identity, "_is_api", lambda: True)
+    assert script.post("/ops/halts", data={**halt, "scope": "agent", "target": "x"}, headers=headers).status_code == 303
+
+
+def test_the_pages_forms_ask_a_programs_session_for_a_proof_too(fixtures: Any) -> None:
+    app, bob = with_secrets(fixtures), fixtures.operator("bob")
+    asked, person = fixtures.approval(), fixtures.person("ann", "admin", app)
+    before = power(fixtures)
+
+    def submit(path: str, **form: Any) -> int:
+        return int(person.client.post(path, data={**form, "csrf": person.csrf}).status_code)
+
+    assert submit("/ops/account/second-factor") == 400
+    assert 'class="secret"' not in person.get("/ops/account/second-factor").text
+    acts = powerful_forms(uuid.uuid4(), bob)
+    assert {submit(path, **form) for path, form in acts.items()} == {400}
+    assert power(fixtures) == before
+    # By the API it acts as before; with the password by the forms too.
+    assert person.approve(asked).json["result"] == "approved"
+    assert submit("/ops/keys", **acts["/ops/keys"], proof=PASSWORD) == 201
+    assert len(power(fixtures) - before) == 1
 
 
 def test_wrong_proofs_are_throttled_for_that_session_and_nobody_else(
