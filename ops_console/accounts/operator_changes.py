@@ -93,7 +93,7 @@ def reactivate_operator(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> None
 
 
 def reset_second_factor(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> bool:
-    """Take an operator's second factor away and end their sessions. False when there is none. Raises `NotFound`."""
+    """Take an operator's second factor away and end their sessions and tokens. False when there is none. Raises `NotFound`."""
     return _change(pool, tenant_id, email, RESET_SECOND_FACTOR)
 
 

@@ -25,7 +25,7 @@ from sentinel.authority.actor import ROLES
 from sentinel.authority.protected_changes import (
     CONFIRM,
     DEACTIVATE,
-    END_SESSIONS,
+    END_ACCESS,
     REACTIVATE,
     RESET_SECOND_FACTOR,
     SET_ROLE,
@@ -66,10 +66,10 @@ _ADD, _ROLE, _PASSWORD = AddOperatorSchema(), SetRoleSchema(), NewPasswordSchema
 _ACTS = {
     "shut-out": (DEACTIVATE, "is shut out; sessions and tokens are over", "was shut out already"),
     "let-in": (REACTIVATE, "may sign in again", "could sign in already"),
-    "end-sessions": (END_SESSIONS, "is signed out everywhere", ""),
+    "end-sessions": (END_ACCESS, "is signed out everywhere; sessions and tokens are over", ""),
     "confirm": (CONFIRM, "is confirmed, and counts as a person of their own", "waits for no confirmation"),
     "reset-second-factor": (
-        RESET_SECOND_FACTOR, "has no second factor any more and is signed out", "had no second factor",
+        RESET_SECOND_FACTOR, "has no second factor any more; sessions and tokens are over", "had no second factor",
     ),
 }  # fmt: skip
 

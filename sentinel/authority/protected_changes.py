@@ -27,7 +27,7 @@ CREATE_OPERATOR, SET_ROLE, DEACTIVATE, REACTIVATE = (
     "operator.create", "operator.set_role", "operator.deactivate", "operator.reactivate",
 )  # fmt: skip
 RESET_PASSWORD, RESET_SECOND_FACTOR = "operator.reset_password", "operator.reset_second_factor"
-END_SESSIONS, END_ACCESS, CONFIRM = "operator.end_sessions", "operator.end_access", "operator.confirm"
+END_ACCESS, CONFIRM = "operator.end_access", "operator.confirm"
 ISSUE_KEY, ROTATE_KEY, REVOKE_KEY = "key.issue", "key.rotate", "key.revoke"
 ADD_WEBHOOK, ENABLE_WEBHOOK = "webhook.add", "webhook.enable"
 DISABLE_WEBHOOK, ROTATE_WEBHOOK = "webhook.disable", "webhook.rotate"

@@ -138,7 +138,7 @@ def confirm_(email: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def reset_second_factor_(email: str, tenant: str | None, as_json: bool) -> None:
-    """Take the second factor away from who lost it; their sessions end, the password alone lets in again."""
+    """Take the second factor away from who lost it; their sessions and tokens end, the password alone lets in again."""
     with open_pool(login=SUPERUSER) as pool:
         was_there = reset_second_factor(pool, tenant_of(pool, tenant), email=email)
     told = f"{email} has no second factor any more." if was_there else f"{email} had no second factor."

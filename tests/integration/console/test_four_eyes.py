@@ -14,7 +14,7 @@ from ops_console.accounts.operator_changes import change_operator
 from ops_console.accounts.operators import credentials, use_one_time_password
 from ops_console.accounts.passwords import hash_password
 from sentinel.authority.keys import WORKER_SCOPES, find_key_by_id, issue_key, rotate_key
-from sentinel.authority.protected_changes import CONFIRM, END_SESSIONS
+from sentinel.authority.protected_changes import CONFIRM, END_ACCESS
 from sentinel.core.errors import SentinelError
 from tests import mutants
 from tests.integration.console.conftest import Caller
@@ -145,7 +145,7 @@ def test_a_word_given_before_the_change_still_counts(fixtures: Any) -> None:
     bob, admin = fixtures.person("bob", app=app), fixtures.operator("admin", "admin")
     assert bob.approve(asked).json["result"] == "recorded"
     (operator_id,) = fixtures.sql("select operator_id from sentinel.operators where email = 'bob@demo.local'")[0]
-    change_operator(fixtures.pool, admin, operator_id, END_SESSIONS)
+    change_operator(fixtures.pool, admin, operator_id, END_ACCESS)
     fixtures.sql(
         "update sentinel.operators set changed_by_another_at = clock_timestamp() where operator_id = %s", operator_id
     )

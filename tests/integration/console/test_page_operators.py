@@ -13,7 +13,7 @@ from ops_console.accounts.operator_changes import change_operator
 from sentinel.authority.protected_changes import DEACTIVATE, SET_ROLE
 from sentinel.core.errors import Conflict
 from tests.integration.console.conftest import PASSWORD
-from tests.integration.console.second_factors import SECRET, api_sign_in, enrol
+from tests.integration.console.second_factors import SECRET, api_sign_in, enrol, with_secrets
 from tests.integration.console.test_operators_commands import printed_json
 
 ADDRESS = "/ops/operators"
@@ -89,7 +89,7 @@ def test_an_admin_adds_changes_shuts_out_and_resets(fixtures: Any) -> None:
     assert person.get("/ops/api/session").status_code == 401
     assert kinds(fixtures) == [
         "operator_added", "operator_password_changed", "operator_role_set", "operator_shut_out", "operator_let_in",
-        "operator_password_reset", "operator_password_changed", "operator_second_factor_set", "operator_second_factor_reset", "operator_sessions_ended",
+        "operator_password_reset", "operator_password_changed", "operator_second_factor_set", "operator_second_factor_reset", "operator_access_ended",
     ]  # fmt: skip
     bodies = str(fixtures.sql("select body from sentinel.events"))
     assert '"by":"ada@demo.local"' in bodies
@@ -97,6 +97,25 @@ def test_an_admin_adds_changes_shuts_out_and_resets(fixtures: Any) -> None:
     for secret in (PASSWORD, suggested[1], "argon2"):
         assert secret not in bodies
     assert bob in bodies
+
+
+@pytest.mark.parametrize("act", ["end-sessions", "reset-second-factor", "shut-out", "password"])
+def test_what_signs_somebody_out_everywhere_ends_their_tokens_too(fixtures: Any, act: str) -> None:
+    """A laptop that is gone has a script on it, whose token would go on approving."""
+    app = with_secrets(fixtures)
+    bob, other = (fixtures.operator(name) for name in ("bob", "carl"))
+    scripts = [
+        (app.test_client(), {"Authorization": f"Bearer {fixtures.sign_in(one, app).post('/ops/api/tokens', {}).json['token']}"})
+        for one in (bob, other)
+    ]  # fmt: skip
+    enrol(fixtures, fixtures.at_page(bob.email, app))
+    admin = fixtures.browser("ada", "admin", app, proved=True)
+    page = admin.get(f"{ADDRESS}/{bob.operator_id}").text
+    assert admin.submit(f"{ADDRESS}/{bob.operator_id}/{act}", password=FIRST).status_code in (200, 303)
+    asked = [script.get("/ops/api/session", headers=headers).status_code for script, headers in scripts]
+    assert asked == [401, 200], act
+    assert fixtures.sql("select count(*) from sentinel.operator_sessions where revoked_at is null") == [(2,)], act
+    assert "tokens" in page[page.index(f"/{act}") :].partition("</section>")[0], "and the form says so"
 
 
 @pytest.mark.parametrize("role", ["viewer", "approver"])

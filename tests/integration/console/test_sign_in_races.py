@@ -36,6 +36,9 @@ def password_reset(fixtures: Any, ann: Any) -> None:
 
 
 def factor_reset(fixtures: Any, ann: Any) -> None:
+    fixtures.sql(
+        "insert into sentinel.second_factors (tenant_id, operator_id, secret, confirmed_at) values (%s, %s, 'x', now())"
+        " on conflict do nothing", ann.tenant_id, ann.operator_id)  # fmt: skip
     _on_the_machine(fixtures, ann, "second_factor_reset")
 
 
@@ -108,7 +111,7 @@ def test_a_session_that_is_being_opened_is_ended_by_the_change(fixtures: Any, ch
     assert fixtures.sql(LIVING, ann.operator_id) == [(0,)]
 
 
-ENDS_TOKENS = (password_reset, shut_out_and_let_in, access_ended)
+ENDS_TOKENS = (password_reset, factor_reset, shut_out_and_let_in, access_ended)
 
 
 def session_of(fixtures: Any, ann: Any) -> Any:

@@ -86,8 +86,8 @@ end $$;
 
 -- Changes what a person may do. `by_id` is who changes it: null on the machine itself, where nobody can be locked out.
 -- act: role_set (to `given`; `seen` is the role that was shown), shut_out, let_in, password_reset (hash in `given`),
--- second_factor_reset, sessions_ended, access_ended (tokens too), confirmed (by a second administrator). Answers done, same, unknown,
--- changed, self, same_hands or last_admin.
+-- second_factor_reset, access_ended, confirmed (by a second administrator). Answers done, same, unknown, changed, self, same_hands or
+-- last_admin.
 create or replace function sentinel.change_operator(
   tenant uuid, person uuid, act text, given text, seen text, by_id uuid, who text, event uuid
 ) returns text language plpgsql as $$
@@ -128,19 +128,16 @@ begin
   elsif act = 'second_factor_reset' then
     delete from sentinel.second_factors where tenant_id = tenant and operator_id = person;
     if not found then return 'same'; end if;
-  elsif act not in ('sessions_ended', 'access_ended') then
+  elsif act is distinct from 'access_ended' then
     raise exception 'no such act: %', act;
   end if;
-  if act in ('shut_out', 'password_reset', 'second_factor_reset', 'sessions_ended', 'access_ended') then
+  -- Whoever is signed out is signed out everywhere: a token in a script goes with the sessions.
+  if act in ('shut_out', 'password_reset', 'second_factor_reset', 'access_ended') then
     update sentinel.operator_sessions set revoked_at = clock_timestamp()
     where tenant_id = tenant and operator_id = person and revoked_at is null;
-  end if;
-  if act in ('shut_out', 'password_reset', 'access_ended') then
     update sentinel.operator_tokens set revoked_at = clock_timestamp()
     where tenant_id = tenant and operator_id = person and revoked_at is null;
-  end if;
-  -- A secret that somebody was shown, who is out now, is not the one that the account's owner confirms.
-  if act in ('shut_out', 'password_reset', 'sessions_ended', 'access_ended') then
+    -- A secret that somebody was shown, who is out now, is not the one that the account's owner confirms.
     delete from sentinel.second_factors where tenant_id = tenant and operator_id = person and confirmed_at is null;
   end if;
   -- From here the account may be in other hands: it decides only what is asked from now on.

@@ -129,7 +129,8 @@ begin
   said := sentinel.change_operator(tenant, person,
     case act when 'operator.set_role' then 'role_set' when 'operator.deactivate' then 'shut_out' when 'operator.reactivate' then 'let_in'
       when 'operator.reset_password' then 'password_reset' when 'operator.reset_second_factor' then 'second_factor_reset'
-      when 'operator.end_sessions' then 'sessions_ended' when 'operator.end_access' then 'access_ended' when 'operator.confirm' then 'confirmed' end,
+      when 'operator.end_access' then 'access_ended' when 'operator.confirm' then 'confirmed'
+      when 'operator.end_sessions' then 'access_ended' end,                  -- how an older console asks for it
     coalesce(p ->> 'role', given ->> 'password_hash'), p ->> 'seen', by_id, who, event);
   -- What two administrators did, without a secret that one of them then has, puts the account in nobody's hands.
   if agreed and said = 'done' and not sentinel.makes_secret(act) then
