@@ -26,7 +26,7 @@ REFUSALS = {
     "no_report": "there is no launch-gate report",
     "report_failed": "the newest launch-gate report did not pass",
     "report_stale": "the newest launch-gate report is about another text of the policy than the one in force",
-    "report_disproved": "the newest launch-gate report is from before something went wrong, and the switch was turned off for it",
+    "report_disproved": "the newest launch-gate report is from before something went wrong, and the switch was turned off for it (event switch_off, by whom)",
     "report_old": f"the newest launch-gate report is older than {MAX_AGE_DAYS} days",
 }
 """Why a gated switch cannot be turned on, in words."""

@@ -113,7 +113,7 @@ def _turn_off(
 ) -> bool:
     """Turn off, whatever the file or a report says. False when it had been turned off before.
 
-    Where something `went_wrong`, only a report from after it turns the switch on again.
+    Where something `went_wrong`, only a report from after it turns the switch on again, and an event says so also of what was off.
     """
     return bool(scalar(pool, TURN_OFF, {
         "tenant_id": tenant_id, "name": name, "who": who, "reason": reason, "event_id": event_id, "went_wrong": went_wrong,
@@ -170,7 +170,7 @@ def _as_declared(declared: DeclaredSwitch) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class SwitchChange:
-    """How the switch stands now; `already` when it stood so before and nothing was recorded."""
+    """How the switch stands now; `already` when it stood so before and was not turned."""
 
     name: str
     is_on: bool
@@ -242,7 +242,8 @@ def turn_switch_off(
 def turn_switch_off_by_agent(
     pool: Pool, caller: Caller, declared_switches: DeclaredSwitches, name: str, *, reason: str
 ) -> SwitchChange:
-    """An agent stops itself, e.g. after a wrong execution: on again it goes only by a report from after that.
+    """An agent stops itself, e.g. after a wrong execution: on again it goes only by a report from after that, which counts from the
+    last time that one said so; each time is an event.
 
     Raises `InvalidInput` for a switch that is not there.
     """

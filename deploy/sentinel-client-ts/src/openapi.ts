@@ -321,7 +321,7 @@ export interface paths {
         put?: never;
         /**
          * Turn a switch off
-         * @description An agent can only tighten: turning on is a person's. Again is the same answer.
+         * @description An agent can only tighten: turning on is a person's. Again is the same answer, and an event each time: gate reports from before it count no more.
          */
         post: operations["post__api_sentinel_switches_off"];
         delete?: never;

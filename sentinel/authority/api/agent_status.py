@@ -92,7 +92,7 @@ def _switch_routes(blueprint: Blueprint, context: Context) -> None:
 
     @blueprint.post("/switches/off")
     @documented(
-        "Turn a switch off", description="An agent can only tighten: turning on is a person's. Again is the same answer.",
+        "Turn a switch off", description="An agent can only tighten: turning on is a person's. Again is the same answer, and an event each time: gate reports from before it count no more.",
         request=_OFF, responses={200: ("It is off.", SwitchOffReceiptSchema())}, problems=(*_PROBLEMS, 411, 413, 415),
         security=SECURITY,
     )  # fmt: skip

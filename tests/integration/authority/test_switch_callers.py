@@ -133,7 +133,33 @@ def test_an_agent_turns_off_and_hears_the_same_answer_again(fixtures: Fixtures, 
     assert [one.status_code for one in answers] == [200, 200]
     assert [one.get_json()["already"] for one in answers] == [False, True]
     assert seen(fixtures, STANDARD) == {"on": False, "canary_percent": 0}
-    assert [one["changed_by"] for one in flips(fixtures)] == ["agent a-1"]
+    assert [(one["changed_by"], one.get("already")) for one in flips(fixtures)] == [
+        ("agent a-1", None),
+        ("agent a-1", True),
+    ]
+    off(fixtures, STANDARD)
+    assert len(flips(fixtures)) == 2, "a person's word that changes nothing is no event"
+
+
+def test_whoever_disproves_a_gate_report_of_a_switch_that_is_off_stands_in_the_events(fixtures: Fixtures) -> None:
+    """Else no administrator knows whose key it is that keeps the switch off."""
+    disproved = "select proven_after from sentinel.switches where name = %s"
+    said = "select occurred_at from sentinel.events where kind = 'switch_off' order by occurred_at desc limit 1"
+    record(fixtures)
+    on(fixtures)
+    for agent in ("a-1", "a-2", "a-3"):
+        key = fixtures.new_key(agent_id=agent)
+        record(fixtures)
+        assert fixtures.post("switches/off", {"switch": FEE, "reason": f"{agent} saw it"}, key=key).status_code == 200
+        with pytest.raises(GateRefused, match="from before something went wrong"):
+            on(fixtures)
+        newest = flips(fixtures)[-1]
+        assert (newest["changed_by"], newest["reason"]) == (f"agent {agent}", f"{agent} saw it")
+        assert fixtures.one(said) == fixtures.one(disproved, FEE)
+    assert [
+        row.changed_by for row in list_switches(fixtures.console_pool, fixtures.tenant_id, BOOK) if row.name == FEE
+    ] == ["agent a-1"]
+    assert fixtures.broken_invariants() == []
 
 
 def test_a_wrong_question_to_turn_off_is_a_400_that_changes_nothing(fixtures: Fixtures) -> None:

@@ -103,7 +103,8 @@ begin
   return '';
 end $$;
 
--- Always works, for anybody who may call it. False when it had been turned off before.
+-- Always works, for anybody who may call it. False when it had been turned off before. Where something went wrong, reports from before
+-- count no more, also of what was off: each time is an event that names who said so.
 create or replace function sentinel.turn_switch_off(tenant uuid, switch_name text, who text, why text, event uuid, went_wrong boolean default false)
 returns boolean language plpgsql as $$
 declare
@@ -118,13 +119,14 @@ begin
   where s.is_on
   returning s.changed_at into moment;
   turned := found;
+  if not turned and not went_wrong then return false; end if;
   if went_wrong then
-    update sentinel.switches set proven_after = coalesce(moment, clock_timestamp()) where tenant_id = tenant and name = switch_name;
+    update sentinel.switches set proven_after = coalesce(moment, clock_timestamp())
+    where tenant_id = tenant and name = switch_name returning proven_after into moment;
   end if;
-  if not turned then return false; end if;
-  perform sentinel.append_event(tenant, event, 'switch_off', null, null, moment,
-    jsonb_build_object('changed_by', who, 'reason', why, 'switch', switch_name));
-  return true;
+  perform sentinel.append_event(tenant, event, 'switch_off', null, null, moment, jsonb_build_object(
+    'changed_by', who, 'reason', why, 'switch', switch_name) || case when turned then '{}' else '{"already": true}' end::jsonb);
+  return turned;
 end $$;
 
 -- However a row is written, it only comes to say "on" from somebody who may call turn_switch_on.
