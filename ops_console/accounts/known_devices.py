@@ -25,6 +25,7 @@ with over as (
 insert into sentinel.known_devices (device_hash, account_hash) values (%(device_hash)s, %(account_hash)s)
 on conflict (device_hash) do update set last_signed_in_at = clock_timestamp()
 """
+FORGET = "delete from sentinel.known_devices where device_hash = %(device_hash)s and account_hash = %(account_hash)s"
 
 
 def is_known(pool: Pool, email: str, device_hash: bytes) -> bool:
@@ -35,6 +36,11 @@ def is_known(pool: Pool, email: str, device_hash: bytes) -> bool:
 def remember(pool: Pool, email: str, device_hash: bytes) -> None:
     """The browser came in as `email` just now."""
     changed(pool, REMEMBER, _fields(email, device_hash))
+
+
+def forget(pool: Pool, email: str, device_hash: bytes) -> None:
+    """From now on it is any browser, whoever has its cookie, until its person comes in again."""
+    changed(pool, FORGET, _fields(email, device_hash))
 
 
 def _fields(email: str, device_hash: bytes) -> dict[str, bytes | int]:

@@ -87,6 +87,8 @@ def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticato
         pool, email=email, address=given.address, throttle=authenticator.throttle, device_hash=device_hash, with_code=bool(given.code)
     )  # fmt: skip
     if attempt.attempt_id is None:
+        if attempt.is_spent and device_hash is not None:
+            known_devices.forget(pool, email, device_hash)
         raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
     who = _who_fits(pool, email, given, authenticator.vault, attempt)
     # A new value at every sign-in: a session that somebody planted before is never the one that gets in.
@@ -99,7 +101,7 @@ def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticato
     )  # fmt: skip
     if expires_at is None:
         # What fitted was changed while it was looked at.
-        mark_refused(pool, attempt.attempt_id, password_right=False)
+        mark_refused(pool, attempt.attempt_id, email=email, who=None, password_right=False)
         raise Unauthenticated
     mark_success(pool, attempt.attempt_id)
     actor = Actor(who.tenant_id, who.operator_id, who.email, who.role)
@@ -138,7 +140,8 @@ def _who_fits(pool: Pool, email: str, given: PresentedCredentials, vault: Vault,
     if who is not None and is_in and (not who.password_one_time or use_one_time_password(pool, who)):
         return who
     assert attempt.attempt_id is not None
-    mark_refused(pool, attempt.attempt_id, password_right=fits and has_factor)
+    person = (who.tenant_id, who.operator_id) if who is not None else None
+    mark_refused(pool, attempt.attempt_id, email=email, who=person, password_right=fits and has_factor)
     raise Unauthenticated
 
 

@@ -16,8 +16,12 @@ Nobody can shut a person out from everywhere:
 Who has networks without number is slowed all the same: past `Throttle.account_most` of one account and `overall_most` of all, an
 attempt is looked at only from a network from which somebody came in within a day, from a known device, or with a code.
 
-Only who knows an account's password can spend its guesses of codes: after `CODES_PER_HOUR` of them only a known device
-is looked at.
+Only who knows an account's password can spend its guesses of codes: after `CODES_PER_HOUR`, or `GUESSES_PER_DAY`, of them only a
+known device is looked at, until an administrator has changed the account. `CODES_TOLD` of them in a day are an event: the password
+is somebody else's too.
+
+A known device, or a session whose person proves once more, from which `GUESSES_PER_DAY` attempts failed in a day is none any more
+(`Attempt.is_spent`): its cookie is a copy in other hands.
 """
 
 from __future__ import annotations
@@ -25,18 +29,26 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from psycopg.rows import class_row
 
 from sentinel.platform.http.wire import network_of
 from sentinel.store.database import Pool
+from sentinel.store.ids import first_id_at, new_id
 from sentinel.store.queries import call_with_retry, changed
+from sentinel.store.sql_template import SqlTemplate
 
 WINDOW_SECONDS = 300
 PACE_SECONDS = 30
 CODES_PER_HOUR = 30
+GUESSES_PER_DAY = 50
+CODES_TOLD = 5
+_ID_SLACK = timedelta(hours=1)
+"""So far this machine's clock, which ids carry, may be from the database's."""
 WIDER = ((56, 2), (48, 4))
 """Prefixes of IPv6 that one customer may have, and how many times `Throttle.address` may fail from one of them."""
 
@@ -57,26 +69,42 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Either `attempt_id` (go on) or `retry_after_seconds` (too many). `needs_code`: only with a right second factor."""
+    """Either `attempt_id` (go on) or `retry_after_seconds` (too many). `needs_code`: only with a right second factor.
+
+    `is_spent`: too many failed from this known device or session today; it is to be forgotten or ended.
+    """
 
     attempt_id: int | None
     retry_after_seconds: int
     needs_code: bool = False
+    is_spent: bool = False
 
 
 _ONE_AT_A_TIME = "select 1 from sentinel.sign_in_gate for update"
-# One row. The wait is until the pace allows the next attempt, or until the oldest guess of a code leaves its hour.
-BEGIN_ATTEMPT = """
+# The day's attempts that failed of an account; a guess of a code came with the right password, and counts until an administrator
+# has changed the account: else nobody could let its owner in again. Of an address in several tenants all of them have.
+_OF_TODAY = """
+  select s.attempt_id, s.device_hash, s.attempted_at, s.with_code, s.password_right and s.attempted_at > coalesce((
+      select min(o.changed_by_another_at) from sentinel.operators o where o.email = %(email)s), '-infinity') as is_guess
+  from sentinel.sign_in_attempts s
+  where s.account_hash = %(account_hash)s and not s.succeeded and s.attempted_at > clock_timestamp() - interval '1 day'
+"""
+# One row. The wait is until the pace allows the next attempt, or until the oldest guess of a code leaves its hour or day.
+BEGIN_ATTEMPT = SqlTemplate("""
 with recent as (
   select account_hash, account_hash = %(account_hash)s as is_ours, network, with_code, attempted_at,
     case when network ~ %(ipv6)s then network::cidr end as net
   from sentinel.sign_in_attempts
   where not succeeded and attempted_at > clock_timestamp() - make_interval(secs => %(window)s)
     and device_hash is not distinct from %(device_hash)s::bytea
+), today as ({of_today}
 ), codes as (
-  select count(*) as guessed, min(attempted_at) as guessed_from from sentinel.sign_in_attempts
-  where account_hash = %(account_hash)s and password_right and not succeeded and device_hash is null
-    and attempted_at > clock_timestamp() - interval '1 hour'
+  select greatest(
+      case when count(*) filter (where hourly) >= %(codes)s then min(attempted_at) filter (where hourly) + interval '1 hour' end,
+      case when count(*) filter (where is_guess) >= %(daily)s then min(attempted_at) filter (where is_guess) + interval '1 day' end
+    ) as guessed_until,
+    count(*) filter (where device_hash = %(device_hash)s::bytea) >= %(daily)s as is_spent
+  from (select *, is_guess and device_hash is null and attempted_at > clock_timestamp() - interval '1 hour' as hourly from today) as codes
 ), around as (
   select 0 as width, %(near_most)s as most, account_hash, is_ours, with_code, attempted_at from recent where network = %(network)s
   union all
@@ -97,8 +125,8 @@ with recent as (
 ), counted as (
   select count(*) filter (where is_ours) as ours, count(*) as overall from recent
 ), judged as (
-  select paced_from, code_last, guessed_from,
-    %(device_hash)s::bytea is null and guessed >= %(codes)s as guessed_out,
+  select paced_from, code_last, guessed_until, is_spent,
+    %(device_hash)s::bytea is null and guessed_until is not null as guessed_out,
     ours >= %(account)s or %(device_hash)s::bytea is null and (near_full or overall >= %(overall)s) as is_full,
     (ours >= %(account_most)s or overall >= %(overall_most)s) and not exists (
       select from sentinel.sign_in_attempts s where s.succeeded and s.network = %(network)s
@@ -113,18 +141,36 @@ with recent as (
 ), inserted as (
   insert into sentinel.sign_in_attempts (account_hash, address, network, device_hash, with_code, succeeded)
   select %(account_hash)s, %(address)s, %(network)s, %(device_hash)s, %(with_code)s, false from answered
-  where not guessed_out and (not is_full or is_paced or has_code) returning attempt_id
+  where not guessed_out and not is_spent and (not is_full or is_paced or has_code) returning attempt_id
 )
 select (select attempt_id from inserted) as attempt_id,
   ceil(greatest(1, extract(epoch from case
-    when guessed_out then guessed_from + interval '1 hour'
+    when guessed_out then guessed_until
     when %(device_hash)s::bytea is not null or is_beyond then clock_timestamp() + make_interval(secs => %(pace)s)
     else paced_from + make_interval(secs => %(pace)s) end - clock_timestamp())))::integer as retry_after_seconds,
-  is_full and not is_paced as needs_code
+  is_full and not is_paced as needs_code, is_spent
 from answered
-"""
+""").fill(of_today=_OF_TODAY)
 SUCCEEDED = "update sentinel.sign_in_attempts set succeeded = true where attempt_id = %(attempt_id)s"
-REFUSED = "update sentinel.sign_in_attempts set password_right = %(password_right)s where attempt_id = %(attempt_id)s"
+# Told once a day, and anew after an administrator has changed the account. Whether it was told is looked up only where it is to be,
+# everything else whoever is refused and for what: the time must not tell it.
+REFUSED = SqlTemplate("""
+with refused as (
+  update sentinel.sign_in_attempts set password_right = %(password_right)s
+  where attempt_id = %(attempt_id)s returning password_right and with_code as is_guess
+), today as ({of_today}
+), guessed as (
+  select count(*) filter (where is_guess and with_code and attempt_id <> %(attempt_id)s) + 1 as codes from today
+)
+select sentinel.append_event(o.tenant_id, %(event_id)s, 'operator_code_guessed', null, null, clock_timestamp(), jsonb_build_object(
+  'by', 'sentinel', 'operator', o.email, 'operator_id', o.operator_id, 'codes', guessed.codes))
+from refused cross join guessed
+left join sentinel.operators o on o.tenant_id = %(tenant_id)s::uuid and o.operator_id = %(operator_id)s::uuid
+where case when refused.is_guess and guessed.codes >= %(told)s then not exists (
+  select from sentinel.events e where e.kind = 'operator_code_guessed' and e.kind not in ('decision', 'start', 'outcome')
+    and e.event_id >= %(recent)s and e.tenant_id = o.tenant_id and e.body::jsonb ->> 'operator_id' = o.operator_id::text
+    and e.occurred_at > greatest(clock_timestamp() - interval '1 day', o.changed_by_another_at)) end
+""").fill(of_today=_OF_TODAY)
 SWEEP = "delete from sentinel.sign_in_attempts where attempted_at < clock_timestamp() - interval '1 day'"
 
 
@@ -155,9 +201,9 @@ def begin_attempt(
     """Count this attempt, or say how long to wait. `email` is kept only as a hash; `device_hash` is a known device's."""
     network = network_of(address)
     fields = {
-        "account_hash": hashlib.sha256(email.encode()).digest(), "address": address, "network": network,
+        **_account(email), "address": address, "network": network,
         "device_hash": device_hash, "with_code": with_code, "account": throttle.account, "near_most": throttle.address,
-        "overall": throttle.overall, "window": WINDOW_SECONDS, "pace": PACE_SECONDS, "codes": CODES_PER_HOUR,
+        "overall": throttle.overall, "window": WINDOW_SECONDS, "pace": PACE_SECONDS, "codes": CODES_PER_HOUR, "daily": GUESSES_PER_DAY,
         "account_most": throttle.account_most, "overall_most": throttle.overall_most, "ipv6": _IPV6_NETWORK, **_wider(network, throttle.address),
     }  # fmt: skip
 
@@ -176,9 +222,25 @@ def mark_success(pool: Pool, attempt_id: int) -> None:
     changed(pool, SUCCEEDED, {"attempt_id": attempt_id})
 
 
-def mark_refused(pool: Pool, attempt_id: int, *, password_right: bool) -> None:
-    """This attempt was refused; with a right password it was a guess of a code. Written for every refusal: one takes one time."""
-    changed(pool, REFUSED, {"attempt_id": attempt_id, "password_right": password_right})
+def mark_refused(
+    pool: Pool, attempt_id: int, *, email: str, who: tuple[uuid.UUID, uuid.UUID] | None, password_right: bool
+) -> None:
+    """This attempt was refused; with a right password it was a guess of a code. Written for every refusal: one takes one time.
+
+    `who` is the tenant and the person whose address was tried; `CODES_TOLD` guesses of a day are an event of theirs.
+    """
+    tenant_id, operator_id = who or (None, None)
+    fields = {
+        **_account(email), "attempt_id": attempt_id, "password_right": password_right, "event_id": new_id(),
+        "recent": first_id_at(datetime.now(UTC) - timedelta(days=1) - _ID_SLACK),
+        "tenant_id": tenant_id, "operator_id": operator_id, "told": CODES_TOLD,
+    }  # fmt: skip
+    changed(pool, REFUSED, fields)
+
+
+def _account(email: str) -> dict[str, Any]:
+    """Parameters of `_OF_TODAY`."""
+    return {"email": email, "account_hash": hashlib.sha256(email.encode()).digest()}
 
 
 def sweep(pool: Pool) -> int:

@@ -47,11 +47,16 @@ def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, authenticato
 
 @contextlib.contextmanager
 def counted(pool: Pool, who: SignedIn, *, address: str, authenticator: Authenticator) -> Iterator[None]:
-    """Count what the block looks at as one attempt, a failed one when it raises. Raises `RateLimited` before."""
+    """Count what the block looks at as one attempt, a failed one when it raises. Raises `RateLimited` before.
+
+    A session that failed too often today is over.
+    """
     attempt = begin_attempt(
         pool, email=who.email, address=address, throttle=authenticator.throttle, device_hash=_counter(who)
     )  # fmt: skip
     if attempt.attempt_id is None:
+        if attempt.is_spent and who.session_id is not None:
+            sessions.end_session(pool, who.tenant_id, who.operator_id, who.session_id)
         raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
     yield
     mark_success(pool, attempt.attempt_id)

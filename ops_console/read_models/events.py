@@ -32,7 +32,7 @@ KINDS = (
     "approval_expired", "in_doubt", "in_doubt_resolved", "contradiction", "halt_set", "halt_lifted", "switch_on", "switch_off",
     "gate_report_recorded", "check_report", "operator_added", "operator_role_set", "operator_shut_out", "operator_let_in",
     "operator_password_reset", "operator_second_factor_reset", "operator_sessions_ended", "operator_access_ended", "operator_confirmed",
-    "operator_password_changed", "operator_second_factor_set", "operator_second_factor_removed",
+    "operator_password_changed", "operator_second_factor_set", "operator_second_factor_removed", "operator_code_guessed",
     "key_created", "key_rotated", "key_revoked", "change_asked",
     "webhook_added", "webhook_secret_rotated", "webhook_disabled", "webhook_enabled", "policy_in_force", "policies_withdrawn",
 )  # fmt: skip

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -18,6 +19,7 @@ from psycopg.rows import class_row
 
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import Pool
+from sentinel.store.ids import first_id_at
 from sentinel.store.loop_connections import LoopConnections
 from sentinel.store.queries import call_with_retry
 
@@ -113,6 +115,11 @@ class DatabaseGauges(Collector):
         yield GaugeMetricFamily(
             "sentinel_feed_lag_seconds", "Age of the oldest event without a feed position.", found.feed_lag_seconds
         )
+        yield GaugeMetricFamily(
+            "sentinel_codes_guessed",
+            "Operators whose right password came with wrong codes again and again in the last hour: alert on any.",
+            found.codes_guessed,
+        )
 
 
 MOST_COUNTED = 20_000
@@ -128,7 +135,10 @@ select
   (select count(*) from sentinel.halts where lifted_at is null and breaker_key is not null) as breaker_halts,
   (select coalesce(extract(epoch from clock_timestamp() - min(e.occurred_at)), 0)::float from sentinel.events e
      where e.transaction_id >= (select transaction_id from sentinel.sequencer)
-       and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)) as feed_lag_seconds
+       and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)) as feed_lag_seconds,
+  (select count(*) from sentinel.events e
+     where e.kind = 'operator_code_guessed' and e.kind not in ('decision', 'start', 'outcome') and e.event_id >= %(recent)s
+       and e.occurred_at > clock_timestamp() - interval '1 hour') as codes_guessed
 from (
   select count(*) as approvals_pending,
     coalesce(extract(epoch from clock_timestamp() - min(looked.created_at)), 0)::float as approvals_oldest_seconds
@@ -150,6 +160,7 @@ class DatabaseFigures:
     halts_in_force: int
     breaker_halts: int
     feed_lag_seconds: float
+    codes_guessed: int
 
 
 def read_figures(pool: Pool) -> DatabaseFigures:
@@ -157,7 +168,9 @@ def read_figures(pool: Pool) -> DatabaseFigures:
 
     def call(connection: object) -> DatabaseFigures:
         with connection.cursor(row_factory=class_row(DatabaseFigures)) as cursor:  # type: ignore[attr-defined]
-            found: DatabaseFigures = cursor.execute(FIGURES, {"most": MOST_COUNTED}).fetchone()
+            # Ids carry the time of the machine that made them, an hour from the database's at most.
+            fields = {"most": MOST_COUNTED, "recent": first_id_at(datetime.now(UTC) - timedelta(hours=2))}
+            found: DatabaseFigures = cursor.execute(FIGURES, fields).fetchone()
             return found
 
     return call_with_retry(pool, call)

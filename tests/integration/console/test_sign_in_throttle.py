@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from ops_console.accounts import sign_in, sign_in_attempts
+from ops_console.accounts import sign_in, sign_in_attempts, step_up
+from ops_console.accounts.operator_changes import change_operator
 from ops_console.accounts.sign_in import Authenticator, PresentedCredentials
 from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt
+from sentinel.authority.metrics import read_figures
+from sentinel.authority.protected_changes import RESET_SECOND_FACTOR
 from sentinel.core.errors import RateLimited, Unauthenticated
 from sentinel.platform.http.wire import network_of
 from tests.integration.console.conftest import PASSWORD
@@ -235,6 +238,86 @@ def test_who_knows_the_password_gets_thirty_guesses_of_a_code_in_an_hour(fixture
     later(fixtures, 3601)
     forget_used_codes(fixtures)
     assert enter(app, "10.3.0.1", PASSWORD, code=code_of(fixtures, secret)) == 200
+
+
+def guessed(fixtures: Any, browser: Any, tries: int, code: str = "000000") -> list[int]:
+    """The statuses of so many wrong codes with the right password in a known browser, five minutes apart."""
+    seen = []
+    for _ in range(tries):
+        there = {"email": ANN, "password": PASSWORD, "code": code}
+        seen.append(int(browser.client.post("/ops/sign-in", data=there).status_code))
+        later(fixtures, 301)
+    return seen
+
+
+def guess_events(fixtures: Any) -> list[Any]:
+    """(whose, after how many codes) of the events of guessed codes."""
+    found: list[Any] = fixtures.sql(
+        "select body::jsonb ->> 'operator', (body::jsonb ->> 'codes')::int from sentinel.events"
+        " where kind = 'operator_code_guessed' order by occurred_at"
+    )
+    return found
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_copied_a_known_browsers_cookie_and_knows_the_password_gets_fifty_guesses_and_is_told_of(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = with_secrets(fixtures)
+    browser = fixtures.browser("ann", app=app)
+    secret = enrol(fixtures, browser)
+    thief, other = browser.client, fixtures.at_page(ANN, app, code=code_of(fixtures, secret, 1))
+    forget_used_codes(fixtures)
+    assert guessed(fixtures, browser, 4) == [401] * 4 and guess_events(fixtures) == []
+    assert guessed(fixtures, browser, 46) == [401] * 46
+    assert guess_events(fixtures) == [(ANN, 5)], "once"
+    assert guessed(fixtures, browser, 2) == [429] * 2
+    assert enter(app, "10.3.0.1", PASSWORD, code=code_of(fixtures, secret)) == 429, (
+        "the day's guesses are the account's"
+    )
+    # The owner's other browser is looked at, and the copied one is none any more, also when the day is over.
+    there = {"email": ANN, "password": PASSWORD, "code": code_of(fixtures, secret)}
+    assert other.client.post("/ops/sign-in", data=there).status_code == 303
+    forget_used_codes(fixtures)
+    fixtures.sql("delete from sentinel.sign_in_attempts")
+    assert [enter(app, f"10.4.0.{n}", PASSWORD, code="000000") for n in range(30)] == [401] * 30
+    assert thief.post("/ops/sign-in", data=there).status_code == 429
+    # The twin: a known browser has a throttle of its own and no other.
+    text = sign_in_attempts.BEGIN_ATTEMPT
+    monkeypatch.setattr(sign_in_attempts, "BEGIN_ATTEMPT", text.replace(">= %(daily)s as is_spent", "< 0 as is_spent"))
+    assert guessed(fixtures, other, 60) == [401] * 60
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_administrator_who_changes_the_account_lets_its_owner_in_again_and_is_told_anew(fixtures: Any) -> None:
+    app = with_secrets(fixtures)
+    browser, ada = fixtures.browser("ann", app=app), fixtures.operator("ada", "admin")
+    enrol(fixtures, browser)
+    for _ in range(2):
+        guesses = [enter(app, f"10.2.0.{n}", PASSWORD, code="000000") for n in range(40)]
+        assert guesses == [401] * 30 + [429] * 10
+        (operator_id,) = fixtures.sql("select operator_id from sentinel.operators where email = %s", ANN)[0]
+        change_operator(fixtures.pool, ada, operator_id, RESET_SECOND_FACTOR)
+        later(fixtures, 301)
+        assert enter(app, "10.3.0.1", PASSWORD) == 200
+        enrol(fixtures, fixtures.at_page(ANN, app))
+    assert guess_events(fixtures) == [(ANN, 5)] * 2
+    bob = fixtures.operator("bob")
+    assert [enter(app, f"10.5.0.{n}", email=bob.email, code="000000") for n in range(9)] == [401] * 9
+    assert len(guess_events(fixtures)) == 2, "wrong passwords are no guesses of codes"
+    assert read_figures(fixtures.authority.pool).codes_guessed == 2
+
+
+def test_a_session_in_which_fifty_proofs_were_wrong_is_over(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_up, "is_right", lambda hashed, proof: proof == PASSWORD)
+    app = fixtures.app()
+    stolen, own = fixtures.browser("ann", app=app), fixtures.at_page(ANN, app)
+    for _ in range(50):
+        assert stolen.submit("/ops/account/prove", proof=WRONG).status_code == 400
+        later(fixtures, 301)
+    assert stolen.submit("/ops/account/prove", proof=PASSWORD).status_code == 429
+    assert stolen.get("/ops/account").headers["Location"].startswith("/ops/sign-in")
+    assert own.submit("/ops/account/prove", proof=PASSWORD).status_code == 303
 
 
 def test_a_step_up_asks_for_the_second_factor_of_who_has_one(fixtures: Any) -> None:
