@@ -6,18 +6,27 @@ What waits for a person ends the run with `DeferredToolRequests`; its metadata h
 `requests.build_results(approve_all=True)` when it is decided: that is a nudge and no approval, the authority is asked again,
 and what still waits is deferred again. A refusal is the tool's result. `ModelRetry` in a guarded tool counts as a failure: the
 operation is in doubt, for nobody knows how far it came.
+
+Wherever it stands among capabilities, it asks last: about the arguments that run, each time that they run, and reports what the
+tool itself came to. A capability whose ordering is `innermost` too, and which wraps the toolset, belongs before it in the list.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.exceptions import ApprovalRequired
+from pydantic_ai.toolsets import WrapperToolset
 
-from sentinel.client.errors import ApprovalPending
+from sentinel.client.errors import ApprovalPending, ClientError
 from sentinel.integrations.refusals import refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
+from sentinel.tools import ToolRefused
+
+_GUARDED = "sentinel_guarded"
+"""Marks, in a tool's metadata, that its calls reach `_GuardedTools`."""
 
 
 class SentinelCapability(AbstractCapability[Any]):
@@ -31,12 +40,51 @@ class SentinelCapability(AbstractCapability[Any]):
         """None: it holds a connection and is not written down with an agent."""
         return None
 
+    def get_ordering(self) -> CapabilityOrdering:
+        """Inside the toolsets of other capabilities: what they change or repeat is asked about."""
+        return CapabilityOrdering(position="innermost")
+
+    def get_wrapper_toolset(self, toolset: Any) -> Any:
+        """The tools, each call guarded. Hooks of any capability are outside of it."""
+        return _GuardedTools(toolset, self._guard)
+
     async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
-        """Ask with the validated arguments: they are the ones that run."""
-        names = CallNames(call.tool_call_id, ctx.conversation_id)
-        attempted = await self._guard.attempt_async(call.tool_name, args, handler, named=names)
+        """Refuse a tool that another capability adds around the guarded ones, unless the table lets it run unguarded."""
+        if (tool_def.metadata or {}).get(_GUARDED):
+            return await handler(args)
+        try:
+            asked = await self._guard.call_of_async(call.tool_name, args)
+            if asked.question is not None:
+                raise ToolRefused("tool_not_guardable", f"{asked.mapping.name}: another capability adds it around the guarded tools")  # fmt: skip
+        except ClientError as refusal:
+            return refusal_message(refusal)
+        return await handler(asked.arguments)
+
+
+@dataclass
+class _GuardedTools(WrapperToolset[Any]):
+    """A toolset whose tools run only under authority."""
+
+    guard: ToolGuard
+
+    async def get_tools(self, ctx: Any) -> dict[str, Any]:
+        """The tools, marked."""
+        return {name: _marked(tool) for name, tool in (await super().get_tools(ctx)).items()}
+
+    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
+        """Ask, and run the tool with what was asked about. Raises `ApprovalRequired` where a person must decide."""
+
+        async def run(arguments: dict[str, Any]) -> Any:
+            return await self.wrapped.call_tool(name, arguments, ctx, tool)
+
+        names = CallNames(ctx.tool_call_id, ctx.conversation_id)
+        attempted = await self.guard.attempt_async(name, tool_args, run, named=names)
         if isinstance(attempted, Ran):
             return attempted.result
         if isinstance(attempted.error, ApprovalPending):
             raise ApprovalRequired(metadata={"sentinel": refusal_details(attempted.error)}) from attempted.error
         return refusal_message(attempted.error)
+
+
+def _marked(tool: Any) -> Any:
+    return replace(tool, tool_def=replace(tool.tool_def, metadata={**(tool.tool_def.metadata or {}), _GUARDED: True}))

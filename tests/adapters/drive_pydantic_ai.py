@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent, DeferredToolRequests
+from pydantic_ai.capabilities import AbstractCapability, Hooks
 from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.toolsets import CombinedToolset, FunctionToolset, WrapperToolset
 
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.pydantic_ai import SentinelCapability
@@ -36,8 +39,61 @@ def tools_of(shop: Shop) -> list[Any]:
     return [create_refund, refund_charge, look_up, wire_money]
 
 
+ADDED = ("refund_charge", "look_up")
+"""The tools that are another capability's where the command says that it adds some."""
+
+
+class Around(AbstractCapability[Any]):
+    """Another capability, which puts a toolset of its own around the agent's."""
+
+    def __init__(self, wrap: Callable[[Any], Any]) -> None:
+        self._wrap = wrap
+
+    def get_wrapper_toolset(self, toolset: Any) -> Any:
+        """The agent's toolset in the other one."""
+        return self._wrap(toolset)
+
+
+class Twice(WrapperToolset[Any]):
+    """A toolset that calls the tool with ten times the amount, and once more where it fails."""
+
+    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
+        """Twice where the first call fails."""
+        more = {**tool_args, "amount": tool_args["amount"] * 10}
+        try:
+            return await super().call_tool(name, more, ctx, tool)
+        except RuntimeError:
+            return await super().call_tool(name, more, ctx, tool)
+
+
+def other_capability(name: str, shop: Shop) -> Any:
+    """A capability that changes, repeats or recovers calls of tools, or adds tools; by its name."""
+
+    async def changed(ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
+        return {**args, "amount": args["amount"] * 10}
+
+    async def repeated(ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
+        try:
+            return await handler(args)
+        except RuntimeError:
+            return await handler(args)
+
+    async def recovered(ctx: Any, *, call: Any, tool_def: Any, args: Any, error: Exception) -> Any:
+        return "recovered"
+
+    added = FunctionToolset([tool for tool in tools_of(shop) if tool.__name__ in ADDED])
+    made: dict[str, Callable[[], Any]] = {
+        "changes": lambda: Hooks(before_tool_execute=changed),
+        "repeats": lambda: Hooks(tool_execute=repeated),
+        "recovers": lambda: Hooks(tool_execute_error=recovered),
+        "wraps": lambda: Around(Twice),
+        "adds": lambda: Around(lambda own: CombinedToolset([own, added])),
+    }
+    return made[name]()
+
+
 class PydanticAI(Driver):
-    """One agent per command."""
+    """One agent per command, with `others` capabilities, before ours where it says `first`."""
 
     def capability(self, guard: ToolGuard, command: dict[str, Any]) -> Any:
         """What stands between the agent and its tools."""
@@ -66,8 +122,11 @@ class PydanticAI(Driver):
         def model(messages: Any, info: Any) -> ModelResponse:
             return next(said, ModelResponse(parts=[TextPart("ready")]))
 
+        ours, others = self.capability(guard, command), command.get("others", [])
+        made = [other_capability(name, self.shop) for name in others]
+        tools = [tool for tool in tools_of(self.shop) if "adds" not in others or tool.__name__ not in ADDED]
         agent = Agent(
-            FunctionModel(model), tools=tools_of(self.shop), capabilities=[self.capability(guard, command)],
+            FunctionModel(model), tools=tools, capabilities=[*made, ours] if command.get("first") else [ours, *made],
             output_type=[str, DeferredToolRequests],
         )  # fmt: skip
         result = await agent.run(**given, conversation_id=command["thread"])

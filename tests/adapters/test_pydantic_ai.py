@@ -1,0 +1,55 @@
+"""pydantic-ai beside other capabilities: what they do to a call is done before the authority is asked, and after the outcome is reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.adapters.conftest import Agent
+from tests.adapters.test_rules import NEEDS_PERSON, messages_of
+
+either_order = pytest.mark.parametrize("first", [True, False], ids=["before ours", "after ours"])
+pydantic_ai = pytest.mark.parametrize("agent", [("pydantic_ai", "run")], indirect=True)
+
+
+@pydantic_ai
+@either_order
+@pytest.mark.parametrize("other", ["changes", "wraps"])
+def test_what_another_capability_makes_of_the_arguments_is_what_is_asked_about(
+    agent: Agent, other: str, first: bool
+) -> None:
+    waiting = agent.begin(agent.refund(4000), others=[other], first=first)
+    assert waiting["calls"] == [] and len(waiting["waiting"]) == 1
+    agent.place.vote(waiting["waiting"][0])
+    answer = agent.resume(others=[other], first=first)
+    assert [call["amount"] for call in answer["calls"]] == [NEEDS_PERSON]
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:40000", "completed", "success")]
+
+
+@pydantic_ai
+@either_order
+@pytest.mark.parametrize("other", ["repeats", "wraps"])
+def test_a_capability_that_repeats_a_call_repeats_no_effect(agent: Agent, other: str, first: bool) -> None:
+    answer = agent.begin(agent.refund(5000 if other == "repeats" else 500), others=[other], first=first, shop="raises")
+    assert len(answer["calls"]) == 1 and "already_started" in messages_of(answer)
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "in_doubt", "error")]
+
+
+@pydantic_ai
+@either_order
+def test_a_failure_that_a_capability_recovers_is_no_success(agent: Agent, first: bool) -> None:
+    answer = agent.begin(agent.refund(), others=["recovers"], first=first, shop="raises")
+    assert len(answer["calls"]) == 1 and "recovered" in messages_of(answer)
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "in_doubt", "error")]
+
+
+@pydantic_ai
+@either_order
+def test_a_tool_that_a_capability_adds_around_the_others_runs_only_where_the_table_lets_it_run_unguarded(
+    agent: Agent, first: bool
+) -> None:
+    look = agent.call("look_up", payment_intent=agent.payment)
+    charge = agent.call("refund_charge", charge=agent.payment, amount=5000)
+    answer = agent.begin(look, charge, agent.refund(), others=["adds"], first=first)
+    assert sorted(call["tool"] for call in answer["calls"]) == ["create_refund", "look_up"]
+    assert "tool_not_guardable" in messages_of(answer)
+    assert [key for key, _, _ in agent.place.operations(agent.payment)] == [f"refund:{agent.payment}:5000"]
