@@ -72,8 +72,18 @@ class _Run:
         # The type's name only: an exception's text may carry what must not leave this process.
         return outcome_of(self.answer, self.failure if kind is None else kind.__name__)
 
-    def _not_reported(self, failure: Exception) -> None:
-        # The side effect has happened, so do not raise, whatever it is: who is told of an error may try another way.
+    def _may_go_on(self, error: BaseException | None) -> bool:
+        """Was the block cancelled, or broken off by an exit? Then nothing is reported.
+
+        What the block had begun may go on, in a thread for one, while a report of an error says that nobody acts any more.
+        """
+        if error is None or isinstance(error, Exception):
+            return False
+        self._not_reported(error)
+        return True
+
+    def _not_reported(self, failure: BaseException) -> None:
+        # The side effect may have happened, so do not raise, whatever it is: who is told of an error may try another way.
         # Unreported, the operation becomes in doubt at the authority.
         assert self.answer is not None
         import logging
@@ -109,6 +119,8 @@ class Guarded(_Run):
         return answer
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> Literal[False]:
+        if self._may_go_on(error):
+            return False
         try:
             self._client.report(**self._outcome(kind))
             self.reported = True
@@ -160,6 +172,8 @@ class AsyncGuarded(_Run):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> Literal[False]:
+        if self._may_go_on(error):
+            return False
         try:
             await self._client.report(**self._outcome(kind))
             self.reported = True
@@ -225,8 +239,9 @@ def guarded(
     """A context manager (and decorator) that enters its block only with a started permit; `async with` for an `AsyncClient`.
 
     `act_within_seconds` is how long the block may take (None: the authority's own time): before its end nobody can say that it
-    was not executed, unless the block fails, which reports an error. `wait_seconds` is how long to wait for a person, then ask
-    again with the same key; 0 raises `ApprovalPending` at once.
+    was not executed, unless the block raises an `Exception`, which reports an error. A cancellation, like an exit, reports
+    nothing: what the block had begun may go on. `wait_seconds` is how long to wait for a person, then ask again with the same
+    key; 0 raises `ApprovalPending` at once.
     """
     question = {
         "action": action, "idempotency_key": idempotency_key, "params": params, "resource": resource, "risk_class": risk_class,
@@ -276,8 +291,8 @@ def outcome_of(answer: GuardAnswer, error: str | None) -> Outcome:
     }
 
 
-def why_not_reported(failure: Exception) -> str:
-    """Why a report failed, in one line for a log: of an error that is not the client's own its type alone."""
+def why_not_reported(failure: BaseException) -> str:
+    """Why there is no report, in one line for a log: of an error that is not the client's own its type alone."""
     return failure.detail if isinstance(failure, ClientError) else type(failure).__name__
 
 

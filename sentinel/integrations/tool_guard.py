@@ -2,7 +2,7 @@
 
 Every refusal is a `ClientError` (`ToolRefused`, `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`,
 `Rejected`, `Unreachable`), raised before the tool is called. An exception of the tool is reported as an error, which puts the
-operation in doubt, and goes on; of a `ClientError` `is_of_tool` says that it is one.
+operation in doubt, and goes on; of a `ClientError` `is_of_tool` says that it is one. A call that is cancelled is not reported.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@
 import type { GuardAnswer } from "./answers.js";
 import type { GuardQuestion } from "./calls.js";
 import type { CallOptions, Client } from "./client.js";
-import { ActionDenied, ActionExpired, AlreadyStarted, ApprovalPending, type ClientError, Rejected, StartedTooLate } from "./errors.js";
+import { ActionDenied, ActionExpired, AlreadyStarted, ApprovalPending, ClientError, Rejected, StartedTooLate } from "./errors.js";
 
 const LEAST_LATE_SECONDS = 5;
 
 export interface GuardedOptions extends Omit<GuardQuestion, "action" | "startId">, CallOptions {
   /** How long to wait for a person, then ask again with the same key; 0 or nothing: throw `ApprovalPending` at once. */
   readonly waitSeconds?: number | undefined;
-  /** Called where the effect is over and its outcome could not be reported; without it a warning is written to the console. */
+  /** Called where the outcome could not be reported, or the effect was aborted; without it a warning is written to the console. */
   readonly onUnreported?: ((error: unknown, answer: GuardAnswer) => void) | undefined;
 }
 
@@ -23,8 +23,8 @@ export interface GuardedOptions extends Omit<GuardQuestion, "action" | "startId"
  *
  * Throws `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`, `KeyConflict`, `Rejected`, `StartedTooLate` or
  * `Unreachable` before the effect. What the effect throws is reported as an error, which puts the operation in doubt, and goes on. An
- * aborted `signal` gives up whatever comes before the effect; the effect itself has to look at it. A generator is no effect:
- * it would run after its outcome is reported.
+ * aborted `signal` gives up whatever comes before the effect; the effect itself has to look at it, and what it throws then is not
+ * reported: what it had begun may go on. A generator is no effect: it would run after its outcome is reported.
  */
 export async function guarded<Result>(
   client: Client,
@@ -45,12 +45,16 @@ export async function guarded<Result>(
     throw new StartedTooLate("the start was answered too late to act on it");
   }
   let result: Result;
+  let isBegun = false;
   try {
     options.signal?.throwIfAborted();
+    isBegun = true;
     result = await effect(answer);
     if (/Generator\]$/.test(formOf(result))) throw new TypeError("the effect returned a generator, which has not run yet");
   } catch (error) {
-    await report(client, answer, options, nameOf(error));
+    // What an aborted effect had begun may go on, while a report of an error says that nobody acts any more.
+    if (isBegun && options.signal?.aborted) (options.onUnreported ?? warn)(error, answer);
+    else await report(client, answer, options, nameOf(error));
     throw error;
   }
   await report(client, answer, options);
@@ -120,8 +124,10 @@ async function report(client: Client, answer: GuardAnswer, options: GuardedOptio
   }
 }
 
+/** Of an error that is not the client's own its name alone. */
 function warn(failure: unknown, answer: GuardAnswer): void {
-  console.warn(`the outcome of ${answer.idempotencyKey} was not reported: ${String(failure)}`);
+  const why = failure instanceof ClientError ? String(failure) : nameOf(failure);
+  console.warn(`the outcome of ${answer.idempotencyKey} was not reported: ${why}`);
 }
 
 /** E.g. "[object AsyncGeneratorFunction]". A generator would run after its outcome is reported. */

@@ -191,15 +191,18 @@ const same = (error) => error === reason;
 said.before = same(await tried("-", asking, refund("before", { signal: gone })));
 const waiting = asking.waitForApproval(rest[0], { timeoutSeconds: 60, signal: stop.signal }).catch(same);
 const silent = tried("-", asking, refund("silent", { signal: stop.signal })).then(same);
-const inside = tried("-", asking, refund("inside", { signal: stop.signal }), (answer) => new Promise((_, reject) => {
+const onUnreported = (error) => (said.unreported = same(error));
+const inside = tried("-", asking, refund("inside", { signal: stop.signal, onUnreported }), (answer) => new Promise((_, reject) => {
   stop.signal.addEventListener("abort", () => reject(stop.signal.reason));
   setTimeout(() => stop.abort(reason), 100);
 })).then(same);
 [said.waiting, said.silent, said.inside] = await Promise.all([waiting, silent, inside]);
+const late = new AbortController();
+await tried("late", client(), refund("late", { signal: late.signal }), () => (late.abort(reason), "done"));
 """
 
 
-def test_an_aborted_call_ends_with_its_users_reason_and_an_aborted_effect_is_reported(
+def test_an_aborted_call_ends_with_its_users_reason_and_an_aborted_effect_is_not_reported_as_over(
     package: Path, authority: FakeAuthority
 ) -> None:
     pending = authority.operations["p"] = Operation({"action": "refund.create"}, "APPROVAL_REQUIRED", "pending", "x")
@@ -213,11 +216,11 @@ def test_an_aborted_call_ends_with_its_users_reason_and_an_aborted_effect_is_rep
     authority.misbehave = silent
     began = time.monotonic()
     found = ran(package, ABORTED, authority.url, "key", pending.approval_id)
-    assert {name: found["said"][name] for name in ("before", "waiting", "silent", "inside")} == dict.fromkeys(
-        ("before", "waiting", "silent", "inside"), True
-    )
+    aborted = ("before", "waiting", "silent", "inside", "unreported")
+    assert {name: found["said"][name] for name in aborted} == dict.fromkeys(aborted, True)
     assert time.monotonic() - began < 15, "nobody waited for an answer that is not wanted any more"
-    assert found["called"] == {"-": 1} and authority.operations["inside"].outcome == "error"
+    assert found["called"] == {"-": 1, "late": 1} and authority.operations["inside"].outcome is None
+    assert authority.operations["inside"].start_id and authority.operations["late"].outcome == "success"
     assert "before" not in authority.operations
 
 

@@ -293,23 +293,38 @@ def test_the_block_is_entered_only_with_a_started_permit_and_its_outcome_is_repo
     with_client(authority, use, timeout_seconds=5)
 
 
-def test_a_cancelled_block_is_reported_as_an_error(authority: FakeAuthority) -> None:
+def test_a_cancelled_block_whose_thread_goes_on_is_not_reported_as_over(
+    authority: FakeAuthority, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_end, paid = threading.Event(), threading.Event()
+
+    def pay() -> None:
+        may_end.wait(30)
+        paid.set()
+
     async def use(client: AsyncClient) -> None:
         entered = asyncio.Event()
 
         async def block() -> None:
             async with guarded(client, "refund.create", params=params(1), idempotency_key="a"):
                 entered.set()
-                await asyncio.Event().wait()
+                await asyncio.to_thread(pay)
 
         task = asyncio.create_task(block())
         await entered.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert authority.operations["a"].outcome == "error"
+        assert authority.operations["a"].start_id and authority.operations["a"].outcome is None and not paid.is_set()
+        may_end.set()
+        with pytest.raises(AlreadyStarted) as again:
+            async with guarded(client, "refund.create", params=params(1), idempotency_key="a"):
+                raise AssertionError("entered twice")
+        assert again.value.outcome is None
 
     with_client(authority, use, timeout_seconds=5)
+    assert paid.wait(30) and authority.operations["a"].outcome is None
+    assert "the outcome of a was not reported: CancelledError" in caplog.text
 
 
 def test_a_block_is_not_entered_when_it_is_cancelled_while_its_start_is_answered(

@@ -189,6 +189,19 @@ def test_a_report_that_fails_in_whatever_way_raises_nothing_once_the_tool_has_ru
     assert "was not reported: RuntimeError" in caplog.text and "secret" not in caplog.text
 
 
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_a_tool_that_is_broken_off_from_outside_is_not_reported_as_over(
+    guard: ToolGuard, authority: FakeAuthority, caplog: pytest.LogCaptureFixture, ends: type[BaseException]
+) -> None:
+    def runs(arguments: Any) -> None:
+        raise ends("secret")
+
+    with pytest.raises(ends):
+        guard.attempt("pay", {"order": "o"}, runs)
+    assert authority.operations["pay:o"].start_id is not None and authority.operations["pay:o"].outcome is None
+    assert f"was not reported: {ends.__name__}" in caplog.text and "secret" not in caplog.text
+
+
 CALLS_WITH_NULLS: dict[str, tuple[dict[str, Any], Any]] = {
     "mapped": ({"order": "o", "copies": None}, {"order": "o"}),
     "not mapped": ({"order": "o", "limit": None}, "unmapped_argument"),
