@@ -12,6 +12,7 @@ resume is a nudge and never an approval. A guarded tool must not interrupt the g
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from langchain.agents.middleware.types import AgentMiddleware, ToolCallRequest
@@ -22,7 +23,7 @@ from sentinel.client.errors import ApprovalPending, ClientError
 from sentinel.integrations.refusals import refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 
-Result: TypeAlias = ToolMessage | Command[Any]
+Result: TypeAlias = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 
 
 class SentinelMiddleware(AgentMiddleware[Any, Any]):
@@ -37,37 +38,23 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Result]) -> Result:
         """Synchronous graphs."""
-        call = request.tool_call
         while True:
-            attempted = self._guard.attempt(
-                call["name"],
-                call["args"],
-                lambda arguments: handler(_with(request, arguments)),
-                _is_error,
-                _names(request),
-            )
+            attempted = self._guard.attempt(*_tried(request, handler))
             if isinstance(attempted, Ran):
                 return attempted.result
-            if not self._waits(call, attempted.error):
-                return _refused(call, attempted.error)
+            if not self._waits(request.tool_call, attempted.error):
+                return _refused(request.tool_call, attempted.error)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Result]]
     ) -> Result:
         """Asynchronous graphs."""
-        call = request.tool_call
         while True:
-            attempted = await self._guard.attempt_async(
-                call["name"],
-                call["args"],
-                lambda arguments: handler(_with(request, arguments)),
-                _is_error,
-                _names(request),
-            )
+            attempted = await self._guard.attempt_async(*_tried(request, handler))
             if isinstance(attempted, Ran):
                 return attempted.result
-            if not self._waits(call, attempted.error):
-                return _refused(call, attempted.error)
+            if not self._waits(request.tool_call, attempted.error):
+                return _refused(request.tool_call, attempted.error)
 
     def _waits(self, call: Any, error: ClientError) -> bool:
         """Interrupt where a person must decide; True when the graph was resumed, so that the authority is asked again."""
@@ -81,9 +68,17 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
         return True
 
 
-def _names(request: ToolCallRequest) -> CallNames:
-    running = getattr(request.runtime, "execution_info", None)
-    return CallNames(request.tool_call["id"], getattr(running, "thread_id", None))
+def _tried(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
+    """What to attempt, as `ToolGuard.attempt` takes it."""
+    call, running = request.tool_call, getattr(request.runtime, "execution_info", None)
+    names = CallNames(call["id"], getattr(running, "thread_id", None))
+    return (
+        call["name"],
+        call["args"],
+        lambda given: handler(_with(request, given)),
+        partial(_is_error, call["id"]),
+        names,
+    )
 
 
 def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:
@@ -93,8 +88,27 @@ def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallReques
     return request.override(tool_call={**request.tool_call, "args": arguments})
 
 
-def _is_error(result: Result) -> bool:
-    return isinstance(result, ToolMessage) and result.status == "error"
+def _is_error(call_id: str | None, result: Any) -> bool:
+    """Does the tool's answer to this call say that it failed: a message, a list, or commands with messages in their updates?"""
+    if isinstance(result, ToolMessage):
+        return result.status == "error"
+    return any(
+        _part(one, "status") == "error" and _part(one, "tool_call_id") == call_id
+        for answer in (result if isinstance(result, list) else [result])
+        for one in _messages(answer)
+    )
+
+
+def _messages(answer: Any) -> list[Any]:
+    """What a part of an answer has among which messages may be: whatever lists a command updates, for their key may be any."""
+    update = answer.update if isinstance(answer, Command) else answer
+    found = update.values() if isinstance(update, dict) else [update]
+    return [one for value in found for one in (value if isinstance(value, list) else [value])]
+
+
+def _part(message: Any, name: str) -> Any:
+    found = vars(message) if isinstance(message, ToolMessage) else message
+    return found.get(name) if isinstance(found, dict) else None  # anything else is no message
 
 
 def _refused(call: Any, error: ClientError) -> ToolMessage:

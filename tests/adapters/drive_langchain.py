@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
@@ -55,6 +56,43 @@ def tools_of(shop: Shop) -> list[Any]:
     return [create_refund, refund_charge, look_up, wire_money]
 
 
+def refund_of(kind: str, shop: Shop) -> Any:
+    """Another `create_refund`: one that answers a failure in a command or a list, or one that takes but one reason ("strict")."""
+
+    def failed(call_id: str) -> ToolMessage:
+        return ToolMessage("card_declined", tool_call_id=call_id, status="error")
+
+    answers: dict[str, Callable[[str], Any]] = {
+        "command": lambda call_id: Command(update={"messages": [failed(call_id)]}),
+        "list": lambda call_id: [failed(call_id)],
+        "list of commands": lambda call_id: [Command(update={"messages": [failed(call_id)]})],
+        "success after an earlier failure": lambda call_id: Command(
+            update={"messages": [failed("call_0"), ToolMessage("done", tool_call_id=call_id)]}
+        ),
+    }
+    if kind in answers:
+
+        @tool
+        def create_refund(
+            payment_intent: str, amount: int, request_key: str, call_id: Annotated[str, InjectedToolCallId]
+        ) -> Any:
+            """Refund a payment."""
+            shop.do("create_refund", payment_intent=payment_intent, amount=amount, request_key=request_key)
+            return answers[kind](call_id)
+
+        return create_refund
+
+    @tool("create_refund")
+    def strict_refund(
+        payment_intent: str, amount: int, request_key: str, call_id: Annotated[str, InjectedToolCallId],
+        reason: Literal["fraudulent"],
+    ) -> str:  # fmt: skip
+        """Refund a payment."""
+        return shop.do("create_refund", payment_intent=payment_intent, amount=amount, request_key=request_key)
+
+    return strict_refund
+
+
 class LangChain(Driver):
     """One agent per command."""
 
@@ -79,10 +117,12 @@ class LangChain(Driver):
         config = {"configurable": {"thread_id": command["thread"]}}
         middleware = self.middleware(guard, command)
 
+        tools = tools_of(self.shop)
+        if kind := command.get("refund"):
+            tools = [*tools[1:], *([refund_of(kind, self.shop)] if kind != "none" else [])]
+
         def agent(checkpointer: Any) -> Any:
-            return create_agent(
-                Model(messages=iter(said)), tools_of(self.shop), middleware=middleware, checkpointer=checkpointer
-            )
+            return create_agent(Model(messages=iter(said)), tools, middleware=middleware, checkpointer=checkpointer)
 
         def to_send(state: Any) -> Any:
             if command["do"] == "begin":

@@ -1,0 +1,27 @@
+"""LangChain: a failure that a tool answers is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.adapters.conftest import Agent
+from tests.adapters.test_rules import messages_of
+
+langchain = pytest.mark.parametrize(
+    "agent", [("langchain", "sync"), ("langchain", "async")], indirect=True, ids=["sync", "async"]
+)
+
+
+@langchain
+@pytest.mark.parametrize("answer", ["command", "list", "list of commands"])
+def test_a_tool_that_answers_its_failure_is_in_doubt(agent: Agent, answer: str) -> None:
+    found = agent.begin(agent.refund(), refund=answer)
+    assert len(found["calls"]) == 1 and "card_declined" in messages_of(found)
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "in_doubt", "error")]
+
+
+@langchain
+def test_a_failure_of_another_call_that_a_tool_repeats_is_not_its_own(agent: Agent) -> None:
+    found = agent.begin(agent.refund(), refund="success after an earlier failure")
+    assert len(found["calls"]) == 1
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "completed", "success")]
