@@ -20,6 +20,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command, interrupt
 
 from sentinel.client.errors import ApprovalPending, ClientError
+from sentinel.integrations.langgraph_calls import unfit
 from sentinel.integrations.refusals import refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 
@@ -39,7 +40,7 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Result]) -> Result:
         """Synchronous graphs."""
         while True:
-            attempted = self._guard.attempt(*_tried(request, handler))
+            attempted = unfit(self._guard, request) or self._guard.attempt(*_tried(request, handler))
             if isinstance(attempted, Ran):
                 return attempted.result
             if not self._waits(request.tool_call, attempted.error):
@@ -50,7 +51,7 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
     ) -> Result:
         """Asynchronous graphs."""
         while True:
-            attempted = await self._guard.attempt_async(*_tried(request, handler))
+            attempted = unfit(self._guard, request) or await self._guard.attempt_async(*_tried(request, handler))
             if isinstance(attempted, Ran):
                 return attempted.result
             if not self._waits(request.tool_call, attempted.error):

@@ -1,6 +1,8 @@
-"""LangChain: a failure that a tool answers is one."""
+"""LangChain: a failure that a tool answers is one, and what LangGraph would not call is not started."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -25,3 +27,22 @@ def test_a_failure_of_another_call_that_a_tool_repeats_is_not_its_own(agent: Age
     found = agent.begin(agent.refund(), refund="success after an earlier failure")
     assert len(found["calls"]) == 1
     assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "completed", "success")]
+
+
+@langchain
+@pytest.mark.parametrize(
+    ("refund", "over", "told"),
+    [
+        ("none", {}, "unknown_tool"),
+        ("strict", {"reason": "other"}, "the argument reason: Input should be 'fraudulent' [malformed_argument]"),
+        ("strict", {}, "the argument reason: Field required [malformed_argument]"),
+    ],
+)
+def test_what_langgraph_would_not_call_is_not_started(
+    agent: Agent, refund: str, over: dict[str, Any], told: str
+) -> None:
+    found = agent.begin(agent.refund(**over), refund=refund)
+    assert found["calls"] == [] and told in messages_of(found)
+    assert agent.place.operations(agent.payment) == []
+    again = agent.begin(agent.refund(reason="fraudulent"), refund="strict")
+    assert len(again["calls"]) == 1, "the key is free"
