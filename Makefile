@@ -6,8 +6,10 @@ SHELL := /bin/bash
 BIN := .venv/bin
 LOCK := requirements.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# pip writes RECORD last. What has none was cut off (Ctrl-C, a full disk) and pip would call it installed: it is forgotten, and put in again.
+forget_halves = for info in .venv/lib/python*/site-packages/*.dist-info; do test -e "$$info/RECORD" || rm -rf "$$info"; done
 # Installs the lock file's sections before $(1), or all of them: one version and known files of each, or nothing.
-install_locked = sed '/^\# == $(1) ==/,$$d' $(LOCK) > .venv/$(LOCK) && $(PIP) --require-hashes --requirement .venv/$(LOCK)
+install_locked = $(forget_halves); sed '/^\# == $(1) ==/,$$d' $(LOCK) > .venv/$(LOCK) && $(PIP) --require-hashes --requirement .venv/$(LOCK)
 T ?= tests
 # Tests of real processes wait for a third of their time: four at a time keep two cores busy.
 WORKERS ?= 4
@@ -20,9 +22,13 @@ help:  ## list the targets
 # Asked for only where an environment is made; PYTHON=… chooses another.
 PYTHON ?= $(shell sh deploy/find_python.sh)
 
+# False of an environment that was cut off before it had pip, or whose Python is gone: it is made anew.
+has_pip = $(BIN)/python -c 'import importlib.metadata; importlib.metadata.version("pip")' 2>/dev/null
+
 .venv/.runtime: setup.cfg pyproject.toml $(LOCK)
 	@test -n "$(PYTHON)" || { echo "Error: Python 3.11 to 3.13 is needed (none found on PATH)"; exit 2; }
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv || { rm -rf .venv; echo "Error: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv"; exit 2; }
+	@$(forget_halves)
+	@$(has_pip) || { rm -rf .venv && "$(PYTHON)" -m venv .venv; } || { rm -rf .venv; echo "Error: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv"; exit 2; }
 	@echo "Installing sentinel into .venv …"
 	@$(call install_locked,test)
 	@$(PIP) --no-deps --no-build-isolation --editable . --config-settings editable_mode=compat
@@ -122,7 +128,11 @@ wheel: .venv/.release  ## build the wheels of the programs and of the client alo
 npm-package: .venv/.runtime  ## build the package of the TypeScript client into dist/
 	@mkdir -p dist && $(BIN)/python -m tests.support.node_package dist
 
+# The database is stopped and removed first, by the environment, made again where it is not whole. What is left where this is cut off does not count as an environment.
 clean:  ## stop and remove everything this folder made: environment, database, caches
-	@if test -x $(BIN)/python && test -e var; then $(BIN)/python -m sentinel.store.embedded var; fi
-	@rm -rf .venv .venv-adapters var build deploy/sentinel-client/build deploy/sentinel-client-ts/node_modules deploy/sentinel-client-ts/dist dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
+	@test ! -e var || $(BIN)/python -c 'import sentinel.store.embedded' 2>/dev/null || $(MAKE) --no-print-directory --always-make env || { echo "Error: nothing was removed: the environment that stops the database in var could not be made"; exit 2; }
+	@test ! -e var || $(BIN)/python -m sentinel.store.embedded var
+	@rm -rf var
+	@rm -f .venv/.runtime $(BIN)/python
+	@rm -rf .venv .venv-adapters build deploy/sentinel-client/build deploy/sentinel-client-ts/node_modules deploy/sentinel-client-ts/dist dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .schemathesis .sdk-cache tests/bench/out
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
