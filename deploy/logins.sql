@@ -3,7 +3,7 @@
 --
 --   AUTHORITY_PASSWORD=… WORKER_PASSWORD=… ORDERS_PASSWORD=… CONSOLE_PASSWORD=… PUBLIC_PASSWORD=… EXPORT_PASSWORD=… BOARD_PASSWORD=… psql -f deploy/logins.sql ADDRESS
 --
--- A program that you do not run needs no login: leave its variable out. Letters and digits go into an address as they are (`openssl rand -hex 24`).
+-- A program that you do not run, or that has a login of your own, needs none: leave its variable out. Letters and digits go into an address as they are (`openssl rand -hex 24`).
 
 \set ON_ERROR_STOP on
 -- \getenv leaves a variable as it is where the environment has none.

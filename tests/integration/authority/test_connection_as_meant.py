@@ -19,7 +19,8 @@ from sentinel.core.errors import EngineUnavailable
 from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, POOLER, PUBLIC, WORKER, Pool, with_role
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
 from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
-from tests.support.logins import make_login, program_url
+from tests.support.logins import as_login, make_login, program_url
+from tests.support.settings_table import render
 from worker.refunds.build import open_ledger, refuse_unsafe_database
 from worker.refunds.settings import WorkerSettings
 
@@ -200,6 +201,34 @@ def test_no_setting_outlives_its_transaction(fixtures: Fixtures) -> None:
         with authority.pool.connection() as connection:
             connection.execute("set statement_timeout = 0")
         assert changed() == [("statement_timeout", "0")], "the mutant: a SET that stays is seen"
+
+
+def test_a_password_is_replaced_as_the_page_says_and_the_old_one_ends(fixtures: Fixtures) -> None:
+    (row,) = (line for line in render().splitlines() if line.startswith("| Database passwords |"))
+    create, end_role, end_login = re.findall(r"`((?:create|alter|drop) role [^`]*)`", row)
+    create = create.replace("password '…'", "password 'b'")
+    following = create.replace("authority_b", "authority_c")
+
+    def starts(login: str, password: str) -> None:
+        require_ready(as_login(fixtures.url, login, password), AUTHORITY, connections=96)
+
+    old = program_url(fixtures.url, AUTHORITY)
+    require_ready(old, AUTHORITY)
+    try:
+        fixtures.admin.execute(create.encode())
+        starts("authority_b", "b")
+        fixtures.admin.execute(end_role.encode())
+        with pytest.raises(psycopg.OperationalError, match="not permitted to log in"):
+            psycopg.connect(old).close()
+        starts("authority_b", "b")
+        fixtures.admin.execute(following.encode())
+        fixtures.admin.execute(end_login.replace("authority_a", "authority_b").encode())
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(as_login(fixtures.url, "authority_b", "b")).close()
+        starts("authority_c", "b")
+    finally:
+        fixtures.admin.execute(f"alter role {AUTHORITY} login".encode())
+        fixtures.admin.execute(b"drop role if exists authority_b, authority_c")
 
 
 _SET = re.compile(r"""["'\s(]set\s+(?!local\b|constraints\b|transaction\b)(session\s+)?(role|statement_timeout|lock_timeout|timezone|search_path|\w+_timeout|synchronous_commit|session)\b""", re.IGNORECASE)  # fmt: skip
