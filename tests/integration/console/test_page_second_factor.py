@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from ops_console.accounts import second_factors, sign_in
 from ops_console.accounts import totp as second_factor
+from ops_console.accounts.operator_changes import reset_second_factor
 from ops_console.accounts.totp import Vault
 from ops_console.settings import ConsoleSettings, load_console_settings
 from sentinel.platform.settings import UnsafeConfiguration
@@ -24,6 +26,7 @@ from tests.integration.console.second_factors import (
     forget_used_codes,
     with_secrets,
 )
+from tests.support.settings_table import render
 
 
 def test_a_second_factor_is_set_up_asked_for_and_removed(fixtures: Any) -> None:
@@ -214,6 +217,27 @@ def test_a_console_without_secrets_says_what_is_missing_unless_nobody_needs_a_se
 
 def test_a_code_is_read_however_it_is_spaced() -> None:
     assert second_factor.clean_code(" 123-456 ") == "123456"
+
+
+def test_the_secrets_are_replaced_as_the_page_says_and_two_consoles_refuse_nobody(fixtures: Any) -> None:
+    (row,) = (line for line in render().splitlines() if line.startswith("| `SENTINEL_SECOND_FACTOR_SECRETS` | yes"))
+    old, new, both = (OLD_SECRET,), (SECRET,), {"Append": (OLD_SECRET, SECRET), "Put": (SECRET, OLD_SECRET)}
+    said = [both.get(step.split()[0], new) for step in re.split(r"\d\. ", row)[1:]]
+    factor = enrol(fixtures, fixtures.browser("ann", app=with_secrets(fixtures, *old)))
+    idle = enrol(fixtures, fixtures.browser("ben", app=with_secrets(fixtures, *old)))
+
+    def enter(secrets: tuple[str, ...], email: str, secret: str) -> int:
+        forget_used_codes(fixtures)
+        code = code_of(fixtures, secret)
+        return int(api_sign_in(with_secrets(fixtures, *secrets), email, code=code).status_code)
+
+    for before, after in itertools.pairwise([old, *said]):
+        # One console is restarted already, the other one is not; she is asked by the one and by the other.
+        assert [enter(console, "ann@demo.local", factor) for console in (after, before, after)] == [200] * 3, after
+    assert enter(new, "ben@demo.local", idle) == 401
+    assert "`sentinel operators reset-second-factor EMAIL`" in row
+    reset_second_factor(fixtures.pool, fixtures.tenant_id, email="ben@demo.local")
+    assert api_sign_in(with_secrets(fixtures, *new), "ben@demo.local").status_code == 200
 
 
 def begun(browser: Any) -> str:
