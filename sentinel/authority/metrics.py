@@ -113,7 +113,9 @@ class DatabaseGauges(Collector):
             "sentinel_breaker_halts_in_force", "Halts in force that a velocity breaker set.", found.breaker_halts
         )
         yield GaugeMetricFamily(
-            "sentinel_feed_lag_seconds", "Age of the oldest event without a feed position.", found.feed_lag_seconds
+            "sentinel_feed_lag_seconds",
+            "Age of the first event without a feed position: alert where it stays above a minute.",
+            found.feed_lag_seconds,
         )
         yield GaugeMetricFamily(
             "sentinel_codes_guessed",
@@ -133,9 +135,12 @@ select
   pending.approvals_pending, pending.approvals_oldest_seconds,
   (select count(*) from sentinel.halts where lifted_at is null) as halts_in_force,
   (select count(*) from sentinel.halts where lifted_at is null and breaker_key is not null) as breaker_halts,
-  (select coalesce(extract(epoch from clock_timestamp() - min(e.occurred_at)), 0)::float from sentinel.events e
-     where e.transaction_id >= (select transaction_id from sentinel.sequencer)
-       and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id)) as feed_lag_seconds,
+  -- The first past the mark and no more, however many wait. What was restored from another cluster may be past it too, with its position.
+  coalesce((select extract(epoch from clock_timestamp() - e.occurred_at) from sentinel.event_rows e
+     where e.transaction_id > (select transaction_id from sentinel.sequencer)
+       and e.transaction_id < pg_snapshot_xmax(pg_current_snapshot())
+       and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id offset 0)
+     order by e.transaction_id limit 1), 0)::float as feed_lag_seconds,
   (select count(*) from sentinel.events e
      where e.kind = 'operator_code_guessed' and e.kind not in ('decision', 'start', 'outcome') and e.event_id >= %(recent)s
        and e.occurred_at > clock_timestamp() - interval '1 hour') as codes_guessed

@@ -7,7 +7,7 @@ import threading
 import uuid
 
 import structlog
-from prometheus_client import generate_latest
+from flask import Flask
 
 from sentinel.authority.tenants import list_tenants
 from sentinel.export.decision_log import DecisionLog
@@ -17,7 +17,8 @@ from sentinel.export.receivers import Receiver, WebhookReceiver
 from sentinel.export.sender import EventSender
 from sentinel.export.settings import ExportSettings
 from sentinel.export.signing_secrets import SigningSecrets
-from sentinel.platform.http.readiness import Readiness, database_checks
+from sentinel.platform.http.readiness import Readiness, database_checks, exposition
+from sentinel.platform.http.ready_gauge import ReadyGauge
 from sentinel.platform.outbound.mail import Mailer, SmtpAccount
 from sentinel.platform.outbound.slack import SlackWebhook
 from sentinel.platform.serving.health import create_app, serving
@@ -85,11 +86,13 @@ def run(settings: ExportSettings, stop: threading.Event) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(pool.close)
         if settings.health_port:
-            app = create_app("sentinel.export", _readiness_of(pool), generate_latest)
+            app = health_app(pool)
             stack.enter_context(serving(app, settings.health_host, settings.health_port, "SENTINEL_EXPORT_HEALTH_PORT"))
         log.info("sending", threads=settings.threads)
         make_sender(settings, pool).run(stop, settings.threads)
 
 
-def _readiness_of(pool: Pool) -> Readiness:
-    return Readiness(lambda: database_checks(lambda: database_status(pool, EXPORTER)))
+def health_app(pool: Pool) -> Flask:
+    """The sender's /healthz, /readyz and /metrics; ready where its database is there, written to and this program's."""
+    readiness = Readiness(lambda: database_checks(lambda: database_status(pool, EXPORTER)))
+    return create_app("sentinel.export", readiness, lambda: exposition(ReadyGauge("sentinel_export_ready", readiness)))

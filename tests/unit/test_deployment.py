@@ -634,19 +634,17 @@ def test_an_upgrade_by_the_guide_moves_the_link_that_the_units_run(tmp_path: Pat
         assert (tmp_path / "sentinel").resolve() == tmp_path / name
 
 
+RULES = [rule for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
 READY = {
     "SentinelDoesNotDecide": "sentinel_ready",
     "SentinelNoWorker": "worker_ready",
     "SentinelNoIntake": "orders_ready",
+    "SentinelNoSender": "sentinel_export_ready",
 }
 
 
 def test_a_program_whose_figures_an_alert_asks_for_is_missed_when_it_does_not_run() -> None:
-    rules = [
-        rule["expr"]
-        for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
-        for rule in group["rules"]
-    ]
+    rules = [rule["expr"] for rule in RULES]
     prefixes = ("sentinel_export", "worker", "orders", "sentinel")
 
     def owner(figure: str) -> str:
@@ -659,22 +657,37 @@ def test_a_program_whose_figures_an_alert_asks_for_is_missed_when_it_does_not_ru
 
 def test_whether_a_program_does_its_work_is_asked_of_what_readyz_says() -> None:
     """A database that answers may still refuse every write, and a program's key may be revoked."""
-    groups = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
-    asked = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+    asked = {rule["alert"]: rule["expr"] for rule in RULES}
     for alert, figure in READY.items():
         assert asked[alert] == f"absent({figure}) or max({figure}) == 0"
 
 
+def test_a_program_that_is_ready_and_whose_figures_of_the_database_are_missing_is_told() -> None:
+    """No other rule over those figures can be true then."""
+    (expr,) = (rule["expr"] for rule in RULES if rule["alert"] == "SentinelFiguresMissing")
+    assert {tuple(re.findall(r"max\((\w+)\) == (\d)", part)) for part in expr.split(" or ")} == {
+        ((f"{program}_database_up", "0"), (f"{program}_ready", "1")) for program in ("sentinel", "worker", "orders")
+    }
+
+
+def test_every_figure_that_asks_for_an_alert_has_one() -> None:
+    asked = " ".join(rule["expr"] for rule in RULES)
+    told = [
+        name for package in ("sentinel", "worker") for path in (REPO / package).rglob("*.py")
+        for name, about in re.findall(r'\(\s*"((?:sentinel|worker|orders)_[a-z_]+)",\s*"([^"]+)"', path.read_text())
+        if re.search("alert (on|where) ", about, re.IGNORECASE)
+    ]  # fmt: skip
+    assert len(told) > 3
+    assert [name for name in told if name not in asked] == []
+
+
 def test_alerts_ask_for_figures_that_the_programs_give() -> None:
-    rules = [
-        rule for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
-    ]
     given = {
         name for package in ("sentinel", "worker") for path in (REPO / package).rglob("*.py")
         for name in re.findall(r"\"((?:sentinel|worker|orders)_[a-z_]+)\"", path.read_text())
     }  # fmt: skip
     given |= {f"worker_{name}" for name in _OPEN}
-    assert len(rules) > 5
-    for rule in rules:
+    assert len(RULES) > 5
+    for rule in RULES:
         asked = re.findall(r"\b(?:sentinel|worker|orders)_[a-z_]+", rule["expr"])
         assert asked and {name.removesuffix("_total") for name in asked} <= given, rule["alert"]

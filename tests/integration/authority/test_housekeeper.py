@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import psycopg
 import pytest
 
 from sentinel.authority import housekeeping
 from sentinel.authority.housekeeping import Housekeeper, sequence_events
+from sentinel.authority.metrics import FIGURES, read_figures
 from sentinel.core.errors import EngineUnavailable
+from tests.conftest import at
 from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import let_permits_expire
 from tests.support.ledger_fixtures import wait_until
@@ -68,12 +71,43 @@ def test_events_that_were_restored_keep_their_positions_when_the_new_cluster_com
     fixtures.run_housekeeping()
     placed = fixtures.one(POSITIONS, fixtures.tenant_id)
     fixtures.admin.execute("update sentinel.sequencer set transaction_id = '1'")
+    assert read_figures(fixtures.authority.pool).feed_lag_seconds == 0, "they are behind the mark and have their places"
     assert sequence_events(fixtures.authority.pool, 2) == 0, "each of them was placed before"
     later = fixtures.guard(guard_body(value=10))["decision_event_id"]
     assert sequence_events(fixtures.authority.pool, 2) == 1
     found = fixtures.one(POSITIONS, fixtures.tenant_id)
     assert found[:-1] == placed and str(found[-1]) == later
     assert fixtures.broken_invariants() == []
+
+
+MADE_LONG_AGO = """
+insert into sentinel.event_rows (tenant_id, event_id, kind, body, hash, occurred_at)
+select %s, gen_random_uuid(), 'drill', '{}', sentinel.hash_bytes(sentinel.sha256_text('{}')), clock_timestamp() - interval '1 hour'
+from generate_series(1, %s)
+"""
+
+
+@pytest.mark.fresh_database  # counts what is read
+def test_how_long_the_feed_stands_is_told_and_read_from_one_event_however_many_wait(fixtures: Fixtures) -> None:
+    fixtures.run_housekeeping()
+    with psycopg.connect(at(fixtures.url, "postgres")) as elsewhere:
+        elsewhere.execute("select pg_current_xact_id()")
+        read = []
+        for number in (50, 5000):
+            fixtures.admin.execute(MADE_LONG_AGO, [fixtures.tenant_id, number])
+            fixtures.run_housekeeping()
+            fixtures.admin.execute("analyze sentinel.event_rows, sentinel.feed")
+            assert read_figures(fixtures.authority.pool).feed_lag_seconds > 3500
+            read.append(blocks(fixtures, FIGURES))
+        assert read[1] <= 2 * read[0], read
+    fixtures.run_housekeeping()
+    assert read_figures(fixtures.authority.pool).feed_lag_seconds == 0
+
+
+def blocks(fixtures: Fixtures, statement: str) -> int:
+    """Blocks of tables and indexes that the statement looks at."""
+    told = fixtures.one(f"explain (analyze, buffers, format json) {statement.replace('%(most)s', '1')}")[0]["Plan"]
+    return int(told["Shared Hit Blocks"] + told["Shared Read Blocks"])
 
 
 def test_events_that_were_restored_without_a_position_get_theirs_once(fixtures: Fixtures) -> None:

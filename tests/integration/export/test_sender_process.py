@@ -20,10 +20,11 @@ from psycopg import errors as pg
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.webhooks import disable_webhook
 from sentinel.demo.processes import DemoSender
-from sentinel.store.database import EXPORTER
+from sentinel.export.build import health_app
+from sentinel.store.database import EXPORTER, Pool, with_role
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
 from tests.support.fixtures import Fixtures
-from tests.support.logins import program_url
+from tests.support.logins import make_login, program_url
 from tests.support.ports import free_port
 from tests.support.warm_process import WarmProcess
 
@@ -75,11 +76,25 @@ def test_the_command_sends_until_it_is_told_to_end(export: Export) -> None:
             while wanted not in export.receiver.ids and process.poll() is None and time.monotonic() < until:
                 threading.Event().wait(0.05)
             ready = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5))
+            figures = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
         finally:
             process.send_signal(signal.SIGTERM)
             _, told = process.communicate(timeout=30)
     assert (wanted in export.receiver.ids, process.returncode) == (True, 0), told
     assert ready["status"] == "ready" and EXPORT_SECRET not in told
+    assert {"sentinel_export_ready 1.0", "sentinel_export_dead_letters 0.0"} <= {*figures.splitlines()}
+
+
+def test_a_sender_whose_database_only_reads_says_that_it_is_not_ready(export: Export) -> None:
+    login = f"sender_{uuid.uuid4().hex[:8]}"
+    url = make_login(export.fixtures.url, login, f"in role {EXPORTER}")
+    export.fixtures.admin.execute(f"alter role {login} set default_transaction_read_only = on".encode())
+    pool = Pool(with_role(url, EXPORTER), size=1)
+    try:
+        assert "sentinel_export_ready 0.0" in health_app(pool).test_client().get("/metrics").text.splitlines()
+    finally:
+        pool.close()
+        export.fixtures.admin.execute(f"drop role {login}".encode())
 
 
 class _Processes:
