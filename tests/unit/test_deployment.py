@@ -251,6 +251,16 @@ def test_mutants_a_command_or_an_option_that_is_not_there_is_found() -> None:
 COMPOSE_PROGRAMS = {**{name: name for name in PROGRAMS}, "migrate": "migrate", "admin": "admin"}
 
 
+def test_before_compose_migrates_to_a_newer_schema_every_program_is_stopped_and_all_are_made_anew() -> None:
+    """`up` leaves services of a profile that is not named as they are."""
+    steps = (REPO / "docs" / "deployment.md").read_text().split("## Containers")[1].split("\n## ")[0].split("```")[3]
+    stopped, started = (shlex.split(line, comments=True) for line in re.findall(r"docker compose (.*)", steps))
+    profiles = {profile for name in PROGRAMS for profile in OURS[name].get("profiles", [])}
+    options = ["-f", "deploy/compose.yaml", *(word for one in profiles for word in ("--profile", one))]
+    assert stopped[: len(options) + 1] == [*options, "stop"] and set(stopped[len(options) + 1 :]) == set(PROGRAMS)
+    assert started == [*options, "up", "--build", "--detach"]
+
+
 def test_compose_runs_every_program_and_names_commands_and_settings_that_are_there() -> None:
     assert OURS.keys() == COMPOSE_PROGRAMS.keys()
     for name, service in OURS.items():
