@@ -110,15 +110,25 @@ def read_line(line: bytes) -> Checkpoint | None:
         return None
 
 
+def lines_of(file: BinaryIO, begin: int = 0) -> Iterator[tuple[uuid.UUID | None, int, int]]:
+    """Of each line from `begin` on: its tenant, None where it is cut off, its offset, and where it ends. Raises OSError.
+
+    Its events are not looked at: a file that has grown for years is read through in seconds.
+    """
+    file.seek(begin)
+    for line in file:
+        tenant_id, offset, begin = None, begin, begin + len(line)
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            tenant_id = uuid.UUID(orjson.loads(line)["tenant_id"])
+        yield tenant_id, offset, begin
+
+
 def offsets_by_tenant(file: BinaryIO) -> dict[uuid.UUID, array[int]]:
     """Where the lines of each tenant begin in a checkpoint file, in order: eight bytes are kept of a line. Raises OSError."""
     offsets: dict[uuid.UUID, array[int]] = {}
-    file.seek(0)
-    offset = 0
-    for line in file:
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
-            offsets.setdefault(uuid.UUID(orjson.loads(line)["tenant_id"]), array("q")).append(offset)
-        offset += len(line)
+    for tenant_id, offset, _ in lines_of(file):
+        if tenant_id is not None:
+            offsets.setdefault(tenant_id, array("q")).append(offset)
     return offsets
 
 
@@ -152,13 +162,16 @@ class CheckpointFile:
         self._path = path
         self._newest: dict[uuid.UUID, Checkpoint] = {}
         self._read_to = 0
+        self._unread: dict[uuid.UUID, array[int]] = {}
+        """Where the lines that others wrote begin, by tenant, until that tenant's newest one is asked for."""
+        self._at_end = True
         self._waiting: deque[uuid.UUID] = deque()
         """Tenants whose new events the last `append` had no time for."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last `append` had no time for all that was new."""
-        return bool(self._waiting)
+        """Whether the last `append` had no time for all that was new, or to read the file to its end."""
+        return bool(self._waiting) or not self._at_end
 
     def require_writable(self) -> None:
         """Make the file if it is not there. Raises OSError where it cannot be written."""
@@ -171,20 +184,24 @@ class CheckpointFile:
     def append(self, pool: Pool, *, seconds: float = math.inf) -> list[Checkpoint]:
         """Append a checkpoint of each tenant's new events and sync it; returns those written, none while another process writes.
 
-        Ends after `seconds` at the next portion of a tenant's events; the next call goes on from there, and no tenant waits for
-        all of another's. Raises `CheckpointBroken` when the newest checkpointed event is no longer in its place. Raises
-        `EngineUnavailable`, and OSError for the file.
+        Ends after `seconds`, at the next line of the file while that is read to its end, else at the next portion of a tenant's
+        events; the next call goes on from there, and no tenant waits for all of another's. Raises `CheckpointBroken` when the newest
+        checkpointed event is no longer in its place. Raises `EngineUnavailable`, and OSError for the file.
         """
         with os.fdopen(self._open(), "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return []
-            whole, until = self._catch_up(file), time.monotonic() + seconds
+            until = time.monotonic() + seconds
+            self._at_end = self._catch_up(file, until)
+            if not self._at_end:
+                return []
+            whole = _ends_with_a_whole_line(file)
             written, waiting, self._waiting = [], self._waiting or self._tenants(pool), deque()
             while waiting:
                 tenant_id = waiting.popleft()
-                for checkpoint in self._new(pool, tenant_id):
+                for checkpoint in self._new(pool, tenant_id, self._newest_of(tenant_id, file)):
                     file.write((b"" if whole else b"\n") + checkpoint.line())
                     whole = True
                     written.append(checkpoint)
@@ -197,28 +214,34 @@ class CheckpointFile:
             self._waiting = waiting
             file.flush()
             os.fsync(file.fileno())
-            self._read_to = file.tell()
+            self._read_to = file.seek(0, os.SEEK_END)
             self._newest |= {one.tenant_id: one for one in written}
             return written
 
     def _tenants(self, pool: Pool) -> deque[uuid.UUID]:
         return deque(tenant_id for (tenant_id,) in call_with_retry(pool, lambda c: c.execute(TENANTS).fetchall()))
 
-    def _catch_up(self, file: Any) -> bool:
-        """Read what other processes wrote since; whether the file ends with a whole line."""
+    def _catch_up(self, file: BinaryIO, until: float) -> bool:
+        """Read what other processes wrote since, until a moment of the monotonic clock; whether the end of the file was reached."""
         if os.fstat(file.fileno()).st_size < self._read_to:
             # Moved aside: a new file begins with the first event.
-            self._read_to, self._newest = 0, {}
-        file.seek(self._read_to)
-        whole = True
-        for line in file:
-            whole = line.endswith(b"\n")
-            if (found := read_line(line)) is not None:
-                self._newest[found.tenant_id] = found
-        return whole
+            self._read_to, self._newest, self._unread = 0, {}, {}
+        for tenant_id, offset, end in lines_of(file, self._read_to):
+            self._read_to = end
+            if tenant_id is not None:
+                self._unread.setdefault(tenant_id, array("q")).append(offset)
+            if time.monotonic() >= until:
+                return False
+        return True
 
-    def _new(self, pool: Pool, tenant_id: uuid.UUID) -> Iterator[Checkpoint]:
-        newest = self._newest.get(tenant_id)
+    def _newest_of(self, tenant_id: uuid.UUID, file: BinaryIO) -> Checkpoint | None:
+        """A tenant's newest line that is whole; of all that others wrote it alone is read with its events."""
+        for newest in checkpoints_at(file, reversed(self._unread.pop(tenant_id, array("q")))):
+            self._newest[tenant_id] = newest
+            break
+        return self._newest.get(tenant_id)
+
+    def _new(self, pool: Pool, tenant_id: uuid.UUID, newest: Checkpoint | None) -> Iterator[Checkpoint]:
         head = newest.head if newest else TreeHead()
         last = newest.entries[-1] if newest else None
         while True:
@@ -242,6 +265,13 @@ class CheckpointFile:
             head = head.extended(leaf_hashes(rows))
             last = rows[-1].entry
             yield Checkpoint(tenant_id, head, head.root.hex(), tuple(row.entry for row in rows))
+
+
+def _ends_with_a_whole_line(file: BinaryIO) -> bool:
+    """Whether the next line may follow at once: the last one was not cut off."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(end - 1, 0))
+    return file.read() in (b"", b"\n")
 
 
 def leaf_hashes(rows: Sequence[LoggedEvent]) -> Iterator[bytes]:

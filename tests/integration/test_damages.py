@@ -21,6 +21,7 @@ from sentinel.authority.checkpoints import Checkpoint, CheckpointBroken, Checkpo
 from sentinel.authority.halts import set_halt
 from sentinel.cli.main import main
 from sentinel.cli.scratch import listening
+from sentinel.core.errors import EngineUnavailable
 from sentinel.core.merkle import TreeHead
 from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.store.database import AUTHORITY, CONSOLE
@@ -309,6 +310,55 @@ def test_a_line_cut_off_by_a_crash_is_passed_over(honest: Honest) -> None:
     honest.fixtures.guard(value=1)
     honest.fixtures.run_housekeeping()
     assert len(CheckpointFile(honest.file).append(honest.fixtures.authority.pool)) == 1
+    assert compare_checkpoints(honest.fixtures.admin, honest.file).differences == ()
+
+
+def test_a_line_cut_off_stays_apart_from_the_next_one_also_where_the_database_was_away_meanwhile(
+    honest: Honest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise EngineUnavailable("away")
+
+    file, pool = CheckpointFile(honest.file), honest.fixtures.authority.pool
+    with honest.file.open("ab") as cut_off:
+        cut_off.write(b'{"tenant_id":"01')
+    with monkeypatch.context() as patch:
+        patch.setattr("sentinel.authority.checkpoints.call_with_retry", away)
+        with pytest.raises(EngineUnavailable):
+            file.append(pool)
+    honest.fixtures.guard(value=1)
+    honest.fixtures.run_housekeeping()
+    assert len(file.append(pool)) == 1
+    assert compare_checkpoints(honest.fixtures.admin, honest.file).differences == ()
+
+
+def test_of_a_file_that_has_grown_each_tenants_newest_line_alone_is_read_with_its_events(
+    honest: Honest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, read = honest.file.read_bytes(), list[bytes]()
+    gone = Checkpoint(uuid.uuid4(), TreeHead(1), "", (CheckpointEntry(uuid.uuid4(), "0" * 16),)).line()
+    honest.file.write_bytes(gone * 500 + lines + gone * 500)
+    honest.fixtures.guard(value=1)
+    honest.fixtures.run_housekeeping()
+
+    def counted(line: bytes) -> Checkpoint | None:
+        read.append(line)
+        return read_line(line)
+
+    monkeypatch.setattr("sentinel.authority.checkpoints.read_line", counted)
+    file, pool = CheckpointFile(honest.file), honest.fixtures.authority.pool
+    written: list[Checkpoint] = []
+    portions = 0
+    while not written or file.is_behind:
+        portions += not read
+        written += file.append(pool, seconds=0)
+    assert portions > 1000, "a line at a time, between which the house is kept"
+    assert len(read) <= honest.fixtures.one("select count(*) from sentinel.feed_heads")
+    assert [one.tenant_id for one in written] == [honest.fixtures.tenant_id]
+    assert written[-1].head.size == honest.fixtures.one(
+        "select position from sentinel.feed_heads where tenant_id = %s", honest.fixtures.tenant_id
+    )
+    honest.file.write_bytes(lines + written[-1].line())
     assert compare_checkpoints(honest.fixtures.admin, honest.file).differences == ()
 
 
