@@ -13,6 +13,7 @@ import psycopg
 
 from sentinel.cli.scratch_databases import drop_leftover_databases
 from sentinel.demo.processes import raise_if_stopped
+from sentinel.platform.private_files import replace_private
 
 TENANT = "public-demo"
 OPERATORS = ("viewer", "approver", "admin")
@@ -43,16 +44,23 @@ def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> DemoAccess
         if not os.environ.get("SENTINEL_DATABASE_URL"):
             drop_leftover_databases(connection)
         path = data_dir / "demo.json"
-        if path.exists():
-            access = DemoAccess(**json.loads(path.read_text()))
-            if connection.execute("select 1 from sentinel.tenants where tenant_id = %s", [access.tenant_id]).fetchone():
-                return access
+        kept = _kept(path)
+        known = "select 1 from sentinel.tenants where tenant_id = %s"
+        if kept is not None and connection.execute(known, [kept.tenant_id]).fetchone():
+            return kept
     # Without a look at `stop`: half made, it would be made again under another name.
     access = _make_access(admin_url)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(asdict(access), file)
+    replace_private(path, json.dumps(asdict(access)).encode())
     return access
+
+
+def _kept(path: Path) -> DemoAccess | None:
+    """What the file holds; None where there is none, or one that a full disk or a power cut left half."""
+    try:
+        return DemoAccess(**json.loads(path.read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
 
 
 def _make_access(admin_url: str) -> DemoAccess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +24,21 @@ def write_private(path: Path, content: bytes) -> None:
     """Put `content` into the file, in the place of what it held."""
     with open_private(path) as file:
         file.write(content)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """The file with this content, readable by its owner only: as a whole or as it was, also after a power cut."""
+    new, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600
+    try:
+        with os.fdopen(new, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(new)
+        Path(made).replace(path)
+    except BaseException:
+        Path(made).unlink()
+        raise
+    sync_folder(path.parent)
 
 
 def private_folder(path: Path) -> None:

@@ -11,7 +11,6 @@ import fcntl
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from environs import Env, EnvValidationError
 
 from sentinel.core.errors import SentinelError
-from sentinel.platform.private_files import sync_folder
+from sentinel.platform.private_files import replace_private
 
 WEAK_SECRETS = {"secret", "changeme", "change-me", "password", "sentinel", "development", "test"}
 
@@ -97,17 +96,7 @@ def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
     with _held(data_dir / f".{name}.lock"):
         if found := _written(path):
             return found
-        new, made = tempfile.mkstemp(dir=data_dir, prefix=f".{name}.")  # 0600
-        try:
-            with os.fdopen(new, "w") as file:
-                file.write(secrets.token_hex(32))
-                file.flush()
-                os.fsync(new)
-            Path(made).replace(path)
-        except BaseException:
-            Path(made).unlink()
-            raise
-        sync_folder(data_dir)
+        replace_private(path, secrets.token_hex(32).encode())
         return _written(path)
 
 
