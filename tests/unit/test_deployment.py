@@ -165,6 +165,7 @@ def test_a_unit_runs_a_command_that_is_there_and_waits_for_it_to_drain(unit: Pat
     )
     assert unit_values(text, "EnvironmentFile") == [f"/etc/sentinel/{program_of(unit)}.env"]
     assert unit_values(text, "Environment") == [f"{EMBEDDED}=off"]
+    assert unit_values(text, "LogRateLimitIntervalSec") == ["0"], "journald drops no line to be woken by"
 
 
 def test_units_differ_only_in_what_a_program_is_and_keeps() -> None:
@@ -644,6 +645,13 @@ def test_an_upgrade_by_the_guide_moves_the_link_that_the_units_run(tmp_path: Pat
         assert (tmp_path / "sentinel").resolve() == tmp_path / name
 
 
+def test_what_runs_as_the_link_s_python_is_restarted_at_once_when_the_link_moved() -> None:
+    steps = (REPO / "docs" / "deployment.md").read_text().split("## Upgrade")[1].split("\n## ")[0]
+    (row,) = (line for line in steps.splitlines() if line.startswith("| the database's |"))
+    by_link = {program_of(unit) for unit in UNITS if "/bin/python " in unit_values(unit.read_text(), "ExecStart")[0]}
+    assert set(re.findall(r"restart (\w+) and (\w+) at once", row)[0]) == by_link
+
+
 RULES = [rule for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
 READY = {
     "SentinelDoesNotDecide": "sentinel_ready",
@@ -670,6 +678,8 @@ def test_whether_a_program_does_its_work_is_asked_of_what_readyz_says() -> None:
     asked = {rule["alert"]: rule["expr"] for rule in RULES}
     for alert, figure in READY.items():
         assert asked[alert] == f"absent({figure}) or max({figure}) == 0"
+    of_a_tenant = asked["SentinelNoWorker"].replace(")", '{tenant="acme"})')
+    assert f"`{of_a_tenant}`" in (REPO / "docs" / "deployment.md").read_text()
 
 
 def test_a_program_that_is_ready_and_whose_figures_of_the_database_are_missing_is_told() -> None:
