@@ -573,6 +573,12 @@ def test_the_guide_makes_a_secret_of_kubernetes_only_after_the_keys_that_stand_i
     assert applied == {path.name for path in MANIFESTS} - {"agent-with-sidecar.yaml"}
 
 
+def test_a_migration_is_given_as_long_as_it_takes() -> None:
+    (job,) = (one for one in manifests() if one["kind"] == "Job")
+    assert "activeDeadlineSeconds" not in job["spec"] and "activeDeadlineSeconds" not in job["spec"]["template"]["spec"]
+    assert "takes longer than this waits" in (REPO / "docs" / "deployment.md").read_text().split("## Kubernetes")[1]
+
+
 def test_before_kubernetes_migrates_to_a_newer_schema_every_program_is_stopped() -> None:
     """Readiness stops nobody who needs no Service."""
     steps = (REPO / "docs" / "deployment.md").read_text().split("## Kubernetes")[1].split("```")[3]
