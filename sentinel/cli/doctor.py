@@ -24,7 +24,14 @@ from sentinel.policy.folder import check_folder
 from sentinel.policy.library import PolicyLibrary
 from sentinel.store.address import data_dir, database_url
 from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
-from sentinel.store.invariants import LONG_STATEMENT_TIMEOUT, SHOWN, read_invariants, run_invariants
+from sentinel.store.invariants import (
+    LONG_STATEMENT_TIMEOUT,
+    MINUTES,
+    SHOWN,
+    InvariantResult,
+    read_invariants,
+    run_invariants,
+)
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
 from sentinel.store.safety import MissingGrant, safety_faults
 from sentinel.tools.check import check_tools
@@ -32,7 +39,8 @@ from sentinel.tools.check import check_tools
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check; `damaged` are the first ids of violations. Not `checked`: neither passed nor failed."""
+    """The result of one check; `damaged` are the first ids of violations. Not `checked`: neither passed nor failed, and not `ok` where
+    nobody knows for want of time."""
 
     name: str
     ok: bool
@@ -62,19 +70,26 @@ LOCKS_FREE = (
     default=None,
     help="Checkpoint file to compare the event log with.  [SENTINEL_CHECKPOINT_FILE]",
 )
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=MINUTES,
+    show_default=True,
+    help="How long one check of the database may take.",
+)
 @json_option
-def command(as_json: bool, checkpoints: Path | None) -> None:
+def command(as_json: bool, checkpoints: Path | None, minutes: float) -> None:
     """Check settings, policies, the database's safety, every invariant and the evidence against its checkpoints.
 
     Read-only. What is damaged is named by its id. Any program's login will do, and what it may not read is told as not
-    checked; the console's may read all of it. Exit 1 when something is wrong.
+    checked; the console's may read all of it. Exit 1 when something is wrong, or took longer than --minutes.
     """
     kept = data_dir() / CHECKPOINTS
     if checkpoints is None and not os.environ.get("SENTINEL_DATABASE_URL") and kept.exists():
         checkpoints = kept
     with database_url() as url:
         try:
-            checks = list(_examine(url, checkpoints))
+            checks = list(_examine(url, checkpoints, minutes))
         except psycopg.OperationalError as error:
             if f'role "{AUTHORITY}" does not exist' in str(error):
                 raise SchemaNotReady("the database is empty: run `sentinel migrate` first") from None
@@ -97,7 +112,7 @@ def _print(checks: list[Check]) -> None:
     )
 
 
-def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
+def _examine(url: str, checkpoints: Path | None, minutes: float) -> Iterator[Check]:
     yield _attempt(
         "settings",
         lambda: load_settings(database_url=url, secret_keys=("unused-by-the-doctor-0123456789abcdef",)),
@@ -127,10 +142,13 @@ def _examine(url: str, checkpoints: Path | None) -> Iterator[Check]:
             connection.execute(LONG_STATEMENT_TIMEOUT)
             compared = _compared(connection, checkpoints)
         yield compared
-        for verdict in run_invariants(connection, invariants_sql()):
-            yield Check(
-                verdict.name, not verdict.violations, verdict.summary, verdict.damaged, checked=not verdict.unchecked
-            )
+        for verdict in run_invariants(connection, invariants_sql(), minutes=minutes):
+            yield _of_invariant(verdict)
+
+
+def _of_invariant(found: InvariantResult) -> Check:
+    ok, more = not found.violations and not found.ran_out, "; --minutes gives it longer" if found.ran_out else ""
+    return Check(found.name, ok, found.summary + more, found.damaged, checked=not found.unchecked)
 
 
 def _of_another_schema() -> Iterator[Check]:

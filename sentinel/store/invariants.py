@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ _TEXTS = 1009
 AUTHORITY_ELSEWHERE = "-- with the authority"
 """The line of a block that compares the ledger with the authority: nothing to ask where the two are in two databases."""
 SHOWN = 5
-LONG_STATEMENT_TIMEOUT = "set local statement_timeout = '5min'"
+MINUTES = 5
+LONG_STATEMENT_TIMEOUT = f"set local statement_timeout = '{MINUTES}min'"
 """Looking at everything takes longer than a program's statement may; within one transaction."""
 
 COUNT_VIOLATIONS = "select count(*), (array_agg(what order by what))[1:{shown}] from ({query}) as found (what)"
@@ -39,7 +41,8 @@ class Invariant:
 class InvariantResult:
     """The result of one invariant: the number of violations, the first by id, or why it was not checked.
 
-    `unchecked` is not a violation: the login may not read it, or what it compares is in another database.
+    `unchecked` is not a violation: the login may not read it, or what it compares is in another database. Where it `ran_out` of time
+    nobody knows, and a person looks again.
     """
 
     name: str
@@ -47,6 +50,7 @@ class InvariantResult:
     violations: int
     damaged: tuple[str, ...] = ()
     unchecked: str = ""
+    ran_out: bool = False
 
     @property
     def summary(self) -> str:
@@ -67,12 +71,19 @@ def read_invariants(path: Path) -> list[Invariant]:
     ]
 
 
-def run_invariants(connection: Any, path: Path) -> list[InvariantResult]:
-    """What breaks each invariant, all from one snapshot so that a live system does not look broken."""
+def run_invariants(connection: Any, path: Path, *, minutes: float = MINUTES) -> list[InvariantResult]:
+    """What breaks each invariant; `minutes` is how long one may take.
+
+    Each from a snapshot of its own, so that a live system does not look broken, and its tables are not kept from vacuum for longer.
+    """
+    return [_check_alone(connection, one, minutes) for one in read_invariants(path)]
+
+
+def _check_alone(connection: Any, one: Invariant, minutes: float) -> InvariantResult:
     connection.execute("begin isolation level repeatable read read only")
-    connection.execute(LONG_STATEMENT_TIMEOUT)
     try:
-        return [check_invariant(connection, one) for one in read_invariants(path)]
+        connection.execute(f"set local statement_timeout = '{math.ceil(minutes * 60_000)}ms'")
+        return check_invariant(connection, one)
     finally:
         connection.execute("rollback")
 
@@ -98,7 +109,7 @@ def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
         return InvariantResult(one.name, one.sentence, 0, unchecked=str(error).splitlines()[0])
     except psycopg.errors.QueryCanceled:
         connection.execute("rollback to asked")
-        return InvariantResult(one.name, one.sentence, 0, unchecked="it took longer than a check may")
+        return InvariantResult(one.name, one.sentence, 0, unchecked="it took longer than a check may", ran_out=True)
     except (
         psycopg.DataError, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction
     ) as error:  # fmt: skip

@@ -110,7 +110,7 @@ def fill(fixtures: Fixtures, operations: int) -> None:
 
 
 def seconds_by_invariant(url: str) -> list[tuple[float, str]]:
-    """How long each takes, the longest first, all in one snapshot."""
+    """How long each takes, the longest first."""
     found = []
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("begin isolation level repeatable read read only")

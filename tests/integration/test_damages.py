@@ -413,17 +413,29 @@ def test_a_trigger_that_is_switched_off_is_named(fixtures: Fixtures, table: str)
     assert table in fault
 
 
-def test_a_check_that_takes_too_long_is_not_checked_and_the_others_are(fixtures: Fixtures, tmp_path: Path) -> None:
+def test_a_check_that_takes_too_long_is_told_as_one_that_nobody_knows_of_and_the_others_are_made(
+    fixtures: Fixtures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "invariants.sql"
     file.write_text(
         "-- slow: it never ends\nselect 'x' from pg_sleep(60);\n\n-- quick: nothing is there\nselect 'x' where false;\n"
     )
-    fixtures.admin.execute("begin")
-    fixtures.admin.execute("set local statement_timeout = 200")
-    slow, quick = [check_invariant(fixtures.admin, one) for one in read_invariants(file)]
-    fixtures.admin.execute("rollback")
-    assert slow.unchecked == "it took longer than a check may"
-    assert (quick.violations, quick.unchecked) == (0, "")
+    slow, quick = run_invariants(fixtures.admin, file, minutes=0.003)
+    assert (slow.unchecked, slow.ran_out) == ("it took longer than a check may", True)
+    assert (quick.violations, quick.unchecked, quick.ran_out) == (0, "", False)
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", fixtures.url)
+    monkeypatch.setattr("sentinel.cli.doctor.invariants_sql", lambda: file)
+    done = CliRunner().invoke(main, ["doctor", "--minutes", "0.003"])
+    assert done.exit_code == 1
+    assert "BAD  slow: not checked, it took longer than a check may: it never ends; --minutes gives it" in done.output
+    assert "ok   quick: nothing is there" in done.output
+
+
+def test_each_check_has_a_snapshot_of_its_own_which_ends_with_it(fixtures: Fixtures, tmp_path: Path) -> None:
+    file = tmp_path / "invariants.sql"
+    file.write_text("-- one: when it began\nselect now()::text;\n\n-- two: when it began\nselect now()::text;\n")
+    one, two = run_invariants(fixtures.admin, file)
+    assert one.damaged < two.damaged
 
 
 def test_a_table_that_is_not_there_is_damage_and_ends_no_other_check(fixtures: Fixtures, tmp_path: Path) -> None:
