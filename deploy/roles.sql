@@ -101,7 +101,7 @@ grant insert on sentinel.tenants, sentinel.operator_sessions, sentinel.operator_
   sentinel.sign_in_attempts, sentinel.approval_votes, sentinel.halts, sentinel.event_rows to sentinel_console;
 -- Their own password only; everything else of people and keys goes through the functions of protected_changes.sql.
 grant update (password_hash, password_one_time, password_used_at) on sentinel.operators to sentinel_console;
-grant update (last_seen_at, revoked_at, stepped_up_at, said) on sentinel.operator_sessions to sentinel_console;
+grant update (last_seen_at, revoked_at, stepped_up_at, said), delete on sentinel.operator_sessions to sentinel_console;
 grant update (revoked_at) on sentinel.operator_tokens to sentinel_console;
 grant update (status, decided_at, decided_by, reason) on sentinel.approvals to sentinel_console;
 grant update (lifted_at, lifted_by) on sentinel.halts to sentinel_console;

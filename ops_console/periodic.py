@@ -1,4 +1,4 @@
-"""Periodic background tasks of the console, a thread each: samples for the overview, and the index of public ids."""
+"""Periodic background tasks of the console, a thread each: samples for the overview, the index of public ids, old sessions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
+from ops_console.accounts import sessions, sign_in_attempts
 from ops_console.board.reader import NOBODY
 from ops_console.context import Context
 from ops_console.read_models import gauges
@@ -75,3 +76,16 @@ def start_indexer(context: Context, *, stopping: Callable[[], bool]) -> None:
             index_public_ids(context.pool, tenant_id, context.public_ids(), seconds=INDEX_SECONDS)
 
     start_periodic("indexer", index, seconds=INDEX_SECONDS, stopping=stopping)
+
+
+SWEEP_SECONDS = 60.0
+
+
+def start_sweeper(pool: Pool, *, stopping: Callable[[], bool]) -> None:
+    """Delete attempts to sign in and sessions that are long over, some at once, in a thread of its own until `stopping` says so."""
+
+    def sweep() -> None:
+        sign_in_attempts.sweep(pool)
+        sessions.sweep(pool)
+
+    start_periodic("sweeper", sweep, seconds=SWEEP_SECONDS, stopping=stopping)

@@ -20,7 +20,7 @@ import structlog
 from flask import Flask
 
 from ops_console.audience import Audience
-from ops_console.periodic import start_indexer, start_sampler
+from ops_console.periodic import start_indexer, start_sampler, start_sweeper
 from ops_console.settings import ConsoleSettings
 from sentinel.core.errors import EngineUnavailable
 from sentinel.platform.http.asgi import Edge
@@ -116,6 +116,7 @@ def _serve(settings: ConsoleSettings, share: _Share, graceful_seconds: int) -> N
             console = app.flask.extensions["console"]
             start_sampler(console.pool, console.ledger, stopping=stopping)
             start_indexer(console, stopping=stopping)
+            start_sweeper(console.pool, stopping=stopping)
         threading.Thread(target=_warm, args=(app.flask, share.audience), name="warm", daemon=True).start()
         return app
 

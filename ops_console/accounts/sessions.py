@@ -124,6 +124,14 @@ FORGET_SAID = """
 update sentinel.operator_sessions set said = null
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and said = %(said)s::jsonb
 """
+KEPT_DAYS = 30
+"""How long it can be looked up in the database where somebody was signed in from, after the session's absolute end."""
+SWEPT_AT_ONCE = 5_000
+SWEEP = """
+delete from sentinel.operator_sessions where (tenant_id, session_hash) in (
+  select tenant_id, session_hash from sentinel.operator_sessions where expires_at < clock_timestamp() - make_interval(days => %(days)s)
+  limit %(most)s for update skip locked)
+"""
 
 
 def insert_session(
@@ -208,6 +216,11 @@ def take_messages(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
         return []
     changed(pool, FORGET_SAID, {**_session(who), "said": orjson.dumps(who.said).decode()})
     return who.said
+
+
+def sweep(pool: Pool) -> int:
+    """Delete sessions that ended `KEPT_DAYS` ago, at most `SWEPT_AT_ONCE`; returns how many."""
+    return changed(pool, SWEEP, {"days": KEPT_DAYS, "most": SWEPT_AT_ONCE})
 
 
 def _session(who: SignedIn) -> dict[str, uuid.UUID | None]:

@@ -171,7 +171,12 @@ where case when refused.is_guess and guessed.codes >= %(told)s then not exists (
     and e.event_id >= %(recent)s and e.tenant_id = o.tenant_id and e.body::jsonb ->> 'operator_id' = o.operator_id::text
     and e.occurred_at > greatest(clock_timestamp() - interval '1 day', o.changed_by_another_at)) end
 """).fill(of_today=_OF_TODAY)
-SWEEP = "delete from sentinel.sign_in_attempts where attempted_at < clock_timestamp() - interval '1 day'"
+SWEPT_AT_ONCE = 5_000
+SWEEP = """
+delete from sentinel.sign_in_attempts where attempt_id in (
+  select attempt_id from sentinel.sign_in_attempts where attempted_at < clock_timestamp() - interval '1 day'
+  order by attempted_at limit %(most)s for update skip locked)
+"""
 
 
 _IPV6_NETWORK = "^([0-9a-f]{1,4}(:[0-9a-f]{1,4}){0,3})?::/64$"
@@ -244,5 +249,5 @@ def _account(email: str) -> dict[str, Any]:
 
 
 def sweep(pool: Pool) -> int:
-    """Delete attempts older than a day; returns how many."""
-    return changed(pool, SWEEP, {})
+    """Delete attempts older than a day, at most `SWEPT_AT_ONCE`; returns how many."""
+    return changed(pool, SWEEP, {"most": SWEPT_AT_ONCE})

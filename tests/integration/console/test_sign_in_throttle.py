@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ops_console.accounts import sign_in, sign_in_attempts, step_up
+from ops_console import periodic, serving
+from ops_console.accounts import sessions, sign_in, sign_in_attempts, step_up
 from ops_console.accounts.operator_changes import change_operator
 from ops_console.accounts.sign_in import Authenticator, PresentedCredentials
 from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attempt
@@ -19,6 +22,7 @@ from sentinel.core.errors import RateLimited, Unauthenticated
 from sentinel.platform.http.wire import network_of
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import WRONG, code_of, enrol, forget_used_codes, with_secrets
+from tests.support.ledger_fixtures import wait_until
 
 ANN = "ann@demo.local"
 
@@ -431,3 +435,42 @@ def test_right_sign_ins_are_not_throttled(fixtures: Any) -> None:
     for _ in range(12):
         fixtures.sign_in("ann@demo.local", app)
     assert sign_in_attempts.sweep(fixtures.pool) == 0
+
+
+def test_attempts_and_sessions_that_are_long_over_are_deleted_and_no_others(
+    fixtures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(periodic, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(sign_in_attempts, "SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(sessions, "SWEPT_AT_ONCE", 2)
+    fixtures.operator("ann")
+    app = fixtures.app()
+
+    def there() -> list[int]:
+        return [
+            fixtures.sql(f"select count(*) from sentinel.{table}")[0][0]
+            for table in ("sign_in_attempts", "operator_sessions")
+        ]
+
+    for _ in range(5):
+        fixtures.sign_in(ANN, app)
+    later(fixtures, 86_400)
+    fixtures.sql("update sentinel.operator_sessions set expires_at = clock_timestamp() - interval '30 days'")
+    fixtures.sign_in(ANN, app)
+    fixtures.sign_in(ANN, app)
+    later(fixtures, 60)
+    fixtures.sql(
+        "update sentinel.operator_sessions set expires_at = clock_timestamp() - interval '29 days'"
+        " where session_hash = (select max(session_hash) from sentinel.operator_sessions where expires_at > clock_timestamp())"
+    )
+    is_over = False
+    periodic.start_sweeper(fixtures.pool, stopping=lambda: is_over)
+    try:
+        wait_until(lambda: there() == [2, 2])
+    finally:
+        is_over = True
+
+
+def test_every_periodic_task_is_started_by_the_console_that_serves_operators() -> None:
+    tasks = {name for name in vars(periodic) if name.startswith("start_")} - {"start_periodic"}
+    assert tasks == set(re.findall(r"^ +(start_\w+)\(", inspect.getsource(serving), re.MULTILINE))

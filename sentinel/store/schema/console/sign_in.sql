@@ -1,7 +1,7 @@
 -- Signing in: what is counted against guessing, the second factor, browsers that are known.
 
 -- Attempts of the last minutes, for throttling by account and by network, so that nobody shuts an account out from
--- everywhere; swept by the housekeeper.
+-- everywhere; swept by the console.
 create table sentinel.sign_in_attempts (
   attempt_id     bigint generated always as identity primary key,
   account_hash   bytea not null,                                           -- SHA-256 of the e-mail tried: no user list leaks
