@@ -523,8 +523,15 @@ select status, decision, reason_code, currency, count(*) as entries, sum(amount_
 from refunds.ledger_entries where tenant_id = %(tenant_id)s
 group by status, decision, reason_code, currency order by status, decision, reason_code, currency
 """
+# The rows that are not finished, as `e`: by their two partial indexes, of which one `in` over all four states could use neither.
+_OPEN_ROWS: LiteralString = """(
+  select status, next_attempt_at, lease_until, waits, claimed_by from refunds.ledger_entries
+  where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED')
+  union all
+  select status, next_attempt_at, lease_until, waits, claimed_by from refunds.ledger_entries
+  where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED')) e"""
 # What is not finished and why a run did not touch it.
-COUNT_OPEN = """
+COUNT_OPEN = SqlTemplate("""
 select count(*) filter (where status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp()) as due,
   count(*) filter (where status = 'NEW' and next_attempt_at > statement_timestamp()) as paused,
   count(*) filter (where status = 'APPROVAL_REQUIRED') as waiting,
@@ -532,11 +539,10 @@ select count(*) filter (where status in ('NEW', 'APPROVAL_REQUIRED') and next_at
   (select count(*) from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) as unreported,
   count(*) filter (where waits > 0 and (status = 'NEW' and next_attempt_at > statement_timestamp()
                                         or status in ('GUARDING', 'ALLOWED') and claimed_by is null)) as put_off
-from refunds.ledger_entries
-where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')
-"""
-# The worker's gauges: open rows by their partial indexes, never the whole ledger.
-FIGURES = """
+from {open_rows}
+""").fill(open_rows=_OPEN_ROWS)
+# The worker's gauges.
+FIGURES = SqlTemplate("""
 select o.due, o.lag_seconds, o.waiting, o.put_off, o.held, o.lapsed, f.errors, r.outbox_open, r.outbox_parked, s.settlement_findings from
   (select count(*) filter (where is_due) as due,
      coalesce(extract(epoch from statement_timestamp() - min(next_attempt_at) filter (where is_due)), 0)::double precision as lag_seconds,
@@ -547,13 +553,12 @@ select o.due, o.lag_seconds, o.waiting, o.put_off, o.held, o.lapsed, f.errors, r
    from (select status, next_attempt_at, waits, claimed_by,
            status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp() as is_due,
            coalesce(lease_until <= statement_timestamp(), false) as has_lapsed
-         from refunds.ledger_entries
-         where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED', 'GUARDING', 'ALLOWED')) e) o,
+         from {open_rows}) rows_now) o,
   (select count(*) as errors from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = 'ERROR') f,
   (select count(*) as outbox_open, count(*) filter (where next_attempt_at = 'infinity') as outbox_parked
    from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null) r,
   (select count(*) as settlement_findings from refunds.settlement_findings
    where tenant_id = %(tenant_id)s and found_at > statement_timestamp() - interval '24 hours') s
-"""
+""").fill(open_rows=_OPEN_ROWS)
 NOW = "select clock_timestamp()"
 DEFAULT_TENANT = "select refunds.default_tenant()"
