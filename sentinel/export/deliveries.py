@@ -54,14 +54,14 @@ class Resend:
 
 
 _RECEIVER = "e.kind, e.url, e.event_types, e.secret_number, coalesce(e.old_secret_until > clock_timestamp(), false) as old_secret_too"
-# Whoever waited longest; not one that another sender is looking at just now.
+# Whoever waited longest, since its pause or its latest turn was over; not one that another sender is looking at just now.
 CLAIM = SqlTemplate("""
 with due as materialized (
   select e.tenant_id, e.endpoint_id from sentinel.event_endpoints e
   where e.kind = any(%(kinds)s) and e.disabled_at is null and e.next_attempt_at <= clock_timestamp() and e.lease_until <= clock_timestamp()
     and exists (select from sentinel.feed_heads h
                 where h.tenant_id = e.tenant_id and h.position > e.position or h.tenant_id = {nil} and h.position > e.global_position)
-  order by e.next_attempt_at, e.lease_until limit 1 for no key update skip locked)
+  order by greatest(e.next_attempt_at, e.lease_until) limit 1 for no key update skip locked)
 update sentinel.event_endpoints e set epoch = e.epoch + 1, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 from due where e.tenant_id = due.tenant_id and e.endpoint_id = due.endpoint_id
 returning e.tenant_id, e.endpoint_id, {receiver}, e.position, e.global_position, e.epoch, e.attempts

@@ -74,6 +74,21 @@ def test_a_failing_receiver_holds_up_nobody_else(export: Export) -> None:
         assert wanted in other.ids and export.receiver.ids == []
 
 
+def test_a_receiver_that_is_always_behind_takes_turns_with_younger_ones(export: Export) -> None:
+    with EventReceiver().running() as other:
+        younger = export.add(other)
+        export.fixtures.guard()
+        export.fixtures.run_housekeeping()
+        deliveries = Deliveries(export.pool, ["webhook"], lease_seconds=30, give_up_seconds=100)
+        served = []
+        for _ in range(4):  # turns that end before their receiver has everything
+            claim = deliveries.claim()
+            assert claim is not None
+            served.append(claim.endpoint_id)
+            deliveries.release(claim)
+    assert served == [export.endpoint_id, younger] * 2
+
+
 def test_410_disables_a_webhook_until_an_administrator_enables_it(export: Export) -> None:
     first = export.fixtures.guard()["decision_event_id"]
     export.receiver.faults[:] = [answers(410)]
