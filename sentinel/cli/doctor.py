@@ -23,15 +23,18 @@ from sentinel.policy.cases import run_cases
 from sentinel.policy.folder import check_folder
 from sentinel.policy.library import PolicyLibrary
 from sentinel.store.address import data_dir, database_url
-from sentinel.store.database import AUTHORITY, CONSOLE, ORDERS, WORKER, describe, first_line, open_connection, with_role
-from sentinel.store.invariants import (
+from sentinel.store.database import (
+    AUTHORITY,
+    CONSOLE,
     LONG_STATEMENT_TIMEOUT,
-    MINUTES,
-    SHOWN,
-    InvariantResult,
-    read_invariants,
-    run_invariants,
+    ORDERS,
+    WORKER,
+    describe,
+    first_line,
+    open_connection,
+    with_role,
 )
+from sentinel.store.invariants import MINUTES, SHOWN, InvariantResult, read_invariants, run_invariants
 from sentinel.store.migrate import SchemaNotReady, current_revision, require_head
 from sentinel.store.safety import MissingGrant, safety_faults
 from sentinel.tools.check import check_tools

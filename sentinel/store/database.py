@@ -44,6 +44,9 @@ IDLE_TIMEOUT_MS = 10000
 """The longest that each may be; `deploy/roles.sql` sets the same on the programs' roles."""
 SILENCE_SECONDS = 7.0
 """After this a server that should have answered or given up by itself (statement timeout) is taken for gone."""
+LONG_STATEMENT_SECONDS = 300
+LONG_STATEMENT_TIMEOUT = f"set local statement_timeout = '{LONG_STATEMENT_SECONDS}s'"
+"""Looking at everything that was ever recorded takes longer than a program's statement may; within one transaction."""
 
 
 def with_role(url: str, role: str, *, application_name: str = "") -> str:
@@ -230,12 +233,14 @@ class PooledConnection(psycopg.Connection[Any]):
     A statement that is not answered in time raises `DatabaseUnreachable`, and the connection is broken.
     """
 
-    watch: Callable[[psycopg.Connection[Any]], AbstractContextManager[QueryDeadline]]
+    watch: Callable[[psycopg.Connection[Any], float], AbstractContextManager[QueryDeadline]]
     """`Pool.watch` of its pool."""
+    patient_seconds = 0.0
+    """How much longer than SILENCE_SECONDS it waits for an answer."""
 
     def wait(self, gen: PQGen[Answer], *limits: Any, **named: Any) -> Answer:
         """All that psycopg asks on an open connection waits here: statements, fetching, beginning and ending transactions."""
-        with self.watch(self) as patience:
+        with self.watch(self, SILENCE_SECONDS + self.patient_seconds) as patience:
             try:
                 return super().wait(gen, *limits, **named)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -248,7 +253,7 @@ class Pool:
     """A small pool of autocommit connections. One function call is one transaction, so nothing here begins one.
 
     `connection()` waits at most `wait_seconds` for a free one and raises `EngineUnavailable` when there is
-    none or the server cannot be reached. What is asked on it is answered within SILENCE_SECONDS or raises
+    none or the server cannot be reached. What is asked on it is answered within SILENCE_SECONDS (longer in a `long_transaction`) or raises
     `DatabaseUnreachable`. A connection that broke is thrown away, so the pool heals by itself.
     Why it is not psycopg_pool: `docs/decisions/0047-own-connection-pool.md`.
     """
@@ -294,6 +299,19 @@ class Pool:
                 held = None
             self._free.put(held)
 
+    @contextlib.contextmanager
+    def long_transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction for the block, in which a statement may take LONG_STATEMENT_SECONDS: for commands that look at everything."""
+        with self.connection() as connection:
+            assert isinstance(connection, PooledConnection)
+            connection.patient_seconds = LONG_STATEMENT_SECONDS
+            try:
+                with connection.transaction():
+                    connection.execute(LONG_STATEMENT_TIMEOUT.encode())
+                    yield connection
+            finally:
+                connection.patient_seconds = 0.0
+
     def _connect(self) -> psycopg.Connection[Any]:
         try:
             # Functions are called thousands of times by the same text: prepare at the first call, not the fifth.
@@ -307,12 +325,12 @@ class Pool:
         return opened
 
     @contextlib.contextmanager
-    def watch(self, connection: psycopg.Connection[Any]) -> Iterator[QueryDeadline]:
-        """What the block asks on `connection` is answered within SILENCE_SECONDS, or else the connection is ended.
+    def watch(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[QueryDeadline]:
+        """What the block asks on `connection` is answered within `seconds`, or else the connection is ended.
 
         The server's own time limits end with the server or the way to it; without this a silent one is waited for always.
         """
-        patience = QueryDeadline(connection, time.monotonic() + SILENCE_SECONDS)
+        patience = QueryDeadline(connection, time.monotonic() + seconds)
         with self._watching:
             self._waiting.add(patience)
             if self._watcher is None:

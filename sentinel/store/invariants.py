@@ -10,15 +10,15 @@ from typing import Any
 
 import psycopg
 
+from sentinel.store.database import LONG_STATEMENT_SECONDS
+
 _BLOCK = re.compile(r"^-- (\w+): (.+)\n((?:(?!-- \w+: ).*\n?)+)", re.MULTILINE)
 _TEXTS = 1009
 """PostgreSQL's type text[]."""
 AUTHORITY_ELSEWHERE = "-- with the authority"
 """The line of a block that compares the ledger with the authority: nothing to ask where the two are in two databases."""
 SHOWN = 5
-MINUTES = 5
-LONG_STATEMENT_TIMEOUT = f"set local statement_timeout = '{MINUTES}min'"
-"""Looking at everything takes longer than a program's statement may; within one transaction."""
+MINUTES = LONG_STATEMENT_SECONDS // 60
 
 COUNT_VIOLATIONS = "select count(*), (array_agg(what order by what))[1:{shown}] from ({query}) as found (what)"
 IS_ONE_DATABASE = """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -43,15 +44,24 @@ def call_with_retry_within(
     pool: Pool, call: Callable[[psycopg.Connection[Any], float], Result], wait_seconds: float
 ) -> Result:
     """`call_with_retry` whose call gets the remaining seconds to wait for locks: `wait_seconds` less earlier attempts."""
-    return _attempted(pool, call, RetriedTransaction(wait_seconds))
+    return _attempted(pool.connection, call, RetriedTransaction(wait_seconds))
+
+
+def call_at_length(pool: Pool, call: Callable[[psycopg.Connection[Any]], Result]) -> Result:
+    """`call_with_retry` for what looks at everything that was ever recorded: each statement has minutes (`Pool.long_transaction`)."""
+    return _attempted(
+        pool.long_transaction, lambda connection, _: call(connection), RetriedTransaction(LOCK_WAIT_SECONDS)
+    )
 
 
 def _attempted(
-    pool: Pool, call: Callable[[psycopg.Connection[Any], float], Result], attempts: RetriedTransaction
+    lend: Callable[[], AbstractContextManager[psycopg.Connection[Any]]],
+    call: Callable[[psycopg.Connection[Any], float], Result],
+    attempts: RetriedTransaction,
 ) -> Result:
     while True:
         try:
-            with pool.connection() as connection:
+            with lend() as connection:
                 return call(connection, attempts.left_seconds)
         except psycopg.Error as error:
             attempts.failed(error)
@@ -147,7 +157,7 @@ def act_once(
             row: Row | None = cursor.execute(statement, fields).fetchone()
             return row
 
-    found = _attempted(pool, call, attempts)
+    found = _attempted(pool.connection, call, attempts)
     assert found is not None
     if attempts.was_lost and not is_taken(found):
         raise MayBeRecorded

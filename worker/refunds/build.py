@@ -155,12 +155,12 @@ def _periodic_tasks(
 
 
 def make_reconciler(settings: WorkerSettings, ledger: Ledger, client: Client) -> Reconciler:
-    """What looks for wrong executions. Raises `UnsafeConfiguration` for a route table that cannot be used."""
+    """What looks for wrong executions among all there are, for a command. Raises `UnsafeConfiguration` for a route table that cannot be used."""
     try:
         routes = load_routes(settings.policies_dir, Systems.from_settings(settings).names())
     except PolicyError as error:
         raise UnsafeConfiguration(str(error)) from error
-    return Reconciler(ledger.pool, ledger.tenant_id, client, routes, settings.policies_dir)
+    return Reconciler(ledger.pool, ledger.tenant_id, client, routes, settings.policies_dir, at_length=True)
 
 
 @contextmanager

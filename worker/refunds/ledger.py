@@ -11,6 +11,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeVar
@@ -411,8 +412,13 @@ class Ledger:
         return (entry[0], self._run(sql.EXPLAIN_EVENTS, dict_row, id=ledger_entry_id)) if entry else None
 
     def summary(self) -> list[SummaryLine]:
-        """Counts and sums by status, decision, reason and currency."""
-        return self._rows(SummaryLine, sql.SUMMARISE)
+        """Counts and sums of the whole ledger by status, decision, reason and currency."""
+
+        def call(connection: psycopg.Connection[Any]) -> list[SummaryLine]:
+            with connection.cursor(row_factory=class_row(SummaryLine)) as cursor:
+                return cursor.execute(sql.SUMMARISE.encode(), self._who).fetchall()
+
+        return self._attempted(call, is_repeatable=True, lend=self.pool.long_transaction)
 
     def open_counts(self) -> OpenCounts:
         """Counts of the rows that are not finished."""
@@ -451,7 +457,10 @@ class Ledger:
         """One statement with what a person does, which would be refused for itself when it came again."""
         return self._run(statement, row_factory, is_repeatable=False, **fields)
 
-    def _attempted(self, call: Callable[[psycopg.Connection[Any]], Value], *, is_repeatable: bool) -> Value:
+    def _attempted(
+        self, call: Callable[[psycopg.Connection[Any]], Value], *, is_repeatable: bool,
+        lend: Callable[[], AbstractContextManager[psycopg.Connection[Any]]] | None = None,
+    ) -> Value:  # fmt: skip
         """One transaction; a deadlock is tried again, and so is a connection that turned out to be dead, once.
 
         Repeating is safe: a second claim takes other rows, and every change names the epoch it expects. What is not
@@ -461,7 +470,7 @@ class Ledger:
         for attempt in range(_TRIES):
             is_sent = False
             try:
-                with self.pool.connection() as connection:
+                with (lend or self.pool.connection)() as connection:
                     is_sent = True
                     return call(connection)
             except (pg.DeadlockDetected, pg.SerializationFailure) as error:

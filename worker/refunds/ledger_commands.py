@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import click
 from rich.console import Console
@@ -20,13 +21,14 @@ from worker.presentation import out, summary_json, summary_table
 from worker.refunds.build import make_reconciler, open_client, open_ledger
 from worker.refunds.enqueue import read_text
 from worker.refunds.intake import lines_of
-from worker.refunds.ledger import Ledger
+from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.online_retail import Imported, WrongColumns, read_orders
 from worker.refunds.settings import read_settings
-from worker.retail_refund_agent import FAILED, MISUSED, refusals
+from worker.retail_refund_agent import FAILED, MISUSED, OUTSIDE, refusals
 from worker.settlement.stripe_events import SettlementFindings
 
 _STEP = 500
+Found = TypeVar("Found")
 
 REFUSALS = {
     "no_such_row": "there is no such row",
@@ -168,42 +170,59 @@ def reconcile(as_json: bool) -> None:
     And what a settlement system told afterwards: refunds that a bank sent back, and those made elsewhere; payments that it does
     not show, and refunds of another payment than their order names by now.
 
-    A running worker does this for what is new, every few seconds.
+    A running worker does this for what is new, every few seconds. Each look may take five minutes. One that the database cannot end is named
+    and the others are told: its list is null (exit 3, or 1 where the others found something).
     """
-    settings = None
     with refusals():
         settings = read_settings()
         with open_ledger(settings) as ledger, open_client(settings, ledger.tenant_id) as client:
             reconciler = make_reconciler(settings, ledger, client)
-            told = {(one.execution_id, one.finding) for one in reconciler.look()}
-            found, budgets = reconciler.find(since_last=False), reconciler.budgets()
-            elsewhere = SettlementFindings(ledger.pool, ledger.tenant_id).all()
+            looks = Looks()
+            elsewhere = looks.at("settlement findings", SettlementFindings(ledger.pool, ledger.tenant_id).all)
+            budgets = looks.at("budgets of orders", reconciler.budgets)
+            new = looks.at("executions since the last look", reconciler.look)
+            found = looks.at("executions", lambda: reconciler.find(since_last=False))
+    told = {(one.execution_id, one.finding) for one in new or ()}
     if as_json:
         lines = [
             {"ledger_entry_id": one.ledger_entry_id, "execution_id": str(one.execution_id), "finding": one.finding,
              "switch": one.switch, "new": (one.execution_id, one.finding) in told}
-            for one in found
+            for one in found or ()
         ]  # fmt: skip
-        click.echo(
-            json.dumps(
-                {
-                    "wrong": lines,
-                    "orders": [asdict(one) for one in budgets],
-                    "settlement": [asdict(one) for one in elsewhere],
-                }
-            )
-        )
+        answer = {
+            "wrong": None if found is None else lines,
+            "orders": None if budgets is None else [asdict(one) for one in budgets],
+            "settlement": None if elsewhere is None else [asdict(one) for one in elsewhere],
+        }
+        click.echo(json.dumps(answer))
     else:
-        for one in found:
+        for one in (new or ()) if found is None else found:
             click.echo(f"wrong: {one}; its switch is {one.switch}", err=True)
-        for line in (*budgets, *elsewhere):
+        for line in (*(budgets or ()), *(elsewhere or ())):
             click.echo(f"wrong: {line}", err=True)
-        click.echo(f"{counted(len(found), 'wrong execution')}." if found else "Every execution is as it should be.")
+        if found is not None:
+            click.echo(f"{counted(len(found), 'wrong execution')}." if found else "Every execution is as it should be.")
         if budgets:
             click.echo(f"{counted(len(budgets), 'order')} whose budget a person must look at.")
         if elsewhere:
             click.echo(f"{counted(len(elsewhere), 'refund')} at a settlement system that a person must look at.")
-    sys.exit(FAILED if found or budgets or elsewhere else 0)
+    sys.exit(FAILED if found or new or budgets or elsewhere else OUTSIDE if looks.failed else 0)
+
+
+class Looks:
+    """Looks of which each is taken whatever became of the others."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def at(self, what: str, look: Callable[[], list[Found]]) -> list[Found] | None:
+        """What the look found; None, and said, where the database did not answer it."""
+        try:
+            return look()
+        except LedgerUnavailable as error:
+            click.echo(f"error: {what} could not be looked at: {error}", err=True)
+            self.failed = True
+            return None
 
 
 def _store(ledger: Ledger, imported: Imported) -> tuple[int, int]:

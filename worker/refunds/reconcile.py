@@ -25,7 +25,7 @@ from sentinel.core.money import parse_money
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.source import Scalar, Table, read_source
 from sentinel.store.database import Pool
-from sentinel.store.queries import call_with_retry
+from sentinel.store.queries import call_at_length, call_with_retry
 from sentinel.store.sql_template import SqlTemplate
 from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.sql import name_without_source
@@ -208,11 +208,14 @@ class BudgetDiscrepancy:
 
 
 class Reconciler:
-    """For one tenant's ledger. Thread-safe; every call raises `LedgerUnavailable`."""
+    """For one tenant's ledger. Thread-safe; every call raises `LedgerUnavailable`. `at_length`: each statement has minutes, as a command's may."""
 
-    def __init__(self, pool: Pool, tenant_id: uuid.UUID, client: Client, routes: Routes, policies: Path) -> None:
+    def __init__(
+        self, pool: Pool, tenant_id: uuid.UUID, client: Client, routes: Routes, policies: Path, *, at_length: bool = False
+    ) -> None:  # fmt: skip
         self._pool, self._tenant_id, self._client = pool, tenant_id, client
         self._routes, self._policies = routes, policies
+        self._call = call_at_length if at_length else call_with_retry
 
     def look(self) -> list[Discrepancy]:
         """New discrepancies since the last round; their switches are off afterwards. A switch that stays on is tried again."""
@@ -275,7 +278,7 @@ class Reconciler:
     def _run(self, call: Callable[[psycopg.Connection[Any]], Value]) -> Value:
         """Repeating is harmless: a finding is kept once, and a cursor only moves on."""
         try:
-            return call_with_retry(self._pool, call)
+            return self._call(self._pool, call)
         except (EngineUnavailable, StillDeciding) as error:
             raise LedgerUnavailable(error.detail) from error
 

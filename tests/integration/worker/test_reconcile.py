@@ -10,11 +10,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from sentinel.cli.scratch import authority_on_loopback
 from sentinel.client import Client
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
+from sentinel.store import database
 from sentinel.store.database import WORKER, Pool, with_role
 from tests.support.fixtures import Fixtures
 from tests.support.ledger_fixtures import looping, wait_until, worker_settings
@@ -255,12 +257,15 @@ def test_a_finding_that_nobody_could_be_told_of_is_told_later(desk: Desk, monkey
     assert desk.kept() == 1 and not desk.is_on()
 
 
-def test_worker_reconcile_names_what_is_wrong_and_ends_with_1(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from click.testing import CliRunner
-
+def for_commands(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment in which `worker` acts on the desk."""
     for name, value in {"WORKER_DATABASE_URL": desk.fixtures.url, "SENTINEL_URL": desk.settings.authority_url,
                         "SENTINEL_REFUND_AGENT_API_KEY": desk.fixtures.key, "SENTINEL_TENANT_ID": str(desk.fixtures.tenant_id)}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
+
+
+def test_worker_reconcile_names_what_is_wrong_and_ends_with_1(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for_commands(desk, monkeypatch)
     desk.execute_flawlessly("one")
     assert CliRunner().invoke(worker_command, ["reconcile"]).exit_code == 0
     desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'one'")
@@ -273,11 +278,7 @@ def test_worker_reconcile_names_what_is_wrong_and_ends_with_1(desk: Desk, monkey
 def test_worker_reconcile_lists_the_orders_whose_budget_a_person_must_look_at(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from click.testing import CliRunner
-
-    for name, value in {"WORKER_DATABASE_URL": desk.fixtures.url, "SENTINEL_URL": desk.settings.authority_url,
-                        "SENTINEL_REFUND_AGENT_API_KEY": desk.fixtures.key, "SENTINEL_TENANT_ID": str(desk.fixtures.tenant_id)}.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
+    for_commands(desk, monkeypatch)
     run = CliRunner().invoke
     desk.execute_flawlessly("one", "two", "three", "four")
     assert json.loads(run(worker_command, ["reconcile", "--json"]).stdout)["orders"] == []
@@ -304,6 +305,48 @@ def test_worker_reconcile_lists_the_orders_whose_budget_a_person_must_look_at(
         in plain.output
     )
     assert "in doubt 0, beyond 800, in minor units of EUR; refunds in another currency: 0" in plain.output
+
+
+FOUND_AT_STRIPE = """
+insert into refunds.settlement_findings (tenant_id, system, system_refund, finding, payment_ref, amount_minor, currency)
+values (%s, 'stripe', 're_1', 'refunded_elsewhere', 'pi_1', 100, 'USD')
+"""
+SLOW = "from seen s cross join (select pg_sleep(0.5)) slow"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "status", "wrong"), [("5min", 1, ["over_a_tenth"]), ("100ms", 1, None)]
+)  # fmt: skip
+def test_worker_reconcile_looks_longer_than_a_statement_and_each_look_is_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, allowed: str, status: int, wrong: list[str] | None
+) -> None:
+    for_commands(desk, monkeypatch)
+    desk.execute_flawlessly("one")
+    desk.forge("update refunds.orders set paid_minor = 8999 where order_ref = 'one'")
+    desk.fixtures.admin.execute(FOUND_AT_STRIPE, [desk.fixtures.tenant_id])
+    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW))
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 300)
+    monkeypatch.setattr(database, "LONG_STATEMENT_TIMEOUT", f"set local statement_timeout = '{allowed}'")
+    ran = CliRunner().invoke(worker_command, ["reconcile", "--json"])
+    told = json.loads(ran.stdout)
+    assert (ran.exit_code, [one["system_refund"] for one in told["settlement"]], told["orders"]) == (
+        status,
+        ["re_1"],
+        [],
+    )
+    assert (told["wrong"] and [one["finding"] for one in told["wrong"]]) == wrong
+    assert ("error: executions could not be looked at: the database took too long" in ran.stderr) is (wrong is None)
+
+
+def test_a_ledger_that_cannot_be_looked_at_is_no_ledger_without_faults(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_commands(desk, monkeypatch)
+    desk.execute_flawlessly("one")
+    monkeypatch.setattr(reconcile, "FIND", reconcile.FIND.replace("from seen s", SLOW))
+    monkeypatch.setattr(database, "LONG_STATEMENT_TIMEOUT", "set local statement_timeout = '100ms'")
+    ran = CliRunner().invoke(worker_command, ["reconcile"])
+    assert ran.exit_code == 3 and "Every execution is as it should be." not in ran.output
 
 
 def test_no_program_can_take_a_finding_back(desk: Desk) -> None:
