@@ -276,11 +276,11 @@ grant update (position, global_position, epoch, lease_until, attempts, first_fai
 grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error),
   update (attempts, last_error, resend_asked_at, lease_until, delivered_at) on sentinel.dead_letters to sentinel_exporter;
 grant execute on function sentinel.open_endpoint, sentinel.disable_gone_endpoint, sentinel.pack_text, sentinel.utc_text to sentinel_exporter;
--- Who asks for another try of a dead letter; where events go is changed by request_change alone.
-grant update (resend_asked_at, resend_asked_by) on sentinel.dead_letters to sentinel_console;
-grant execute on function sentinel.feed_head to sentinel_console;
-revoke execute on function sentinel.add_endpoint, sentinel.change_endpoint, sentinel.open_endpoint, sentinel.disable_gone_endpoint
-  from sentinel_authority;
+-- Who asks for another try of a dead letter, or puts it away; where events go is changed by request_change alone.
+grant update (resend_asked_at, resend_asked_by, put_away_at, put_away_by, put_away_reason) on sentinel.dead_letters to sentinel_console;
+grant execute on function sentinel.feed_head, sentinel.put_letters_away to sentinel_console;
+revoke execute on function sentinel.add_endpoint, sentinel.change_endpoint, sentinel.open_endpoint, sentinel.disable_gone_endpoint,
+  sentinel.put_letters_away from sentinel_authority;
 
 -- what the server itself gives to everybody ------------------------------------------------------------------------------
 -- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves

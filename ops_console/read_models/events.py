@@ -34,7 +34,7 @@ KINDS = (
     "operator_password_reset", "operator_second_factor_reset", "operator_sessions_ended", "operator_access_ended", "operator_confirmed",
     "operator_password_changed", "operator_second_factor_set", "operator_second_factor_removed", "operator_code_guessed",
     "key_created", "key_rotated", "key_revoked", "change_asked",
-    "webhook_added", "webhook_secret_rotated", "webhook_disabled", "webhook_enabled", "policy_in_force", "policies_withdrawn",
+    "webhook_added", "webhook_secret_rotated", "webhook_disabled", "webhook_enabled", "letters_put_away", "policy_in_force", "policies_withdrawn",
 )  # fmt: skip
 """The kinds that a log has, for choosing (of policies that of every tenant alone); another one is only another text."""
 

@@ -24,6 +24,7 @@ from sentinel.authority.webhooks import (
     find_endpoint,
     list_dead_letters,
     list_endpoints,
+    put_away,
     resend,
     rotate_secret,
 )
@@ -31,6 +32,7 @@ from sentinel.cli.common import (
     as_uuid,
     json_option,
     open_pool,
+    reason_option,
     show,
     show_rows,
     show_secret,
@@ -220,3 +222,18 @@ def resend_(webhook_id: str, event_id: str | None, tenant: str | None, as_json: 
             pool, local_administrator(tenant_of(pool, tenant)), as_uuid(webhook_id, "WEBHOOK_ID"), about
         )  # fmt: skip
     show({"endpoint_id": webhook_id, "asked": asked}, as_json, f"Asked for {asked}; `sentinel export` sends them.")
+
+
+@group.command("put-away")
+@click.argument("webhook_id", metavar="WEBHOOK_ID")
+@click.argument("event_id", metavar="[EVENT_ID]", required=False)
+@reason_option("Why; kept as evidence.", most=500)
+@tenant_option
+@json_option
+def put_away_(webhook_id: str, event_id: str | None, reason: str, tenant: str | None, as_json: bool) -> None:
+    """Put one dead letter of a receiver away, or all of them: nobody wants them delivered any more, as where the receiver is gone."""
+    with open_pool(login=SUPERUSER) as pool:
+        about = as_uuid(event_id, "EVENT_ID") if event_id else None
+        actor = local_administrator(tenant_of(pool, tenant))
+        put = put_away(pool, actor, as_uuid(webhook_id, "WEBHOOK_ID"), about, reason=reason)
+    show({"endpoint_id": webhook_id, "put_away": put}, as_json, f"Put away: {put}.")

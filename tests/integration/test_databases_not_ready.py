@@ -59,6 +59,7 @@ sentinel webhooks dead-letters
 sentinel webhooks disable {ID}
 sentinel webhooks enable {ID}
 sentinel webhooks list
+sentinel webhooks put-away {ID} --reason r
 sentinel webhooks resend {ID}
 sentinel webhooks rotate {ID}
 sentinel webhooks secret {ID}

@@ -128,6 +128,12 @@ def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypa
     some = CliRunner().invoke(main, ["webhooks", "dead-letters", "--limit", "1", "--json"])
     assert [one["event_id"] for one in json.loads(some.stdout)] == [event]
     assert "There are more than these 1; --limit shows more." in some.stderr
+    assert "Missing option '--reason'" in run("put-away", endpoint, event, exit_code=2)
+    assert run("put-away", endpoint, event, "--reason", "the receiver is gone") == {
+        "endpoint_id": endpoint,
+        "put_away": 1,
+    }
+    assert event not in [one["event_id"] for one in run("dead-letters")]
     told = [
         kind
         for (kind,) in fixtures.sql("select kind from sentinel.events where kind like 'webhook%%' order by event_id")

@@ -110,7 +110,10 @@ TAKES = {
     ("operators", "sign-out-everybody"),
     ("keys", "list"),
     ("keys", "revoke"),
-    *(("webhooks", name) for name in ("list", "secret", "test", "rotate", "disable", "dead-letters", "resend")),
+    *(
+        ("webhooks", name)
+        for name in ("list", "secret", "test", "rotate", "disable", "dead-letters", "resend", "put-away")
+    ),
 }
 
 

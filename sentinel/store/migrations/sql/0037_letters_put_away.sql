@@ -1,0 +1,9 @@
+-- A dead letter that nobody wants any more, of a receiver that is gone, is put away by a person.
+alter table sentinel.dead_letters add column put_away_at timestamptz, add column put_away_by text,
+  add column put_away_reason text check (length(put_away_reason) <= 500),
+  add constraint dead_letters_put_away check ((put_away_at is null) = (put_away_by is null) and (put_away_at is null) = (put_away_reason is null)),
+  add constraint dead_letters_wanted check (put_away_at is null or resend_asked_at is null);
+alter table sentinel.dead_letters alter column put_away_at set statistics 10, alter column put_away_by set statistics 10,
+  alter column put_away_reason set statistics 10;
+drop index sentinel.dead_letters_open;
+create index dead_letters_open on sentinel.dead_letters (died_at, tenant_id) where delivered_at is null and put_away_at is null;

@@ -1,0 +1,16 @@
+"""Dead letters that nobody wants any more are put away."""
+
+from sentinel.store.migrations import run_files
+
+revision = "0037"
+down_revision = "0036"
+
+
+def upgrade() -> None:
+    """Add who put a letter away, when and why; the index of open letters leaves it out."""
+    run_files(revision)
+
+
+def downgrade() -> None:
+    """Evidence is not thrown away by a command."""
+    raise RuntimeError("There is no way back from this migration; restore a backup instead.")
