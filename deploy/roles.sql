@@ -267,7 +267,7 @@ grant usage on schema sentinel to sentinel_exporter;
 grant select on sentinel.tenants, sentinel.feed, sentinel.feed_heads, sentinel.events, sentinel.event_endpoints, sentinel.dead_letters
   to sentinel_exporter;
 grant select (tenant_id, approval_id, operation_id, agent_id, action, amount_minor, currency, digest, reasons, required_role, required_people,
-  created_at, expires_at) on sentinel.approvals to sentinel_exporter;
+  created_at, expires_at, decided_at) on sentinel.approvals to sentinel_exporter;
 grant select (tenant_id, operation_id, not_executed_at) on sentinel.operation_states to sentinel_exporter;
 grant select (policy_digest, policy_id) on sentinel.policies to sentinel_exporter;
 grant select (tenant_id, event_id, trace) on sentinel.event_rows to sentinel_exporter;
@@ -275,12 +275,12 @@ grant update (position, global_position, epoch, lease_until, attempts, first_fai
   on sentinel.event_endpoints to sentinel_exporter;
 grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attempts, last_error),
   update (attempts, last_error, resend_asked_at, lease_until, delivered_at) on sentinel.dead_letters to sentinel_exporter;
-grant execute on function sentinel.open_endpoint, sentinel.disable_gone_endpoint, sentinel.pack_text, sentinel.utc_text to sentinel_exporter;
+grant execute on function sentinel.open_endpoint, sentinel.keep_served, sentinel.disable_gone_endpoint, sentinel.pack_text, sentinel.utc_text to sentinel_exporter;
 -- Who asks for another try of a dead letter, or puts it away; where events go is changed by request_change alone.
 grant update (resend_asked_at, resend_asked_by, put_away_at, put_away_by, put_away_reason) on sentinel.dead_letters to sentinel_console;
 grant execute on function sentinel.feed_head, sentinel.put_letters_away to sentinel_console;
 revoke execute on function sentinel.add_endpoint, sentinel.change_endpoint, sentinel.open_endpoint, sentinel.disable_gone_endpoint,
-  sentinel.put_letters_away from sentinel_authority;
+  sentinel.keep_served, sentinel.put_letters_away from sentinel_authority;
 
 -- what the server itself gives to everybody ------------------------------------------------------------------------------
 -- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves

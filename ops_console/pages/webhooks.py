@@ -17,6 +17,9 @@ from sentinel.core.errors import InvalidInput
 ADDRESS = "/ops/webhooks"
 MOST_SHOWN = 200
 KINDS = {"webhook": "webhook", "decision_log": "decision log", "slack": "Slack notice", "mail": "mail notice"}
+DISABLED = {
+    "gone": "it answered that it is gone (410)", "administrator": "by an administrator", "setting": "no sender has its setting any more",
+}  # fmt: skip
 
 
 def routes(pages: Blueprint, context: Context) -> None:
@@ -52,7 +55,7 @@ def _page(context: Context, refused: shell.Refused | None = None) -> Response:
     actor().must_be("admin")
     tenant_id = actor().tenant_id
     return shell.page(
-        context, "webhooks.html", title="Webhooks", refused=refused, kinds=KINDS, most=MOST_SHOWN,
+        context, "webhooks.html", title="Webhooks", refused=refused, kinds=KINDS, disabled=DISABLED, most=MOST_SHOWN,
         endpoints=list_endpoints(context.pool, tenant_id), letters=list_dead_letters(context.pool, tenant_id, limit=MOST_SHOWN),
     )  # fmt: skip
 

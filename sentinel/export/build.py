@@ -46,11 +46,11 @@ def make_sender(settings: ExportSettings, pool: Pool) -> EventSender:
     deliveries = Deliveries(
         pool, list(receivers), lease_seconds=2 * settings.timeout_seconds + 2, give_up_seconds=settings.give_up_seconds
     )
-    if settings.by_setting:
-        tenant_id = _tenant_of(settings, pool)
-        for kind, types in settings.by_setting.items():
-            deliveries.open_endpoint(tenant_id, new_id(), kind, types)
-    return EventSender(deliveries, receivers, tracing=tracing_of("sentinel-export"))
+    tenant_id = _tenant_of(settings, pool) if settings.by_setting else None
+    for kind, types in settings.by_setting.items():
+        assert tenant_id is not None
+        deliveries.open_endpoint(tenant_id, new_id(), kind, types)
+    return EventSender(deliveries, receivers, tenant_id=tenant_id, tracing=tracing_of("sentinel-export"))
 
 
 def _receivers_by_setting(settings: ExportSettings) -> dict[str, Receiver]:

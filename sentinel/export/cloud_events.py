@@ -62,8 +62,8 @@ FIELDS: Mapping[str, tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]]
 class FeedEvent:
     """An event at its position of a feed, with what its approval asks and the hash of the event before it in the feed.
 
-    `body` is empty where nobody asked for its type. `resolved_before`: a person had said "not executed" by then. `trace` is trace and span
-    of a guard whose caller named them.
+    `body` is empty where nobody asked for its type. `resolved_before`: a person had said "not executed" by then. `waits`: people can
+    still answer its approval. `trace` is trace and span of a guard whose caller named them.
     """
 
     tenant_id: uuid.UUID
@@ -86,6 +86,7 @@ class FeedEvent:
     required_role: str | None
     required_people: int | None
     expires_at: datetime | None
+    waits: bool
     policy_id: str | None
     trace: bytes | None
 

@@ -119,7 +119,7 @@ select f.tenant_id, f.position, e.event_id, e.kind, e.operation_id, case when e.
            where p.tenant_id = f.tenant_id and p.position = f.position - 1) as previous_hash,
   e.occurred_at, coalesce(s.not_executed_at <= e.occurred_at, false) as resolved_before,
   a.approval_id, coalesce(a.agent_id, e.agent_id) as agent_id, a.action, a.amount_minor, a.currency, a.digest, a.reasons,
-  a.required_role, a.required_people, a.expires_at,
+  a.required_role, a.required_people, a.expires_at, coalesce(a.decided_at is null and a.expires_at > clock_timestamp(), false) as waits,
   case when e.kind in ('decision', 'refused') then (select k.policy_id from sentinel.policies k where k.policy_digest = e.body::jsonb ->> 'policy_digest') end
     as policy_id,
   case when e.kind = 'decision' then (select r.trace from sentinel.event_rows r where r.tenant_id = e.tenant_id and r.event_id = e.event_id) end
@@ -156,6 +156,7 @@ MARK_FAILED = SqlTemplate("""
 update sentinel.dead_letters set attempts = attempts + 1, last_error = %(error)s, resend_asked_at = null where {letter}
 """).fill(letter=_LETTER)
 OPEN_ENDPOINT = "select sentinel.open_endpoint(%(tenant_id)s, %(endpoint_id)s, %(kind)s, %(types)s)"
+KEEP_SERVED = "select sentinel.keep_served(%(tenant_id)s, %(kinds)s, %(unserved_seconds)s)"
 COUNTS = """
 select (select count(*)::integer from sentinel.dead_letters where delivered_at is null and put_away_at is null) as dead_letters,
   coalesce(sum(greatest(coalesce(h.position, 0) - e.position, 0)), 0)::bigint as behind
@@ -250,9 +251,18 @@ class Deliveries:
         return found
 
     def open_endpoint(self, tenant_id: uuid.UUID, endpoint_id: uuid.UUID, kind: str, types: Sequence[str]) -> None:
-        """Make the receiver of a setting, unless it is there; it gets what comes from now on."""
+        """Make the receiver of a setting, unless it is there and has not ended; it gets what comes from now on."""
         fields = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "kind": kind, "types": list(types)}
         changed(self._pool, OPEN_ENDPOINT, fields)
+
+    def keep_served(self, tenant_id: uuid.UUID | None, kinds: Sequence[str], unserved_seconds: int | None) -> int:
+        """The tenant's receivers of these kinds are served, by the settings; those that no sender served for so long (None: any time) end.
+
+        How many ended.
+        """
+        fields = {"tenant_id": tenant_id, "kinds": list(kinds), "unserved_seconds": unserved_seconds}
+        ended: int = scalar(self._pool, KEEP_SERVED, fields)
+        return ended
 
 
 def _place(claim: Claim, feed: uuid.UUID, position: int) -> dict[str, int]:

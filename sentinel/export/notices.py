@@ -83,4 +83,5 @@ class MailNotices:
 
 
 def _requested(events: Sequence[FeedEvent]) -> list[EventMessage]:
-    return [message for event in events for message in messages_of(event, (REQUESTED,))]
+    """The questions among them that people can still answer: after an outage others are news to nobody."""
+    return [message for event in events if event.waits for message in messages_of(event, (REQUESTED,))]

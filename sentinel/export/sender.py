@@ -7,6 +7,7 @@ nobody else.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -25,6 +26,10 @@ from sentinel.platform.tracing import Tracing, mark_failed
 POLL_SECONDS = 0.5
 TURN_SECONDS = 20.0
 """How long one receiver is served before others that wait have their turn."""
+SERVED_EVERY_SECONDS, UNSERVED_SECONDS = 20.0, 7 * 86400
+"""How often a sender says which receivers it has by its settings, and after how long without one a receiver ends: a sender may be down."""
+SETTLED_SECONDS = 600.0
+"""A sender that has run for so long has let the others, whose settings differ, say theirs."""
 PORTION = 200
 """Events read at once."""
 
@@ -38,10 +43,14 @@ class EventSender:
     """Serves the receivers of one database. Several senders, here or elsewhere, share them."""
 
     def __init__(
-        self, deliveries: Deliveries, receivers: Mapping[str, Receiver], *, spread: Callable[[], float] = random.random,
-        tracing: Tracing | None = None,
+        self, deliveries: Deliveries, receivers: Mapping[str, Receiver], *, tenant_id: uuid.UUID | None = None,
+        spread: Callable[[], float] = random.random, tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
+        """`tenant_id`: whose events the receivers by setting get."""
         self._deliveries, self._receivers, self._spread, self._tracing = deliveries, receivers, spread, tracing
+        self._tenant_id = tenant_id
+        self._began = time.monotonic()
+        self._served_at = -math.inf
 
     def run(self, stop: threading.Event, threads: int) -> None:
         """Serve until `stop` is set; ends within a call to a receiver."""
@@ -53,6 +62,7 @@ class EventSender:
             worker.start()
         while not stop.wait(POLL_SECONDS):
             self._count()
+            self._keep_served()
         for worker in workers:
             worker.join()
 
@@ -80,6 +90,20 @@ class EventSender:
             return
         BEHIND.set(counts.behind)
         DEAD_LETTERS.set(counts.dead_letters)
+
+    def _keep_served(self) -> None:
+        """Say from time to time what is served by setting, and end what no sender serves any more."""
+        now = time.monotonic()
+        if now - self._served_at < SERVED_EVERY_SECONDS:
+            return
+        self._served_at = now
+        unserved = UNSERVED_SECONDS if now - self._began >= SETTLED_SECONDS else None
+        try:
+            ended = self._deliveries.keep_served(self._tenant_id, list(self._receivers), unserved)
+        except SentinelError:
+            return
+        if ended:
+            log.warning("receivers_ended", receivers=ended, cause="no sender has their setting")
 
     def round(self, stop: threading.Event | None = None) -> bool:
         """Try a dead letter that somebody asked for, and serve one receiver; whether there was any. Raises `EngineUnavailable`."""

@@ -147,8 +147,8 @@ def test_everything_of_ours_belongs_to_the_owner_that_nobody_logs_in_as(full: Fi
 
 
 OWNERS_RIGHTS = {
-    # The sender of events makes the receivers of its own settings, and no other.
-    "open_endpoint",
+    # The sender of events makes the receivers of its own settings, and no other; it ends those whose setting is gone.
+    "open_endpoint", "keep_served",
     # It disables a webhook that says it is gone, and leaves the event of it.
     "disable_gone_endpoint",
     # The worker opens a card that it cannot answer, the public's listener answers one that it cannot write, of a row that it cannot read.

@@ -20,7 +20,9 @@ import pytest
 
 from sentinel.authority.policies import declare_policies
 from sentinel.authority.webhooks import list_endpoints
+from sentinel.export import sender as sender_module
 from sentinel.export.build import make_sender
+from sentinel.export.deliveries import Deliveries
 from sentinel.export.sender import EventSender
 from sentinel.export.settings import ExportSettings, load_export_settings
 from sentinel.platform.settings import UnsafeConfiguration
@@ -28,6 +30,7 @@ from tests.support.event_receiver import answers
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
 from tests.support.fixtures import Fixtures, guard_body, unique
 from tests.support.harness import let_permits_expire
+from tests.support.ledger_fixtures import wait_until
 from tests.support.lifecycle import policy_change
 from tests.support.scripted_server import ScriptedServer
 
@@ -317,6 +320,69 @@ def test_of_a_batch_that_is_not_taken_only_the_old_decisions_are_given_up(
     send(export, sender)
     (entry,) = json.loads(gzip.decompress(server.asked[-1].body))
     assert entry["decision_id"] == young
+
+
+def kept_served(export: Export, sender: EventSender, seconds: int) -> int:
+    """A settled sender says what it serves; how many receivers ended that nobody had for so long."""
+    kinds = list(sender._receivers)
+    return Deliveries(export.pool, kinds, lease_seconds=1, give_up_seconds=1).keep_served(
+        sender._tenant_id, kinds, seconds
+    )
+
+
+def test_a_receiver_whose_setting_was_taken_out_ends_and_begins_anew_with_it(
+    export: Export, server: ScriptedServer
+) -> None:
+    fixtures, settings = export.fixtures, {"decision_log_url": f"{server.url}/logs"}
+    with_log = sender_with(export, **settings)
+    assert kept_served(export, with_log, 0) == 0, "one that is served goes on"
+    without = sender_with(export)
+    assert kept_served(export, without, 3600) == 0, "its sender may be down for a while"
+    assert kept_served(export, without, 0) == 1
+    for _ in range(3):
+        fixtures.guard()
+    send(export, without)
+    deliveries = Deliveries(export.pool, ["webhook"], lease_seconds=1, give_up_seconds=1)
+    assert deliveries.counts().behind == 0
+    again = sender_with(export, **settings)
+    later = fixtures.guard()["decision_event_id"]
+    send(export, again)
+    (asked,) = server.asked
+    assert [one["decision_id"] for one in json.loads(gzip.decompress(asked.body))] == [later], "what comes from now on"
+
+
+def test_a_running_sender_says_what_it_serves_and_ends_the_rest(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender_with(export, decision_log_url="http://127.0.0.1:1/logs")
+    sender_with(export, slack_webhook_url="http://127.0.0.1:1/T")
+    monkeypatch.setattr(sender_module, "SETTLED_SECONDS", 0.0)
+    export.fixtures.admin.execute("update sentinel.event_endpoints set served_at = served_at - interval '8 days'")
+    stop = threading.Event()
+    running = sender_with(export, slack_webhook_url="http://127.0.0.1:1/T")
+    thread = threading.Thread(target=running.run, args=(stop, 1))
+    thread.start()
+    ended = "select kind, disabled_reason from sentinel.event_endpoints where disabled_at is not null"
+    wait_until(lambda: export.fixtures.admin.execute(ended).fetchall())
+    stop.set()
+    thread.join()
+    assert export.fixtures.admin.execute(ended).fetchall() == [("decision_log", "setting")]
+
+
+def test_a_question_that_nobody_can_answer_any_more_is_told_to_nobody(export: Export, server: ScriptedServer) -> None:
+    fixtures, sender = export.fixtures, sender_with(export, slack_webhook_url=f"{server.url}/T/B/secret")
+    ran_out, decided, waits = (fixtures.guard(value=900)["approval_id"] for _ in range(3))
+    fixtures.admin.execute("set session_replication_role = replica")
+    fixtures.admin.execute(
+        "update sentinel.approvals set expires_at = clock_timestamp() where approval_id = %s", [ran_out]
+    )
+    fixtures.admin.execute(
+        "update sentinel.approvals set status = 'rejected', decided_at = clock_timestamp() where approval_id = %s",
+        [decided],
+    )
+    fixtures.admin.execute("set session_replication_role = origin")
+    send(export, sender)
+    assert [asked.json["text"].rpartition("/")[2] for asked in server.asked] == [waits]
 
 
 def test_faults_of_the_settings_are_told_at_once_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:

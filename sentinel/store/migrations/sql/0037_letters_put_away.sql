@@ -7,3 +7,9 @@ alter table sentinel.dead_letters alter column put_away_at set statistics 10, al
   alter column put_away_reason set statistics 10;
 drop index sentinel.dead_letters_open;
 create index dead_letters_open on sentinel.dead_letters (died_at, tenant_id) where delivered_at is null and put_away_at is null;
+
+-- A receiver whose setting was taken out of the senders ends, once none of them serves it.
+alter table sentinel.event_endpoints add column served_at timestamptz not null default clock_timestamp(),
+  drop constraint event_endpoints_disabled_reason_check,
+  add constraint event_endpoints_disabled_reason_check check (disabled_reason in ('administrator', 'gone', 'setting'));
+alter table sentinel.event_endpoints alter column served_at set statistics 10;

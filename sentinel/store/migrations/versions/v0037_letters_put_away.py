@@ -1,4 +1,4 @@
-"""Dead letters that nobody wants any more are put away."""
+"""Dead letters that nobody wants any more are put away; receivers of a setting end with it."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,7 @@ down_revision = "0036"
 
 
 def upgrade() -> None:
-    """Add who put a letter away, when and why; the index of open letters leaves it out."""
+    """Add who put a letter away, when and why, which the index of open letters leaves out, and when a receiver of a setting was served."""
     run_files(revision)
 
 

@@ -20,8 +20,9 @@ create table sentinel.event_endpoints (
   last_error       text check (length(last_error) <= 200),
   delivered_at     timestamptz,                                            -- of the latest delivery
   disabled_at      timestamptz,
-  disabled_reason  text check (disabled_reason in ('administrator', 'gone')), -- gone: it answered 410
+  disabled_reason  text check (disabled_reason in ('administrator', 'gone', 'setting')), -- gone: it answered 410; setting: no sender has its address
   created_at       timestamptz not null default clock_timestamp(),
+  served_at        timestamptz not null default clock_timestamp(),         -- when a sender last had its address, where that is a setting
   primary key (tenant_id, endpoint_id),
   constraint event_endpoints_address check ((kind = 'webhook') = (url is not null)),
   constraint event_endpoints_disabled check ((disabled_at is null) = (disabled_reason is null)),
@@ -145,13 +146,33 @@ begin
   return cardinality(letters);
 end $$;
 
--- A receiver whose address is a setting of the sender: made when the sender first runs with it.
+-- A receiver whose address is a setting of the sender: made when the sender first runs with it. One that had ended begins anew.
 create or replace function sentinel.open_endpoint(tenant uuid, endpoint uuid, endpoint_kind text, types text[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, event_types, position, global_position)
   values (tenant, endpoint, endpoint_kind, types, sentinel.feed_head(tenant), sentinel.feed_head('00000000-0000-0000-0000-000000000000'))
   on conflict do nothing;
+  update sentinel.event_endpoints e set disabled_at = null, disabled_reason = null, attempts = 0, first_failed_at = null,
+    next_attempt_at = clock_timestamp(), position = greatest(e.position, sentinel.feed_head(tenant)),
+    global_position = greatest(e.global_position, sentinel.feed_head('00000000-0000-0000-0000-000000000000'))
+  where e.tenant_id = tenant and e.kind = endpoint_kind and e.disabled_reason = 'setting';
+  perform sentinel.keep_served(tenant, array[endpoint_kind], null);
+end $$;
+
+-- A sender has the addresses of these kinds, of the tenant's receivers by setting. Those that no sender had for so many seconds (null: not
+-- looked at) end: nothing is sent to them, nor counted as behind. Answers how many ended.
+create or replace function sentinel.keep_served(tenant uuid, kinds text[], unserved_seconds integer) returns integer
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  ended integer;
+begin
+  update sentinel.event_endpoints e set served_at = clock_timestamp() where e.tenant_id = tenant and e.kind = any(kinds) and e.kind <> 'webhook';
+  update sentinel.event_endpoints e set disabled_at = clock_timestamp(), disabled_reason = 'setting'
+  where e.kind <> 'webhook' and e.disabled_at is null and (e.tenant_id = tenant and e.kind = any(kinds)) is not true
+    and e.served_at <= clock_timestamp() - make_interval(secs => unserved_seconds);
+  get diagnostics ended = row_count;
+  return ended;
 end $$;
 
 -- What a receiver's row says of it, nobody changes; its state moves as its state may.
