@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, LiteralString
 
 from sqlalchemy import (
     Boolean,
@@ -159,6 +159,16 @@ a.approval_id = any(array(
     select w.approval_id from sentinel.approvals w
     where w.tenant_id = :tenant_id and w.status = 'pending' and w.expires_at > statement_timestamp() {narrowed} offset 0) as p
   order by p.approval_id desc limit :limit))
+""")
+# By the index approvals_of_agent, a status at a time. Its columns are compared and ordered by as rows: were an agent and a status given as
+# equal, the primary key would have the order too, and be walked past all that others asked.
+_NEWEST_OF_AGENT = SqlTemplate("""
+a.approval_id = any(array(
+  select w.approval_id from unnest(array[{statuses}]) as s (status) cross join lateral (
+    select p.approval_id from sentinel.approvals p
+    where p.tenant_id = :tenant_id and (p.agent_id, p.status) >= (:agent_id, s.status) and {up_to} {narrowed}
+    order by p.agent_id desc, p.status desc, p.approval_id desc limit :limit) as w
+  order by w.approval_id desc limit :limit))
 """)
 # Changes of people and keys are few, and have a table of their own: an array has the planner look each up by its key, whatever it expects.
 _IS_CHANGE = text("""
@@ -325,6 +335,25 @@ def _newest_pending(*, behind: bool, of_agent: bool) -> TextClause:
     return text(_NEWEST_PENDING.fill(narrowed=narrowed))
 
 
+def _newest_of_agent(status: str | None, *, behind: bool, handled: bool | None) -> TextClause:
+    """The newest of what one agent asked, of one status or all, the first ones or those behind a cursor; `handled` as of `list_sql`."""
+    statuses: LiteralString = {
+        None: "'pending', 'approved', 'rejected', 'expired'", "expired": "'expired', 'pending'", "approved": "'approved'",
+        "rejected": "'rejected'",
+    }[status]  # fmt: skip
+    narrowed: LiteralString = ""
+    if status == "expired":
+        narrowed = "and (p.status = 'expired' or p.expires_at <= statement_timestamp())"
+    elif status == "rejected" and handled is not None:
+        narrowed = "and p.handled_reference is not null" if handled else "and p.handled_reference is null"
+    up_to: LiteralString = (
+        "(p.agent_id, p.status, p.approval_id) < (:agent_id, s.status, :before)"
+        if behind
+        else "(p.agent_id, p.status) <= (:agent_id, s.status)"
+    )
+    return text(_NEWEST_OF_AGENT.fill(statuses=statuses, up_to=up_to, narrowed=narrowed))
+
+
 @cache
 def list_sql(*, status: str | None, behind: bool, handled: bool | None = None, of_agent: bool = False) -> str:
     """The SQL of a page of all approvals, of one status (of `ApprovalRow`) and agent or all, the first one or one behind a cursor.
@@ -335,14 +364,14 @@ def list_sql(*, status: str | None, behind: bool, handled: bool | None = None, o
     page = select(text(COLUMNS)).select_from(_A).where(_A.c.tenant_id == value("tenant_id", uuid.UUID))
     if status == "pending":
         page = page.where(_newest_pending(behind=behind, of_agent=of_agent))
+    elif of_agent:
+        page = page.where(_newest_of_agent(status, behind=behind, handled=handled))
     elif status == "expired":
         page = page.where(_HAS_EXPIRED)
     elif status == "rejected" and handled is not False:
         page = page.where(_IS_HANDLED if handled else or_(_IS_HANDLED, _HAS_STATUS))
     elif status is not None:
         page = page.where(_HAS_STATUS)
-    if of_agent:
-        page = page.where(_OF_AGENT)
     if behind:
         page = page.where(_A.c.approval_id < value("before", uuid.UUID))
     return sql_text(page.order_by(_A.c.approval_id.desc()).limit(LIMIT))

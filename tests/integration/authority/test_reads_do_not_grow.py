@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sentinel.authority.approval_queue import decided_sql, list_sql
+from sentinel.authority.approval_queue import decided_sql, list_approvals, list_sql
 from sentinel.authority.approvals import COLUMNS
 from sentinel.authority.decisions import RECORD_DECISIONS, REPORT_OUTCOMES
 from sentinel.store.batch_statement import run_statement
@@ -115,12 +115,18 @@ select %(tenant_id)s, gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), '
 from generate_series(1, %(number)s::integer) as n returning approval_id
 """
 LOOKS = {
-    "what is pending": (list_sql(status="pending", behind=False), "pending"),
-    "what was handled": (decided_sql("handled", behind=False), "handled"),
-    "what was approved": (decided_sql("approved", behind=False), "approved"),
-    "changes of people": (decided_sql("decided", behind=False, changes=True), "decided"),
+    "what is pending": (list_sql(status="pending", behind=False), "pending", ""),
+    "what was handled": (decided_sql("handled", behind=False), "handled", ""),
+    "what was approved": (decided_sql("approved", behind=False), "approved", ""),
+    "changes of people": (decided_sql("decided", behind=False, changes=True), "decided", ""),
+    "what an agent asked that asks seldom": (list_sql(status=None, behind=False, of_agent=True), "", "seldom"),
+    "what was approved of one that asks much": (
+        list_sql(status="approved", behind=False, of_agent=True),
+        "approved",
+        "agent",
+    ),
 }
-"""The statement, and the status that it is asked with; each finds one approval."""
+"""The statement, and the status and agent that it is asked with; each finds one approval."""
 COMPUTED = f"""
 select * from (select {COLUMNS} from sentinel.approvals a where a.tenant_id = %(tenant_id)s) a
 where a.status = %(status)s order by a.approval_id desc limit %(limit)s
@@ -135,13 +141,19 @@ def put_approvals(fixtures: Fixtures, number: int, status: str, reference: str |
         return [row[0] for row in fixtures.admin.execute(PUT_APPROVALS, asked | {"reference": reference}).fetchall()]
 
 
-def looks(fixtures: Fixtures, statements: dict[str, tuple[str, str]]) -> dict[str, int]:
+def looks(fixtures: Fixtures, statements: dict[str, tuple[str, str, str]]) -> dict[str, int]:
     """Blocks that each statement looks at on a new connection, and that it finds one."""
     read: dict[str, int] = {}
     fixtures.admin.execute("select pg_stat_force_next_flush()")  # what it wrote is not counted with what is read
     with fixtures.as_role(CONSOLE) as connection:
-        for name, (statement, status) in statements.items():
-            asked = {"tenant_id": fixtures.tenant_id, "operator_id": None, "status": status, "limit": 50}
+        for name, (statement, status, agent) in statements.items():
+            asked = {
+                "tenant_id": fixtures.tenant_id,
+                "operator_id": None,
+                "status": status,
+                "agent_id": agent,
+                "limit": 50,
+            }
 
             def look(statement: str = statement, asked: dict[str, Any] = asked) -> None:
                 assert len(connection.execute(statement.encode(), asked).fetchall()) == 1
@@ -156,6 +168,7 @@ def one_of_each(roomy: Fixtures) -> Fixtures:
     """One approval for each of the looks, and a few that ran out."""
     for status, reference in (("pending", None), ("rejected", "ticket 7"), ("approved", None)):
         put_approvals(roomy, 1, status, reference)
+    roomy.admin.execute("update sentinel.approvals set agent_id = 'seldom' where handled_reference is not null")
     (change,) = put_approvals(roomy, 1, "expired")
     roomy.admin.execute(
         "insert into sentinel.protected_changes (tenant_id, approval_id, request) values (%s, %s, '{}')",
@@ -175,8 +188,34 @@ def test_a_look_for_few_approvals_reads_no_more_where_more_were_decided(one_of_e
     assert {name: read for name, read in few.items() if max(many[name], later[name]) >= read + 100} == {}
 
 
+def test_what_one_agent_asked_is_all_of_its_own_in_pages(one_of_each: Fixtures) -> None:
+    pool, tenant_id = one_of_each.console_pool, one_of_each.tenant_id
+    put_approvals(one_of_each, 3, "rejected", "ticket 8")
+    put_approvals(one_of_each, 3, "rejected")
+    one_of_each.admin.execute(
+        "update sentinel.approvals set expires_at = clock_timestamp() where ctid in"
+        " (select ctid from sentinel.approvals where status = 'pending' limit 1)"
+    )
+    put_approvals(one_of_each, 2, "pending")
+    everything = list_approvals(pool, tenant_id, limit=1000)
+    asked: list[tuple[str | None, bool | None]] = [
+        *((status, None) for status in (None, "pending", "approved", "rejected", "expired")), ("rejected", True), ("rejected", False),
+    ]  # fmt: skip
+    for status, handled in asked:
+        wanted = [
+            one.approval_id for one in everything
+            if one.agent_id == "agent" and status in (None, one.status) and handled in (None, one.handled_reference is not None)
+        ]  # fmt: skip
+        found: list[uuid.UUID] = []
+        while page := list_approvals(
+            pool, tenant_id, status=status, handled=handled, agent_id="agent", limit=2, before=found[-1] if found else None
+        ):  # fmt: skip
+            found += [one.approval_id for one in page]
+        assert wanted and found == wanted, (status, handled)
+
+
 def test_mutant_that_asks_for_a_computed_status_is_caught(one_of_each: Fixtures) -> None:
-    computed = {"what is pending": (COMPUTED, "pending")}
+    computed = {"what is pending": (COMPUTED, "pending", "")}
     few = looks(one_of_each, computed)
     put_approvals(one_of_each, IN_HISTORY, "expired")
     assert looks(one_of_each, computed)["what is pending"] >= few["what is pending"] + 100

@@ -13,3 +13,6 @@ alter table sentinel.event_endpoints add column served_at timestamptz not null d
   drop constraint event_endpoints_disabled_reason_check,
   add constraint event_endpoints_disabled_reason_check check (disabled_reason in ('administrator', 'gone', 'setting'));
 alter table sentinel.event_endpoints alter column served_at set statistics 10;
+
+-- What one agent asked, by how it stands, the newest first.
+create index approvals_of_agent on sentinel.approvals (tenant_id, agent_id, status, approval_id);

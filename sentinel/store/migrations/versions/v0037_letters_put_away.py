@@ -1,4 +1,4 @@
-"""Dead letters that nobody wants any more are put away; receivers of a setting end with it."""
+"""Dead letters that nobody wants any more are put away; receivers of a setting end with it; what one agent asked has an index."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,8 @@ down_revision = "0036"
 
 
 def upgrade() -> None:
-    """Add who put a letter away, when and why, which the index of open letters leaves out, and when a receiver of a setting was served."""
+    """Add who put a letter away, when and why, which the index of open letters leaves out, when a receiver of a setting was served,
+    and the index."""
     run_files(revision)
 
 

@@ -40,6 +40,8 @@ create index approvals_decided on sentinel.approvals (tenant_id, decided_at) whe
 create index approvals_by_status on sentinel.approvals (tenant_id, status, decided_at, approval_id)
   where decided_at is not null and handled_reference is null;
 create index approvals_handled on sentinel.approvals (tenant_id, decided_at, approval_id) where handled_reference is not null;
+-- What one agent asked, by how it stands, the newest first.
+create index approvals_of_agent on sentinel.approvals (tenant_id, agent_id, status, approval_id);
 create index approvals_operation on sentinel.approvals (operation_id);
 -- How many a key has asked that nobody has decided.
 create index approvals_asked on sentinel.approvals (principal_id) where status = 'pending';
