@@ -102,7 +102,8 @@ class Ledger:
         lapsed = self._rows(LedgerRow, sql.CLAIM_EXPIRED, limit=limit, until=until, agent=agent, blames=blames)
         if len(lapsed) == limit:
             return lapsed
-        return lapsed + self._rows(LedgerRow, sql.CLAIM_DUE, limit=limit - len(lapsed), until=until, agent=agent)
+        due = sql.CLAIM_DUE if agent is None else sql.CLAIM_DUE_OF_AGENT
+        return lapsed + self._rows(LedgerRow, due, limit=limit - len(lapsed), until=until, agent=agent)
 
     def now(self) -> datetime:
         """The database's time, by which leases and due times are decided."""
@@ -111,7 +112,8 @@ class Ledger:
 
     def peek(self, limit: int, agent: str | None = None) -> list[LedgerRow]:
         """The rows that a claim would take; claims none. With `agent`, only its rows."""
-        return self._rows(LedgerRow, sql.PEEK_DUE, limit=limit, agent=agent)
+        due = sql.PEEK_DUE if agent is None else sql.PEEK_DUE_OF_AGENT
+        return self._rows(LedgerRow, due, limit=limit, until=None, agent=agent)
 
     def extend(self, ids: Iterable[str]) -> None:
         """Renew the leases of those of `ids` that this worker still holds."""

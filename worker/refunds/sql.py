@@ -36,27 +36,38 @@ returning {row_columns}
 """).fill(row_columns=ROW_COLUMNS)
 
 # Rows whose time has come: new ones, put-back ones, and approvals that were decided or ran out.
-CLAIM_DUE = SqlTemplate("""
+_CLAIM_DUE = SqlTemplate("""
 with due as materialized (
-  select tenant_id, ledger_entry_id from refunds.ledger_entries
-  where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED')
-    and next_attempt_at <= least(statement_timestamp(), %(until)s) and agent_id = coalesce(%(agent)s::text, agent_id)
-  order by next_attempt_at, ledger_entry_id limit %(limit)s for update skip locked)
+  select tenant_id, ledger_entry_id from refunds.ledger_entries e
+  where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED') and {is_due}
+  order by {order} limit %(limit)s for update skip locked)
 update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed', event_number = e.event_number + 1,
   claim_epoch = e.claim_epoch + 1,
   claimed_by = %(worker_id)s, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
   waiting_for = null
 from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
 returning {row_columns}
-""").fill(row_columns=ROW_COLUMNS)
-
+""")
 # What the next claims would take; changes nothing.
-PEEK_DUE = SqlTemplate("""
+_PEEK_DUE = SqlTemplate("""
 select {row_columns} from refunds.ledger_entries e
-where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED') and e.next_attempt_at <= statement_timestamp()
-  and e.agent_id = coalesce(%(agent)s::text, e.agent_id)
-order by e.next_attempt_at, e.ledger_entry_id limit %(limit)s
-""").fill(row_columns=ROW_COLUMNS)
+where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED') and {is_due}
+order by {order} limit %(limit)s
+""")
+# By the index ledger_due, and of one agent by ledger_due_of_agent, whose columns are compared and ordered by as rows: were the agent given
+# as equal, the other index would have the order too, and be walked past everything that is due of others.
+_DUE: tuple[LiteralString, LiteralString] = (
+    "e.next_attempt_at <= least(statement_timestamp(), %(until)s)", "e.next_attempt_at, e.ledger_entry_id",
+)  # fmt: skip
+_DUE_OF_AGENT: tuple[LiteralString, LiteralString] = (
+    "e.agent_id >= %(agent)s and (e.agent_id, e.next_attempt_at) <= (%(agent)s, least(statement_timestamp(), %(until)s))",
+    "e.agent_id, e.next_attempt_at, e.ledger_entry_id",
+)  # fmt: skip
+CLAIM_DUE, CLAIM_DUE_OF_AGENT, PEEK_DUE, PEEK_DUE_OF_AGENT = (
+    template.fill(row_columns=ROW_COLUMNS, is_due=is_due, order=order)
+    for template in (_CLAIM_DUE, _PEEK_DUE)
+    for is_due, order in (_DUE, _DUE_OF_AGENT)
+)
 
 FIND_ROWS = SqlTemplate("""
 select {row_columns} from refunds.ledger_entries e

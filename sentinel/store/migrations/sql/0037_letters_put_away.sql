@@ -16,3 +16,7 @@ alter table sentinel.event_endpoints alter column served_at set statistics 10;
 
 -- What one agent asked, by how it stands, the newest first.
 create index approvals_of_agent on sentinel.approvals (tenant_id, agent_id, status, approval_id);
+
+-- What is due of one agent, for a worker whose key is bound to it.
+create index ledger_due_of_agent on refunds.ledger_entries (tenant_id, agent_id, next_attempt_at, ledger_entry_id)
+  where status in ('NEW', 'APPROVAL_REQUIRED');

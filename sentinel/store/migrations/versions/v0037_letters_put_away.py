@@ -1,4 +1,4 @@
-"""Dead letters that nobody wants any more are put away; receivers of a setting end with it; what one agent asked has an index."""
+"""Dead letters that nobody wants any more are put away; receivers of a setting end with it; what one agent asked, or has due, has an index."""
 
 from sentinel.store.migrations import run_files
 
@@ -8,7 +8,7 @@ down_revision = "0036"
 
 def upgrade() -> None:
     """Add who put a letter away, when and why, which the index of open letters leaves out, when a receiver of a setting was served,
-    and the index."""
+    and the indexes."""
     run_files(revision)
 
 

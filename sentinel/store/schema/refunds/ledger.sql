@@ -99,6 +99,9 @@ create table refunds.ledger_entries (
 ) with (fillfactor = 60);
 create index ledger_due on refunds.ledger_entries (tenant_id, next_attempt_at, ledger_entry_id)
   where status in ('NEW', 'APPROVAL_REQUIRED');
+-- For a worker whose key is bound to its agent: another one's backlog may be long.
+create index ledger_due_of_agent on refunds.ledger_entries (tenant_id, agent_id, next_attempt_at, ledger_entry_id)
+  where status in ('NEW', 'APPROVAL_REQUIRED');
 create index ledger_leased on refunds.ledger_entries (tenant_id, lease_until) where status in ('GUARDING', 'ALLOWED');
 create index ledger_refund on refunds.ledger_entries (refund_id);
 create index ledger_order on refunds.ledger_entries (order_ref, channel) where order_ref is not null;
