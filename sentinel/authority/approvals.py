@@ -152,7 +152,23 @@ DECIDED_SINCE = """
 select a.approval_id as request_id, a.status, a.decided_by as approver, a.reason, a.agent_id, a.action, a.decided_at
 from sentinel.approvals a
 where a.tenant_id = %(tenant_id)s and a.decided_at > %(since)s and not sentinel.is_protected_change(a)
-  and (%(principal_id)s::uuid is null or a.principal_id = %(principal_id)s or a.agent_id = %(agent_id)s)
+order by a.decided_at fetch first %(limit)s rows with ties
+"""
+# Each half by its own index, whose columns are compared and ordered by as rows: were a principal given as equal, approvals_decided would
+# have the order too, and be walked past all that was decided of others. An array has the planner look each up by its key.
+DECIDED_SINCE_OF = """
+select a.approval_id as request_id, a.status, a.decided_by as approver, a.reason, a.agent_id, a.action, a.decided_at
+from sentinel.approvals a
+where a.tenant_id = %(tenant_id)s and a.approval_id = any(array(
+  (select p.approval_id from sentinel.approvals p
+   where p.tenant_id = %(tenant_id)s and p.decided_at is not null and (p.principal_id, p.decided_at) > (%(principal_id)s, %(since)s)
+     and p.principal_id <= %(principal_id)s and not sentinel.is_protected_change(p)
+   order by p.principal_id, p.decided_at fetch first %(limit)s rows with ties)
+  union
+  (select p.approval_id from sentinel.approvals p
+   where p.tenant_id = %(tenant_id)s and p.decided_at is not null and (p.agent_id, p.decided_at) > (%(agent_id)s, %(since)s)
+     and p.agent_id <= %(agent_id)s and not sentinel.is_protected_change(p)
+   order by p.agent_id, p.decided_at fetch first %(limit)s rows with ties)))
 order by a.decided_at fetch first %(limit)s rows with ties
 """
 VOTES = """
@@ -219,7 +235,7 @@ def decided_since(
     `principal_id` keeps to what it asked for, and to what anybody did in the name of `agent_id`. Rows decided in the same instant
     as the last one come along, so there can be a few more than `limit`.
     """
-    return all_rows(pool, DecidedApproval, DECIDED_SINCE, {
+    return all_rows(pool, DecidedApproval, DECIDED_SINCE if principal_id is None else DECIDED_SINCE_OF, {
         "tenant_id": tenant_id, "since": since, "limit": limit, "principal_id": principal_id, "agent_id": agent_id,
     })  # fmt: skip
 

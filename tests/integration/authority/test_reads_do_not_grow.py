@@ -7,6 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 
 from sentinel.authority.approval_queue import decided_sql, list_approvals, list_sql
-from sentinel.authority.approvals import COLUMNS
+from sentinel.authority.approvals import COLUMNS, DECIDED_SINCE_OF, decided_since
 from sentinel.authority.decisions import RECORD_DECISIONS, REPORT_OUTCOMES
 from sentinel.store.batch_statement import run_statement
 from sentinel.store.database import AUTHORITY, CONSOLE
@@ -186,6 +187,53 @@ def test_a_look_for_few_approvals_reads_no_more_where_more_were_decided(one_of_e
     later = looks(one_of_each, LOOKS)
     print(f"blocks for one look: {few} with {EXPIRED} that ran out, {many} with {IN_HISTORY}, {later} as planned then")
     assert {name: read for name, read in few.items() if max(many[name], later[name]) >= read + 100} == {}
+
+
+def decided_of(fixtures: Fixtures, principal_id: uuid.UUID, agent_id: str | None, limit: int) -> list[uuid.UUID]:
+    """What was decided of them, in portions as a stream catches up."""
+    since, found = datetime(1970, 1, 1, tzinfo=UTC), []
+    while True:
+        portion = decided_since(fixtures.authority.pool, fixtures.tenant_id, since, limit, principal_id=principal_id, agent_id=agent_id)  # fmt: skip
+        found += [one.request_id for one in portion]
+        if len(portion) < limit:
+            return found
+        since = portion[-1].decided_at
+
+
+def test_what_was_decided_of_one_asker_is_read_without_what_was_decided_of_others(one_of_each: Fixtures) -> None:
+    mine, theirs = put_approvals(one_of_each, 2, "approved")
+    me, bound = uuid.uuid4(), "seldom"
+    one_of_each.admin.execute("update sentinel.approvals set principal_id = %s where approval_id = %s", [me, mine])
+    one_of_each.admin.execute("update sentinel.approvals set agent_id = %s where approval_id = %s", [bound, theirs])
+    (handled,) = one_of_each.admin.execute("select approval_id from sentinel.approvals where handled_reference is not null").fetchone()  # fmt: skip
+    asked = {"tenant_id": one_of_each.tenant_id, "since": datetime(1970, 1, 1, tzinfo=UTC), "principal_id": me, "agent_id": bound,
+             "limit": 100}  # fmt: skip
+
+    def read() -> list[int]:
+        one_of_each.admin.execute("select pg_stat_force_next_flush()")  # what it wrote is not counted with what is read
+        with one_of_each.as_role(AUTHORITY) as connection:
+            found = []
+            for plan in ("force_custom_plan", "force_generic_plan"):
+                connection.execute(f"set plan_cache_mode = {plan}".encode())
+                connection.execute(DECIDED_SINCE_OF.encode(), asked, prepare=True)
+                found.append(
+                    blocks(
+                        one_of_each,
+                        connection,
+                        lambda: connection.execute(DECIDED_SINCE_OF.encode(), asked, prepare=True),
+                    )
+                )
+        return found
+
+    few = read()
+    put_approvals(one_of_each, IN_HISTORY, "expired")
+    one_of_each.admin.execute("analyze sentinel.approvals")
+    many = read()
+    assert max(many) < max(few) + 50, (few, many)
+    for limit in (1, 100):
+        assert decided_of(one_of_each, me, bound, limit) == [handled, *sorted((mine, theirs), key=[mine, theirs].index)]
+        assert decided_of(one_of_each, me, None, limit) == [mine]
+        assert decided_of(one_of_each, uuid.uuid4(), bound, limit) == [handled, theirs]
 
 
 def test_what_one_agent_asked_is_all_of_its_own_in_pages(one_of_each: Fixtures) -> None:

@@ -20,3 +20,7 @@ create index approvals_of_agent on sentinel.approvals (tenant_id, agent_id, stat
 -- What is due of one agent, for a worker whose key is bound to it.
 create index ledger_due_of_agent on refunds.ledger_entries (tenant_id, agent_id, next_attempt_at, ledger_entry_id)
   where status in ('NEW', 'APPROVAL_REQUIRED');
+
+-- What was decided of one principal's questions and of one agent's, in the order of time.
+create index approvals_decided_of_principal on sentinel.approvals (tenant_id, principal_id, decided_at) where decided_at is not null;
+create index approvals_decided_of_agent on sentinel.approvals (tenant_id, agent_id, decided_at) where decided_at is not null;

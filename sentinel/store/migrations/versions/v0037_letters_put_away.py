@@ -1,4 +1,4 @@
-"""Dead letters that nobody wants any more are put away; receivers of a setting end with it; what one agent asked, or has due, has an index."""
+"""Dead letters that nobody wants any more are put away; receivers of a setting end with it; what one agent asked, has decided or due, has an index."""
 
 from sentinel.store.migrations import run_files
 

@@ -36,6 +36,9 @@ create table sentinel.approvals (
 );
 create index approvals_pending on sentinel.approvals (tenant_id, expires_at) where status = 'pending';
 create index approvals_decided on sentinel.approvals (tenant_id, decided_at) where decided_at is not null;
+-- For whoever asked, and for the agent in whose name anybody asked, from a moment on.
+create index approvals_decided_of_principal on sentinel.approvals (tenant_id, principal_id, decided_at) where decided_at is not null;
+create index approvals_decided_of_agent on sentinel.approvals (tenant_id, agent_id, decided_at) where decided_at is not null;
 -- In the order in which people look at what was decided, by how it was: what a person handled is not shown as rejected.
 create index approvals_by_status on sentinel.approvals (tenant_id, status, decided_at, approval_id)
   where decided_at is not null and handled_reference is null;
