@@ -329,6 +329,10 @@ class Ledger:
             sql.SHOW_WORKER, agent_id=agent_id, mode=mode, status=status, last_action=last_action, last_decision=last_decision
         )  # fmt: skip
 
+    def forget_workers(self, agent_id: str) -> None:
+        """Drop the agent's processes that were not seen for a day, but for this one."""
+        self._run(sql.FORGET_WORKERS, agent_id=agent_id)
+
     def take_process_request(self) -> uuid.UUID | None:
         """Claim an operator's request that one entry be processed now; its id, or None."""
         found = self._column(sql.TAKE_PROCESS_REQUEST)

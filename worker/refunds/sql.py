@@ -402,6 +402,16 @@ on conflict (tenant_id, worker_id) do update set status = excluded.status, last_
   last_action = coalesce(excluded.last_action, w.last_action), last_decision = coalesce(excluded.last_decision, w.last_decision)
 """
 
+# Processes of the agent that were not seen for a day, some at a time: each single run is a process of its own.
+FORGET_WORKERS = """
+delete from refunds.workers w using (
+  select tenant_id, worker_id from refunds.workers
+  where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s and worker_id <> %(worker_id)s
+    and last_seen_at < statement_timestamp() - interval '1 day'
+  limit 1000 for update skip locked) as gone
+where w.tenant_id = gone.tenant_id and w.worker_id = gone.worker_id
+"""
+
 # One question of an operator, for one worker at a time.
 TAKE_PROCESS_REQUEST = """
 with due as materialized (

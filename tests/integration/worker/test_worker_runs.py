@@ -395,6 +395,22 @@ def test_the_loop_works_answers_an_operator_and_ends_when_told(
     assert ledger_fixtures.one("select status from refunds.workers") == "stopped"
 
 
+def test_a_run_drops_its_agents_processes_that_were_not_seen_for_a_day(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.admin.execute(
+        "insert into refunds.workers (tenant_id, worker_id, agent_id, mode, status, last_seen_at)"
+        " select %s, agent_id || days, agent_id, 'once', 'stopped', clock_timestamp() - days * interval '20 hours'"
+        " from unnest(array['retail-refund-agent', 'another']) agent_id, generate_series(1, 3) days",
+        [ledger_fixtures.tenant_id],
+    )
+    for runs in (1, 2):
+        with ledger_fixtures.agent(authority.url) as agent:
+            agent.run_once()
+        seen = dict(ledger_fixtures.all("select agent_id, count(*)::integer from refunds.workers group by 1"))
+        assert seen == {"retail-refund-agent": 1 + runs, "another": 3}
+
+
 def test_a_heartbeat_keeps_a_row_that_takes_longer_than_its_lease(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
