@@ -117,9 +117,9 @@ class Tasks:
             try:
                 permitted = await self._calls.ask(agent, params)
             except CallRefused as refused:
-                if refused.waits_for_person:
-                    return _task(task_id, call.since, "working", refused)
-                return _completed(task_id, call.since, refused_result(refused))
+                if self._is_cancelled(task_id):
+                    return _task(task_id, call.since, "cancelled")
+                return _refused(task_id, call.since, refused)
             # Meanwhile another poll of the same task may have come first: then the call is its. Or the client has given up.
             kept = self._runs.get(task_id)
             if kept is None and not self._is_cancelled(task_id):
@@ -183,12 +183,20 @@ def _stands(task_id: str, since: str, kept: _Run) -> dict[str, Any]:
     except CallRefused as refused:
         if kept.is_given_up:
             return _task(task_id, since, "cancelled")
-        retry = refused_result(refused)
-        later = (retry.structured_content or {}).get("retry") == "later"
-        return _task(task_id, since, "working", refused) if later else _completed(task_id, since, retry)
+        return _refused(task_id, since, refused)
     except MCPError as error:
         return {**_task(task_id, since, "failed"), "error": {"code": error.code, "message": error.message}}
     return _completed(task_id, since, result)
+
+
+def _refused(task_id: str, since: str, refused: CallRefused) -> dict[str, Any]:
+    """`completed` only where the same call is refused for good: a client that is told so polls no more, and nobody else goes on with the call."""
+    result = refused_result(refused)
+    details = result.structured_content or {}
+    if details["retry"] == "never":
+        return _completed(task_id, since, result)
+    said = {} if refused.waits_for_person else {"statusMessage": f"{details['reason']} [{details['reason_code']}]"}
+    return {**_task(task_id, since, "working", refused), **said}
 
 
 def _completed(task_id: str, since: str, result: Result) -> dict[str, Any]:

@@ -89,26 +89,27 @@ class Proxied(Driver):
             turn.messages.append(text)
             if waiting:
                 turn.waiting.append(waiting)
+            if waits_as is not None:
                 left.append(waits_as)
         self._file(command).write_text(json.dumps(left))
         return turn
 
-    async def _one(self, client: Client, call: dict[str, Any]) -> tuple[dict[str, Any], str, str]:
-        """(what to go on with, the approval that it waits for or "", all that the model is told)."""
+    async def _one(self, client: Client, call: dict[str, Any]) -> tuple[dict[str, Any] | None, str, str]:
+        """(what to go on with, the approval that it waits for or "", all that the model or the task's client is told)."""
         result: Any
         if "task" in call:
             while (result := await self._task(client, "tasks/get", call["task"])).status == "working":
                 if result.status_message:
-                    return call, result.status_message.split()[-1], result.status_message
+                    return call, approval_of(result.status_message), result.status_message
             result = result.result
         else:
             result = await client.session.call_tool(call["tool"], call["args"], allow_claimed=True)
         if isinstance(result, CreatedTask):
             assert result.status_message is not None
-            return {"task": result.task_id}, result.status_message.split()[-1], result.status_message
+            return {"task": result.task_id}, approval_of(result.status_message), result.status_message
         details = result.structured_content or {}
         waiting = details.get("approval_id", "") if details.get("decision") == "APPROVAL_REQUIRED" and details["retry"] == "after_approval" else ""  # fmt: skip
-        return call, waiting, " ".join(one.text for one in result.content)
+        return call if waiting else None, waiting, " ".join(one.text for one in result.content)
 
     async def _task(self, client: Client, method: str, task_id: str) -> TaskState:
         request = TaskRequest(method=method, params=TaskParams(task_id=task_id))
@@ -130,6 +131,11 @@ class Proxied(Driver):
 
     def _file(self, command: dict[str, Any]) -> Path:
         return Path(command["state"]) / f"{command['thread']}.json"
+
+
+def approval_of(status: str) -> str:
+    """The approval that a task says it waits for; "" where it waits for something else."""
+    return status.removeprefix("waiting for approval ") if status.startswith("waiting for approval ") else ""
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 import mcp_types as types
 
+from sentinel.client import ActionDenied, ApprovalPending, ClientError, NoAnswerKind, Unreachable
 from sentinel.mcp_proxy import tasks
 from sentinel.mcp_proxy.answers import CallRefused, upstream_unavailable
 
@@ -19,17 +20,20 @@ AGENT = "agent-1"
 
 
 class Calls:
-    """Permits every call; `asking` holds up the question and `running` the call, until they are set. `is_away`: nothing is sent."""
+    """Permits every call that is not `refused`; `asking` holds up the question and `running` the call, until they are set. `is_away`: nothing is sent."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.asking, self.running, self.is_away = asyncio.Event(), asyncio.Event(), False
+        self.refused: ClientError | None = None
         self.asking.set()
         self.running.set()
 
     async def ask(self, agent: str, params: types.CallToolRequestParams) -> types.CallToolRequestParams:
         """As `GuardedCalls` does."""
         await self.asking.wait()
+        if self.refused is not None:
+            raise CallRefused(self.refused)
         return params
 
     def begin(self, params: types.CallToolRequestParams) -> asyncio.Task[types.CallToolResult]:
@@ -86,10 +90,24 @@ async def later(polls: Polls) -> Any:
     return found
 
 
+async def refused(polls: Polls) -> Any:
+    """Refused one way after another between its polls, and permitted at last; and one that is refused for good."""
+    told, waits, denied = [], polls.id_of("waits"), polls.id_of("denied")
+    for error in (ApprovalPending("a-1", "large"), Unreachable(NoAnswerKind.SERVER, "no answer"), None):
+        polls.calls.refused = error
+        told.append(await polls.status(waits))
+    polls.calls.refused = ActionDenied("over_limit", "Too much.")
+    told.append(await polls.status(denied))
+    gone = await polls.meanwhile(polls.id_of("gone"), polls=1, held=polls.calls.asking, cancels=True)
+    polls.calls.refused = None
+    return [*told, *gone]
+
+
 async def main() -> None:
     """Prints one JSON object."""
     polls = Polls()
     calls, found = polls.calls, {"later": await later(polls)}
+    found["refused between polls"] = await refused(polls)
     away = polls.id_of("away")
     calls.is_away = True
     found["two polls of a refused call"] = await polls.meanwhile(away, polls=2, held=calls.running, cancels=False)

@@ -282,6 +282,15 @@ def test_a_lost_authority_means_that_the_tool_is_not_called(agent: Agent, faulty
     assert "Not executed" in messages_of(answer) or answer["raised"]
 
 
+@pytest.mark.parametrize("agent", [("mcp_proxy", "tasks")], indirect=True)
+def test_a_task_goes_on_after_an_authority_that_was_away_while_it_waited(agent: Agent) -> None:
+    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    away = agent.resume(url="http://127.0.0.1:9", timeout=0.3)
+    assert away["calls"] == [] and "authority_unreachable" in messages_of(away)
+    agent.place.vote(waiting["waiting"][0])
+    assert [call["amount"] for call in agent.resume()["calls"]] == [NEEDS_PERSON]
+
+
 RULES_THAT_TURN_RED: dict[str, Callable[[Agent, ScriptedServer], None]] = {
     "resume": lambda agent, faulty: test_a_resume_is_no_approval(agent, "approve"),
     "silence": lambda agent, faulty: test_a_lost_authority_means_that_the_tool_is_not_called(
