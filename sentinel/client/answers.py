@@ -235,6 +235,12 @@ class GuardAnswer:
         return self.status in _WITH_PERMIT and self.permit_token is not None
 
     @property
+    def is_halted_for_now(self) -> bool:
+        """True where a halt covers what was permitted before it: the recorded decision stands, and the same key goes on once the halt is lifted."""
+        recorded = (self.proof_pack or {}).get("decision") or self.decision
+        return self.status == "denied" and self.reason_code == "halted" and recorded != "DENY"
+
+    @property
     def proof_id(self) -> str | None:
         """The proof pack's public name, if a pack came along."""
         found = (self.proof_pack or {}).get("proof_id")

@@ -28,11 +28,13 @@ class NoAnswerKind(str, Enum):  # noqa: UP042 - the client runs on Python 3.10, 
 class ClientError(Exception):
     """Base of everything this client raises; `detail` is one line without secrets.
 
-    `is_of_tool`: a tool that ran raised it, e.g. about a call of its own. It is no refusal of that tool. It can be pickled and
-    copied, so it leaves a process of a pool as it is.
+    `is_of_tool`: a tool that ran raised it, e.g. about a call of its own. It is no refusal of that tool. `is_final`: the same call
+    will not be permitted under its key; of one that is not final nothing was done, and it may be made again later. It can be
+    pickled and copied, so it leaves a process of a pool as it is.
     """
 
     is_of_tool = False
+    is_final = True
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -59,6 +61,8 @@ class Unreachable(ClientError):
     received, or each was put off. `code`: of the problem document that put it off, e.g. "too-many-open-questions"; None where
     there was none.
     """
+
+    is_final = False
 
     def __init__(
         self, kind: NoAnswerKind, detail: str, *, retry_after_seconds: float | None = None, code: str | None = None
@@ -96,15 +100,20 @@ class KeyConflict(Rejected):
 
 
 class ActionDenied(ClientError):
-    """Not allowed. `reason_code` is the authority's, `reason` its sentence."""
+    """Not allowed. `reason_code` is the authority's, `reason` its sentence.
 
-    def __init__(self, reason_code: str, reason: str) -> None:
+    Not final: a halt covers what was permitted before it, or what the call needs is away.
+    """
+
+    def __init__(self, reason_code: str, reason: str, *, is_final: bool = True) -> None:
         super().__init__(f"{reason_code}: {reason}")
-        self.reason_code, self.reason = reason_code, reason
+        self.reason_code, self.reason, self.is_final = reason_code, reason, is_final
 
 
 class ApprovalPending(ClientError):
     """A person must decide first; ask again with the same key once `approval_id` is decided."""
+
+    is_final = False
 
     def __init__(self, approval_id: str, detail: str) -> None:
         super().__init__(f"approval {approval_id} is pending: {detail}")
@@ -112,7 +121,11 @@ class ApprovalPending(ClientError):
 
 
 class ActionExpired(ClientError):
-    """Nobody decided in time, or the permit ran out before the start."""
+    """Nobody decided in time; or the permit ran out before the start, which is not final: the same call asks for another."""
+
+    def __init__(self, detail: str, *, is_final: bool = True) -> None:
+        super().__init__(detail)
+        self.is_final = is_final
 
 
 class AlreadyStarted(ClientError):

@@ -306,7 +306,7 @@ def raise_unless_permitted(answer: GuardAnswer) -> None:
         raise ActionExpired(answer.reason or "nobody decided in time")
     if answer.status in ("already_started", "completed"):
         raise AlreadyStarted(answer.idempotency_key, answer.outcome, answer.resolution)
-    raise ActionDenied(answer.reason_code, answer.reason)
+    raise ActionDenied(answer.reason_code, answer.reason, is_final=not answer.is_halted_for_now)
 
 
 class Stopwatch:
@@ -337,7 +337,8 @@ def refused_start(answer: GuardAnswer, refused: Rejected) -> ClientError:
     if refused.code == "already-started":
         return AlreadyStarted(answer.idempotency_key)
     if refused.code == "permit-expired":
-        return ActionExpired("the permit ran out before the start")
+        return ActionExpired("the permit ran out before the start", is_final=False)
     if refused.status in (403, 409):
-        return ActionDenied(refused.code, refused.detail)
+        # Of a permit that was just given the authority refuses the start alone, for a halt: the same question says how it stands now.
+        return ActionDenied(refused.code, refused.detail, is_final=refused.code != "permit-refused")
     return refused

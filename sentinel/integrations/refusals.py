@@ -19,14 +19,16 @@ from sentinel.client.errors import (
 def refusal_details(error: ClientError) -> dict[str, Any]:
     """`decision` (DENY or APPROVAL_REQUIRED), `reason_code`, `reason`, `retry` (never, later or after_approval), `approval_id`.
 
-    `retry` is about the same call: "never" means that it will not be done under this key.
+    `retry` is about the same call: "never" means that it will not be done under this key, "later" that it may be, once what is in
+    its way has passed.
     """
     if isinstance(error, ApprovalPending) and not error.is_of_tool:
         return {
             "decision": "APPROVAL_REQUIRED", "reason_code": "approval_pending", "retry": "after_approval",
             "reason": error.reason or "A person must decide first.", "approval_id": error.approval_id,
         }  # fmt: skip
-    code, reason, retry = _denied(error)
+    code, reason = _denied(error)
+    retry = "never" if error.is_final or error.is_of_tool else "later"
     return {"decision": "DENY", "reason_code": code, "reason": reason, "retry": retry}
 
 
@@ -51,20 +53,20 @@ def _started_before(error: AlreadyStarted) -> str:
     return "this was started before and may have happened"
 
 
-def _denied(error: ClientError) -> tuple[str, str, str]:
-    """(reason code, sentence, retry)."""
+def _denied(error: ClientError) -> tuple[str, str]:
+    """(reason code, sentence)."""
     if error.is_of_tool:
-        return "tool_failed", "the tool ran and broke off, and may have done something", "never"
+        return "tool_failed", "the tool ran and broke off, and may have done something"
     if isinstance(error, ActionDenied):
-        return error.reason_code, error.reason.rstrip("."), "never"
+        return error.reason_code, error.reason.rstrip(".")
     if isinstance(error, AlreadyStarted):
-        return "already_started", _started_before(error), "never"
+        return "already_started", _started_before(error)
     if isinstance(error, ActionExpired):
-        return "expired", "nobody decided in time, or the permission ran out", "never"
+        return "expired", "nobody decided in time" if error.is_final else "the permission ran out before it was used"
     if isinstance(error, StartedTooLate):
-        return "started_too_late", "the permission to start it came too late to act on it", "never"
+        return "started_too_late", "the permission to start it came too late to act on it"
     if isinstance(error, KeyConflict):
-        return "idempotency_key_reused", "the same effect was asked for before with other arguments", "never"
+        return "idempotency_key_reused", "the same effect was asked for before with other arguments"
     if isinstance(error, Rejected):
-        return error.code, "the authority refused the request", "never"
-    return "authority_unreachable", "the authority gave no answer", "later"
+        return error.code, "the authority refused the request"
+    return "authority_unreachable", "the authority gave no answer"

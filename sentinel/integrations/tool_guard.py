@@ -86,8 +86,8 @@ def never_failed(result: Any) -> bool:
 class ToolGuard:
     """Asks `client` about each call of a tool of `server`, as the table says. Thread-safe.
 
-    `facts` says what the program knows of a call; the model's arguments are never taken for it. `wait_seconds` is how long a
-    call waits for a person before it raises `ApprovalPending`; `act_within_seconds` is how long a tool may take (None: the
+    `facts` says what the program knows of a call, and is asked only where the tool declares facts of the program; the model's
+    arguments are never taken for them. `wait_seconds` is how long a call waits for a person before it raises `ApprovalPending`; `act_within_seconds` is how long a tool may take (None: the
     authority's own time), as in `guarded`.
     """
 
@@ -229,7 +229,8 @@ class ToolGuard:
         return open_span("execute_tool", "INTERNAL", told)
 
     def _known(self, tool: str, arguments: Mapping[str, Any], given: dict[str, Any]) -> Any:
-        if self._facts is None:
+        mapping = self.table.find(self.server, tool)
+        if self._facts is None or mapping is None or not mapping.program_facts:
             return None
         try:
             # A copy: what looks up facts changes nothing of the call. It finds every name that the call has, nulls too.
@@ -294,6 +295,5 @@ async def _awaited(tool: str, known: Awaitable[Any]) -> Any:
 
 
 def _without_facts(tool: str, error: Exception) -> ToolRefused:
-    return ToolRefused(
-        "facts_unavailable", f"{tool}: what the program knows could not be read ({type(error).__name__})"
-    )
+    why = f"{tool}: what the program knows could not be read ({type(error).__name__})"
+    return ToolRefused("facts_unavailable", why, is_final=False)

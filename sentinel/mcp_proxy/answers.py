@@ -33,20 +33,14 @@ class CallRefused(Exception):
 
 def upstream_unavailable(reason: str) -> ClientError:
     """The refusal of a call whose server is away: nothing was started or sent."""
-    return UpstreamAway("upstream_unavailable", f"the server behind the proxy cannot be reached ({reason})")
-
-
-class UpstreamAway(ActionDenied):
-    """Not called, because the server is not there; may be tried again."""
+    why = f"the server behind the proxy cannot be reached ({reason})"
+    return ActionDenied("upstream_unavailable", why, is_final=False)
 
 
 def refused_result(refused: CallRefused) -> types.CallToolResult:
     """A refusal as a tool's result."""
     details = {**refusal_details(refused.error), **_known(refused.answer)}
     text = refusal_message(refused.error)
-    if isinstance(refused.error, UpstreamAway):
-        details["retry"] = "later"
-        text = f"Not executed: {refused.error.reason} [{refused.error.reason_code}]. It may be tried again later."
     if refused.tight:
         details["limits"] = [
             {"limit": one.limit, "reason_code": one.reason_code, "left": one.left, "cap": one.cap} for one in refused.tight

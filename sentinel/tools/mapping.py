@@ -40,7 +40,7 @@ class ToolRefused(ActionDenied):
     """The table does not permit this call; the authority was not asked.
 
     `reason_code`: unmapped_tool, unmapped_argument, missing_argument, malformed_argument, missing_fact, malformed_fact,
-    mapping_failed.
+    mapping_failed; of adapters and the proxy facts_unavailable, which is not final, and of the proxy input_not_accepted.
     """
 
 

@@ -112,6 +112,11 @@ class ToolMapping:
     line: int = 0
 
     @property
+    def program_facts(self) -> set[str]:
+        """The names of the facts that the program may say; those of an unguarded tool are none."""
+        return {name for name, fact in self.facts.items() if fact.value is None}
+
+    @property
     def name(self) -> str:
         """ "server/tool"."""
         return f"{self.server}/{self.tool}"

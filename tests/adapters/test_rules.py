@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.authority.actor import local_administrator
-from sentinel.authority.halts import set_halt
+from sentinel.authority.halts import lift_halt, set_halt
 from tests.adapters.conftest import Agent
 from tests.adapters.proxy_processes import relay
 from tests.support.scripted_server import Asked, ScriptedServer, faults
@@ -224,13 +224,17 @@ def test_a_tool_that_fails_is_in_doubt_and_not_called_again(agent: Agent) -> Non
 
 
 @every_adapter
-def test_a_halt_stops_what_was_approved(agent: Agent) -> None:
+def test_a_halt_stops_what_was_approved_until_it_is_lifted(agent: Agent) -> None:
     waiting = agent.begin(agent.refund(NEEDS_PERSON))
     agent.place.vote(waiting["waiting"][0])
     fixtures = agent.place.fixtures
     actor = local_administrator(fixtures.tenant_id)
-    set_halt(fixtures.console_pool, actor, scope="agent", target=agent.agent_id, reason="drill")
-    assert agent.resume()["calls"] == []
+    halt = set_halt(fixtures.console_pool, actor, scope="agent", target=agent.agent_id, reason="drill")
+    stopped = agent.resume()
+    assert stopped["calls"] == [] and "halted" in messages_of(stopped)
+    assert "Do not call it again" not in messages_of(stopped), "what was decided stands"
+    lift_halt(fixtures.console_pool, actor, halt.halt_id, reason="over")
+    assert len(agent.begin(agent.refund(NEEDS_PERSON))["calls"]) == 1
 
 
 @every_adapter

@@ -21,7 +21,6 @@ from worker.orders.scoring import FACTS_MISSING
 from worker.orders.shop import SHIPPED_BEFORE, shop_payload
 from worker.orders.store import OrderResponse, order_response
 from worker.outbound.effects import EffectResult, Refused, Settled
-from worker.outbound.guard_answers import recorded_decision
 
 APPROVED = "approved"
 """A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
@@ -78,7 +77,7 @@ def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
             return LaneEvent.NEEDS_ANALYST
         case "pending":
             return None if answer.approval_id in (None, str(work.approval_id)) else ASKED_AGAIN
-        case "denied" if answer.reason_code == "halted" and recorded_decision(answer) != "DENY":
+        case "denied" if answer.is_halted_for_now:
             # Decided before the halt: refused now, not for ever.
             return None
         case _:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.client import GuardAnswer, KeyConflict
-
-
-def recorded_decision(answer: GuardAnswer) -> str:
-    """What was decided, whatever a halt makes of it now: the proof's decision, where there is a proof."""
-    return str((answer.proof_pack or {}).get("decision") or answer.decision)
+from sentinel.client import KeyConflict
 
 
 def key_conflict_text(error: KeyConflict, then: str) -> str:

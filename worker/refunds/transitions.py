@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from sentinel.client import GuardAnswer, KeyConflict, Rejected, Unreachable
 from worker.outbound.effects import NoAnswer, Settled
-from worker.outbound.guard_answers import key_conflict_text, recorded_decision
+from worker.outbound.guard_answers import key_conflict_text
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, ReleaseLease, ResolvedDoubt, report_body
 
 
@@ -173,7 +173,7 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
             )
         case "pending":
             return _waiting(row, answer)
-        case "denied" if answer.reason_code == "halted" and recorded_decision(answer) != "DENY":
+        case "denied" if answer.is_halted_for_now:
             # Decided before the halt: refused now, not for ever. The authority's record says so, for the answer may have been lost.
             return put_back(row, "halted", retry_policy.longest_seconds, failures=0)
         case _:

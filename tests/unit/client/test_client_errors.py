@@ -29,7 +29,7 @@ RAISED: dict[type[ClientError], Callable[[], ClientError]] = {
     Unreachable: lambda: Unreachable(NoAnswerKind.BUSY, "status 429", retry_after_seconds=1.5, code="rate-limited"),
     Rejected: lambda: Rejected(status=403, **PROBLEM),
     KeyConflict: lambda: KeyConflict(status=422, **PROBLEM),
-    ActionDenied: lambda: ActionDenied("over_limit", "Too much."),
+    ActionDenied: lambda: ActionDenied("halted", "A halt covers this action.", is_final=False),
     ToolRefused: lambda: ToolRefused("unmapped_tool", "other: the table does not name it"),
     ApprovalPending: lambda: ApprovalPending("a-1", "large"),
     ActionExpired: lambda: ActionExpired("nobody decided in time"),

@@ -13,6 +13,7 @@ import pytest
 
 from sentinel.client import (
     ActionDenied,
+    ActionExpired,
     ApprovalPending,
     AsyncClient,
     Client,
@@ -32,6 +33,9 @@ from tests.support.harness import on_a_loop
 from tests.support.tool_texts import PAY_AND_NOTE
 
 TABLE = parse_tool_table(PAY_AND_NOTE)
+WITH_FACTS = parse_tool_table(
+    PAY_AND_NOTE.replace("    key:", "    facts: {account: {type: string, from: program}, site: {type: string, from: table, value: eu}}\n    key:")
+)  # fmt: skip
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 QUESTION: dict[str, Any] = {"params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, "idempotency_key": "k"}
 
@@ -268,9 +272,9 @@ def test_a_tool_runs_with_what_was_asked_about_whatever_is_changed_meanwhile(
         return {}
 
     authority.misbehave = adds_a_line
-    looking = ToolGuard(TABLE, guard.client, facts=changes_what_it_sees)
+    looking = ToolGuard(WITH_FACTS, guard.client, facts=changes_what_it_sees)
     guarded_tool(looking, name="pay")(lambda order, lines: ran.append(lines))("o", cart)
-    asked = TABLE.call("local", "pay", {"order": "o", "lines": [{"to": "a", "amount": "1.00"}]}).question
+    asked = WITH_FACTS.call("local", "pay", {"order": "o", "lines": [{"to": "a", "amount": "1.00"}]}).question
     assert asked is not None and ran == [[{"to": "a", "amount": "1.00"}]]
     assert authority.operations["pay:o"].body["params"]["tool_call"] == asked["params"]["tool_call"]
 
@@ -310,3 +314,90 @@ def test_a_refusal_is_told_as_one(guard: ToolGuard, authority: FakeAuthority) ->
     with pytest.raises(ToolRefused) as raised:
         guarded_tool(guard, name="other")(lambda order: None)("o")
     assert not raised.value.is_of_tool and refusal_message(raised.value).startswith("Not executed")
+
+
+def attempt_either_way(kind: str, guard: ToolGuard, tool: str, ran: list[Any]) -> Any:
+    """One attempt for order "o", on a thread or on a loop; a tool that runs notes it."""
+
+    async def runs(arguments: Any) -> None:
+        ran.append(arguments)
+
+    if kind == "loop":
+        return on_a_loop(guard.attempt_async(tool, {"order": "o"}, runs))
+    return guard.attempt(tool, {"order": "o"}, ran.append)
+
+
+def fails_to_look_up(tool: str, arguments: Any) -> dict[str, Any]:
+    """As a database that is started again."""
+    raise OSError(f"nothing is known of {arguments}")
+
+
+async def fails_to_look_up_on_a_loop(tool: str, arguments: Any) -> dict[str, Any]:
+    """The same on a loop."""
+    return fails_to_look_up(tool, arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts"), [("threads", fails_to_look_up), ("loop", fails_to_look_up), ("loop", fails_to_look_up_on_a_loop)]
+)
+def test_facts_that_cannot_be_read_are_no_refusal_for_good_and_stop_no_unguarded_tool(
+    guard: ToolGuard, authority: FakeAuthority, kind: str, facts: Any
+) -> None:
+    looking, ran = ToolGuard(WITH_FACTS, guard.client, facts=facts), list[Any]()
+    refused = attempt_either_way(kind, looking, "pay", ran)
+    assert isinstance(refused, Refused) and isinstance(refused.error, ToolRefused) and not refused.error.is_final
+    assert refusal_details(refused.error)["retry"] == "later" and "tried again later" in refusal_message(refused.error)
+    assert "nothing is known" not in refusal_message(refused.error) and (ran, authority.operations) == ([], {})
+    assert isinstance(attempt_either_way(kind, looking, "note", ran), Ran) and ran == [{"order": "o"}]
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+@pytest.mark.parametrize("when", ["permitted before", "asked under it", "at the start"])
+def test_a_halt_over_what_was_permitted_is_no_refusal_for_good(
+    guard: ToolGuard, authority: FakeAuthority, kind: str, when: str
+) -> None:
+    ran: list[Any] = []
+
+    def sets_the_halt(exchange: Exchange) -> bool:
+        authority.halted = authority.halted or (when == "at the start" and exchange.path.endswith("/start"))
+        return False
+
+    if when == "permitted before":
+        asked = TABLE.call("local", "pay", {"order": "o"}).question
+        assert asked is not None and guard.client.guard(**asked).may_start
+    authority.halted, authority.misbehave = when != "at the start", sets_the_halt
+    refused = attempt_either_way(kind, guard, "pay", ran)
+    assert isinstance(refused, Refused) and isinstance(refused.error, ActionDenied) and ran == []
+    is_final = when == "asked under it"
+    assert refusal_details(refused.error)["retry"] == ("never" if is_final else "later")
+    assert ("Do not call it again" in refusal_message(refused.error)) is is_final is refused.error.is_final
+    authority.halted, authority.misbehave = False, lambda exchange: False
+    assert isinstance(attempt_either_way(kind, guard, "pay", ran), Refused if is_final else Ran)
+
+
+REFUSED_STARTS = [
+    ("permit-expired", 410, "expired", "later"), ("permit-refused", 403, "permit-refused", "later"),
+    ("resolved-not-executed", 409, "resolved-not-executed", "never"), ("forbidden", 403, "forbidden", "never"),
+]  # fmt: skip
+"""What the authority answers to a start, and what the model is told."""
+
+
+@pytest.mark.parametrize(("code", "status", "reason", "retry"), REFUSED_STARTS)
+def test_a_permit_that_cannot_be_used_any_more_is_no_refusal_for_good(
+    guard: ToolGuard, authority: FakeAuthority, code: str, status: int, reason: str, retry: str
+) -> None:
+    def refuses(exchange: Exchange) -> bool:
+        if exchange.path.endswith("/start"):
+            exchange.problem(status, code)
+        return exchange.path.endswith("/start")
+
+    authority.misbehave = refuses
+    refused = attempt_either_way("threads", guard, "pay", [])
+    assert isinstance(refused, Refused)
+    told = refusal_details(refused.error)
+    assert (told["reason_code"], told["retry"]) == (reason, retry) and "nobody decided" not in told["reason"]
+
+
+def test_what_nobody_decided_in_time_is_refused_for_good() -> None:
+    told = refusal_details(ActionExpired("nobody decided in time"))
+    assert (told["reason_code"], told["reason"], told["retry"]) == ("expired", "nobody decided in time", "never")
