@@ -30,6 +30,8 @@ from sentinel.mcp_proxy.credential import CredentialFilter
 from sentinel.mcp_proxy.log_messages import LogMessages
 
 CONNECT_SECONDS = 10.0
+END_SECONDS = 2.0
+"""How long the end of a server's session may take: a call's result and its report wait for it."""
 SILENT_SECONDS = 600.0
 """How long a connection for changes may be without a byte before it counts as broken."""
 _RESULT: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
@@ -141,6 +143,23 @@ class Upstream(Protocol):
         """Let go of what is kept."""
 
 
+class _HttpClient(httpx2.AsyncClient):
+    """Ends a session, the only DELETE that there is, within `END_SECONDS`, whatever the server answers and however slowly. Raises `TimeoutError`."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if request.method != "DELETE":
+            return await super().send(request, **options)
+        try:
+            return await asyncio.wait_for(self._whole_answer(request, options), END_SECONDS)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {END_SECONDS:g} seconds") from None
+
+    async def _whole_answer(self, request: httpx2.Request, options: Mapping[str, Any]) -> httpx2.Response:
+        answer = await super().send(request, **options)
+        await answer.aread()
+        return answer
+
+
 class HttpUpstream:
     """A server at an address (streamable HTTP). `headers` have its credential."""
 
@@ -180,7 +199,7 @@ class HttpUpstream:
 
         timeout = httpx2.Timeout(CONNECT_SECONDS, read=read_seconds)
         try:
-            async with httpx2.AsyncClient(
+            async with _HttpClient(
                 headers=self._headers,
                 timeout=timeout,
                 max_redirects=0,

@@ -213,6 +213,17 @@ class ProxyProcesses:
         return self.ask(kind, **self.refund_call(amount, suffix))
 
     @contextmanager
+    def legacy_server(self) -> Iterator[str]:
+        """A payments server of before 2026-07-28, which has sessions; its address."""
+        port = free_port()
+        command = [self._python, "-m", "tests.adapters.payments_server", str(self.notes), str(port)]
+        server = Program(self.folder, "legacy", command, port, PAYMENTS_REVISION="legacy").start()
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            server.kill()
+
+    @contextmanager
     def conformance_server(self) -> Iterator[str]:
         """The server that MCP's conformance suite describes, and a table that lets its tools run; its address."""
         port = free_port()

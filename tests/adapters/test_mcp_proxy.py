@@ -6,6 +6,7 @@ import http.client
 import json
 import shlex
 import subprocess
+import time
 import uuid
 from base64 import b64encode
 from contextlib import closing
@@ -23,7 +24,7 @@ from tests.adapters.proxy_processes import (
     until,
 )
 from tests.support.adapter_environments import REPO, environment_variables
-from tests.support.scripted_server import Asked, ScriptedServer
+from tests.support.scripted_server import SLACK, Asked, ScriptedServer, faults
 
 NEEDS_PERSON, OVER_LIMIT = 40_000, 500_000
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
@@ -310,6 +311,27 @@ def test_a_server_that_dies_after_the_effect_leaves_it_in_doubt_and_the_proxy_go
     assert proxied.refund()["data"]["reason_code"] == "already_started"
     assert not proxied.refund(6000, suffix="-2")["error"]
     assert [one["amount"] for one in proxied.effects()] == [5000, 6000]
+
+
+@pytest.mark.parametrize("end", ["hangs", "drips its head", "drips its body"])
+def test_a_result_and_its_report_do_not_wait_for_the_end_of_the_servers_session(
+    proxied: ProxyProcesses, end: str
+) -> None:
+    def answers_no_end(asked: Asked) -> bool:
+        if asked.method == "DELETE":
+            faults(b"")[end][0](asked)
+        elif asked.method == "GET":  # the stream of the session, which a relay would wait for
+            asked.answer(405, b"")
+        return asked.method == "POST"
+
+    with proxied.legacy_server() as url, ScriptedServer().running() as server:
+        server.script = relay(url, answers_no_end)
+        proxied.start_proxy(upstream_url=f"{server.url}/mcp", timeout=120)
+        began = time.monotonic()
+        assert proxied.refund()["data"] == {"done": "done: create_refund"}
+        assert time.monotonic() - began < SLACK
+        assert [outcome for _, _, outcome in proxied.operations()] == ["success"]
+        assert "DELETE" in [one.method for one in server.asked]
 
 
 def test_what_is_not_known_to_have_succeeded_is_in_doubt_and_not_sent_again(proxied: ProxyProcesses) -> None:

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from sentinel.authority.keys import issue_key, revoke_key
-from tests.adapters.proxy_processes import SECRET, Program, ProxyProcesses, python_of, until
+from tests.adapters.proxy_processes import SECRET, ProxyProcesses, python_of, until
 from tests.support.adapter_environments import REPO, environment_variables
-from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
 LOOK = ["look_up", {"payment_intent": "pi_changed"}]
@@ -33,11 +32,8 @@ def upstream(request: pytest.FixtureRequest, proxied: ProxyProcesses) -> Iterato
     if request.param != "legacy":
         yield proxied.payments_url
         return
-    port = free_port()
-    command = [python_of("mcp_proxy"), "-m", "tests.adapters.payments_server", str(proxied.notes), str(port)]
-    server = Program(proxied.folder, "legacy", command, port, PAYMENTS_REVISION="legacy").start()
-    yield f"http://127.0.0.1:{port}/mcp"
-    server.kill()
+    with proxied.legacy_server() as url:
+        yield url
 
 
 @pytest.mark.parametrize("kind", ["sdk", "sdk-legacy", "typescript"])
