@@ -214,7 +214,8 @@ def _decimal_text(value: Any) -> Any:
     What is no finite number of a length that anybody writes is left as it is, and is no text.
     """
     if isinstance(value, (float, Decimal)) or type(value) is int:
-        number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+        # A float of a class of its own, e.g. NumPy's, may have any text for its `repr`.
+        number = Decimal(float.__repr__(value)) if isinstance(value, float) else Decimal(value)
         # A few characters with an exponent could otherwise become gigabytes of digits.
         if not number.is_finite() or abs(number.adjusted()) > _MOST_PLACES:
             return value

@@ -293,6 +293,22 @@ def test_one_amount_is_one_operation_however_it_is_spelled() -> None:
     assert table.call("shop", "refund", arguments).arguments == arguments, "the tool runs with what was written"
 
 
+class NamedFloat(float):
+    """As `numpy.float64`, whose `repr` names its class."""
+
+    def __repr__(self) -> str:
+        return f"np.float64({float.__repr__(self)})"
+
+
+def test_a_float_of_a_class_of_its_own_is_a_number() -> None:
+    table = parse_tool_table(MAJOR)
+    plain = question(table, amount=12.5, currency="USD", rate=1.5)
+    assert question(table, amount=NamedFloat(12.5), currency="USD", rate=NamedFloat(1.5)) == plain
+    for amount in (NamedFloat("nan"), NamedFloat("inf")):
+        with pytest.raises(ToolRefused, match="malformed_argument"):
+            question(table, amount=amount)
+
+
 ENDLESS = ["1E+100000000", "1E-100000000", "Infinity", "sNaN"]
 
 
