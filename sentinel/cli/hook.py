@@ -15,7 +15,7 @@ def group() -> None:
 @click.option("--key-file", required=True, help="A file with the agent's key, mode 0600.")
 @click.option("--agent", required=True, help="The agent's id.")
 @click.option("--tools", required=True, help="tools.yaml.")
-@click.option("--facts", help="A JSON object with what the program knows of every call.")
+@click.option("--facts", help="A JSON object with what is true of every call; a tool is told what it declares.")
 @click.option("--act-within", metavar="SECONDS", help="How long a tool may take once it is started.")
 @click.option(
     "--pending", type=click.Choice(["deny", "defer"]), default="deny", show_default=True,

@@ -67,9 +67,8 @@ def _answer(options: argparse.Namespace, given: Any, event: str) -> dict[str, An
     if event not in HOOKS:
         raise ValueError(f"no hook for {event}")
     facts = json.loads(options.facts.read_text()) if options.facts else None
-    known = None if facts is None else (lambda tool, arguments: facts)
     with Client(options.url, options.key_file.read_text().strip(), agent_id=options.agent) as client:
-        guard = ToolGuard(read_tool_table(options.tools), client, facts=known, act_within_seconds=options.act_within)
+        guard = ToolGuard(read_tool_table(options.tools), client, facts=facts, act_within_seconds=options.act_within)
         guard.async_client = _Blocking(client)  # type: ignore[assignment]
         return _finished(getattr(ClaudeHooks(guard, pending=options.pending), HOOKS[event])(given))
 
@@ -107,7 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--key-file", type=Path, required=True, help="a file with the agent's key, mode 0600")
     parser.add_argument("--agent", required=True, help="the agent's id")
     parser.add_argument("--tools", type=Path, required=True, help="tools.yaml")
-    parser.add_argument("--facts", type=Path, help="a JSON object with what the program knows of every call")
+    parser.add_argument(
+        "--facts", type=Path, help="a JSON object with what is true of every call; a tool is told what it declares"
+    )
     parser.add_argument("--act-within", type=int, metavar="SECONDS", help="how long a tool may take once it is started")
     parser.add_argument(
         "--pending", choices=("deny", "defer"), default="deny", help="what a call that waits for a person gets"

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from sentinel.client import Client, ClientError, GuardAnswer, Unreachable, guarded
-from sentinel.client.guarded import finished
+from sentinel.client.guarded import finished, runs_as
 from sentinel.client.transport import open_span
 from sentinel.integrations.refusals import refusal_details
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
@@ -26,8 +26,10 @@ from sentinel.tools import ToolCall, ToolRefused, ToolTable
 if TYPE_CHECKING:
     from sentinel.client import AsyncClient
 
-Facts = Callable[[str, Mapping[str, Any]], Any]
-"""(tool, arguments) → what the program knows of this call, by the names of the table's `facts`; may be a coroutine function."""
+Facts: TypeAlias = "Callable[[str, Mapping[str, Any]], Any] | Mapping[str, Any]"
+"""What the program knows, by the names of the table's `facts`: (tool, arguments) → of this call, which may be a coroutine function; or what
+is true of every call, of which a tool is told what it declares.
+"""
 
 R = TypeVar("R")
 
@@ -87,8 +89,9 @@ class ToolGuard:
     """Asks `client` about each call of a tool of `server`, as the table says. Thread-safe.
 
     `facts` says what the program knows of a call, and is asked only where the tool declares facts of the program; the model's
-    arguments are never taken for them. `wait_seconds` is how long a call waits for a person before it raises `ApprovalPending`; `act_within_seconds` is how long a tool may take (None: the
-    authority's own time), as in `guarded`.
+    arguments are never taken for them. From an event loop a plain function is called in a thread, for it may wait.
+    `wait_seconds` is how long a call waits for a person before it raises `ApprovalPending`; `act_within_seconds` is how long a
+    tool may take (None: the authority's own time), as in `guarded`.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class ToolGuard:
         self.table, self.client, self.server = table, client, server
         self.wait_seconds, self.act_within_seconds = wait_seconds, act_within_seconds
         self._facts = facts
+        self._facts_may_block = facts is not None and not isinstance(facts, Mapping) and runs_as(facts) != "coroutine"
 
     def on_server(self, server: str) -> ToolGuard:
         """The same guard for the tools of another server."""
@@ -145,7 +149,8 @@ class ToolGuard:
             span = stack.enter_context(self._span(named))
             try:
                 given = self._own(tool, arguments)
-                asked = self._asked(tool, given, self._known(tool, arguments, given))
+                look_up = self._look_up(tool, arguments, given)
+                asked = self._asked(tool, given, look_up() if callable(look_up) else look_up)
                 run = None if asked.question is None else guarded(self.client, **self._options(asked))
                 answer = stack.enter_context(run) if run else None
             except ClientError as refusal:
@@ -199,7 +204,13 @@ class ToolGuard:
     async def call_of_async(self, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """The call as the table sees it, with the program's facts. Raises `ToolRefused`."""
         given = self._own(tool, arguments)
-        known = self._known(tool, arguments, given)
+        known: Any = self._look_up(tool, arguments, given)
+        if callable(known) and self._facts_may_block:
+            import asyncio  # here: the hook of Claude Code has no loop, and it would double its start
+
+            known = await asyncio.to_thread(known)
+        elif callable(known):
+            known = known()
         if inspect.isawaitable(known):
             known = await _awaited(tool, known)
         return self._asked(tool, given, known)
@@ -228,15 +239,18 @@ class ToolGuard:
         }  # fmt: skip
         return open_span("execute_tool", "INTERNAL", told)
 
-    def _known(self, tool: str, arguments: Mapping[str, Any], given: dict[str, Any]) -> Any:
+    def _look_up(
+        self, tool: str, arguments: Mapping[str, Any], given: dict[str, Any]
+    ) -> Mapping[str, Any] | Callable[[], Any]:
+        """The call's facts where they are known already; else what looks them up, whose result may have to be awaited."""
         mapping = self.table.find(self.server, tool)
-        if self._facts is None or mapping is None or not mapping.program_facts:
-            return None
-        try:
-            # A copy: what looks up facts changes nothing of the call. It finds every name that the call has, nulls too.
-            return self._facts(tool, {**dict.fromkeys(arguments), **self._own(tool, given)})
-        except Exception as error:
-            raise _without_facts(tool, error) from error
+        declared = mapping.program_facts if mapping is not None else set()
+        if self._facts is None or not declared:
+            return {}
+        if isinstance(self._facts, Mapping):
+            return {name: value for name, value in self._facts.items() if name in declared}
+        # A copy: what looks up facts changes nothing of the call. It finds every name that the call has, nulls too.
+        return partial(_looked_up, self._facts, tool, {**dict.fromkeys(arguments), **self._own(tool, given)})
 
     def _options(self, asked: ToolCall) -> dict[str, Any]:
         assert asked.question is not None
@@ -285,6 +299,13 @@ def _result(attempted: Ran[R] | Refused) -> R:
     if isinstance(attempted, Refused):
         raise attempted.error
     return attempted.result
+
+
+def _looked_up(facts: Callable[[str, Mapping[str, Any]], Any], tool: str, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return facts(tool, arguments)
+    except Exception as error:
+        raise _without_facts(tool, error) from error
 
 
 async def _awaited(tool: str, known: Awaitable[Any]) -> Any:

@@ -57,7 +57,7 @@ def hook(
     authority.operations.clear()
     (tmp_path / "tools.yaml").write_text(TABLE)
     (tmp_path / "key").write_text("secret-key\n")
-    (tmp_path / "facts.json").write_text('{"clean": true}')
+    (tmp_path / "facts.json").write_text('{"clean": true, "account": "acct-1"}')
 
     def run(given: Any, **over: str) -> tuple[int, Any, str]:
         options = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ from tests.support.tool_texts import PAY_AND_NOTE
 TABLE = parse_tool_table(PAY_AND_NOTE)
 WITH_FACTS = parse_tool_table(
     PAY_AND_NOTE.replace("    key:", "    facts: {account: {type: string, from: program}, site: {type: string, from: table, value: eu}}\n    key:")
+    .replace("    params:\n", "    params:\n      account: facts.account\n      site: facts.site\n")
 )  # fmt: skip
 RISK = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 QUESTION: dict[str, Any] = {"params": {"amount": {"value": 1, "currency": "USD"}, "risk": RISK}, "idempotency_key": "k"}
@@ -401,3 +403,42 @@ def test_a_permit_that_cannot_be_used_any_more_is_no_refusal_for_good(
 def test_what_nobody_decided_in_time_is_refused_for_good() -> None:
     told = refusal_details(ActionExpired("nobody decided in time"))
     assert (told["reason_code"], told["reason"], told["retry"]) == ("expired", "nobody decided in time", "never")
+
+
+def test_a_look_up_that_takes_its_time_holds_up_no_other_call_on_the_loop(guard: ToolGuard) -> None:
+    others_went_on = threading.Event()
+
+    def looks_up(tool: str, arguments: Any) -> dict[str, Any]:
+        if arguments["order"] == "slow" and not others_went_on.wait(5):
+            raise TimeoutError
+        return {"account": "acct-1"}
+
+    async def runs(arguments: Any) -> str:
+        return str(arguments["order"])
+
+    async def both() -> list[Any]:
+        looking = ToolGuard(WITH_FACTS, guard.client, facts=looks_up)
+        slow = asyncio.ensure_future(looking.attempt_async("pay", {"order": "slow"}, runs))
+        await asyncio.sleep(0)
+        quick = await looking.attempt_async("pay", {"order": "quick"}, runs)
+        others_went_on.set()
+        return [quick, await slow]
+
+    assert on_a_loop(both()) == [Ran("quick"), Ran("slow")]
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+def test_of_what_is_true_of_every_call_a_tool_is_told_what_it_declares(
+    guard: ToolGuard, authority: FakeAuthority, kind: str
+) -> None:
+    facts = {"account": "acct-1", "currency": "usd", "site": "us"}
+    ran: list[Any] = []
+    for tool in ("pay", "note"):
+        told = attempt_either_way(kind, ToolGuard(WITH_FACTS, guard.client, facts=facts), tool, ran)
+        assert isinstance(told, Ran)
+    params = authority.operations["pay:o"].body["params"]
+    assert (params["account"], params["site"], len(ran)) == ("acct-1", "eu", 2)
+    said = attempt_either_way(kind, ToolGuard(WITH_FACTS, guard.client, facts=lambda *call: facts), "pay", ran)
+    assert isinstance(said, Refused) and isinstance(said.error, ToolRefused) and said.error.reason_code == "malformed_fact", (
+        "a look-up is about this call, and says nothing else"
+    )  # fmt: skip

@@ -34,6 +34,15 @@ def test_a_call_has_a_time_that_the_authority_gives(tmp_path: Path, seconds: str
         options(tmp_path, f"--timeout={seconds}")
 
 
+def test_facts_of_a_file_are_true_of_every_call_and_anything_else_in_it_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "facts.json"
+    file.write_text('{"currency": "usd"}')
+    assert options(tmp_path, "--facts", str(file)).facts == {"currency": "usd"}
+    file.write_text('["usd"]')
+    with pytest.raises(WrongOptions, match="is not a JSON object"):
+        options(tmp_path, "--facts", str(file))
+
+
 def test_the_longest_call_and_its_report_are_within_what_the_authority_gives_as_shipped(tmp_path: Path) -> None:
     assert options(tmp_path, "--timeout", "3590").seconds == LONGEST_CALL_SECONDS
     assert LONGEST_CALL_SECONDS + 10 <= Settings().longest_act_seconds
