@@ -53,11 +53,15 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
         )
     # A copy without a formatter of errors, so that a failure is seen as one and not as a sentence for the model.
     raising = dataclasses.replace(tool, _failure_error_function=None, _use_default_failure_error_function=False)
+    unasked: dict[str, str] = {}  # what the model is told of such a call
 
     async def invoke(context: ToolContext[Any], text: str) -> Any:
         async def call(arguments: dict[str, Any]) -> Any:
             return await raising.on_invoke_tool(context, _text(text, given, arguments))
 
+        if context.tool_call_id in unasked:
+            # By now it may wait for a person, and a call cannot interrupt the run any more: the model makes it again.
+            return unasked.pop(context.tool_call_id)
         try:
             given = parse_arguments(text)
         except ClientError as malformed:
@@ -74,7 +78,12 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
         return refusal_message(attempted.error) if isinstance(attempted, Refused) else attempted.result
 
     async def needs_approval(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
-        return await guard.approval_wanted(tool.name, arguments) is not None
+        unasked.pop(call_id, None)
+        try:
+            return await guard.approval_pending(tool.name, arguments) is not None
+        except ClientError as passing:
+            unasked[call_id] = refusal_message(passing)
+            return False
 
     _made.update((invoke, needs_approval))
     return dataclasses.replace(tool, on_invoke_tool=invoke, needs_approval=needs_approval)
@@ -84,7 +93,8 @@ async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[s
     """Approve the interruptions of protected tools whose approval is decided, either way; the ids of those that still wait.
 
     A rejected one is let go on too: the authority refuses it again, and the model is told why. Interruptions of other tools
-    stay what they are: whether those run is for the program to ask. Raises `Unreachable`, and approves none then.
+    stay what they are: whether those run is for the program to ask. Raises `Unreachable`, or `ToolRefused` where the facts of one
+    cannot be read, and approves none then.
     """
     ours = list(filter(_is_of_protected, state.get_interruptions()))
     wanted = [await guard.approval_pending(item.name or "", _arguments(item.arguments)) for item in ours]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from sentinel.client import Client, ClientError, GuardAnswer, Unreachable, guarded
+from sentinel.client import Client, ClientError, GuardAnswer, guarded
 from sentinel.client.guarded import finished, runs_as
 from sentinel.client.transport import open_span
 from sentinel.integrations.refusals import refusal_details
@@ -187,17 +187,17 @@ class ToolGuard:
         """
         try:
             return await self.approval_pending(tool, arguments)
-        except Unreachable:
+        except ClientError:
             return None
 
     async def approval_pending(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
-        """As `approval_wanted`. Raises `Unreachable`: nobody knows then whether the call waits."""
+        """As `approval_wanted`. Raises what passes (`Unreachable`, facts that cannot be read): nobody knows then whether the call waits."""
         try:
             asked = await self.call_of_async(tool, arguments)
             answer = None if asked.question is None else await self.async_client.guard(**asked.question)
-        except Unreachable:
-            raise
-        except ClientError:
+        except ClientError as refused:
+            if not refused.is_final:
+                raise
             return None
         return answer.approval_id if answer is not None and answer.status == "pending" else None
 

@@ -15,7 +15,7 @@ from agents import Agent, FunctionTool, Runner, RunState, function_tool
 from agents.items import ToolCallOutputItem
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from sentinel.client import Client, NoAnswerKind, Unreachable
+from sentinel.client import AsyncClient, Client, NoAnswerKind, Unreachable
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.openai_agents import approve_decided, protect, protect_agent
 from sentinel.tools.parse import parse_tool_table
@@ -44,7 +44,7 @@ class Cases:
 
     def agent(self, tools: list[Any], *calls: Any, name: str = "agent") -> Agent[Any]:
         """An agent whose model makes these calls, one after another."""
-        turns = [[function_call(tool, given, call_id=f"call_{tool}")] for tool, given in calls]
+        turns = [[function_call(tool, given, call_id=f"call_{n}")] for n, (tool, given) in enumerate(calls)]
         return Agent(name=name, tools=tools, model=ScriptedModel([*turns, [assistant_message("ready")]]))
 
     async def run(self, agent: Agent[Any], *, kept: bool = False) -> dict[str, Any]:
@@ -118,6 +118,32 @@ class Cases:
             "raised": raised, "waiting": [item.name for item in result.interruptions], "called": self.called,
             "approvals": len(await approve_decided(result.to_state(), here)),
         }  # fmt: skip
+
+    async def silent_question(self) -> dict[str, Any]:
+        """A call that needs a person, whose question whether it waits is not answered; the model makes it again."""
+        table = parse_tool_table(PAY_AND_NOTE.replace("minor: '100'", "minor: '50000'"))
+        self.guard = ToolGuard(table, self.guard.client)
+        self.guard.async_client = FirstSilent(self.guard.async_client)  # type: ignore[assignment]
+        return await self.run(
+            protect_agent(self.agent([self.tool("pay")], *[("pay", {"order": "o6"})] * 2), self.guard)
+        )
+
+
+class FirstSilent:
+    """A client whose first question gets no answer."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client, self._is_silent = client, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def guard(self, **question: Any) -> Any:
+        """As the client's, but for the first one."""
+        silent, self._is_silent = self._is_silent, False
+        if silent:
+            raise Unreachable(NoAnswerKind.TIMEOUT, "no answer in time")
+        return await self._client.guard(**question)
 
 
 def refusal(protected: Callable[[], Any]) -> str:

@@ -61,6 +61,13 @@ def test_an_interruption_stays_one_while_the_authority_cannot_be_asked(cases: di
     assert found == {"raised": "connection_refused", "waiting": ["pay"], "called": [], "approvals": 1}
 
 
+def test_a_call_that_could_not_be_asked_about_is_made_again_and_waits_by_an_interruption(cases: dict[str, Any]) -> None:
+    found = cases["silent_question"]
+    assert (found["waiting"], found["called"]) == (["pay"], [])
+    assert len(found["told"]) == 1 and "authority_unreachable" in found["told"][0]
+    assert "tried again later" in found["told"][0], "not that a person decides: no interruption is left for it"
+
+
 def test_a_null_of_the_models_reaches_no_tool(cases: dict[str, Any]) -> None:
     found = cases["nulls"]
     assert found["called"] == [["pay", "o3", 50]], "as if it had been left out, which is what was asked about"

@@ -442,3 +442,11 @@ def test_of_what_is_true_of_every_call_a_tool_is_told_what_it_declares(
     assert isinstance(said, Refused) and isinstance(said.error, ToolRefused) and said.error.reason_code == "malformed_fact", (
         "a look-up is about this call, and says nothing else"
     )  # fmt: skip
+
+
+def test_whether_a_call_waits_is_not_known_where_its_facts_cannot_be_read(guard: ToolGuard) -> None:
+    looking = ToolGuard(WITH_FACTS, guard.client, facts=fails_to_look_up)
+    with pytest.raises(ToolRefused, match="facts_unavailable"):
+        on_a_loop(looking.approval_pending("pay", {"order": "o"}))
+    assert on_a_loop(looking.approval_wanted("pay", {"order": "o"})) is None, "the attempt says why"
+    assert on_a_loop(looking.approval_pending("other", {})) is None, "refused for good, nobody waits"
