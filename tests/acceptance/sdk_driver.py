@@ -56,6 +56,20 @@ def check(given):
         }
 
 
+def decorated(given):
+    """A function under the client's own decorator, which asks by a check."""
+    ran = []
+    with client(given) as sdk:
+        decorate = haltstate.haltstate_guard(
+            sdk, "refund.create", agent_id="retail-refund-agent", param_extractor=lambda: given["params"]
+        )
+        try:
+            decorate(lambda: ran.append(1))()
+        except Exception as error:
+            return {"ran": len(ran), **error_fields(error)}
+    return {"ran": len(ran)}
+
+
 def wrong_key(given):
     with client({**given, "key": given["key"][:-3] + "AAA"}) as sdk:
         try:

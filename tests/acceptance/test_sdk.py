@@ -23,6 +23,8 @@ from tests.support.warm_process import WarmProcess
 DRIVER = Path(__file__).with_name("sdk_driver.py")
 CACHE = REPO / ".sdk-cache"
 OLD, NEW = "0.7.0", "0.8.0.dev1"
+DECORATORS_REFUSED = ("guard", "report", "approvals:read", "heartbeat")
+"""The scopes that docs/agents.md gives to an agent of these clients."""
 pytestmark = pytest.mark.slow
 
 
@@ -110,6 +112,16 @@ def state_of(served: Served, key: str) -> tuple[Any, ...]:
         ).fetchone()  # fmt: skip
     assert row is not None
     return tuple(row)
+
+
+def operations_about(served: Served, key: str) -> int:
+    """How many operations have these params."""
+    with psycopg.connect(served.database_url) as connection:
+        row = connection.execute(
+            "select count(*) from sentinel.operations where request::text like %s", [f"%lge_{key}%"]
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +212,18 @@ def test_check_answers_and_its_report_is_recorded(sdk: Sdk, named: dict[str, str
             "select count(*) from sentinel.check_reports where request_id = %s", [found["request_id"]]
         ).fetchone()
     assert reports == (1,)
+
+
+def test_a_key_that_may_not_check_refuses_what_the_clients_decorators_would_run_unrecorded(sdk: Sdk) -> None:
+    key = unique("sdk")
+    assert sdk("decorated", params=params(key, 5)) == {"ran": 1}, "as docs/agents.md says"
+    assert operations_about(sdk.served, key) == 0
+    words = [word for scope in DECORATORS_REFUSED for word in ("--scope", scope)]
+    lesser = sdk.served.cli_json("keys", "create", "--worker", *words)["key"]
+    told = sdk("decorated", params=params(key, 5), key=lesser)
+    assert (told["ran"], told["raised"]) == (0, "JanusError") and "forbidden" in told["text"]
+    assert sdk("guard", idempotency_key=key, params=params(key, 5), key=lesser)["ran"] == 1
+    assert operations_about(sdk.served, key) == 1
 
 
 def test_a_wrong_key_is_an_authentication_error(sdk: Sdk) -> None:
