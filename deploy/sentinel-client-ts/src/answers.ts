@@ -143,6 +143,12 @@ export class GuardAnswer implements AskedOperation {
     Object.freeze(this);
   }
 
+  /** True where a halt covers what was permitted before it: the recorded decision stands, and the same key goes on once the halt is lifted. */
+  get isHaltedForNow(): boolean {
+    const recorded = this.proofPack?.["decision"] ?? this.decision;
+    return this.status === "denied" && this.reasonCode === "halted" && recorded !== "DENY";
+  }
+
   /** The permit, there exactly when `mayStart`. A bearer token: keep it out of logs. Printing an answer does not show it. */
   permitToken(): string | undefined {
     return this.#permitToken;

@@ -17,11 +17,14 @@ export type NoAnswerKind =
 /** Base of everything this client throws by itself; `message` is one line without secrets. */
 export class ClientError extends Error {
   override readonly name: string = "ClientError";
+  /** The same call will not be permitted under its key. Of one that is not final nothing was done, and it may be made again later. */
+  readonly isFinal: boolean = true;
 }
 
 /** No usable answer. The same call with the same key may be repeated; nothing may be executed on it. */
 export class Unreachable extends ClientError {
   override readonly name: string = "Unreachable";
+  override readonly isFinal: boolean = false;
   readonly kind: NoAnswerKind;
   /** Seconds that the authority asked to wait, where it did. */
   readonly retryAfterSeconds: number | undefined;
@@ -63,22 +66,25 @@ export class KeyConflict extends Rejected {
   override readonly name: string = "KeyConflict";
 }
 
-/** Not allowed. `reasonCode` is the authority's, `reason` its sentence. */
+/** Not allowed. `reasonCode` is the authority's, `reason` its sentence. Not final: a halt covers what was permitted before it. */
 export class ActionDenied extends ClientError {
   override readonly name: string = "ActionDenied";
+  override readonly isFinal: boolean;
   readonly reasonCode: string;
   readonly reason: string;
 
-  constructor(reasonCode: string, reason: string) {
+  constructor(reasonCode: string, reason: string, isFinal = true) {
     super(`${reasonCode}: ${reason}`);
     this.reasonCode = reasonCode;
     this.reason = reason;
+    this.isFinal = isFinal;
   }
 }
 
 /** A person must decide first; ask again with the same key once `approvalId` is decided. */
 export class ApprovalPending extends ClientError {
   override readonly name: string = "ApprovalPending";
+  override readonly isFinal: boolean = false;
   readonly approvalId: string;
   readonly reason: string;
 
@@ -89,9 +95,15 @@ export class ApprovalPending extends ClientError {
   }
 }
 
-/** Nobody decided in time, or the permit ran out before the start. */
+/** Nobody decided in time; or the permit ran out before the start, which is not final: the same call asks for another. */
 export class ActionExpired extends ClientError {
   override readonly name: string = "ActionExpired";
+  override readonly isFinal: boolean;
+
+  constructor(detail: string, isFinal = true) {
+    super(detail);
+    this.isFinal = isFinal;
+  }
 }
 
 /** The operation was started before, so the effect is not called again. */

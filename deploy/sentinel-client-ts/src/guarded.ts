@@ -73,7 +73,7 @@ export function throwUnlessPermitted(answer: GuardAnswer): void {
     case "completed":
       throw new AlreadyStarted(answer.idempotencyKey, answer.outcome, answer.resolution);
     default:
-      throw new ActionDenied(answer.reasonCode, answer.reason);
+      throw new ActionDenied(answer.reasonCode, answer.reason, !answer.isHaltedForNow);
   }
 }
 
@@ -109,8 +109,10 @@ function stopwatch(): () => number {
 /** What a refused start means for the effect. */
 function refusedStart(answer: GuardAnswer, refused: Rejected): ClientError {
   if (refused.code === "already-started") return new AlreadyStarted(answer.idempotencyKey);
-  if (refused.code === "permit-expired") return new ActionExpired("the permit ran out before the start");
-  return refused.status === 403 || refused.status === 409 ? new ActionDenied(refused.code, refused.detail) : refused;
+  if (refused.code === "permit-expired") return new ActionExpired("the permit ran out before the start", false);
+  if (refused.status !== 403 && refused.status !== 409) return refused;
+  // Of a permit that was just given the authority refuses the start alone, for a halt: the same question says how it stands now.
+  return new ActionDenied(refused.code, refused.detail, refused.code !== "permit-refused");
 }
 
 /** Reports the outcome, also after an abort. It throws nothing: the effect is over, and unreported it becomes in doubt. */

@@ -224,15 +224,18 @@ def test_an_aborted_call_ends_with_its_users_reason_and_an_aborted_effect_is_not
     assert "before" not in authority.operations
 
 
+FINAL = 'said["is final"] = (await tried("refused", client(), refund("k"))).isFinal;'
+
+
 @pytest.mark.parametrize(
-    ("code", "status", "error"),
+    ("code", "status", "error", "is_final"),
     [
-        ("already-started", 409, "AlreadyStarted"), ("permit-expired", 410, "ActionExpired"),
-        ("permit-refused", 403, "ActionDenied"), ("resolved-not-executed", 409, "ActionDenied"), ("no", 400, "Rejected"),
+        ("already-started", 409, "AlreadyStarted", True), ("permit-expired", 410, "ActionExpired", False),
+        ("permit-refused", 403, "ActionDenied", False), ("resolved-not-executed", 409, "ActionDenied", True), ("no", 400, "Rejected", True),
     ],
 )  # fmt: skip
 def test_a_refused_start_says_why_and_the_effect_is_not_called(
-    package: Path, authority: FakeAuthority, code: str, status: int, error: str
+    package: Path, authority: FakeAuthority, code: str, status: int, error: str, is_final: bool
 ) -> None:
     def refuse(exchange: Exchange) -> bool:
         if exchange.path.endswith("/start"):
@@ -240,8 +243,20 @@ def test_a_refused_start_says_why_and_the_effect_is_not_called(
         return exchange.path.endswith("/start")
 
     authority.misbehave = refuse
-    found = ran(package, 'await tried("refused", client(), refund("k"));', authority.url, "key")
-    assert found == {"said": {"refused": error}, "called": {}}
+    found = ran(package, FINAL, authority.url, "key")
+    assert found == {"said": {"refused": error, "is final": is_final}, "called": {}}
+
+
+@pytest.mark.parametrize("when", ["permitted before", "asked under it"])
+def test_a_halt_over_what_was_permitted_is_no_refusal_for_good(
+    package: Path, authority: FakeAuthority, when: str
+) -> None:
+    if when == "permitted before":
+        before = 'await client().guard({ action: "gift_card.issue", ...refund("k") });'
+        assert ran(package, before, authority.url, "key")["called"] == {}
+    authority.halted = True
+    found = ran(package, FINAL, authority.url, "key")
+    assert found == {"said": {"refused": "ActionDenied", "is final": when != "permitted before"}, "called": {}}
 
 
 STOOD_STILL = """
