@@ -215,7 +215,7 @@ revoke execute on function orders.write_events, orders.write_first_events from s
 revoke execute on function orders.resolve_review, orders.file_refund, orders.resolve_returned, orders.refund_refusal,
   orders.record_analyst_decision, orders.request_hold, orders.abandon_fulfilment, orders.refund_is_live, orders.placed_at,
   orders.question_is_refused, orders.hold_unasked, orders.has_live_refund, orders.retry_refund, orders.refund_is_undecided,
-  orders.has_undecided_refund
+  orders.has_undecided_refund, orders.refund_key_is_taken, orders.refund_operation, orders.refund_in_doubt
   from sentinel_orders;
 grant usage on schema orders to sentinel_console;
 grant select (tenant_id, review_id, source, order_id, amount_minor, currency, status, lane, last_event, attempts, next_attempt_at,
@@ -227,7 +227,8 @@ grant select on orders.transitions, orders.events, orders.effects, orders.alerts
 grant select (tenant_id, source, order_id, review_id, response_status, is_final, recorded_at, expires_at) on orders.deliveries
   to sentinel_console;
 grant select (tenant_id, source, order_id, status, operation_id, done_at) on orders.simulated_shop to sentinel_console;
-grant execute on function orders.resolve_review, orders.refund_name, orders.has_live_refund, orders.has_undecided_refund to sentinel_console;
+grant execute on function orders.resolve_review, orders.refund_name, orders.has_live_refund, orders.has_undecided_refund,
+  orders.refund_in_doubt to sentinel_console;
 
 -- sign-in and the second factor -----------------------------------------------------------------------------------------
 grant update (last_signed_in_at) on sentinel.operators to sentinel_console;

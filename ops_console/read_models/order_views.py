@@ -160,12 +160,7 @@ case when r.status = 'HELD' then (select f.state from orders.effects f where f.r
 {question_refused} as question_refused,
 case when r.status = 'REFUND_REFUSED' then orders.has_live_refund(r.tenant_id, r.review_id) else false end as refund_is_live,
 case when r.status = 'REFUND_REFUSED' then orders.has_undecided_refund(r.tenant_id, r.review_id) else false end as refund_is_undecided,
-case when r.status = 'REFUND_REFUSED' then (select s.operation_id from orders.refunds f
-  join refunds.ledger_entries l on l.tenant_id = f.tenant_id and l.ledger_entry_id = f.ledger_entry_id
-  join sentinel.operations o on o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
-  join sentinel.operation_states s on s.tenant_id = o.tenant_id and s.operation_id = o.operation_id
-  where f.tenant_id = r.tenant_id and f.review_id = r.review_id and s.status = 'in_doubt' order by f.attempt desc limit 1)
-  end as refund_in_doubt,
+case when r.status = 'REFUND_REFUSED' then orders.refund_in_doubt(r.tenant_id, r.review_id) end as refund_in_doubt,
 r.attempts, r.last_error, r.received_at, r.decided_at, r.updated_at
 """).fill(question_refused=QUESTION_REFUSED)
 FROM = """

@@ -76,7 +76,8 @@ def of_the_intake() -> Iterator[str]:
     yield from TRAIL
     yield f"select {WORD}"
     yield "select orders.file_refund(r, null, '', 'console') from orders.reviews r"
-    yield "select orders.has_live_refund(tenant_id, review_id), orders.has_undecided_refund(tenant_id, review_id) from orders.reviews"
+    for told in ("has_live_refund", "has_undecided_refund", "refund_in_doubt"):
+        yield f"select orders.{told}(tenant_id, review_id) from orders.reviews"
     for table in OF_THE_AUTHORITY:
         yield f"select * from sentinel.{table}"
         yield f"delete from sentinel.{table}"
@@ -176,11 +177,17 @@ def test_each_program_runs_its_own_functions_and_no_others(reviewed: Fixtures) -
 
     for role in OTHERS:
         assert may_run(role) == set()
-    assert may_run(CONSOLE) == {"resolve_review", "refund_name", "has_live_refund", "has_undecided_refund"}
+    assert may_run(CONSOLE) == {
+        "resolve_review",
+        "refund_name",
+        "has_live_refund",
+        "has_undecided_refund",
+        "refund_in_doubt",
+    }
     assert may_run("sentinel_owner") - may_run(ORDERS) == {
         "resolve_review", "file_refund", "write_events", "write_first_events", "resolve_returned", "refund_refusal", "record_analyst_decision", "request_hold",
         "abandon_fulfilment", "refund_is_live", "placed_at", "question_is_refused", "hold_unasked", "has_live_refund", "retry_refund",
-        "refund_is_undecided", "has_undecided_refund",
+        "refund_is_undecided", "has_undecided_refund", "refund_key_is_taken", "refund_operation", "refund_in_doubt",
     }  # fmt: skip
 
 

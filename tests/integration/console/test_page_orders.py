@@ -311,7 +311,7 @@ def test_while_its_refund_is_in_doubt_an_order_offers_no_word_and_leads_to_the_d
     fixtures.sql(
         "set session_replication_role = replica;"
         f" update sentinel.operation_rows set idempotency_key = 'refund:order:demo:{order_id}' where operation_id = '{operation}';"
-        " update refunds.ledger_entries set status = 'ERROR', last_error = 'gave up';"
+        f" update refunds.ledger_entries set status = 'ERROR', last_error = 'gave up', operation_id = '{operation}';"
         " update orders.refunds set state = 'refused', ended_at = clock_timestamp();"
         " update orders.reviews set status = 'REFUND_REFUSED', last_error = 'refund_failed: gave up', next_attempt_at = '9999-12-31'"
     )

@@ -20,7 +20,7 @@ from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.core.errors import SentinelError
 from sentinel.platform.resources import policies_dir
 from tests import mutants
-from tests.support.fixtures import Fixtures
+from tests.support.fixtures import Fixtures, guard_body, start_body
 from tests.support.harness import actor
 from tests.support.ledger_fixtures import worker_process
 from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
@@ -509,6 +509,74 @@ def test_who_holds_an_order_waits_for_who_has_its_refund_tried_again_at_that_mom
     assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "EXECUTED")]
     assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
     assert orders.fixtures.broken_invariants() == []
+
+
+ANOTHER, NAMED_ALIKE = {"agent_id": "another"}, {"agent_id": "retail-refund-agent", "value": "42.50"}
+
+
+def take_key(orders: OrderFixtures, key: str, went: str, **over: Any) -> None:
+    """Another key's action under an idempotency key, gone as far as `went`: allowed, started, in_doubt or success."""
+    fixtures, taken = orders.fixtures, guard_body(key, **over)
+    other = fixtures.new_key()
+    answer = fixtures.post("action/guard", taken, key=other)
+    assert answer.json["status"] == "allowed", answer.text
+    if went == "allowed":
+        return
+    assert fixtures.post("action/guard/start", start_body(taken, answer.json), key=other).status_code == 200
+    if went == "started":
+        return
+    told = {name: taken[name] for name in ("idempotency_key", "action", "agent_id")}
+    outcome = "success" if went == "success" else "error"
+    assert fixtures.post("action/guard/report", {**told, "outcome": outcome}, key=other).status_code == 200
+
+
+@pytest.mark.parametrize("over", [ANOTHER, NAMED_ALIKE], ids=["another agent", "in the same name, of the same amount"])
+@pytest.mark.parametrize("went", ["allowed", "started", "in_doubt", "success"])
+def test_what_becomes_of_who_took_a_filed_refunds_key_is_not_told_as_the_refunds(
+    orders: OrderFixtures, went: str, over: dict[str, Any]
+) -> None:
+    """Its key is known to the shop. Tried again the refund is a row with another key, and paid once."""
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    take_key(orders, "refund:order:demo:o-1", went, **over)
+    work(orders)
+    assert rows(orders)[0][1] == "ERROR"
+    assert str(orders.one("select last_error from orders.reviews")).startswith("refund_unpaid: key_conflict: ")
+    shown = find_order(orders.fixtures.console_pool, orders.fixtures.tenant_id, "demo", "o-1")
+    assert shown is not None
+    assert (shown.refund_is_live, shown.refund_is_undecided, shown.refund_in_doubt) == (False, False, None)
+    assert say(orders, "o-1", "retry") == "retry"
+    assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", "closed_by_analyst")]
+    work(orders, 2)
+    assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "ERROR"), ("order:demo:o-1/.try2", "EXECUTED")]
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.all("select state from orders.refunds order by attempt") == [("closed",), ("paid",)]
+    # The doctor names a success that somebody reported in the worker's name.
+    told = ["execution_missing"] if went == "success" and over is NAMED_ALIKE else []
+    assert orders.fixtures.broken_invariants() == told
+
+
+def test_an_order_whose_refunds_key_was_taken_is_held_on_one_word(orders: OrderFixtures) -> None:
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    take_key(orders, "refund:order:demo:o-1", "success", **ANOTHER)
+    work(orders)
+    assert say(orders, "o-1", "hold") == "hold"
+    assert orders.status_and_lane("o-1")[0] == "HELD"
+
+
+def test_a_refund_whose_answer_was_lost_is_in_doubt_by_the_operation_that_asks_the_same(orders: OrderFixtures) -> None:
+    """Its row knows no operation."""
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    take_key(orders, "refund:order:demo:o-1", "in_doubt", **NAMED_ALIKE)
+    ends(orders, "gave up after 8 attempts, the last: no answer")
+    shown = find_order(orders.fixtures.console_pool, orders.fixtures.tenant_id, "demo", "o-1")
+    assert shown is not None and shown.refund_is_live
+    assert shown.refund_in_doubt == orders.one(
+        "select operation_id from sentinel.operation_states where status = 'in_doubt'"
+    )
+    assert [say(orders, "o-1", word) for word in ("retry", "hold")] == ["conflict"] * 2
 
 
 @pytest.mark.parametrize("kept", ["0001-01-01T00:00:00+01:00", "2026-11-01T00:00:00+23:59"])

@@ -97,7 +97,8 @@ begin
 end $$;
 
 -- The last refund that was filed of an order, tried again as it is, where its row failed and surely was not paid: a new row of the same
--- refund would be denied for what the authority holds for this one. Whoever says so has said yes to it from now on.
+-- refund would be denied for what the authority holds for this one. Not where its key is taken (`refund_key_is_taken`): a new row has
+-- another key. Whoever says so has said yes to it from now on.
 create or replace function orders.retry_refund(failed refunds.ledger_entries, operator uuid, person text, why text, how text) returns text
 language plpgsql as $$
 begin
@@ -199,7 +200,7 @@ begin
       resolved_at = clock_timestamp()
     where tenant_id = r.tenant_id and review_id = r.review_id and status = r.status;
     perform orders.abandon_fulfilment(r);
-    if word = 'retry' and failed.status = 'ERROR' and refunds.may_have_been_paid(failed) is null then
+    if word = 'retry' and failed.status = 'ERROR' and refunds.may_have_been_paid(failed) is null and not orders.refund_key_is_taken(failed) then
       filed := orders.retry_refund(failed, operator, person, why, how);
     end if;
     update orders.refunds set state = 'closed'
@@ -219,9 +220,22 @@ create or replace function orders.refund_is_live(r orders.reviews) returns boole
     select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
     where f.tenant_id = r.tenant_id and f.review_id = r.review_id and (
       l.status not in ('DENIED', 'ERROR') or exists (
-        select from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
-        where o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
-          and (s.status in ('started', 'in_doubt') or s.status = 'completed' and s.outcome = 'success'))))
+        select from orders.refund_operation(l) s
+        where s.status in ('started', 'in_doubt') or s.status = 'completed' and s.outcome = 'success')))
+$$;
+
+-- Whether the authority has another operation under the key of a refund that failed: it surely asks something else, and always will.
+create or replace function orders.refund_key_is_taken(failed refunds.ledger_entries) returns boolean language sql stable as $$
+  select coalesce(failed.status = 'ERROR' and failed.last_error like 'key_conflict:%', false)
+$$;
+
+-- How the operation of a filed refund stands: the one that its row knows, or, where its answer was lost, the one under its key that asks
+-- for the same. Somebody else may have taken the key for something else: what becomes of that says nothing of this refund.
+create or replace function orders.refund_operation(l refunds.ledger_entries) returns setof sentinel.operation_states language sql stable as $$
+  select s.* from sentinel.operations o join sentinel.operation_states s using (tenant_id, operation_id)
+  where o.tenant_id = l.tenant_id and o.idempotency_key = l.idempotency_key
+    and (o.operation_id = l.operation_id or not orders.refund_key_is_taken(l)
+      and (o.agent_id, o.action, o.amount_minor, o.currency) = (l.agent_id, l.action, l.amount_minor, l.currency))
 $$;
 
 -- Whether the ledger does not know what became of a refund that failed: it is not tried again, and no other is filed. A person's "not
@@ -231,7 +245,7 @@ create or replace function orders.refund_is_undecided(failed refunds.ledger_entr
     and (failed.reason_code is distinct from 'not_executed' or failed.budget_part is not null), false)
 $$;
 
--- Both by the order's id, for the console, which may not read all of a review.
+-- These by the order's id, for the console, which may not read all of a review; the last is the operation of a refund that is in doubt.
 create or replace function orders.has_live_refund(tenant uuid, review uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select orders.refund_is_live(r) from orders.reviews r where r.tenant_id = tenant and r.review_id = review
@@ -240,6 +254,12 @@ create or replace function orders.has_undecided_refund(tenant uuid, review uuid)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select exists (select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
     where f.tenant_id = tenant and f.review_id = review and f.state = 'refused' and orders.refund_is_undecided(l))
+$$;
+create or replace function orders.refund_in_doubt(tenant uuid, review uuid) returns uuid
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select s.operation_id from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
+  cross join lateral orders.refund_operation(l) s
+  where f.tenant_id = tenant and f.review_id = review and s.status = 'in_doubt' order by f.attempt desc limit 1
 $$;
 
 -- Why no refund of this order can be filed now; null where one can.
