@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,11 +20,13 @@ from ops_console.resolve_order import resolve_order
 from sentinel.authority.policy_inspector import PolicyInspector
 from sentinel.core.errors import SentinelError
 from sentinel.platform.resources import policies_dir
+from sentinel.store.database import WORKER, Pool, with_role
 from tests import mutants
 from tests.support.fixtures import Fixtures, guard_body, start_body
 from tests.support.harness import actor
 from tests.support.ledger_fixtures import worker_process
 from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, order_body
+from worker.refunds.ledger import Ledger
 
 
 def say(orders: OrderFixtures, order_id: str, word: str, *, source: str = "demo", who: Any = None) -> str:
@@ -460,6 +463,67 @@ def test_each_failure_of_a_refund_that_was_tried_again_is_told(orders: OrderFixt
         assert orders.all("select occasion from orders.alerts order by created_at")[number:] == [
             (f"try 1, again {number}",)
         ]
+
+
+@pytest.fixture
+def refund_ledger(orders: OrderFixtures) -> Iterator[Ledger]:
+    """The ledger as an operator's command opens it."""
+    pool = Pool(with_role(orders.fixtures.url, WORKER), size=1)
+    yield Ledger(pool, orders.fixtures.tenant_id, worker_id="op")
+    pool.close()
+
+
+@pytest.mark.parametrize("doubted", [False, True], ids=["surely unpaid", "in doubt before"])
+def test_a_refund_that_a_person_handled_after_worker_retry_is_handled_though_no_round_came_between(
+    orders: OrderFixtures, refund_ledger: Ledger, doubted: bool
+) -> None:
+    """As a restored backup is worked up, before the intake starts."""
+    refund_given_up(orders, approved=False)
+    if doubted:
+        ends(orders, "gave up", budget_part="in_doubt", act_until=datetime.now(UTC))
+        ends(orders, NEVER_STARTED[0])
+    assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", None)]
+    assert refund_ledger.handle("order:demo:o-1", who="op", reference="bank 7", why="paid since") is None
+    orders.rounds()
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.all("select state, refused_code from orders.refunds") == [("handled", None)]
+    assert say(orders, "o-1", "retry") == "conflict"
+    assert orders.fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("end", ["failed", "denied", "in doubt"])
+def test_a_refund_that_ended_anew_between_two_rounds_is_told_as_it_ended_then(orders: OrderFixtures, end: str) -> None:
+    refund_given_up(orders, approved=False)
+    assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", None)]
+    doubt = (
+        ", start_id = gen_random_uuid(), act_until = clock_timestamp(), guard_request = '{}'"
+        if end == "in doubt"
+        else ""
+    )
+    ended = (
+        "status = 'DENIED', last_event = 'denied', reason_code = 'over_limit', claimed_by = null, lease_until = null"
+    )
+    for change in (GIVES_UP[0] + doubt, ended if end == "denied" else GIVES_UP[1].replace("gave up", "once more")):
+        orders.fixtures.admin.execute(
+            f"update refunds.ledger_entries set {change}, event_number = event_number + 1".encode()
+        )
+    orders.rounds()
+    told = {
+        "failed": "refund_unpaid: once more",
+        "denied": "refund_denied: over_limit",
+        "in doubt": "refund_failed: once more",
+    }[end]
+    assert orders.status_and_lane("o-1")[0] == "REFUND_REFUSED"
+    assert orders.one("select last_error from orders.reviews") == told
+    assert orders.all("select state, refused_code from orders.refunds") == [("refused", told)]
+    assert orders.all("select occasion, details ->> 'reason' from orders.alerts order by created_at") == [
+        ("try 1", "refund_unpaid: gave up"),
+        ("try 1, again 1", told),
+    ]
+    before = orders.one("select updated_at from orders.reviews")
+    orders.rounds()
+    assert orders.one("select updated_at from orders.reviews") == before
+    assert orders.fixtures.broken_invariants() == []
 
 
 def test_while_the_ledger_holds_a_refund_in_doubt_no_other_is_filed(orders: OrderFixtures) -> None:

@@ -322,8 +322,9 @@ end $$;
 
 -- What became of filed refunds. A person who files one has said yes to it: where its row asks for that and for nothing
 -- else that was not seen, the word is carried to its approval, under every rule of approvals. A row that was denied or
--- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along, and one whose
--- doubt has ended says so there: `refund_failed` may have been paid, `refund_unpaid` surely not.
+-- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along, also where it has
+-- ended anew since (its end is later than the one that was told), and one whose doubt has ended says so there: `refund_failed` may have
+-- been paid, `refund_unpaid` surely not.
 create or replace function orders.track_filed_refunds(tenant uuid, most integer, events uuid[]) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -333,7 +334,9 @@ declare
   done integer := 0;
 begin
   for f in
-    select o.review_id, o.attempt, o.filed_by, o.reason, o.via, o.state, l.ledger_entry_id, l.status, l.reason_code, l.last_error,
+    select o.review_id, o.attempt, o.filed_by, o.reason, o.via, o.state, o.ended_at, l.ledger_entry_id, l.status, l.reason_code, l.last_error,
+      (select max(v.occurred_at) from refunds.ledger_events v where v.tenant_id = l.tenant_id
+       and v.ledger_entry_id = l.ledger_entry_id and v.to_status in ('DENIED', 'ERROR')) as last_end,
       l.approval_id, a.digest, coalesce(s.status = 'completed' and s.outcome = 'success', false) as is_done,
       l.status = 'ERROR' and coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed' as is_unpaid,
       l.reason_code = 'handled_by_person' or l.status = 'ERROR' and l.budget_part = 'handled' as is_handled,
@@ -351,6 +354,8 @@ begin
         or l.status = 'APPROVAL_REQUIRED' and o.filed_by is not null and o.carried_to is distinct from l.approval_id
       else r.status = 'REFUND_REFUSED'
         and (l.status not in ('DENIED', 'ERROR') or s.status = 'completed' and s.outcome = 'success'
+          or exists (select from refunds.ledger_events v where v.tenant_id = l.tenant_id and v.ledger_entry_id = l.ledger_entry_id
+            and v.to_status in ('DENIED', 'ERROR') and v.occurred_at > o.ended_at)
           or r.last_error like 'refund_failed:%' and l.status = 'ERROR'
             and (l.budget_part = 'handled' or coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed')) end
     order by o.filed_at limit least(most, cardinality(events) / 2) for update of o skip locked
@@ -359,7 +364,7 @@ begin
     why := case when f.status = 'DENIED' then 'refund_denied: ' || coalesce(f.reason_code, 'no reason given')
       else case when f.is_unpaid then 'refund_unpaid: ' else 'refund_failed: ' end
         || coalesce(f.last_error, f.reason_code, 'no reason given') end;
-    if f.state = 'refused' and f.is_unpaid and not f.is_done then
+    if f.state = 'refused' and f.is_unpaid and not f.is_done and not coalesce(f.last_end > f.ended_at, false) then
       update orders.refunds set refused_code = left(why, 200)
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
       update orders.reviews set last_error = left(why, 500)
@@ -382,7 +387,7 @@ begin
       update orders.refunds set state = case when f.is_handled and not f.is_done then 'handled' else 'paid' end, ended_at = clock_timestamp()
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
     else
-      update orders.refunds set state = 'refused', refused_code = left(why, 200), ended_at = clock_timestamp()
+      update orders.refunds set state = 'refused', refused_code = left(why, 200), ended_at = coalesce(f.last_end, clock_timestamp())
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
       update orders.reviews set status = 'REFUND_REFUSED', last_event = 'refund_refused', last_error = left(why, 500)
       where tenant_id = tenant and review_id = f.review_id and status = 'REFUND_FILED';
