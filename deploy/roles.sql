@@ -215,7 +215,8 @@ revoke execute on function orders.write_events, orders.write_first_events from s
 revoke execute on function orders.resolve_review, orders.file_refund, orders.resolve_returned, orders.refund_refusal,
   orders.record_analyst_decision, orders.request_hold, orders.abandon_fulfilment, orders.refund_is_live, orders.placed_at,
   orders.question_is_refused, orders.hold_unasked, orders.has_live_refund, orders.retry_refund, orders.refund_is_undecided,
-  orders.has_undecided_refund, orders.refund_key_is_taken, orders.refund_operation, orders.refund_in_doubt
+  orders.has_undecided_refund, orders.refund_key_is_taken, orders.refund_operation, orders.refund_in_doubt,
+  orders.try_that_holds_refund
   from sentinel_orders;
 grant usage on schema orders to sentinel_console;
 grant select (tenant_id, review_id, source, order_id, amount_minor, currency, status, lane, last_event, attempts, next_attempt_at,

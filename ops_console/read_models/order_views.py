@@ -24,7 +24,7 @@ class OrderRow:
     """A review with its approval; amounts in minor units, times timezone-aware UTC.
 
     `approval_status` and `digest` belong to the approval that it waits or waited for; `due_at` is until when an analyst should
-    have answered, None of an order that waits for no approval. `ledger_entry_id` names the refund that was filed; `hold_state` is
+    have answered, None of an order that waits for no approval. `ledger_entry_id` names the refund that was filed, the last try that nobody closed; `hold_state` is
     what became of a held order's hold in the shop ("refused": it was shipped before, and nothing is tried again).
     `question_refused`: it has no lane, because the authority refuses to be asked about it. `refund_is_live`: no word is heard on
     it before it is known what became of a refund that was filed; `refund_is_undecided`: nor is it tried again before the ledger
@@ -154,7 +154,7 @@ case when a.status = 'pending' and a.expires_at <= statement_timestamp() then 'e
 a.digest, case when r.status = 'QUEUED' then coalesce(a.expires_at, r.due_at) end as due_at,
 r.resolution, r.resolved_by, r.resolution_reason, r.resolved_at,
 case when r.resolution = 'refund' then (select f.ledger_entry_id from orders.refunds f where f.tenant_id = r.tenant_id
-  and f.review_id = r.review_id order by f.attempt desc limit 1) end as ledger_entry_id,
+  and f.review_id = r.review_id order by f.state = 'closed', f.attempt desc limit 1) end as ledger_entry_id,
 case when r.status = 'HELD' then (select f.state from orders.effects f where f.review_id = r.review_id and f.kind = 'hold'
   and f.tenant_id = r.tenant_id) end as hold_state,
 {question_refused} as question_refused,

@@ -465,6 +465,82 @@ def test_each_failure_of_a_refund_that_was_tried_again_is_told(orders: OrderFixt
         ]
 
 
+def filed_beside_the_first(orders: OrderFixtures) -> None:
+    """As "Try again" did once: the approved row that had failed is closed, and another of the same refund filed, which is denied."""
+    refund_given_up(orders, approved=True)
+    admin = orders.fixtures.admin
+    admin.execute("set session_replication_role = replica")
+    admin.execute("update orders.refunds set state = 'closed'")
+    admin.execute("update orders.reviews set status = 'REFUND_FILED'")
+    admin.execute("set session_replication_role = origin")
+    admin.execute(
+        "select orders.file_refund(r, f.filed_by, 'again', 'console') from orders.reviews r join orders.refunds f using (tenant_id, review_id)"
+    )
+    work(orders)
+    assert rows(orders)[1] == ("order:demo:o-1/.try2", "DENIED", "duplicate_resource")
+
+
+@pytest.mark.parametrize("by", ["the analyst", "worker retry"])
+def test_an_approved_refund_that_was_closed_for_a_try_that_is_denied_for_it_is_tried_again_and_paid_once(
+    orders: OrderFixtures, by: str
+) -> None:
+    """Whatever is filed beside it is denied for good: the authority holds the refund id for the first row."""
+    filed_beside_the_first(orders)
+    assert orders.one("select last_error from orders.reviews") == "refund_unpaid: gave up"
+    if by == "the analyst":
+        assert say(orders, "o-1", "retry") == "retry"
+    else:
+        assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", None)]
+    work(orders, 2)
+    assert [row[:2] for row in rows(orders)] == [("order:demo:o-1", "EXECUTED"), ("order:demo:o-1/.try2", "DENIED")]
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.all("select state from orders.refunds order by attempt") == [("paid",), ("closed",)]
+    shown = find_order(orders.fixtures.console_pool, orders.fixtures.tenant_id, "demo", "o-1")
+    assert shown is not None and shown.ledger_entry_id == "order:demo:o-1"
+    assert orders.fixtures.broken_invariants() == []
+
+
+def test_one_that_an_operator_had_tried_again_while_it_was_closed_takes_its_order_along(orders: OrderFixtures) -> None:
+    """As `worker retry` did once."""
+    refund_given_up(orders, approved=True)
+    assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", None)]
+    admin = orders.fixtures.admin
+    admin.execute("set session_replication_role = replica")
+    admin.execute("update orders.refunds set state = 'closed'")
+    admin.execute(
+        "update orders.reviews set status = 'REFUND_REFUSED', last_error = 'refund_denied: duplicate_resource'"
+    )
+    admin.execute(
+        "insert into orders.refunds select (r).* from (select jsonb_populate_record(f, jsonb_build_object('attempt', 2, 'state', 'refused',"
+        " 'ledger_entry_id', f.ledger_entry_id || '/.try2')) r from orders.refunds f) x"
+    )
+    admin.execute(
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency, status, reason_code)"
+        " select tenant_id, ledger_entry_id || '/.try2', refund_id, amount_minor, currency, 'DENIED', 'duplicate_resource'"
+        " from refunds.ledger_entries"
+    )
+    admin.execute("set session_replication_role = origin")
+    work(orders, 2)
+    assert [row[1] for row in rows(orders)] == ["EXECUTED", "DENIED"]
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.all("select state from orders.refunds order by attempt") == [("paid",), ("closed",)]
+
+
+@pytest.mark.parametrize("moment", ["before the round", "after it"])
+def test_such_a_refund_stays_closed_where_its_order_is_held(orders: OrderFixtures, moment: str) -> None:
+    filed_beside_the_first(orders)
+    if moment == "before the round":
+        admin = orders.fixtures.admin
+        admin.execute("set session_replication_role = replica")
+        admin.execute("update orders.refunds set state = case attempt when 1 then 'closed' else 'refused' end")
+        admin.execute("set session_replication_role = origin")
+    assert say(orders, "o-1", "hold") == "hold"
+    orders.rounds()
+    assert orders.all("select distinct state from orders.refunds") == [("closed",)]
+    assert orders.all(RETRIED, orders.fixtures.tenant_id) == [("order:demo:o-1", "closed_by_analyst")]
+    assert orders.status_and_lane("o-1")[0] == "HELD"
+
+
 @pytest.fixture
 def refund_ledger(orders: OrderFixtures) -> Iterator[Ledger]:
     """The ledger as an operator's command opens it."""

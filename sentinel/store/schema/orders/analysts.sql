@@ -320,15 +320,26 @@ begin
   return query select word, said.approvals_given, said.people_required, filed;
 end $$;
 
+-- The closed try that a later try of the same order was denied for (`duplicate_resource`): the authority holds the refund id for it, and it
+-- is under way again, or nothing but the closing keeps it from that. "Try again" once filed another row where it now brings this one back.
+create or replace function orders.try_that_holds_refund(denied orders.refunds) returns integer language sql stable as $$
+  select c.attempt from orders.refunds c join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
+  join sentinel.operation_states s on s.tenant_id = e.tenant_id and s.operation_id = e.operation_id
+  where c.tenant_id = denied.tenant_id and c.review_id = denied.review_id and c.state = 'closed' and s.once_live
+    and (e.status not in ('DENIED', 'ERROR') or e.status = 'ERROR' and refunds.may_have_been_paid(e) = 'closed_by_analyst')
+  order by c.attempt limit 1
+$$;
+
 -- What became of filed refunds. A person who files one has said yes to it: where its row asks for that and for nothing
 -- else that was not seen, the word is carried to its approval, under every rule of approvals. A row that was denied or
 -- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along, also where it has
 -- ended anew since (its end is later than the one that was told), and one whose doubt has ended says so there: `refund_failed` may have
--- been paid, `refund_unpaid` surely not.
+-- been paid, `refund_unpaid` surely not. One that was denied for an earlier try gives way to it (`try_that_holds_refund`).
 create or replace function orders.track_filed_refunds(tenant uuid, most integer, events uuid[]) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   f record;
+  held text;
   carried text;
   why text;
   done integer := 0;
@@ -337,6 +348,7 @@ begin
     select o.review_id, o.attempt, o.filed_by, o.reason, o.via, o.state, o.ended_at, l.ledger_entry_id, l.status, l.reason_code, l.last_error,
       (select max(v.occurred_at) from refunds.ledger_events v where v.tenant_id = l.tenant_id
        and v.ledger_entry_id = l.ledger_entry_id and v.to_status in ('DENIED', 'ERROR')) as last_end,
+      case when o.state = 'refused' and l.reason_code = 'duplicate_resource' then orders.try_that_holds_refund(o) end as held_by,
       l.approval_id, a.digest, coalesce(s.status = 'completed' and s.outcome = 'success', false) as is_done,
       l.status = 'ERROR' and coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed' as is_unpaid,
       l.reason_code = 'handled_by_person' or l.status = 'ERROR' and l.budget_part = 'handled' as is_handled,
@@ -356,6 +368,7 @@ begin
         and (l.status not in ('DENIED', 'ERROR') or s.status = 'completed' and s.outcome = 'success'
           or exists (select from refunds.ledger_events v where v.tenant_id = l.tenant_id and v.ledger_entry_id = l.ledger_entry_id
             and v.to_status in ('DENIED', 'ERROR') and v.occurred_at > o.ended_at)
+          or l.reason_code = 'duplicate_resource' and orders.try_that_holds_refund(o) is not null
           or r.last_error like 'refund_failed:%' and l.status = 'ERROR'
             and (l.budget_part = 'handled' or coalesce(refunds.may_have_been_paid(l), 'not_executed') = 'not_executed')) end
     order by o.filed_at limit least(most, cardinality(events) / 2) for update of o skip locked
@@ -364,7 +377,18 @@ begin
     why := case when f.status = 'DENIED' then 'refund_denied: ' || coalesce(f.reason_code, 'no reason given')
       else case when f.is_unpaid then 'refund_unpaid: ' else 'refund_failed: ' end
         || coalesce(f.last_error, f.reason_code, 'no reason given') end;
-    if f.state = 'refused' and f.is_unpaid and not f.is_done and not coalesce(f.last_end > f.ended_at, false) then
+    if f.held_by is not null then
+      update orders.reviews r set last_error = left(coalesce('refund_unpaid: ' || e.last_error, r.last_error), 500)
+      from orders.refunds c join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
+      where r.tenant_id = tenant and r.review_id = f.review_id and r.status = 'REFUND_REFUSED'
+        and c.tenant_id = tenant and c.review_id = f.review_id and c.attempt = f.held_by returning r.last_error into held;
+      -- Nobody has said anything else meanwhile: the review is locked.
+      if found then
+        update orders.refunds set state = 'closed' where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
+        update orders.refunds set state = 'refused', refused_code = left(held, 200)
+        where tenant_id = tenant and review_id = f.review_id and attempt = f.held_by;
+      end if;
+    elsif f.state = 'refused' and f.is_unpaid and not f.is_done and not coalesce(f.last_end > f.ended_at, false) then
       update orders.refunds set refused_code = left(why, 200)
       where tenant_id = tenant and review_id = f.review_id and attempt = f.attempt;
       update orders.reviews set last_error = left(why, 500)
