@@ -1,8 +1,8 @@
 """The operators' command: process refund rows under the authority's decisions.
 
 Runs as `python worker/retail_refund_agent.py` and as `retail-refund-agent`. Exit status: 0 nothing failed, 1 a row failed,
-2 usage or settings, 3 the authority or the database gave no answer, or a single run was told to end before it was done: rows
-wait, and nothing is wrong with them.
+2 usage or settings, 3 the authority or the database gave no answer, a single run was told to end before it was done, or no worker
+takes rows of another agent: rows wait, and nothing is wrong with them.
 """
 
 from __future__ import annotations

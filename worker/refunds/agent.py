@@ -23,6 +23,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sentinel.client import Client, Rejected, Unreachable
+from sentinel.core.wording import counted
 from sentinel.platform.tracing import Tracing
 from worker.failpoints import Failpoint, Failpoints
 from worker.refunds import transitions
@@ -168,6 +169,11 @@ _SHOW_SECONDS = 2.0
 _WAKE_WITHIN_SECONDS = 2.0
 """Over how long the rows that waited for an outage come back, so that they do not all ask at once."""
 _SWEEP_SECONDS = 2.0
+_SILENT_SECONDS = 10.0
+"""A loop that was not heard of for so long answers no operator."""
+_UNTAKEN_EVERY_SECONDS = 60.0
+_DUE_SECONDS, _UNHEARD_SECONDS = 60.0, 3600.0
+"""Rows that are due for so long, of an agent of which no worker was heard of for so long, are taken by nobody."""
 _FRESH_SECONDS = 5.0
 """Younger reports are still being sent by the batch that executed them."""
 _OVERLAP_SECONDS = 60.0
@@ -234,6 +240,7 @@ class Agent:
             failed = self._run_due_tasks() or failed
             outcome.trouble = outcome.trouble or not_learnt or failed
             outcome.open = self._ledger.open_counts()
+            outcome.untaken = self._untaken()
             if self._stopping.is_set() and outcome.open.due:
                 outcome.trouble = outcome.trouble or "told to end before it was done"
         return outcome
@@ -313,6 +320,7 @@ class Agent:
         """Everything that is not a batch: approvals, operators' requests, left-over reports, the worker's status."""
         shown = swept = 0.0
         shown_as = ""
+        looked, untaken = float("-inf"), None
         while not self._stopping.is_set() and not budget.is_spent:
             try:
                 status = "running" if self._breaker.is_closed else "authority_unreachable"
@@ -326,6 +334,11 @@ class Agent:
                     if time.monotonic() - swept >= _SWEEP_SECONDS:
                         self._reporter.sweep(older_than_seconds=_FRESH_SECONDS)
                         swept = time.monotonic()
+                if time.monotonic() - looked >= _UNTAKEN_EVERY_SECONDS:
+                    looked, before = time.monotonic(), untaken
+                    untaken = self._untaken()
+                    if untaken is not None and untaken != before:
+                        _log.warning("%s", untaken)
             except LedgerUnavailable as error:
                 _log.warning("the database does not answer: %s", error)
             except Exception:
@@ -347,15 +360,31 @@ class Agent:
 
     def _answer_operator(self) -> None:
         """Process one due row for an operator's request, if there is one, and store the result."""
-        request_id = self._ledger.take_process_request()
+        only = self._only_agent()
+        request_id = self._ledger.take_process_request(only, silent_seconds=_SILENT_SECONDS)
         if request_id is None:
             return
-        rows = self._ledger.claim(1, None, self._only_agent())
-        result: dict[str, Any] = {"processed": 0, "detail": "nothing is due"}
+        rows = self._ledger.claim(1, None, only)
         if rows:
             batch = self._process(rows)
-            result = {"processed": len(rows), **(batch.rows[0].as_json() if batch.rows else {})}
+            result: dict[str, Any] = {"processed": len(rows), **(batch.rows[0].as_json() if batch.rows else {})}
+        else:
+            left = self._untaken()
+            result = {"processed": 0, "detail": "nothing is due" if left is None else f"nothing is due here; {left}"}
         self._ledger.finish_process_request(request_id, result)
+
+    def _untaken(self) -> str | None:
+        """Which due rows this worker leaves to other agents' and no worker takes, in one line; None where there are none."""
+        only = self._only_agent()
+        found = [] if only is None else self._ledger.untaken(
+            only, due_seconds=_DUE_SECONDS, silent_seconds=_UNHEARD_SECONDS
+        )  # fmt: skip
+        if not found:
+            return None
+        rows = ", ".join(f"{counted(one.entries, 'due row')} of the agent {one.agent_id}" for one in found)
+        return (
+            f"no worker takes {rows}: this key is bound to {only}, and no worker of that name was heard of for an hour"
+        )
 
     # Shared
 

@@ -50,7 +50,10 @@ _ROW_FILE = (
 
 
 def reads_rows(command: Callable[..., None]) -> Callable[..., None]:
-    """FILE of refund rows, and the options that say how it is written; `found` of the command is what stood in it, good or refused."""
+    """FILE of refund rows, and the options that say how it is written; `found` of the command is what stood in it, good or refused.
+
+    A row that names no agent is of the worker's (`WORKER_AGENT_ID`): one whose key is bound to its agent takes no other.
+    """
 
     @functools.wraps(command)
     def reading(
@@ -59,7 +62,9 @@ def reads_rows(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:  # fmt: skip
         try:
             mapping = CsvFormat(pairs(maps, "--map"), pairs(constants, "--set"), delimiter, decimal_comma)
-            found = list(rows_of(_objects(file, form, mapping)))
+            with refusals():
+                agent_id = read_settings(needs_authority=False).agent_id
+            found = list(rows_of(_objects(file, form, mapping), agent_id))
         except WrongMapping as error:
             click.echo(f"error: {error}", err=True)
             sys.exit(MISUSED)

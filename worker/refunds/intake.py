@@ -21,7 +21,7 @@ from sentinel.core.strict_json import STRICT, strict_json
 from sentinel.platform.http.bodies import check_depth, check_unicode
 from sentinel.policy.errors import nearest
 from worker.refunds.risk_facts import MAX_COUNT, RISK_FACTS
-from worker.refunds.rows import NewRow
+from worker.refunds.rows import DEFAULT_AGENT, NewRow
 from worker.refunds.workflow.routes import CHANNELS, MODES, SCENARIOS
 
 FIELDS = frozenset(
@@ -59,15 +59,15 @@ def read_rows(text: str) -> Iterator[Accepted | Refusal]:
     return rows_of(read_objects(text))
 
 
-def rows_of(objects: Iterable[tuple[int, Any]]) -> Iterator[Accepted | Refusal]:
-    """Every row of what was read, by line an object or a refusal, as `read_rows`."""
+def rows_of(objects: Iterable[tuple[int, Any]], agent_id: str = DEFAULT_AGENT) -> Iterator[Accepted | Refusal]:
+    """Every row of what was read, by line an object or a refusal, as `read_rows`; `agent_id` is the agent of rows that name none."""
     seen: dict[str, int] = {}
     for line, found in objects:
         if isinstance(found, Refusal):
             yield found
             continue
         try:
-            row = parse_row(found)
+            row = parse_row(found, agent_id)
         except InvalidInput as error:
             (field, rule), *_ = error.errors.items()
             yield Refusal(line, field, rule, _name(found))
@@ -80,8 +80,8 @@ def rows_of(objects: Iterable[tuple[int, Any]]) -> Iterator[Accepted | Refusal]:
         yield Accepted(line, row)
 
 
-def parse_row(found: Any) -> NewRow:
-    """One JSON object → `NewRow`. Raises `InvalidInput` naming the first field and the rule it breaks."""
+def parse_row(found: Any, agent_id: str = DEFAULT_AGENT) -> NewRow:
+    """One JSON object → `NewRow`, of `agent_id` where it names no agent. Raises `InvalidInput` naming the first field and the rule it breaks."""
     if not isinstance(found, dict):
         raise InvalidInput.of("row", "must be an object")
     for field in sorted(found.keys() - FIELDS):
@@ -97,7 +97,7 @@ def parse_row(found: Any) -> NewRow:
         refund_id=_identifier(given, "refund_id", _MAX_REFUND_ID),
         amount_minor=amount[0],
         currency=amount[1],
-        agent_id=_identifier(given, "agent_id", _MAX_NAME, "retail-refund-agent"),
+        agent_id=_identifier(given, "agent_id", _MAX_NAME, agent_id),
         action=_identifier(given, "action", _MAX_NAME, "refund.create"),
         channel=known_name(_identifier(given, "channel", _MAX_NAME, "retail"), "channel", CHANNELS),
         scenario=known_name(_identifier(given, "scenario", _MAX_NAME, "standard"), "scenario", SCENARIOS),

@@ -44,6 +44,7 @@ from worker.refunds.rows import (
     Report,
     ResolvedDoubt,
     SummaryLine,
+    UntakenRows,
     WithoutAccount,
 )
 from worker.refunds.transitions import handled_elsewhere
@@ -333,9 +334,18 @@ class Ledger:
         """Drop the agent's processes that were not seen for a day, but for this one."""
         self._run(sql.FORGET_WORKERS, agent_id=agent_id)
 
-    def take_process_request(self) -> uuid.UUID | None:
-        """Claim an operator's request that one entry be processed now; its id, or None."""
-        found = self._column(sql.TAKE_PROCESS_REQUEST)
+    def untaken(self, agent: str, *, due_seconds: float, silent_seconds: float) -> list[UntakenRows]:
+        """Rows that no worker takes, by agent: due for so long, of others than `agent`, of which no worker was heard of for so long."""
+        return self._rows(
+            UntakenRows, sql.FIND_UNTAKEN, agent=agent, due_seconds=due_seconds, silent_seconds=silent_seconds
+        )
+
+    def take_process_request(self, agent: str | None = None, *, silent_seconds: float = 0.0) -> uuid.UUID | None:
+        """Claim an operator's request that one entry be processed now; its id, or None.
+
+        With `agent` it is left to a loop of another agent, heard of within `silent_seconds`, where only that one has a row due.
+        """
+        found = self._column(sql.TAKE_PROCESS_REQUEST, agent=agent, silent_seconds=silent_seconds)
         return found[0] if found else None
 
     def finish_process_request(self, request_id: uuid.UUID, result: Mapping[str, Any]) -> None:

@@ -133,13 +133,15 @@ def import_orders(file: BinaryIO, source: str, as_json: bool) -> None:
     Example:
       worker import-orders online_retail.csv
     """
+    with refusals():
+        settings = read_settings(needs_authority=False)
     try:
         checked = check_identifier(source, "--source", 64) if source else ""
-        imported = read_orders(lines_of(read_text(file)), checked)
+        imported = read_orders(lines_of(read_text(file)), checked, settings.agent_id)
     except (WrongColumns, InvalidInput) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(MISUSED)
-    with refusals(), open_ledger(read_settings(needs_authority=False)) as ledger:
+    with refusals(), open_ledger(settings) as ledger:
         orders, refunds = _store(ledger, imported)
     _say_imported(imported, orders, refunds, as_json)
     sys.exit(FAILED if imported.refused else 0)

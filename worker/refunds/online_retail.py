@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 
 from sentinel.core.money import MAX_MINOR
-from worker.refunds.rows import NewRow, OrderFacts
+from worker.refunds.rows import DEFAULT_AGENT, NewRow, OrderFacts
 
 COLUMNS = ("InvoiceNo", "StockCode", "Description", "Quantity", "InvoiceDate", "UnitPrice", "CustomerID", "Country")
 CURRENCY, CHANNEL = "GBP", "retail"
@@ -37,9 +37,10 @@ class BadInvoice:
 
 @dataclass(slots=True)
 class Imported:
-    """Everything a file holds; `source` is the shop whose orders they are."""
+    """Everything a file holds; `source` is the shop whose orders they are, `agent_id` who asks for their refunds."""
 
     source: str = ""
+    agent_id: str = DEFAULT_AGENT
     orders: list[OrderFacts] = field(default_factory=list)
     refunds: list[NewRow] = field(default_factory=list)
     refused: list[BadInvoice] = field(default_factory=list)
@@ -59,9 +60,9 @@ class WrongColumns(Exception):
     """The columns are not those of the Online Retail data."""
 
 
-def read_orders(lines: Iterable[str], source: str = "") -> Imported:
-    """The file's orders and refund requests, those of one `source`. Raises `WrongColumns`; single bad invoices are listed in `refused`."""
-    found = Imported(source)
+def read_orders(lines: Iterable[str], source: str = "", agent_id: str = DEFAULT_AGENT) -> Imported:
+    """The file's orders and refund requests, those of one `source`, asked for by `agent_id`. Raises `WrongColumns`; single bad invoices are listed in `refused`."""
+    found = Imported(source, agent_id)
     invoices = _invoices(lines, found.refused)
     orders = [invoice for invoice in invoices if not invoice.number.startswith("C")]
     for invoice in orders:
@@ -142,6 +143,7 @@ def _add_refund(invoice: _Invoice, earlier: Sequence[_Invoice], found: Imported)
         NewRow(
             ledger_entry_id=f"lge_retail_{name}",
             refund_id=f"rf_retail_{name}",
+            agent_id=found.agent_id,
             amount_minor=amount,
             currency=CURRENCY,
             channel=CHANNEL,

@@ -117,6 +117,9 @@ def after(state: LedgerState, event: LedgerEvent) -> LedgerState:
 
 RISK_CLASS = "standard"
 
+DEFAULT_AGENT = "retail-refund-agent"
+"""Who asks the authority for a row, where nobody says otherwise."""
+
 _START_IDS = uuid.UUID("5f3f6a0e-9d0b-5c43-8a52-6d1f4f0c7b29")
 """The namespace of start ids: another one is another reference for every effect, so it never changes."""
 
@@ -402,7 +405,7 @@ class NewRow:
     refund_id: str
     amount_minor: int
     currency: str
-    agent_id: str = "retail-refund-agent"
+    agent_id: str = DEFAULT_AGENT
     action: str = "refund.create"
     channel: str = "retail"
     scenario: str = "standard"
@@ -472,6 +475,14 @@ class SummaryLine:
     currency: str
     entries: int
     amount_minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class UntakenRows:
+    """How many due rows of an agent no worker takes."""
+
+    agent_id: str
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)

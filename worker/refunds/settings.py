@@ -21,6 +21,7 @@ from sentinel.platform.secret_files import read_secret
 from sentinel.platform.settings import UnsafeConfiguration, confirm_secrets, is_weak, without_faults_about
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 from worker.critic.settings import faults as critic_faults
+from worker.refunds.rows import DEFAULT_AGENT
 from worker.settlement.settings import faults as settlement_faults
 
 _KEY_NAMES = ("SENTINEL_REFUND_AGENT_API_KEY", "HALTSTATE_REFUND_AGENT_API_KEY")
@@ -55,7 +56,9 @@ class WorkerSettings:
         "SENTINEL_REFUND_AGENT_API_KEY", "the agent's key (or HALTSTATE_REFUND_AGENT_API_KEY, or --api-key-file)", ""
     )
     # The name under which this worker asks for approvals and shows itself.
-    agent_id: str = _setting("WORKER_AGENT_ID", "name of this agent", "retail-refund-agent")
+    agent_id: str = _setting(
+        "WORKER_AGENT_ID", "name of this agent, and of rows from files that name none", DEFAULT_AGENT
+    )
     # Rows per claim: enough to make the statements cheap, few enough to be finished within a lease.
     batch: int = _setting(
         "WORKER_BATCH",

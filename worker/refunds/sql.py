@@ -412,13 +412,39 @@ delete from refunds.workers w using (
 where w.tenant_id = gone.tenant_id and w.worker_id = gone.worker_id
 """
 
-# One question of an operator, for one worker at a time.
+# Rows that have been due for a while and that no worker takes: of other agents than `agent`, to which this worker's key is bound, and of
+# which no worker was heard of lately. A worker whose key is bound to none takes them sooner.
+FIND_UNTAKEN = """
+select e.agent_id, count(*)::integer as entries from refunds.ledger_entries e
+where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED')
+  and e.next_attempt_at <= statement_timestamp() - make_interval(secs => %(due_seconds)s) and e.agent_id <> %(agent)s
+  and not exists (
+    select from refunds.workers w where w.tenant_id = e.tenant_id and w.agent_id = e.agent_id
+      and w.last_seen_at > clock_timestamp() - make_interval(secs => %(silent_seconds)s))
+group by e.agent_id order by e.agent_id
+"""
+
+# One question of an operator, for one worker at a time. One whose key is bound (`agent`) leaves it to the worker of another agent where
+# that alone has something due: looked at where there is a question, for each (`q.tenant_id`), not at each poll.
 TAKE_PROCESS_REQUEST = """
 with due as materialized (
-  select tenant_id, request_id from refunds.process_requests
-  where tenant_id = %(tenant_id)s and finished_at is null
-    and (lease_until is null or lease_until <= statement_timestamp())
-  order by requested_at limit 1 for update skip locked)
+  select q.tenant_id, q.request_id from refunds.process_requests q
+  where q.tenant_id = %(tenant_id)s and q.finished_at is null
+    and (q.lease_until is null or q.lease_until <= statement_timestamp())
+    and (%(agent)s::text is null
+      or exists (
+        select from refunds.ledger_entries e
+        where e.tenant_id = q.tenant_id and e.status in ('NEW', 'APPROVAL_REQUIRED')
+          and e.next_attempt_at <= statement_timestamp() and e.agent_id = %(agent)s::text)
+      or not exists (
+        select from refunds.workers w
+        where w.tenant_id = q.tenant_id and w.agent_id <> %(agent)s::text and w.mode = 'loop' and w.status <> 'stopped'
+          and w.last_seen_at > clock_timestamp() - make_interval(secs => %(silent_seconds)s)
+          and exists (
+            select from refunds.ledger_entries e
+            where e.tenant_id = q.tenant_id and e.status in ('NEW', 'APPROVAL_REQUIRED')
+              and e.next_attempt_at <= statement_timestamp() and e.agent_id = w.agent_id)))
+  order by q.requested_at limit 1 for update skip locked)
 update refunds.process_requests r set claimed_by = %(worker_id)s,
   lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 from due where r.tenant_id = due.tenant_id and r.request_id = due.request_id

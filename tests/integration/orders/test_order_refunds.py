@@ -47,13 +47,13 @@ def say(orders: OrderFixtures, order_id: str, word: str, *, source: str = "demo"
         return error.code
 
 
-def work(orders: OrderFixtures, runs: int = 1) -> None:
+def work(orders: OrderFixtures, runs: int = 1, **env: str) -> None:
     """The refund worker's runs, and the intake's rounds between them."""
     for _ in range(runs):
         done = worker_process(
             ["--once"], database_url=orders.fixtures.url, authority_url=orders.authority_url,
-            SENTINEL_REFUND_AGENT_API_KEY=orders.fixtures.key, SENTINEL_TENANT_ID=str(orders.fixtures.tenant_id),
-            WORKER_GUARD_TIMEOUT_SECONDS="10", WORKER_LEASE_SECONDS="40",
+            **{"SENTINEL_REFUND_AGENT_API_KEY": orders.fixtures.key, "SENTINEL_TENANT_ID": str(orders.fixtures.tenant_id),
+               "WORKER_GUARD_TIMEOUT_SECONDS": "10", "WORKER_LEASE_SECONDS": "40", **env},
         )  # fmt: skip
         out, errors = done.communicate(timeout=60)
         assert done.returncode in (0, 1), out + errors
@@ -717,6 +717,40 @@ def test_a_refund_whose_answer_was_lost_is_in_doubt_by_the_operation_that_asks_t
         "select operation_id from sentinel.operation_states where status = 'in_doubt'"
     )
     assert [say(orders, "o-1", word) for word in ("retry", "hold")] == ["conflict"] * 2
+
+
+DEFAULT, EU = "retail-refund-agent", "eu"
+
+
+@pytest.mark.parametrize(
+    ("heard", "agent"),
+    [([], DEFAULT), ([(EU, 1)], EU), ([(EU, 86400)], EU), ([(EU, 1), (DEFAULT, 60)], DEFAULT), ([(EU, 1), (DEFAULT, 3600)], EU)],
+    ids=["none", "one of another name", "one that is down", "one of each", "one that was renamed"],
+)  # fmt: skip
+def test_a_filed_refund_is_of_an_agent_whose_worker_takes_it(
+    orders: OrderFixtures, heard: list[tuple[str, int]], agent: str
+) -> None:
+    """One with a bound key takes the rows of its agent alone, and what a row asks for never changes."""
+    for name, seconds in heard:
+        orders.fixtures.admin.execute(
+            "insert into refunds.workers (tenant_id, worker_id, agent_id, mode, status, last_seen_at)"
+            " values (%s, %s, %s, 'loop', 'running', clock_timestamp() - make_interval(secs => %s))",
+            [orders.fixtures.tenant_id, name, name, seconds],
+        )
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    assert orders.all("select agent_id from refunds.ledger_entries") == [(agent,)]
+
+
+def test_a_worker_of_another_name_with_a_bound_key_pays_what_an_analyst_files(orders: OrderFixtures) -> None:
+    key = orders.fixtures.new_key(agent_id=EU)
+    work(orders, SENTINEL_REFUND_AGENT_API_KEY=key, WORKER_AGENT_ID=EU)
+    orders.deliver(order_body("o-1", "medium"))
+    assert say(orders, "o-1", "refund") == "refund"
+    work(orders, 2, SENTINEL_REFUND_AGENT_API_KEY=key, WORKER_AGENT_ID=EU)
+    assert rows(orders)[0][1] == "EXECUTED"
+    assert orders.status_and_lane("o-1")[0] == "REFUND_FILED"
+    assert orders.fixtures.broken_invariants() == []
 
 
 @pytest.mark.parametrize("kept", ["0001-01-01T00:00:00+01:00", "2026-11-01T00:00:00+23:59"])

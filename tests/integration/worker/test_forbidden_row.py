@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import uuid
 from contextlib import closing
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import worker.refunds.agent
 from sentinel.authority import guard
 from sentinel.authority.housekeeping import mark_keys_at_limits
 from sentinel.cli.scratch import listening
@@ -129,6 +131,109 @@ def test_a_worker_whose_key_is_bound_leaves_the_reports_and_doubts_of_other_agen
     tries = "select attempts from refunds.outbox where ledger_entry_id = %s and payload ->> 'outcome' = 'error'"
     assert (ledger_fixtures.one(tries, "mine"), ledger_fixtures.one(tries, "theirs")) == (1, 0)
     assert {one.ledger_entry_id for one in ledger.take_reports(10, retry_seconds=60.0)} == {"theirs"}
+
+
+def heard_of(ledger_fixtures: LedgerFixtures, agent_id: str, *, seconds_ago: float = 0.0) -> None:
+    """A loop of this agent's worker, heard of so long ago."""
+    ledger_fixtures.admin.execute(
+        "insert into refunds.workers (tenant_id, worker_id, agent_id, mode, status, last_seen_at)"
+        " values (%s, gen_random_uuid(), %s, 'loop', 'running', clock_timestamp() - make_interval(secs => %s))",
+        [ledger_fixtures.tenant_id, agent_id, seconds_ago],
+    )
+
+
+def due_for(ledger_fixtures: LedgerFixtures, seconds: float) -> None:
+    """As if every row had been due for so long."""
+    ledger_fixtures.admin.execute(
+        "update refunds.ledger_entries set next_attempt_at = clock_timestamp() - make_interval(secs => %s) where status = 'NEW'",
+        [seconds],
+    )
+
+
+@pytest.mark.parametrize(
+    ("heard", "due", "is_told"), [(None, 90, True), (7200, 90, True), (60, 90, False), (None, 5, False)]
+)
+def test_a_bound_worker_says_which_rows_it_leaves_and_no_worker_takes(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, heard: float | None, due: float, is_told: bool
+) -> None:
+    """Rows of an agent whose worker is only behind, or of a moment ago, are not told: a worker whose key is bound to none may take them."""
+    ledger_fixtures.add(new_row("theirs"), new_row("theirs-too"), new_row("mine", agent_id="eu"))
+    due_for(ledger_fixtures, due)
+    if heard is not None:
+        heard_of(ledger_fixtures, "retail-refund-agent", seconds_ago=heard)
+    with ledger_fixtures.agent(authority.url, agent_id="eu", only_agent=lambda: "eu") as agent:
+        outcome = agent.run_once()
+    assert ledger_fixtures.states() == {"mine": "EXECUTED", "theirs": "NEW", "theirs-too": "NEW"}
+    told = (
+        "no worker takes 2 due rows of the agent retail-refund-agent: this key is bound to eu, and no worker of that name was heard of for"
+        " an hour"
+    )
+    assert (outcome.why_outside, outcome.row_failed) == (told if is_told else None, False)
+
+
+def test_a_bound_loop_logs_once_and_tells_an_operator_which_rows_no_worker_takes(
+    ledger_fixtures: LedgerFixtures,
+    authority: FakeAuthority,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker.refunds.agent, "_UNTAKEN_EVERY_SECONDS", 0.0)
+    ledger_fixtures.add(new_row("theirs"))
+    due_for(ledger_fixtures, 90)
+    request_id = asked_to_process(ledger_fixtures)
+    with ledger_fixtures.agent(authority.url, agent_id="eu", only_agent=lambda: "eu") as agent, looping(agent):
+        wait_until(lambda: answer_to(ledger_fixtures, request_id) is not None, 20)
+        ledger_fixtures.add(new_row("mine", agent_id="eu"))
+        wait_until(lambda: ledger_fixtures.state("mine") == "EXECUTED", 20)
+    text = "no worker takes 1 due row of the agent retail-refund-agent: this key is bound to eu"
+    answered = answer_to(ledger_fixtures, request_id)
+    assert answered is not None and answered["processed"] == 0
+    assert answered["detail"].startswith(f"nothing is due here; {text}")
+    assert caplog.text.count(text) == 1
+
+
+def asked_to_process(ledger_fixtures: LedgerFixtures) -> uuid.UUID:
+    """An operator's request that one row be processed."""
+    request_id = uuid.uuid4()
+    ledger_fixtures.admin.execute(
+        "insert into refunds.process_requests (tenant_id, request_id, requested_by) values (%s, %s, 'ann')",
+        [ledger_fixtures.tenant_id, request_id],
+    )
+    return request_id
+
+
+def answer_to(ledger_fixtures: LedgerFixtures, request_id: uuid.UUID) -> dict[str, Any] | None:
+    """What the operator was told, if anything by now."""
+    found = ledger_fixtures.one("select result from refunds.process_requests where request_id = %s", request_id)
+    return None if found is None else dict(found)
+
+
+@pytest.mark.parametrize(
+    ("due", "heard", "taken_by_ours"),
+    [
+        ({"theirs"}, 1, False),
+        ({"mine"}, 1, True),
+        ({"mine", "theirs"}, 1, True),
+        (set(), 1, True),
+        ({"theirs"}, 60, True),
+        ({"theirs"}, None, True),
+    ],
+)
+def test_an_operators_request_is_left_to_the_worker_that_alone_has_something_due(
+    ledger_fixtures: LedgerFixtures, due: set[str], heard: float | None, taken_by_ours: bool
+) -> None:
+    """It was finished with "nothing is due" by whichever worker came first."""
+    names = {"mine": "eu", "theirs": "retail-refund-agent"}
+    for name in sorted(due):
+        ledger_fixtures.add(new_row(name, agent_id=names[name]))
+    if heard is not None:
+        heard_of(ledger_fixtures, "retail-refund-agent", seconds_ago=heard)
+    request_id = asked_to_process(ledger_fixtures)
+    ours = ledger_fixtures.ledger.take_process_request("eu", silent_seconds=10.0)
+    assert (ours == request_id) is taken_by_ours
+    if not taken_by_ours:
+        theirs = ledger_fixtures.ledger_of("worker-2").take_process_request("retail-refund-agent", silent_seconds=10.0)
+        assert theirs == request_id
 
 
 def bound_key(exchange: Exchange) -> bool:

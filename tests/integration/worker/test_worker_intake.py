@@ -263,6 +263,22 @@ def test_what_is_simulated_is_read_as_what_is_entered(run: Any, authority: FakeA
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1) and "are for a CSV" in wrong.stderr
 
 
+def test_a_row_that_names_no_agent_is_the_workers(
+    run: Any, ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose key is bound to its agent takes no other."""
+    monkeypatch.setenv("WORKER_AGENT_ID", "eu")
+    named = GOOD | {"ledger_entry_id": "lge_2", "agent_id": "us"}
+    assert run("enqueue", "-", text="\n".join(map(json.dumps, [GOOD, named]))).exit_code == 0
+    invoice = HEAD + "C4,A,x,-1,2010-12-01 10:00:00,5.00,77.0,UK\n"
+    assert run("import-orders", "-", text=invoice).exit_code == 0
+    assert ledger_fixtures.all("select ledger_entry_id, agent_id from refunds.ledger_entries order by 1") == [
+        ("lge_1", "eu"),
+        ("lge_2", "us"),
+        ("lge_retail_C4", "eu"),
+    ]
+
+
 def test_good_rows_are_kept_and_the_others_named_line_by_line(run: Any, ledger_fixtures: LedgerFixtures) -> None:
     bad = GOOD | {"ledger_entry_id": "lge_2", "amount": {"value": "1.005", "currency": "USD"}}
     lines = "\n".join(map(json.dumps, [GOOD, bad, GOOD | {"refund_id": "again"}, GOOD | {"ledger_entry_id": "lge_3"}]))

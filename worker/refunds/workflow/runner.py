@@ -92,12 +92,13 @@ class RowResult:
 
 @dataclass(slots=True)
 class RunResult:
-    """What a run did. `trouble` is why it ended early, if it did."""
+    """What a run did. `trouble` is why it ended early, if it did; `untaken` names due rows that this worker leaves and no other takes."""
 
     rows: list[RowResult] = field(default_factory=list)
     reported: int = 0
     open: OpenCounts | None = None
     trouble: str | None = None
+    untaken: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -111,10 +112,10 @@ class RunResult:
 
     @property
     def why_outside(self) -> str | None:
-        """Why rows are put off that nothing is wrong with, in one line; None when none is."""
+        """Why rows are put off, or left, that nothing is wrong with, in one line; None when none is."""
         waiting = [row for row in self.rows if row.put_off]
         if self.trouble is None and not waiting:
-            return None
+            return self.untaken
         why = self.trouble or f"no answer: {waiting[0].detail}"
         return f"{why}; {counted(len(waiting), 'row waits', 'rows wait')}, no attempt was counted" if waiting else why
 

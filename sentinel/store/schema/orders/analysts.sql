@@ -69,7 +69,8 @@ end $$;
 -- The refund as a new row of the ledger, which asks for the person who filed it, and the order as a fact where it is none yet.
 -- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again. No part of an order's id
 -- begins with a dot, so a try's name is no other order's. A customer whom the order's fact, or without its word a row of the order,
--- calls as the source does stays that account.
+-- calls as the source does stays that account. A worker whose key is bound takes the rows of its agent alone, so the row is of an agent
+-- that works: the default one where a worker of it was heard of in the last minutes, else that of the worker that was heard of last.
 create or replace function orders.file_refund(r orders.reviews, operator uuid, why text, how text) returns text language plpgsql as $$
 declare
   account text := case when r.account_ref = coalesce(
@@ -79,6 +80,10 @@ declare
        where e.tenant_id = r.tenant_id and e.channel = 'retail' and e.source = r.source and e.order_ref = r.order_id
          and e.account_ref = r.account_ref limit 1)) then r.account_ref
     else orders.account_name(r.source, r.account_ref) end;
+  agent text := coalesce((
+    select w.agent_id from refunds.workers w where w.tenant_id = r.tenant_id
+    order by w.agent_id = 'retail-refund-agent' and w.last_seen_at > clock_timestamp() - interval '10 minutes' desc, w.last_seen_at desc
+    limit 1), 'retail-refund-agent');
   refund text := orders.refund_name(r.source, r.order_id);
   tries integer := 1 + (select count(*) from orders.refunds f where f.tenant_id = r.tenant_id and f.review_id = r.review_id);
   named text := case when tries = 1 then refund when length(refund) <= 109 then refund || '/.try' || tries
@@ -87,9 +92,9 @@ begin
   insert into refunds.orders (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency)
   values (r.tenant_id, 'retail', r.source, r.order_id, account,
           orders.placed_at(r), r.amount_minor, r.currency) on conflict do nothing;
-  insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, action, amount_minor, currency, channel, scenario,
+  insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, agent_id, action, amount_minor, currency, channel, scenario,
     account_ref, source, order_ref, escalation)
-  values (r.tenant_id, named, refund, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', account, r.source,
+  values (r.tenant_id, named, refund, agent, 'refund.create', r.amount_minor, r.currency, 'retail', 'standard', account, r.source,
     r.order_id, 'analyst_refund');
   insert into orders.refunds (tenant_id, review_id, attempt, ledger_entry_id, filed_by, reason, via)
   values (r.tenant_id, r.review_id, tries, named, operator, why, how);
