@@ -1,6 +1,7 @@
 """Every settlement system by name, and the adapter of those behind HTTP: a route's `settles_to` is one of these or the route does not load.
 
-simulated_refund, private_refund, coupon     in the ledger itself, always ready
+simulated_refund, private_refund             in the ledger itself, always ready
+coupon                                       in the ledger itself, not ready without the agent's key
 price_difference, platform_backend, ticket   outside, not ready until configured
 stripe                                       the payment of the order at Stripe, not ready without a key
 ticket_then_platform                         a saga of the last two: a ticket, then the refund
@@ -120,7 +121,7 @@ class InLedger:
         """True: there is nothing outside to be ready."""
         return True
 
-    def settle(self, row: LedgerRow, reference: uuid.UUID) -> Settled:
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         """Settled: the execution row that is written next is the effect."""
         return Settled(self.own_reference(reference))
 
@@ -156,11 +157,20 @@ class Coupon(InLedger):
     moves_money = False
 
     def __init__(self, secret: str = "") -> None:
-        self._key = secret.encode()
+        self._key = hmac.digest(secret.encode(), b"coupon codes", "sha256") if secret else None
+
+    def is_ready(self) -> bool:
+        """Whether there is a secret to make codes with."""
+        return self._key is not None
+
+    def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
+        """Settled with the coupon's code; no answer without a secret."""
+        return super().settle(row, reference) if self.is_ready() else NoAnswer("no secret to make a code with")
 
     def own_reference(self, reference: uuid.UUID) -> str:
         """The coupon's code: 16 characters that a customer can type, and that nobody reckons without the secret."""
-        digest = hmac.new(self._key, b"coupon:" + reference.bytes, "sha256").digest()
+        assert self._key is not None
+        digest = hmac.digest(self._key, reference.bytes, "sha256")
         code = base64.b32encode(digest)[:16].decode("ascii")
         return "-".join(["CPN", *(code[at : at + 4] for at in range(0, 16, 4))])
 
@@ -198,7 +208,8 @@ class Systems:
         inside: list[SettlementSystem] = [
             SimulatedRefund(),
             PrivateRefund(),
-            Coupon(next(iter(settings.confirm_secrets), "")),
+            # By a secret that no other program has: the public board has those of confirm links, and the rows' ids.
+            Coupon(settings.api_key),
         ]
         sagas = [Saga(name, (Effect(system),), book, in_flight_seconds=wait) for name, system in outside.items()]
         sagas.append(

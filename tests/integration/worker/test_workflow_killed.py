@@ -39,7 +39,10 @@ def labels(tmp_path: Path) -> Path:
 def shop(ledger_fixtures: LedgerFixtures, authority: FakeAuthority, labels: Path) -> Shop:
     """Rows of every fate, as far as they are when their customers and a person have just answered."""
     shop = Shop(ledger_fixtures, authority.url)
-    shop.parts = {"systems": Systems.from_settings(WorkerSettings()), "recogniser": LabelFileRecogniser(labels)}
+    shop.parts = {
+        "systems": Systems.from_settings(WorkerSettings(api_key="key")),
+        "recogniser": LabelFileRecogniser(labels),
+    }
     shop.enter(FEE, "fee")
     shop.enter(FEE, "photo", value=900, order={"shipping_fee_minor": 900})
     picture = proof_image("photo", PICTURE)

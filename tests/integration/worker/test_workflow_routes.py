@@ -192,6 +192,7 @@ DOWN = {
     "no price-difference system": Down(BRANCHES["private/price_diff"], parts(systems=UNSET), E.SYSTEM_NOT_READY, {"degraded": "price_difference"}),
     "no platform": Down(PUBLIC_FEE, parts(systems=UNSET), E.SYSTEM_NOT_READY, {"degraded": "platform_backend"}),
     "no ticket system": Down(BRANCHES["public/defect"], parts(systems=UNSET), E.SYSTEM_NOT_READY, {"degraded": "ticket_then_platform"}),
+    "nothing to make coupons with": Down(BRANCHES["private/compensation"], parts(systems=UNSET), E.SYSTEM_NOT_READY, {"degraded": "coupon"}),
     "nothing to sign links with": Down(FEE, settings(confirm_secrets=()), E.SYSTEM_NOT_READY, {"degraded": "confirm_card"}),
     "switches that may not be read": Down(FEE, switches("refused"), E.SWITCH_OFF),
 }  # fmt: skip

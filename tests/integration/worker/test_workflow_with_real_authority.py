@@ -380,7 +380,7 @@ MIXED = {
 
 def test_a_simulation_changes_nothing_and_says_what_the_run_then_does(shop: Shop, fixtures: Fixtures) -> None:
     shop.spies["price_difference"].ready = False
-    shop.parts["systems"] = Systems.from_settings(WorkerSettings())
+    shop.parts["systems"] = Systems.from_settings(WorkerSettings(api_key="key"))
     shop.enter(FEE, "confirmed")
     shop.run()
     shop.answer("confirmed")
