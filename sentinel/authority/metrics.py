@@ -61,7 +61,7 @@ CHECKPOINT_FAILURES = Counter(
 )
 KEYS_TAKEN = Counter(
     "sentinel_keys_taken",
-    "Questions of a worker or an intake refused because another key had asked under their idempotency key: alert on any.",
+    "Questions about a refund's ledger row or an order refused because another key had asked under its idempotency key: alert on any.",
 )
 POOL_IN_USE = Gauge("sentinel_pool_in_use", "Database connections handed out.", multiprocess_mode="livesum")
 POOL_SIZE = Gauge("sentinel_pool_size", "Database connections at most.", multiprocess_mode="livesum")

@@ -302,13 +302,19 @@ def _start_receipt(event_id: uuid.UUID | None, event_hash: str | None, duplicate
     return {"started": True, "start_event_id": event_id, "start_hash": event_hash, "duplicate": bool(duplicate)}
 
 
+OF_ROWS_AND_ORDERS = ("refund:", "order:")
+"""How the idempotency keys of ledger rows and of orders begin."""
+
+
 def check_decision(caller: Caller, operation: Operation, recorded: Recorded, *, asks_start: bool) -> None:
-    """Raise as `raise_if_refused`; counted where another key took the idempotency key of a worker or an intake."""
+    """Raise as `raise_if_refused`; logged where another key took the idempotency key of a worker, an intake or a proxy, and counted
+    where that is a refund's or an order's."""
     try:
         raise_if_refused(operation, recorded, asks_start=asks_start, to_worker=WORKER_SCOPE in caller.scopes)
     except KeyReused as error:
         if error.taken:
-            metrics.KEYS_TAKEN.inc()
+            if operation.idempotency_key.startswith(OF_ROWS_AND_ORDERS):
+                metrics.KEYS_TAKEN.inc()
             log.error("idempotency_key_taken", operation_id=recorded.operation_id, agent_id=operation.agent_id)
         raise
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from sentinel.authority.app import create_app
 from sentinel.authority.decisions import record_decisions
@@ -193,7 +194,8 @@ def not_refused(fixtures: Fixtures, body: Body, mutations: list[tuple[str, Calla
 
 def test_a_worker_is_told_who_asked_first_under_its_key_and_others_are_not(fixtures: Fixtures) -> None:
     agents = fixtures.new_key(agent_id="my-agent", scopes=DEFAULT_SCOPES)
-    first = fixtures.post("action/guard", guard_body("k1", agent_id="my-agent", action="x.y"), key=agents).get_json()
+    name = "refund:k1"
+    first = fixtures.post("action/guard", guard_body(name, agent_id="my-agent", action="x.y"), key=agents).get_json()
     assert first["decision"] == "DENY"
     counted = REGISTRY.get_sample_value("sentinel_keys_taken_total") or 0.0
 
@@ -203,18 +205,33 @@ def test_a_worker_is_told_who_asked_first_under_its_key_and_others_are_not(fixtu
         return str(answer.get_json()["detail"])
 
     plain = "This idempotency key belongs to another operation: action differs."
-    said = refused(fixtures.key, guard_body("k1"))
+    said = refused(fixtures.key, guard_body(name))
     assert said.startswith("Another key, in the name of the agent my-agent, asked under it first, at 20")
     assert said.endswith(f"(operation {first['operation_id']}). {plain}")
     assert REGISTRY.get_sample_value("sentinel_keys_taken_total") == counted + 1
-    batch = fixtures.post("action/guard/batch", {"requests": [guard_body("k1")]}).get_json()["answers"]
+    batch = fixtures.post("action/guard/batch", {"requests": [guard_body(name)]}).get_json()["answers"]
     assert (batch[0]["status"], batch[0]["body"]["detail"]) == (422, said)
 
-    assert refused(fixtures.new_key(scopes=DEFAULT_SCOPES), guard_body("k1")) == plain
-    fixtures.guard(guard_body("k2"))
-    assert refused(fixtures.key, guard_body("k2", action="x.y")) == plain, "its own key"
-    assert refused(fixtures.new_key(), guard_body("k2", action="x.y")) != plain
+    assert refused(fixtures.new_key(scopes=DEFAULT_SCOPES), guard_body(name)) == plain
+    fixtures.guard(guard_body("order:shop:k2"))
+    assert refused(fixtures.key, guard_body("order:shop:k2", action="x.y")) == plain, "its own key"
+    assert refused(fixtures.new_key(), guard_body("order:shop:k2", action="x.y")) != plain
     assert REGISTRY.get_sample_value("sentinel_keys_taken_total") == counted + 3
+
+
+def test_a_tool_calls_key_that_was_taken_is_no_refund_or_order_that_was(fixtures: Fixtures) -> None:
+    """A proxy of tools has the scope of a worker too; the alert says that a refund or an order was taken, and to revoke the agent's key."""
+    agents = fixtures.new_key(agent_id="my-agent", scopes=DEFAULT_SCOPES)
+    assert (
+        fixtures.post("action/guard", guard_body("call-1", agent_id="my-agent", action="x.y"), key=agents).status_code
+        == 200
+    )
+    counted = REGISTRY.get_sample_value("sentinel_keys_taken_total")
+    with capture_logs() as logged:
+        answer = fixtures.post("action/guard", guard_body("call-1"), key=fixtures.key)
+    assert answer.status_code == 422 and "in the name of the agent my-agent" in answer.get_json()["detail"]
+    assert "idempotency_key_taken" in [line["event"] for line in logged]
+    assert REGISTRY.get_sample_value("sentinel_keys_taken_total") == counted
 
 
 @pytest.mark.parametrize("value", [40, 400, 4000])
