@@ -44,7 +44,7 @@ _FINAL = {
     "executed": "no: it was executed",
     "handled": "no: it was executed, or handled elsewhere, and nothing is left to do",
     "not_executed": "no: a person said that it was not executed, which is final; to pay it, enter it anew under another row id",
-    "closed_by_analyst": "no: an analyst said something else of its order since, to hold it or to have another refund of it filed",
+    "closed_by_analyst": "no: an analyst said something else of its order since, to hold it or to try again, which filed another row; its order's page says which",
 }
 _IN_DOUBT = "not now: it may have been paid; say first what happened, on the page In doubt"
 """Why a row in ERROR is not tried again, by the code of `refunds.may_have_been_paid`; each other code is a doubt."""

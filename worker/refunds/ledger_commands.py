@@ -40,7 +40,7 @@ REFUSALS = {
     "start_in_doubt": "its start may have been redeemed and it may have been paid: `sentinel in-doubt list`",
     "not_executed": "a person said that it was not executed, which is final: enter it anew",
     "effects_open": "something it began in an outside system is not taken back yet",
-    "closed_by_analyst": "an analyst said something else of its order since: to hold it, or to file another refund of it",
+    "closed_by_analyst": "an analyst said something else of its order since: to hold it, or to try again, which filed another row; its order's page says which",
 }
 """Why a row stays in ERROR, by the code of `refunds.retry_entries`."""
 

@@ -68,6 +68,12 @@ def test_of_what_was_decided_a_rare_kind_is_found_part_by_part_and_changes_at_on
     assert "None of the 2 that were decided here is of this kind." in first
     (older,) = re.findall(r'href="/ops/approvals(\?[^"]+)">Older', first)
     assert listed(ann, html.unescape(older)) == [str(rare)]
+    for asked, said in (
+        ("agent=nobody", "of this agent"),
+        ("agent=nobody&kind=escalation", "of this kind and of this agent"),
+    ):
+        page = ann.get(f"/ops/approvals?status=decided&{asked}").get_data(as_text=True)
+        assert f"None of the 2 that were decided here is {said}." in page
     assert listed(ann, "?status=rejected&kind=refund") == [str(one) for one in reversed(others)]
     assert listed(ann, "?status=decided&kind=change") == [str(change)]
     assert listed(ann, "?status=handled&kind=change") == []

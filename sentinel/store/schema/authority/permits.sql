@@ -198,8 +198,8 @@ end $$;
 -- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
 -- an approval lifts the reasons it lists and nothing else, and only while the people who gave it are enough for the policy
 -- of now (docs/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person. What is set in
--- motion by it counts against the breakers again, where they do not count its decision any more. False, and nothing written, where it
--- would be a first question of a key that has too many open.
+-- motion by it counts against the breakers again, where they do not count its decision any more. False, and nothing written here, where it
+-- would be a first question of a key that has too many open; the permit that ran out has been taken back by then.
 create or replace function sentinel.renew_permit(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
 returns boolean language plpgsql as $$
 declare
