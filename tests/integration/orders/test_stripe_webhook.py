@@ -57,7 +57,8 @@ def test_what_is_about_no_refund_is_taken_and_forgotten(intake: OrderFixtures, s
 
 
 @pytest.mark.parametrize(
-    "way", ["none", "other secret", "another body", "old", "from the future", "no time", "two times", "empty"]
+    "way",
+    ["none", "other secret", "another body", "old", "from the future", "no time", "two times", "empty", "not ASCII"],
 )
 def test_nothing_that_stripe_did_not_just_sign_is_kept(intake: OrderFixtures, server: StripeServer, way: str) -> None:
     body = server.event("refund.failed", {"object": "refund", "id": "re_1", "payment_intent": "pi_1"})
@@ -68,6 +69,7 @@ def test_nothing_that_stripe_did_not_just_sign_is_kept(intake: OrderFixtures, se
         "none": None, "other secret": server.signature(body, "whsec_" + "x" * 32), "another body": server.signature(body + b" ", SECRET),
         "old": server.signature(body, SECRET, now - 301), "from the future": server.signature(body, SECRET, now + 900),
         "no time": good.partition(",")[2], "two times": f"t={now - 999}," + good, "empty": "t=,v1=",
+        "not ASCII": f"t={now},v1=\xe9",
     }[way]  # fmt: skip
     assert post(intake, body, signature).status_code == 401
     assert intake.all("select 1 from refunds.settlement_events") == []
