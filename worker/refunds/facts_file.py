@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -19,7 +20,7 @@ from sentinel.core.moments import moment_of
 from sentinel.core.money import DIGITS, parse_money
 from sentinel.core.operation import check_identifier
 from sentinel.policy.errors import nearest
-from worker.images import ImageRefused, ProofImage, proof_image
+from worker.images import MAX_IMAGE_BYTES, ImageRefused, ProofImage, proof_image
 from worker.refunds.intake import Refusal, known_name, read_objects
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import OrderFacts
@@ -184,14 +185,28 @@ def _image(given: _Fields, folder: Path) -> ProofImage:
     if (file is None) == (encoded is None):
         raise InvalidInput.of("file", "give either file, or content in base64")
     try:
-        content = (folder / file).read_bytes() if file is not None else base64.b64decode(encoded or "", validate=True)
+        content = _read_file(folder, file) if file is not None else base64.b64decode(encoded or "", validate=True)
         return proof_image(entry, content)
-    except OSError as error:
-        raise InvalidInput.of("file", f"cannot be read: {error.strerror}") from None
     except ValueError:
         raise InvalidInput.of("content", "is not base64") from None
     except ImageRefused as error:
         raise InvalidInput.of("file" if file else "content", str(error)) from None
+
+
+def _read_file(folder: Path, file: str) -> bytes:
+    """A file of the folder, or of one below it, up to one byte more than an image may have. Raises `InvalidInput`."""
+    try:
+        path = (folder / file).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise InvalidInput.of("file", "must be in the folder of the facts file")
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would be waited for
+            raise InvalidInput.of("file", "is not a regular file")
+        with path.open("rb") as opened:
+            return opened.read(MAX_IMAGE_BYTES + 1)
+    except OSError as error:
+        raise InvalidInput.of("file", f"cannot be read: {error.strerror}") from None
+    except RuntimeError:  # a link to itself
+        raise InvalidInput.of("file", "cannot be read") from None
 
 
 _KINDS: Mapping[str, Callable[[_Fields, Path], Fact]] = {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from worker.images import ProofImage
+from worker.images import MAX_IMAGE_BYTES, ProofImage
 from worker.refunds.facts_file import Blacklisted, Flag, read_facts
 from worker.refunds.intake import Refusal
 from worker.refunds.rows import OrderFacts
@@ -95,6 +96,33 @@ def test_a_wrong_fact_is_refused_by_line_field_and_rule(
     assert (refused.line, refused.field.partition(".")[0]) == (2, field)
     assert rule in refused.rule and refused.rule
     assert not isinstance(first, Refusal) and not isinstance(last, Refusal), "the others are taken"
+
+
+def test_an_image_is_a_file_of_the_folder_and_nothing_else_is_opened(tmp_path: Path) -> None:
+    """A shop's export may hold a name that its customer chose."""
+    folder, beside = tmp_path / "facts", tmp_path / "facts-of-others"
+    for one in (folder / "below", beside):
+        one.mkdir(parents=True)
+        (one / "a.png").write_bytes(PNG)
+    (folder / "a.png").write_bytes(PNG)
+    (folder / "large.png").write_bytes(PNG + bytes(MAX_IMAGE_BYTES))
+    (folder / "link.png").symlink_to(beside / "a.png")
+    (folder / "round.png").symlink_to("round.png")
+    os.mkfifo(folder / "pipe.png")
+
+    def rule_of(file: str) -> Any:
+        (found,) = read_facts(json.dumps({"kind": "image", "ledger_entry_id": "l-1", "file": file}), folder)
+        return found.rule if isinstance(found, Refusal) else found
+
+    for file in ("a.png", "below/a.png", "below/../a.png", str(folder / "a.png")):
+        assert isinstance(rule_of(file), ProofImage), file
+    for file in ("../facts-of-others/a.png", str(beside / "a.png"), "link.png", "/etc/hostname", "../nothing.png"):
+        assert rule_of(file) == "must be in the folder of the facts file", file
+    for file in ("pipe.png", "below", "."):
+        assert rule_of(file) == "is not a regular file", file
+    for file in ("round.png", "x" * 999):
+        assert rule_of(file).startswith("cannot be read"), file
+    assert rule_of("large.png") == "image_too_large"
 
 
 @pytest.mark.parametrize("line", ["[1]", "7", "{", '{"kind": "order", "kind": "order"}'])
