@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -132,10 +133,28 @@ def unknown_order_line(count: int) -> str | None:
     )
 
 
+class _SafeConsole(Console):
+    """Whatever is printed, no sign of it is a command to the terminal: much of it is other people's text.
+
+    rich itself lets ESC through, and what turns the direction of a text. Its own colours are added after this.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """What is printed, in parts."""
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=_printable(part.text))
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign == "\n" else " " * sign.isspace() for sign in text)
+
+
 def out() -> Console:
     """The console for tables; wide without a terminal, so that pipes get whole lines."""
-    console = Console(markup=False, highlight=False)
-    return console if console.is_terminal else Console(markup=False, highlight=False, width=200)
+    console = _SafeConsole(markup=False, highlight=False)
+    return console if console.is_terminal else _SafeConsole(markup=False, highlight=False, width=200)
 
 
 def _open_lines(counts: OpenCounts) -> list[str]:

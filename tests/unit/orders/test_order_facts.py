@@ -123,10 +123,16 @@ def test_a_payload_with_other_names_is_shown_with_what_nobody_reads_and_the_lane
 
 def test_what_is_tried_is_shown_to_people_of_every_source_and_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "payload.json"
-    file.write_text('{"id": 1, "total_price": "9.50", "currency": "EUR", "note": "\\u001b[31mred"}')
+    file.write_text(
+        '{"id": 1, "total_price": "9.50", "currency": "EUR", "note": "\\u001b[31mred",'
+        ' "\\u001b]0;owned\\u0007\\u001b[2J": 1, "\\u202edesufer": 1, "\\u009b2J": 1}'
+    )
     done = CliRunner().invoke(sources, ["--try", str(file)])
     assert done.exit_code == 0 and "demo: refused" in done.stdout and "shopify: band medium" in done.stdout
-    assert "not read by anybody:" in done.stdout and "\x1b" not in done.stdout
+    assert "not read by anybody:" in done.stdout and "  ]0;owned[2J\n" in done.stdout
+    assert all(sign.isprintable() or sign == "\n" for sign in done.stdout), (
+        "nothing of it reaches the terminal as a command"
+    )
     file.write_text('{"a": 1, "a": 2}')
     assert CliRunner().invoke(sources, ["--try", str(file)]).exit_code == 2
     assert CliRunner().invoke(sources, ["--source", "nobody"]).exit_code == 2
