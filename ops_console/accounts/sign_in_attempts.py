@@ -36,7 +36,7 @@ from typing import Any
 
 from psycopg.rows import class_row
 
-from sentinel.platform.http.wire import network_of
+from sentinel.core.hosts import network_of
 from sentinel.store.database import Pool
 from sentinel.store.ids import first_id_at, new_id
 from sentinel.store.queries import call_with_retry, changed

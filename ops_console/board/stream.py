@@ -20,8 +20,9 @@ import orjson
 from ops_console import metrics
 from ops_console.board.events import LiveEvent
 from ops_console.board.hub import HEARTBEAT_SECONDS, KEPT, Hub
+from sentinel.core.hosts import network_of
 from sentinel.platform.http.asgi import STALLED_SECONDS, Receive, Send, asgi_headers, disconnected
-from sentinel.platform.http.wire import address_of, network_of, query_field, request_id_of
+from sentinel.platform.http.wire import address_of, query_field, request_id_of
 
 PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -259,7 +260,9 @@ def raw_response(answer: HttpResponse) -> RawResponse:
     return RawResponse(answer.status, content_type, answer.header(b"retry-after") or None, replayed, answer.data)
 
 
+@lru_cache(maxsize=1)
 def _tls() -> ssl.SSLContext:
+    """For every client of the process: reading the certificates of all authorities takes a tenth of a second."""
     # Imported for https alone: it is a tenth of what `import sentinel.client` would take.
     import ssl
 

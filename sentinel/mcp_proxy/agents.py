@@ -5,6 +5,7 @@ Both open nothing but the proxy's door. What the proxy asks, it asks with its ow
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -26,22 +27,38 @@ _SCOPE = "guard"
 """What a key must be allowed by itself, so that nobody does by the proxy's key what the authority would refuse to the agent's own."""
 _REMEMBERED_SECONDS = 1.0
 _MOST_REMEMBERED = 1_000
+_ASKED_AT_ONCE = 16
+"""Of keys that the authority has not accepted lately: made-up ones are as many as anybody likes."""
+_LINE_SECONDS = 5.0
+"""How long such a key waits for its turn."""
 
 Still = Callable[[], Awaitable[bool]]
+_Remembered = tuple[float, KeyHolder | None]
+"""Until when (monotonic seconds), and whose key; None: nobody's."""
+
+
+class TooManyUnknown(Exception):
+    """More keys that nobody knows are asked about than there are turns."""
 
 
 class AgentKeys:
-    """Keys → agents, asked of the authority and remembered for a second, so that a revoked key is refused within one."""
+    """Keys → agents, asked of the authority and remembered for a second, so that a revoked key is refused within one.
+
+    A key that was accepted before is asked about at once; all others wait for one of a few turns, so that no flood of made-up keys
+    takes the authority or the proxy from who has one.
+    """
 
     def __init__(self, url: str, own: AsyncClient) -> None:
         self._url, self._own = url, own
         self._tenant: str | None = None
-        self._known: dict[bytes, tuple[float, KeyHolder | None]] = {}
+        self._accepted: dict[bytes, _Remembered] = {}
+        self._refused: dict[bytes, _Remembered] = {}
+        self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def agent_of(self, key: str) -> str | None:
         """The agent that the key is bound to; None for a key of no one agent, of another tenant, or that is not accepted.
 
-        Raises `TokenRefused`, of a key without the scope `guard`, and `Unreachable`.
+        Raises `TokenRefused`, of a key without the scope `guard`, `TooManyUnknown` and `Unreachable`.
         """
         holder = await self._holder_of(key)
         if holder is None or holder.agent_id is None:
@@ -51,21 +68,42 @@ class AgentKeys:
         return holder.agent_id
 
     async def _holder_of(self, key: str) -> KeyHolder | None:
-        name, now = hashlib.sha256(key.encode()).digest(), time.monotonic()
-        remembered = self._known.get(name)
-        if remembered is not None and remembered[0] > now:
-            return remembered[1]
+        name = hashlib.sha256(key.encode()).digest()
+        if (found := self._remembered(name)) is not None:
+            return found[1]
+        if name in self._accepted:
+            return await self._ask(name, key)
+        try:
+            await asyncio.wait_for(self._turns.acquire(), _LINE_SECONDS)
+        except asyncio.TimeoutError as error:  # noqa: UP041 - in Python 3.10 it is another class
+            raise TooManyUnknown from error
+        try:
+            found = self._remembered(name)  # another request had it asked about meanwhile
+            return found[1] if found is not None else await self._ask(name, key)
+        finally:
+            self._turns.release()
+
+    def _remembered(self, name: bytes) -> _Remembered | None:
+        found = self._accepted.get(name) or self._refused.get(name)
+        return found if found is not None and found[0] > time.monotonic() else None
+
+    async def _ask(self, name: bytes, key: str) -> KeyHolder | None:
+        until = time.monotonic() + _REMEMBERED_SECONDS
         holder = await self._asked(key)
-        if len(self._known) >= _MOST_REMEMBERED:
-            self._known.clear()
-        self._known[name] = (now + _REMEMBERED_SECONDS, holder)
+        self._accepted.pop(name, None)
+        self._refused.pop(name, None)
+        kept = self._refused if holder is None else self._accepted
+        if len(kept) >= _MOST_REMEMBERED:
+            del kept[next(iter(kept))]
+        kept[name] = until, holder
         return holder
 
     async def _asked(self, key: str) -> KeyHolder | None:
         if self._tenant is None:
             self._tenant = (await self._own.key()).tenant_id
         try:
-            holder = await AsyncClient(self._url, key).key()
+            async with AsyncClient(self._url, key) as asking:
+                holder = await asking.key()
         except (Rejected, ValueError):
             return None
         return holder if holder.tenant_id == self._tenant else None
@@ -132,6 +170,8 @@ class AgentsOnly:
         except TokenRefused as refused:
             told = {"error": refused.error, "error_description": refused.description, **self._challenge}
             raise _NotAdmitted(refused.status, refused.description, told) from refused
+        except TooManyUnknown as busy:
+            raise _NotAdmitted(503, "too many keys that nobody knows are asked about; try again") from busy
         except IssuerAway as away:
             raise _NotAdmitted(503, "the issuer of access tokens gave no keys to check them with") from away
         except Unreachable as away:

@@ -18,6 +18,7 @@ from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.access_tokens import AccessTokens
 from sentinel.mcp_proxy.agents import SCOPE_KEY, STILL_KEY, AgentKeys, AgentsOnly, Still
 from sentinel.mcp_proxy.calls import GuardedCalls
+from sentinel.mcp_proxy.listener import listener_config
 from sentinel.mcp_proxy.log_messages import LOGGING, LogLevels
 from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
 from sentinel.mcp_proxy.reading import reading_handlers
@@ -87,8 +88,8 @@ class Proxy:
                     await self.server.run(read, write, self.server.create_initialization_options())
             else:
                 host, port = self._options.listen
-                config = uvicorn.Config(self.app(), host=host, port=port, log_level="warning", access_log=False)
-                await uvicorn.Server(config).serve()
+                per_address = self._options.connections_per_address
+                await uvicorn.Server(listener_config(self.app(), host, port, per_address)).serve()
 
 
 def upstream_of(options: Options) -> Upstream:

@@ -16,6 +16,7 @@ from sentinel.mcp_proxy.access_rules import AccessRules, read_access_rules
 from sentinel.tools import ToolTable, read_tool_table
 
 PORT = 7864
+CONNECTIONS, CONNECTIONS_PER_ADDRESS = 1_000, 500
 LONGEST_CALL_SECONDS = 3590
 """The longest time to act that an authority gives as shipped (SENTINEL_LONGEST_ACT_SECONDS), less what a report may take."""
 MAY_BE_PASSED_ON = ("resources", "prompts", "logging")
@@ -46,6 +47,7 @@ class Options:
     has_sessions: bool = False
     access: AccessRules | None = None
     authority_seconds: float = 5.0
+    connections_per_address: int = CONNECTIONS_PER_ADDRESS
 
 
 def read_options(arguments: Sequence[str] | None = None) -> Options:
@@ -55,6 +57,8 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         raise WrongOptions("give either --upstream-url or --upstream-command")
     if not 0 < given.timeout <= LONGEST_CALL_SECONDS:  # nan is neither
         raise WrongOptions(f"--timeout {given.timeout:g}: seconds, more than 0 and at most {LONGEST_CALL_SECONDS}")
+    if not 1 <= given.connections_per_address <= CONNECTIONS:
+        raise WrongOptions(f"--connections-per-address {given.connections_per_address}: 1 to {CONNECTIONS}")
     if bool(given.listen) == bool(given.agent):
         raise WrongOptions("give either --listen (each agent has its key) or --agent (stdio, one agent)")
     if unknown := sorted(set(given.pass_on) - set(MAY_BE_PASSED_ON)):
@@ -74,6 +78,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         listen=_address(given.listen) if given.listen else None, allowed_hosts=given.allow_host, agent=given.agent,
         facts=read_facts(given.facts) if given.facts else None, seconds=given.timeout, passed_on=given.pass_on,
         has_sessions=given.sessions, access=read_access_rules(Path(given.access_tokens)) if given.access_tokens else None,
+        connections_per_address=given.connections_per_address,
     )  # fmt: skip
 
 
@@ -124,7 +129,7 @@ class CommandOption:
     @property
     def kind(self) -> type:
         """What a value is read as."""
-        return float if isinstance(self.default, float) else str
+        return str if self.default is None else type(self.default)
 
 
 COMMAND_OPTIONS = (
@@ -148,6 +153,12 @@ COMMAND_OPTIONS = (
     ),
     CommandOption(
         "--allow-host", "A name by which it may be asked for besides the loopback's; repeatable.", is_repeatable=True
+    ),
+    CommandOption(
+        "--connections-per-address",
+        f"How many of its {CONNECTIONS} connections may come from one address; all of them behind a proxy, which is one address.",
+        default=CONNECTIONS_PER_ADDRESS,
+        placeholder="NUMBER",
     ),
     CommandOption(
         "--access-tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -62,6 +63,14 @@ class AccessProxy:
         return status, challenge
 
 
+def raw_token(*parts: Any) -> str:
+    """A token of this header and these claims, or of what stands in their places, that nobody signed."""
+    usual = {"alg": "RS256", "typ": "at+jwt"}
+    header, claims = ({**usual, **parts[0]} if isinstance(parts[0], dict) else parts[0]), parts[1]
+    texts = [part if isinstance(part, str) else json.dumps(part) for part in (header, claims, "none")]
+    return ".".join(base64.urlsafe_b64encode(text.encode()).decode().rstrip("=") for text in texts)
+
+
 @pytest.fixture
 def access(proxied: ProxyProcesses) -> Iterator[AccessProxy]:
     """A proxy of the test's own, with its issuer."""
@@ -97,6 +106,7 @@ def test_what_is_not_a_token_for_this_proxy_with_its_scopes_and_a_declared_subje
     for good in (access.token(), access.token("ES256"), access.token(aud=["else", access.resource]), access.token(scope=None, scp=["payments"]),
                  access.token(header={"typ": "JWT"}), access.token(sub="client|2")):  # fmt: skip
         assert access.shown(good)[0] not in (401, 403)
+    ours = {"iss": f"http://127.0.0.1:{access.issuer_port}", "sub": "kim", "aud": access.resource, "exp": now + 600}
     bad = {
         "another audience": access.token(aud="https://elsewhere.example/mcp"), "no audience": access.token(aud=None),
         "a longer audience": access.token(aud=f"{access.resource}/x"), "another issuer": access.token(iss="https://elsewhere.example"),
@@ -105,6 +115,10 @@ def test_what_is_not_a_token_for_this_proxy_with_its_scopes_and_a_declared_subje
         "unsigned": access.token("nobody"), "no subject": access.token(sub=None), "an unknown key": access.token(header={"kid": "k9"}),
         "no key": access.token(header={"kid": ""}), "no access token": access.token(header={"typ": "logout+jwt"}),
         "its parts alone": "a.b.c", "changed": access.token()[:-8] + "AAAAAAAA", "no scope in it": access.token() + ".x",
+        "nested claims": raw_token({}, "[" * 5_000), "a nested header": raw_token("[" * 5_000, {}),
+        "an endless number": raw_token({}, f'{{"iss": {"9" * 5_000}}}'), "a list as its key": raw_token({"kid": ["RS256"]}, ours),
+        "a list as its issuer": raw_token({}, {"iss": [ours["iss"]]}), "no object": raw_token({}, [ours]), "without end": access.token(exp=float("inf")),
+        "half a sign": raw_token({"kid": "\ud800"}, ours),
     }  # fmt: skip
     found = f'resource_metadata="http://127.0.0.1:{access.port}/.well-known/oauth-protected-resource/mcp"'
     for why, token in bad.items():

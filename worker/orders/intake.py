@@ -17,10 +17,11 @@ from typing import Any
 import structlog
 
 from sentinel.core.errors import InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
+from sentinel.core.hosts import network_of
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES, body_bytes, read_object
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, address_of, network_of
+from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, address_of
 from sentinel.store.ids import random_bytes
 from worker.orders import metrics
 from worker.orders.processor import OrderProcessor, OrderSets

@@ -17,9 +17,10 @@ from typing import Any, NoReturn
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from sentinel.core.hosts import network_of
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.wire import Answer, QuickHandler, Request, environ_of, head_of, network_of, require_host
+from sentinel.platform.http.wire import Answer, QuickHandler, Request, environ_of, head_of, require_host
 from sentinel.platform.serving.connection_bounds import Stage
 from sentinel.platform.serving.connection_flow import ConnectionFlow
 

@@ -19,7 +19,7 @@ from ops_console.accounts.sign_in_attempts import Attempt, Throttle, begin_attem
 from sentinel.authority.metrics import read_figures
 from sentinel.authority.protected_changes import RESET_SECOND_FACTOR
 from sentinel.core.errors import RateLimited, Unauthenticated
-from sentinel.platform.http.wire import network_of
+from sentinel.core.hosts import network_of
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import WRONG, code_of, enrol, forget_used_codes, with_secrets
 from tests.support.ledger_fixtures import wait_until

@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from sentinel.client import AsyncClient, Client, NoAnswerKind, Unreachable, async_transport
+from sentinel.client.transport import Endpoint
 from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority
 from tests.support.harness import at_once
@@ -112,3 +113,7 @@ def test_an_address_is_looked_up_in_no_thread_and_a_name_once_for_a_connection(
     with Client(f"http://{host}:{port}", "key", agent_id="a", timeout_seconds=20) as client:
         assert [client.heartbeat() for _ in range(3)] == ["OK"] * 3
     assert elsewhere == [host] * lookers
+
+
+def test_clients_of_one_process_read_the_certificates_of_authorities_once() -> None:
+    assert Endpoint("https://a.example", {}).tls is Endpoint("https://b.example", {}).tls is not None

@@ -43,6 +43,12 @@ def test_facts_of_a_file_are_true_of_every_call_and_anything_else_in_it_is_refus
         options(tmp_path, "--facts", str(file))
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "1001"])
+def test_one_address_has_at_least_one_connection_and_at_most_all(tmp_path: Path, number: str) -> None:
+    with pytest.raises(WrongOptions, match="--connections-per-address .* 1 to 1000"):
+        options(tmp_path, f"--connections-per-address={number}")
+
+
 def test_the_longest_call_and_its_report_are_within_what_the_authority_gives_as_shipped(tmp_path: Path) -> None:
     assert options(tmp_path, "--timeout", "3590").seconds == LONGEST_CALL_SECONDS
     assert LONGEST_CALL_SECONDS + 10 <= Settings().longest_act_seconds

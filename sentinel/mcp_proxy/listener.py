@@ -1,0 +1,138 @@
+"""The proxy's connections over HTTP: uvicorn's protocol with the bounds and deadlines that the other programs' listeners have.
+
+The agents' distribution has h11 alone, and neither Flask nor httptools, so this is not the others' protocol. As there, a connection
+that asks for nothing makes room for a new one, whose address has at most so many; a client has HEAD_SECONDS for a head and
+BODY_SECONDS for a body, however it trickles, and must take its answers (`connection_flow.py`). What is being answered, a stream
+too, is never closed for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sentinel.core.hosts import network_of
+from sentinel.mcp_proxy.options import CONNECTIONS
+from sentinel.platform.serving.connection_bounds import Connections, Stage
+from sentinel.platform.serving.connection_flow import ConnectionFlow
+
+HEAD_SECONDS = 10.0
+BODY_SECONDS = 60.0
+"""Longer than for a decision's body: a tool's arguments may be four megabytes."""
+_OTHER_FILES = 1_500
+"""Open files beside the agents' connections: those to the authority and to the server."""
+
+
+def listener_config(
+    app: Any, host: str, port: int, connections_per_address: int, *, connections: int = CONNECTIONS
+) -> uvicorn.Config:
+    """How `app` is served there: at most so many connections in all and of one address."""
+    most = _with_files_for(connections)
+    bounds = Connections(most, min(connections_per_address, most))
+    return uvicorn.Config(
+        app, host=host, port=port, log_level="warning", access_log=False, interface="asgi3", ws="none", proxy_headers=False,
+        http=partial(BoundedProtocol, bounds),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _with_files_for(connections: int) -> int:
+    """Raise the limit of open files for so many connections; as many as there may be where the machine allows fewer."""
+    try:
+        import resource
+    except ImportError:  # a system that has no such limit
+        return connections
+    wanted = connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return min(connections, max(allowed // 2, 1))
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection, counted in `bounds`."""
+
+    def __init__(self, bounds: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self.network, self.stage = "", Stage.NEW
+        self._bounds = bounds
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Serve the connection, or close it where the process or its address has too many."""
+        peer = transport.get_extra_info("peername")
+        self.network = network_of(str(peer[0]) if peer else "")
+        if not self._bounds.admit(self):
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self.flow = ConnectionFlow(transport, self._has_waiting, self.loop)
+        self._due_in(HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End; a call that is under way goes on."""
+        self._due_in(None)
+        self._bounds.gone(self)
+        if self.transport is not None:
+            super().connection_lost(exc)
+
+    def shed(self) -> None:
+        """Close it for another that needs the room, once what was answered in this turn of the loop is with the kernel."""
+        self.end()
+        self.loop.call_soon(self.transport.abort)
+
+    def end(self) -> None:
+        """Close it: between two requests with what was answered still going out, in the middle of one at once."""
+        self._due_in(None)
+        if self.stage in (Stage.NEW, Stage.IDLE):
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes: whatever they leave open has a deadline that more of them does not move."""
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # a body that cannot be read, after the answer to its head
+            self.transport.abort()
+        self._see_stage()
+
+    def on_response_complete(self) -> None:
+        """The app has answered."""
+        super().on_response_complete()
+        # Not while the next request waited whole, which is begun by now.
+        self.flow.resume_reading()
+        self._see_stage()
+
+    def _has_waiting(self) -> bool:
+        """Whether a request waits for the end of the one before it."""
+        return self.conn.their_state is h11.DONE and bool(self.conn.trailing_data[0])
+
+    def _see_stage(self) -> None:
+        """What the connection is doing now, and by when its client must have gone on."""
+        if self.transport.is_closing():
+            return
+        seconds: float | None
+        if self.conn.their_state is h11.SEND_BODY:
+            stage, seconds = Stage.BODY, BODY_SECONDS
+        elif self.cycle is not None and not self.cycle.response_complete:
+            stage, seconds = Stage.ANSWERED, None
+        elif self.conn.trailing_data[0]:
+            stage, seconds = Stage.NEW, HEAD_SECONDS
+        else:
+            stage, seconds = Stage.IDLE, self.timeout_keep_alive
+        if stage is not self.stage:
+            self._bounds.moved(self, stage)
+            self.stage = stage
+            self._due_in(seconds)
+
+    def _due_in(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.end)
