@@ -32,7 +32,7 @@ from worker.orders.taking import OrderRun
 log = structlog.get_logger("worker.orders")
 
 REPLAY_HEADER = "X-Sentinel-Idempotent-Replay"
-_PREFIX, _SUFFIXES = "/webhooks/", ("/orders", "/orders/created")
+_PREFIX, _SUFFIXES = "/webhooks/", frozenset(f"/orders{more}{end}" for more in ("", "/created") for end in ("", "/"))
 _UNKNOWN = "unknown"
 
 
@@ -149,7 +149,7 @@ def _limit_key(salt: bytes, kind: str, who: str) -> bytes:
 
 
 def source_of(path: str) -> str | None:
-    """`/webhooks/{source}/orders` or `/webhooks/{source}/orders/created` → the source."""
+    """`/webhooks/{source}/orders` or `/webhooks/{source}/orders/created` → the source; with a slash at the end it is the same one."""
     if not path.startswith(_PREFIX):
         return None
     name, slash, rest = path[len(_PREFIX) :].partition("/")

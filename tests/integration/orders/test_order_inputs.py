@@ -104,6 +104,13 @@ def unreadable(lines: Iterable[Mapping[str, Any]]) -> list[tuple[str, dict[str, 
     return [(line["source"], line["faults"]) for line in lines if line["event"] == "order_unreadable"]
 
 
+@pytest.mark.parametrize("path", ["orders/", "orders/created/"])
+def test_an_address_that_was_entered_with_a_slash_at_its_end_is_the_same_one(orders: OrderFixtures, path: str) -> None:
+    assert orders.deliver(GOOD, path=path).status_code == 200
+    assert orders.deliver(GOOD, path=path, headers={"Content-Type": "application/json"}).status_code == 401
+    assert orders.deliver(GOOD, path=path + "/").status_code == 404
+
+
 def test_framing_is_refused_before_anything_is_read(clean: OrderFixtures) -> None:
     big = order_body("o-1", note="x" * 70_000)
     assert clean.deliver(big).status_code == 413
