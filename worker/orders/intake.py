@@ -16,10 +16,17 @@ from typing import Any
 
 import structlog
 
-from sentinel.core.errors import InvalidInput, NotFound, RateLimited, SentinelError, Unauthenticated
+from sentinel.core.errors import (
+    InvalidInput,
+    NotFound,
+    RateLimited,
+    SentinelError,
+    Unauthenticated,
+    UnsupportedMediaType,
+)
 from sentinel.core.hosts import network_of
 from sentinel.platform.http.asgi import problem_answer
-from sentinel.platform.http.bodies import MAX_BYTES, body_bytes, read_object
+from sentinel.platform.http.bodies import MAX_BYTES, framed_bytes, read_object, require_json_type
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, address_of
 from sentinel.store.ids import random_bytes
@@ -102,12 +109,13 @@ class Intake(QuickHandler):
         if name is None:
             raise NotFound("there is nothing here")
         self.count_address(environ)
-        body = body_bytes(environ, self._max_body_bytes)
+        body = framed_bytes(environ, self._max_body_bytes)
         source = self._genuine(environ, name, body)
         self._take("source", source.name, source)
         try:
+            require_json_type(environ)
             return DeliveredOrder(source.to_order(read_object(body, self._max_body_bytes)), body_digest(body))
-        except InvalidInput as error:
+        except (InvalidInput, UnsupportedMediaType) as error:
             # Genuine, and no order for us: its sender may give up in silence, so the people here are told.
             log.warning("order_unreadable", source=source.name, faults=_faults_said(source, error))
             raise
@@ -134,12 +142,12 @@ class Intake(QuickHandler):
             raise RateLimited(error.retry_after_seconds, f"Too many deliveries from this {kind}.") from None
 
 
-def _faults_said(source: OrderSource, error: InvalidInput) -> dict[str, str]:
+def _faults_said(source: OrderSource, error: SentinelError) -> dict[str, str]:
     """What is wrong, by the places that the source's file declares: another name may be anything, and is in no log."""
     declared = {".".join(path) for paths in source.fields.values() for path in paths}
     return {
         name if name == "body" or any(f"{name}.".startswith(f"{path}.") for path in declared) else "elsewhere": rule
-        for name, rule in error.errors.items()
+        for name, rule in (error.errors or {"body": error.detail}).items()
     }
 
 

@@ -27,7 +27,7 @@ from psycopg.types.json import Jsonb
 
 from sentinel.core.errors import EngineUnavailable, InvalidInput, StillDeciding, Unauthenticated
 from sentinel.core.stripe_units import our_amount
-from sentinel.platform.http.bodies import body_bytes, read_object
+from sentinel.platform.http.bodies import framed_bytes, read_object, require_json_type
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import Answer, Request
 from sentinel.store.database import Pool
@@ -240,9 +240,10 @@ class StripeWebhook:
         return await asyncio.get_running_loop().run_in_executor(self.threads, self._answer, request.environ)
 
     def _answer(self, environ: dict[str, Any]) -> Answer:
-        body = body_bytes(environ)
+        body = framed_bytes(environ)
         if not verified(body, environ.get("HTTP_STRIPE_SIGNATURE"), self.secrets, self.now()):
             raise Unauthenticated
+        require_json_type(environ)
         event = event_of(read_object(body))
         is_new = event is not None and self._keep(event)
         return Answer(

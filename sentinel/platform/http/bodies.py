@@ -52,7 +52,18 @@ def json_response(body: bytes) -> Response:
 
 
 def body_bytes(environ: Mapping[str, Any], max_bytes: int = MAX_BYTES) -> bytes:
-    """A request's raw body. Refuses chunked bodies (411), more than `max_bytes` (413), other types (415), cut bodies (400)."""
+    """A request's raw JSON body. Refuses what `framed_bytes` does, and other types (415) before anything is read."""
+    length = _length(environ, max_bytes)
+    require_json_type(environ)
+    return _read(environ, length)
+
+
+def framed_bytes(environ: Mapping[str, Any], max_bytes: int = MAX_BYTES) -> bytes:
+    """A request's raw body, whatever it is said to be. Refuses chunked bodies (411), more than `max_bytes` (413), cut bodies (400)."""
+    return _read(environ, _length(environ, max_bytes))
+
+
+def _length(environ: Mapping[str, Any], max_bytes: int) -> int:
     # A chunked body beyond a limit is silently cut by the server below us; a declared length cannot be.
     if "HTTP_TRANSFER_ENCODING" in environ:
         raise LengthRequired("send Content-Length; chunked bodies are not accepted")
@@ -62,10 +73,18 @@ def body_bytes(environ: Mapping[str, Any], max_bytes: int = MAX_BYTES) -> bytes:
     length = int(declared[:20])
     if length > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
+    return length
+
+
+def require_json_type(environ: Mapping[str, Any]) -> None:
+    """Raise `UnsupportedMediaType` for a body that is not said to be plain JSON in UTF-8."""
     if not _is_json_type(environ.get("CONTENT_TYPE", "")):
         raise UnsupportedMediaType("Content-Type must be application/json, its charset utf-8 where it names one")
     if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() != "identity":
         raise UnsupportedMediaType("Content-Encoding must not be sent: bodies are read as they are")
+
+
+def _read(environ: Mapping[str, Any], length: int) -> bytes:
     data: bytes = environ["wsgi.input"].read(length)
     if len(data) != length:
         raise InvalidInput.of("body", "is shorter than its Content-Length")

@@ -53,6 +53,8 @@ NOT_GENUINE: list[dict[str, str]] = [
 def test_what_is_not_signed_for_is_a_plain_401(clean: OrderFixtures) -> None:
     answers = [clean.deliver(GOOD, headers={"Content-Type": "application/json", **headers}) for headers in NOT_GENUINE]
     answers += [clean.deliver(GOOD, source="nobody"), clean.deliver(GOOD, source="shop")]
+    for kind in ({"Content-Type": "text/plain"}, {}, {"Content-Type": "application/json", "Content-Encoding": "gzip"}):
+        answers.append(clean.deliver(GOOD, headers=kind))
     for one in answers:
         assert one.status_code == 401
         assert {name: one.json[name] for name in ("type", "title", "status", "detail")} == {
@@ -93,9 +95,12 @@ def test_who_runs_the_intake_is_told_of_genuine_deliveries_that_are_no_order(cle
     assert unreadable(strangers) == [], "who has not signed is counted and fills no log"
     with capture_logs() as lines:
         assert [clean.deliver(one).status_code for one in (body, twice)] == [400, 400]
+        other = {**signed(GOOD), "Content-Type": "application/vnd.shop+json"}
+        assert clean.deliver(GOOD, headers=other).status_code == 415
     assert unreadable(lines) == [
         ("demo", {"order.amount.value": "has more than 2 decimal digits"}),
         ("demo", {"elsewhere": "appears twice in one object"}),
+        ("demo", {"body": "Content-Type must be application/json, its charset utf-8 where it names one"}),
     ]
 
 

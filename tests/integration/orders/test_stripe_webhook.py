@@ -75,6 +75,17 @@ def test_nothing_that_stripe_did_not_just_sign_is_kept(intake: OrderFixtures, se
     assert intake.all("select 1 from refunds.settlement_events") == []
 
 
+def test_what_a_body_is_said_to_be_is_looked_at_once_it_is_signed(intake: OrderFixtures, server: StripeServer) -> None:
+    body = server.event("refund.failed", {"object": "refund", "id": "re_1", "payment_intent": "pi_1"})
+
+    def status(**headers: str) -> int:
+        text = {"Content-Type": "text/plain"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        return int(intake.app.test_client().post(PATH, data=body, headers=text).status_code)
+
+    assert (status(), status(Stripe_Signature=server.signature(body, SECRET))) == (401, 415)
+    assert intake.all("select 1 from refunds.settlement_events") == []
+
+
 @pytest.mark.parametrize("change", [
     {"id": 7}, {"id": "evt_'x"}, {"data": None}, {"data": {"object": []}}, {"data": {"object": {"object": "refund", "payment_intent": "x y"}}},
     {"data": {"object": {"object": "refund"}}},
