@@ -56,6 +56,8 @@ log = structlog.get_logger("sentinel.tools")
 
 PREFIXES = ("/api/sentinel", "/api/haltstate/sentinel")
 """Both answer identically; the released client tries the second first (`docs/CONTRACT.md` §1)."""
+TOLERATED = tuple(f"/ops{prefix}" for prefix in PREFIXES)
+"""Those of clients whose base address ends in `/ops`: the same routes, which the OpenAPI document leaves out."""
 
 
 class _OrjsonProvider(JSONProvider):
@@ -117,8 +119,8 @@ def create_app(
     return Edge(
         _flask_app(context, settings),
         threads=settings.threads,
-        posts=by_path({prefix + path: handler for prefix in PREFIXES for path, handler in posts.items()} | own),
-        streams=by_path({f"{prefix}/approvals/stream": stream for prefix in PREFIXES}),
+        posts=by_path({prefix + path: one for prefix in (*PREFIXES, *TOLERATED) for path, one in posts.items()} | own),
+        streams=by_path({f"{prefix}/approvals/stream": stream for prefix in (*PREFIXES, *TOLERATED)}),
         others=first_of([one.find for one in (aap.AapRoutes(context, calls, feed), requests) if one is not None]),
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls),
@@ -148,7 +150,7 @@ def _flask_app(context: Context, settings: Settings) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
-    for prefix in PREFIXES:
+    for prefix in (*PREFIXES, *TOLERATED):
         blueprint = Blueprint(prefix.strip("/").replace("/", "_"), __name__, url_prefix=prefix)
         for path, documentation in {**guard.DOCUMENTATION, **check.DOCUMENTATION}.items():
             name = path.strip("/").replace("/", "_")
@@ -163,6 +165,6 @@ def _flask_app(context: Context, settings: Settings) -> Flask:
         access_requests.routes(root, context)
     aap_wire.routes(root, context)
     app.register_blueprint(root)
-    meta.routes(app, context)
+    meta.routes(app, context, left_out=TOLERATED)
     problems.register(app)
     return app

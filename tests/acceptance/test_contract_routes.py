@@ -30,6 +30,23 @@ def test_both_prefixes_answer_identically(served: Served) -> None:
         assert replies[0].body == replies[1].body
 
 
+@pytest.mark.parametrize("prefix", [f"/ops{one}" for one in BOTH_PREFIXES])
+def test_the_prefixes_of_a_base_address_that_ends_in_ops_are_the_same_routes(served: Served, prefix: str) -> None:
+    """The default base address of other languages' clients ends so."""
+    body = guard_body(unique("ops"), value=300)
+    one, other = (served.post("action/guard", body, prefix=where) for where in (BOTH_PREFIXES[0], prefix))
+    assert (one.json, other.headers.get("idempotent-replayed")) == (other.json, "true")
+    assert [served.post(path, {"x": 1}, prefix=prefix).status for path in POST_ROUTES] == [400] * len(POST_ROUTES)
+    for path in (route.format(id=one_approval(served)) for route in GET_ROUTES):
+        assert served.get(path, prefix=prefix).body == served.get(path).body, path
+    bearer = {"Authorization": f"Bearer {served.key}"}
+    assert request("GET", f"{served.url}{prefix}/heartbeat?agent_id=a", headers=bearer).status == 200
+    assert request("GET", f"{served.url}{prefix}/approvals/stream").status == 401
+    problem(request("GET", f"{served.url}/ops/nothing", headers=served.headers()), 404)
+    told = request("GET", f"{served.url}/openapi.json").json["paths"]
+    assert f"{BOTH_PREFIXES[1]}/heartbeat" in told and not [path for path in told if path.startswith("/ops")]
+
+
 def one_approval(served: Served) -> str:
     return str(served.guard(guard_body(unique("appr"), value=300))["approval_id"])
 

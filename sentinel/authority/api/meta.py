@@ -34,11 +34,13 @@ SECURITY_SCHEMES = {
 }
 
 
-def routes(app: Flask, context: Context) -> None:
-    """Add the meta routes to the app."""
+def routes(app: Flask, context: Context, *, left_out: tuple[str, ...] = ()) -> None:
+    """Add the meta routes to the app. Paths that begin with one of `left_out` are not in its document."""
     meta = Blueprint("meta", __name__)
     readiness = _readiness_of(context.authority)
-    document = OpenApiText(title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES)
+    document = OpenApiText(
+        title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES, left_out=left_out
+    )
 
     @meta.get("/healthz")
     @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})

@@ -93,9 +93,10 @@ def _resolver(schema: Any) -> str:
 
 
 def openapi_document(
-    app: Flask, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of every documented route of `app`."""
+    app: Flask, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]],
+    left_out: tuple[str, ...] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """The OpenAPI 3.1 document of every documented route of `app` whose path begins with none of `left_out`."""
     from apispec import APISpec
     from apispec.ext.marshmallow import MarshmallowPlugin
 
@@ -108,7 +109,7 @@ def openapi_document(
         spec.components.security_scheme(name, scheme)
     for rule in app.url_map.iter_rules():
         told = getattr(app.view_functions[rule.endpoint], "documentation", None)
-        if told is not None:
+        if told is not None and not str(rule).startswith(left_out):
             operations = {
                 method.lower(): _operation(rule, method, told) for method in _METHODS if method in (rule.methods or ())
             }
@@ -123,8 +124,12 @@ class OpenApiText:
     Anybody may ask for it, and making it takes milliseconds in which the process does nothing else. Thread-safe.
     """
 
-    def __init__(self, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]]) -> None:
+    def __init__(
+        self, *, title: str, description: str, security_schemes: Mapping[str, dict[str, Any]],
+        left_out: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self._title, self._description, self._security_schemes = title, description, security_schemes
+        self._left_out = left_out
         self._lock = threading.Lock()
         self._text = b""
 
@@ -133,8 +138,9 @@ class OpenApiText:
         with self._lock:
             if not self._text:
                 document = openapi_document(
-                    app, title=self._title, description=self._description, security_schemes=self._security_schemes
-                )
+                    app, title=self._title, description=self._description, security_schemes=self._security_schemes,
+                    left_out=self._left_out,
+                )  # fmt: skip
                 self._text = orjson.dumps(document)
             return self._text
 
