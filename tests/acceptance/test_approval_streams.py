@@ -49,7 +49,7 @@ class Small:
 class Listener:
     """A stream that was asked for: what came of it so far."""
 
-    def __init__(self, port: int, key: str, query: str) -> None:
+    def __init__(self, port: int, key: str, query: str = "") -> None:
         self.connection = socket.create_connection(("127.0.0.1", port), timeout=10)
         self.connection.sendall(
             f"GET /api/sentinel/approvals/stream{query} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n".encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.acceptance.conftest import NewDatabase
 from tests.acceptance.contract import problem
 from tests.acceptance.places import served_on
+from tests.acceptance.test_approval_streams import Listener
 from tests.support.fixtures import add_tenant, unique
 
 BURST = 25
@@ -33,5 +35,10 @@ def test_a_burst_admits_exactly_what_it_says_over_all_processes(new_database: Ne
         problem(refused, 429, "rate-limited")
         assert int(refused.headers["retry-after"]) >= 1
         assert served.get("heartbeat?agent_id=a", key=other).status == 200
+        # After a 4xx the released clients listen no more.
+        while served.get("heartbeat?agent_id=a").status == 200:
+            pass
+        with closing(Listener(served.port, key)) as listener:
+            assert listener.status == 200 and b"CONNECTED" in listener.got, listener.got
         pids = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
         assert len(pids) >= 2

@@ -142,14 +142,16 @@ class ApprovalFeed:
         send: Send,
         *,
         is_welcome: Callable[[], Awaitable[bool]],
+        may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
         """Send what was decided behind `last_seen` (None: from now on), then each decision, until the client goes.
 
-        `is_welcome` says whether the key is still good; it is asked before whatever is sent.
+        `is_welcome` says whether the key is still good; it is asked before whatever is sent. Until `may_begin`, and up to
+        HEARTBEAT_SECONDS, there are heartbeats alone; what is decided meanwhile comes afterwards.
         """
         gone = asyncio.ensure_future(disconnected(receive))
         try:
-            async for payload in self._events(whose(caller), last_seen, gone):
+            async for payload in self._events(whose(caller), last_seen, gone, may_begin):
                 if not await is_welcome():
                     break
                 message = {"type": "http.response.body", "body": payload, "more_body": True}
@@ -181,7 +183,7 @@ class ApprovalFeed:
                         return
 
     async def _events(
-        self, owner: Whose, last_seen: datetime | None, gone: asyncio.Future[None]
+        self, owner: Whose, last_seen: datetime | None, gone: asyncio.Future[None], may_begin: Callable[[], bool]
     ) -> AsyncIterator[bytes]:
         told: set[uuid.UUID] = set()
 
@@ -195,6 +197,13 @@ class ApprovalFeed:
                     return
                 yield HEARTBEAT
             may_come_again = listeners.read_to - OVERLAP
+            loop = asyncio.get_running_loop()
+            begins_at = loop.time() + HEARTBEAT_SECONDS
+            while loop.time() < begins_at and not may_begin():
+                if is_over():
+                    return
+                yield HEARTBEAT
+                await asyncio.wait({gone}, timeout=POLL_SECONDS)
             yield data({"type": "CONNECTED"})
             while last_seen is not None and not is_over():
                 try:
@@ -272,15 +281,17 @@ def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
     """The handler of `GET approvals/stream`: a request's environment → what the stream sends, until the client goes."""
 
     async def stream(environ: dict[str, Any], receive: Receive, send: Send) -> None:
-        caller = await identity.caller_async("approvals:read", environ)
-        # A last_seen that cannot be read means "from now on": a valid key is never answered 4xx here.
+        # A valid key is never answered 4xx here, after which the released clients listen no more: it waits a little for its
+        # rate, and a last_seen that cannot be read means "from now on".
+        caller = await identity.caller_async("approvals:read", environ, may_wait=True)
         seen = parse_time(query_field(environ, "last_seen"))
         with feed.places.taken(caller):
             headers = [*asgi_headers(EVENT_STREAM), (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await feed.answer(
-                caller, seen, receive, send, is_welcome=lambda: identity.is_usable(environ, "approvals:read")
-            )
+                caller, seen, receive, send, is_welcome=lambda: identity.is_usable(environ, "approvals:read"),
+                may_begin=lambda: identity.is_within_rate(environ),
+            )  # fmt: skip
 
     return stream
 

@@ -23,6 +23,7 @@ from sentinel.store.database import Pool
 
 KEY_HASH = "sentinel.key_hash"
 """Where the environment keeps the hash of the key that was accepted."""
+_OVER_RATE = "sentinel.over_rate"
 
 _REMEMBER_SECONDS = 0.8
 _REFRESH_SECONDS = 0.4
@@ -87,10 +88,23 @@ class Identity:
         finally:
             self._refreshing.discard(hashed)
 
-    async def caller_async(self, scope: str, environ: dict[str, Any]) -> Caller:
-        """`caller` on an event loop: the database is asked in a thread."""
+    async def caller_async(self, scope: str, environ: dict[str, Any], *, may_wait: bool = False) -> Caller:
+        """`caller` on an event loop: the database is asked in a thread.
+
+        One that `may_wait` is not refused where its key's rate is used up: `is_within_rate` tells when it may go on.
+        """
         hashed = _hashed(environ)
-        return self._accepted(scope, environ, hashed, await self._find_async(hashed))
+        return self._accepted(scope, environ, hashed, await self._find_async(hashed), may_wait=may_wait)
+
+    def is_within_rate(self, environ: dict[str, Any]) -> bool:
+        """Whether a request that may wait is counted by now; each call tries again."""
+        if environ.get(_OVER_RATE):
+            try:
+                self._limit.take(environ[KEY_HASH])
+            except RateLimited:
+                return False
+            del environ[_OVER_RATE]
+        return True
 
     async def is_usable(self, environ: dict[str, Any], scope: str) -> bool:
         """Whether the key of a request that was accepted before is still good, as known within the last second."""
@@ -101,10 +115,17 @@ class Identity:
             return True  # nobody can say while the database is away, and nothing comes from it either
         return caller is not None and scope in caller.scopes
 
-    def _accepted(self, scope: str | None, environ: dict[str, Any], hashed: bytes, caller: Caller | None) -> Caller:
+    def _accepted(
+        self, scope: str | None, environ: dict[str, Any], hashed: bytes, caller: Caller | None, *, may_wait: bool = False,
+    ) -> Caller:  # fmt: skip
         if caller is None:
             raise Unauthenticated
-        self.charge(hashed)
+        try:
+            self.charge(hashed)
+        except RateLimited:
+            if not may_wait:
+                raise
+            environ[_OVER_RATE] = True
         if scope is not None and scope not in caller.scopes:
             raise Forbidden(f"this key has no scope {scope}")
         environ[KEY_HASH] = hashed

@@ -60,11 +60,13 @@ class Decisions:
 class Stream:
     """A client of the feed: the ids that it was sent, and how often each."""
 
-    def __init__(self, feed: ApprovalFeed, last_seen: datetime | None) -> None:
+    def __init__(
+        self, feed: ApprovalFeed, last_seen: datetime | None, may_begin: Callable[[], bool] = lambda: True
+    ) -> None:
         self.got: Counter[str] = Counter()
         self.is_connected, self._arrived, self._leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._answering = asyncio.ensure_future(
-            feed.answer(CALLER, last_seen, self._receive, self._send, is_welcome=self._is_welcome)
+            feed.answer(CALLER, last_seen, self._receive, self._send, is_welcome=self._is_welcome, may_begin=may_begin)
         )
 
     async def until(self, wanted: Callable[[], bool]) -> None:
@@ -143,6 +145,32 @@ async def _outage() -> None:
     await stream.close()
 
 
+async def _waits_for_its_rate() -> None:
+    decisions = Decisions()
+    missed, tries, is_within = decisions.add(*after(-1)), Counter[bool](), [False]
+
+    def may_begin() -> bool:
+        tries[is_within[0]] += 1
+        return is_within[0]
+
+    stream = Stream(feed_of(decisions), NOW - timedelta(seconds=60), may_begin)
+    await stream.until(lambda: tries[False] > 3)
+    meanwhile = decisions.add(*after(1))
+    await stream.until(lambda: tries[False] > 20)
+    assert not stream.is_connected.is_set() and not stream.got, "heartbeats alone"
+    is_within[0] = True
+    await stream.until(lambda: meanwhile[0] in stream.got)
+    assert stream.got == Counter([*missed, *meanwhile])
+    await stream.close()
+
+
+async def _begins_all_the_same() -> None:
+    stream = Stream(feed_of(Decisions()), None, lambda: False)
+    async with asyncio.timeout(LONGEST_SECONDS):
+        await stream.is_connected.wait()
+    await stream.close()
+
+
 class _Away:
     """A feed whose database is away from the start, and who waits for it."""
 
@@ -192,6 +220,17 @@ def test_a_burst_of_decisions_arrives_whole_and_so_does_what_is_decided_after_it
 
 def test_who_comes_back_gets_all_that_was_decided_meanwhile_and_then_what_is() -> None:
     on_a_loop(_coming_back())
+
+
+def test_who_waits_for_its_keys_rate_gets_what_is_decided_meanwhile() -> None:
+    on_a_loop(_waits_for_its_rate())
+
+
+def test_a_key_that_uses_up_its_rate_for_good_is_told_of_decisions_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(approval_stream, "HEARTBEAT_SECONDS", 0.05)
+    on_a_loop(_begins_all_the_same())
 
 
 def test_a_database_that_is_away_costs_no_decision() -> None:
