@@ -103,7 +103,9 @@ class Settings:
         20_000,
     )
     rate_per_second: int = setting(
-        "SENTINEL_RATE_PER_SECOND", "Requests per second and key, over all processes of this host.", 5000
+        "SENTINEL_RATE_PER_SECOND",
+        "Requests per second and key, over all processes of this host. One counts as one more for each whole 4 KiB of its body.",
+        5000,
     )
     rate_burst: int = setting("SENTINEL_RATE_BURST", "Requests a key may make at once.", 10000)
     behind_tls: bool = setting("SENTINEL_BEHIND_TLS", BEHIND_TLS, False)

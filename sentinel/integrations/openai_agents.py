@@ -14,7 +14,6 @@ is the tool's output. A tool with a `needs_approval` of its own is left to the p
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 from weakref import WeakSet
 
@@ -26,7 +25,7 @@ from agents.tool_context import ToolContext
 from sentinel.client.errors import ClientError
 from sentinel.integrations.refusals import refusal_message
 from sentinel.integrations.tool_guard import CallNames, Refused, ToolGuard
-from sentinel.tools.mapping import parse_arguments
+from sentinel.tools.mapping import arguments_text, lenient_arguments, parse_arguments
 
 _made: WeakSet[Any] = WeakSet()
 """What `protect` put into tools: by these functions a protected tool is known, also in a clone of its agent."""
@@ -57,7 +56,7 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
 
     async def invoke(context: ToolContext[Any], text: str) -> Any:
         async def call(arguments: dict[str, Any]) -> Any:
-            return await raising.on_invoke_tool(context, _text(text, given, arguments))
+            return await raising.on_invoke_tool(context, arguments_text(text, given, arguments))
 
         if context.tool_call_id in unasked:
             # By now it may wait for a person, and a call cannot interrupt the run any more: the model makes it again.
@@ -97,7 +96,7 @@ async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[s
     cannot be read, and approves none then.
     """
     ours = list(filter(_is_of_protected, state.get_interruptions()))
-    wanted = [await guard.approval_pending(item.name or "", _arguments(item.arguments)) for item in ours]
+    wanted = [await guard.approval_pending(item.name or "", lenient_arguments(item.arguments)) for item in ours]
     for item, approval_id in zip(ours, wanted, strict=True):
         if approval_id is None:
             state.approve(item)
@@ -114,15 +113,3 @@ def _is_of_protected(item: ToolApprovalItem) -> bool:
 
 def _is_protected(tool: Any) -> bool:
     return isinstance(tool, FunctionTool) and tool.on_invoke_tool in _made and tool.needs_approval in _made
-
-
-def _arguments(text: str | None) -> dict[str, Any]:
-    try:
-        return parse_arguments(text or "")
-    except ClientError:
-        return {}
-
-
-def _text(text: str, given: dict[str, Any], arguments: dict[str, Any]) -> str:
-    """The arguments as JSON; the model's own text where nothing was injected."""
-    return text if arguments == given else json.dumps(arguments, default=float)  # a `Decimal`, as the digest has it

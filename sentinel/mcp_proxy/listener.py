@@ -106,9 +106,9 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """The app has answered."""
         super().on_response_complete()
-        # Not while the next request waited whole, which is begun by now.
-        self.flow.resume_reading()
-        self._see_stage()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()  # a request that waited has begun by now, unless another one waits behind it
+            self._see_stage()
 
     def _has_waiting(self) -> bool:
         """Whether a request waits for the end of the one before it."""

@@ -124,6 +124,19 @@ def parse_arguments(text: str | bytes) -> dict[str, Any]:
     return read
 
 
+def lenient_arguments(text: str | None) -> dict[str, Any]:
+    """As `parse_arguments`; none where they cannot be read, which the call itself is refused for."""
+    try:
+        return parse_arguments(text or "")
+    except ToolRefused:
+        return {}
+
+
+def arguments_text(text: str, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    """The arguments as JSON; the `text` that `given` was read from where nothing was injected."""
+    return text if arguments == given else json.dumps(arguments, default=float)  # a `Decimal`, as the digest has it
+
+
 def _arguments(mapping: ToolMapping, action: ActionMapping, given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments, each of its declared type or null."""
     said = {name: value for name, value in given.items() if value is not None or name not in action.injected_arguments}

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,14 @@ import pathlib, shutil, sys
 print("stopped")
 shutil.rmtree(pathlib.Path(sys.argv[1]) / "postgres")
 """
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A shell begins what it puts into the background with SIGINT ignored, which everything that is started from there inherits."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from sentinel.authority.api.evaluation_questions import (
     question_of,
 )
 from sentinel.authority.api.guard import SECURITY, rfc3339
-from sentinel.authority.api.identity import KEY_HASH
 from sentinel.authority.api.traced import trace_of
 from sentinel.authority.decisions import Peeked, Recorded
 from sentinel.authority.engine import Caller
@@ -106,7 +105,7 @@ class Evaluations:
                 return _answered(await self._decision(caller, body, request))
             if len(several) > MOST_EVALUATIONS:
                 raise InvalidInput.of("evaluations", f"must be at most {MOST_EVALUATIONS}")
-            self._context.identity.charge(request.environ[KEY_HASH], len(several) - 1)
+            self._context.identity.charge_batch(request.environ, len(several))
             semantic = body.get("options", {}).get("evaluations_semantic", "execute_all")
             return _answered({"evaluations": await self._go_through(caller, body, several, semantic, request)})
         except SentinelError as error:

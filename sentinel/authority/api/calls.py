@@ -14,7 +14,6 @@ import orjson
 
 from sentinel.authority import metrics
 from sentinel.authority.api.context import Context
-from sentinel.authority.api.identity import KEY_HASH
 from sentinel.authority.api.schemas import BatchAnswerSchema, BatchRequestSchema
 from sentinel.authority.api.traced import TracedHandler, trace_of, traced_batch
 from sentinel.authority.engine import Caller
@@ -129,7 +128,7 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
     bodies = (
         call.reader.quick_batch(request.body()) or load(_batch, call.reader.read_object(request.body()))["requests"]
     )
-    context.identity.charge(request.environ[KEY_HASH], len(bodies) - 1)
+    context.identity.charge_batch(request.environ, len(bodies))
     request_id, trace = request_id_of(request.environ), trace_of(request.environ)
     answers: list[Answer | None] = [None] * len(bodies)
     ready: list[tuple[int, Any, Any]] = []

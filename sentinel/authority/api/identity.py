@@ -18,12 +18,14 @@ from sentinel.authority.engine import Caller
 from sentinel.authority.keys import KeyUses, find_key, looks_like_key, secret_hash
 from sentinel.authority.metrics import RATE_LIMITED
 from sentinel.core.errors import EngineUnavailable, Forbidden, RateLimited, SentinelError, Unauthenticated
+from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.store.database import Pool
 
 KEY_HASH = "sentinel.key_hash"
 """Where the environment keeps the hash of the key that was accepted."""
 _OVER_RATE = "sentinel.over_rate"
+_BYTES_OF_ONE = 4096
 
 _REMEMBER_SECONDS = 0.8
 _REFRESH_SECONDS = 0.4
@@ -121,7 +123,7 @@ class Identity:
         if caller is None:
             raise Unauthenticated
         try:
-            self.charge(hashed)
+            self._charge(hashed, requests_in(environ))
         except RateLimited:
             if not may_wait:
                 raise
@@ -133,8 +135,12 @@ class Identity:
             _require_tenant(caller, claimed, "X-Tenant-Id")
         return caller
 
-    def charge(self, key: bytes, cost: int = 1) -> None:
-        """Count requests against a key's rate. Raises `RateLimited`."""
+    def charge_batch(self, environ: dict[str, Any], number: int) -> None:
+        """Count what `number` requests that came as one, and were let in, are more than it was counted as."""
+        if (more := number - requests_in(environ)) > 0:
+            self._limit.take(environ[KEY_HASH], more, is_let_in=True)
+
+    def _charge(self, key: bytes, cost: int) -> None:
         try:
             self._limit.take(key, cost)
         except RateLimited:
@@ -204,6 +210,14 @@ class Identity:
             self._known.clear()
         self._known[hashed] = (now, caller)
         return caller
+
+
+def requests_in(environ: Mapping[str, Any]) -> int:
+    """How many requests one is counted as: one, and one more for each whole 4 KiB of its body, because what it brings is kept."""
+    declared = environ.get("CONTENT_LENGTH") or ""
+    if len(declared) < 4 or not (declared.isascii() and declared.isdigit()):
+        return 1  # short, or refused
+    return 1 + min(int(declared[:20]), MAX_BYTES) // _BYTES_OF_ONE
 
 
 def _hashed(environ: Mapping[str, Any]) -> bytes:

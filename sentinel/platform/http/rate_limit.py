@@ -33,8 +33,10 @@ class SharedRateLimit:
         processes = multiprocessing.get_context("fork")
         self._locks = [processes.Lock() for _ in range(_STRIPES)]
 
-    def take(self, key: bytes, cost: int = 1, *, per_second: int | None = None, burst: int | None = None) -> None:
-        """Count `cost` requests of `key`. Raises `RateLimited` with the seconds to wait.
+    def take(
+        self, key: bytes, cost: int = 1, *, per_second: int | None = None, burst: int | None = None, is_let_in: bool = False
+    ) -> None:  # fmt: skip
+        """Count `cost` requests of `key`. Raises `RateLimited` with the seconds to wait, unless they are let in already.
 
         `key` is at least 10 random bytes that nobody else can reckon: a hash of a secret, or of a salt and what is public. It says where
         the key is counted, and whoever fills the places around another's has it refused. A key with a rate of its own says it every time.
@@ -50,7 +52,7 @@ class SharedRateLimit:
             now = self._clock()
             offset, arrival = self._slot(tag, stripe, int.from_bytes(key[:2], "big"), now)
             arrival = max(arrival, now)
-            if arrival - now > tolerance:
+            if arrival - now > tolerance and not is_let_in:
                 raise RateLimited(max(1, round(arrival - now - tolerance + 0.5)))
             _SLOT.pack_into(self._map, offset, tag, arrival + cost * interval)
         finally:

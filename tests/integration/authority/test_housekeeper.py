@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ from sentinel.authority import housekeeping
 from sentinel.authority.housekeeping import Housekeeper, sequence_events
 from sentinel.authority.metrics import FIGURES, read_figures
 from sentinel.core.errors import EngineUnavailable
+from sentinel.store.ids import first_id_at
 from tests.conftest import at
 from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import let_permits_expire
@@ -82,7 +84,7 @@ def test_events_that_were_restored_keep_their_positions_when_the_new_cluster_com
 
 MADE_LONG_AGO = """
 insert into sentinel.event_rows (tenant_id, event_id, kind, body, hash, occurred_at)
-select %s, gen_random_uuid(), 'drill', '{}', sentinel.hash_bytes(sentinel.sha256_text('{}')), clock_timestamp() - interval '1 hour'
+select %s, overlay(gen_random_uuid()::text placing '0100' from 1)::uuid, 'drill', '{}', sentinel.hash_bytes(sentinel.sha256_text('{}')), clock_timestamp() - interval '1 hour'
 from generate_series(1, %s)
 """
 
@@ -106,7 +108,9 @@ def test_how_long_the_feed_stands_is_told_and_read_from_one_event_however_many_w
 
 def blocks(fixtures: Fixtures, statement: str) -> int:
     """Blocks of tables and indexes that the statement looks at."""
-    told = fixtures.one(f"explain (analyze, buffers, format json) {statement.replace('%(most)s', '1')}")[0]["Plan"]
+    recent = first_id_at(datetime.now(UTC) - timedelta(hours=2))
+    filled = statement.replace("%(most)s", "1").replace("%(recent)s", f"'{recent}'::uuid")
+    told = fixtures.one(f"explain (analyze, buffers, format json) {filled}")[0]["Plan"]
     return int(told["Shared Hit Blocks"] + told["Shared Read Blocks"])
 
 

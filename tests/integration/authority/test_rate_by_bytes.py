@@ -1,0 +1,57 @@
+"""What a key may bring is bounded in bytes as in requests: what it brings is kept for good, also of what is denied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from sentinel.authority.app import create_app
+from sentinel.authority.settings import Settings
+from sentinel.platform.http.rate_limit import SharedRateLimit
+from tests.support.asgi_client import InProcessApp
+from tests.support.fixtures import Fixtures, guard_body
+
+BURST = 30
+
+
+@pytest.fixture
+def slow(fixtures: Fixtures) -> Iterator[Fixtures]:
+    """An authority that takes BURST requests of a key and then no more."""
+    fixtures.app.close()
+    limit = SharedRateLimit(per_second=1, burst=BURST, clock=lambda: 1000.0)
+    with closing(InProcessApp(create_app(Settings(), fixtures.authority, limit))) as fixtures.app:
+        yield fixtures
+
+
+def large(number: int) -> dict[str, Any]:
+    """A question with 60 KB of parameters, which no policy allows."""
+    return guard_body(action="never.covered", params={"texts": ["x" * 6_000] * 10, "number": number})
+
+
+def test_a_request_counts_as_one_more_for_each_four_kib_that_it_brings(slow: Fixtures) -> None:
+    assert [slow.post("action/guard", large(number)).status_code for number in range(4)] == [200, 200, 429, 429]
+
+
+@pytest.mark.parametrize("length", ["99999999999999999999", "x", "٣٣٣٣٣", "-5000", "100000"])
+def test_a_length_that_is_refused_costs_no_more_than_the_longest_body(slow: Fixtures, length: str) -> None:
+    headers = {"X-API-Key": slow.key, "Content-Type": "application/json", "Content-Length": length}
+    client = slow.app.test_client()
+    assert client.post("/api/sentinel/action/guard", headers=headers).status_code in (400, 411, 413)
+    assert slow.post("action/guard", guard_body()).status_code == 200
+
+
+def test_a_large_batch_that_is_let_in_is_answered_and_counted_whole(slow: Fixtures) -> None:
+    """However little may come at once: its bytes alone may be more than that."""
+    bodies = [guard_body(params={"text": "x" * 2_000}) for _ in range(20)]
+    assert [slow.post("action/guard", guard_body()).status_code for _ in range(BURST - 1)] == [200] * (BURST - 1)
+    assert slow.post("action/guard/batch", {"requests": bodies}).status_code == 200
+    assert slow.post("action/guard", guard_body()).status_code == 429
+
+
+def test_small_requests_and_those_of_a_batch_count_as_one_each(slow: Fixtures) -> None:
+    bodies = [guard_body() for _ in range(BURST - 1)]
+    assert slow.post("action/guard/batch", {"requests": bodies}).status_code == 200
+    assert [slow.post("action/guard", guard_body()).status_code for _ in range(2)] == [200, 429]
