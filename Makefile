@@ -22,7 +22,7 @@ help:  ## list the targets
 # Asked for only where an environment is made; PYTHON=… chooses another.
 PYTHON ?= $(shell sh deploy/find_python.sh)
 
-# False of an environment that was cut off before it had pip, or whose Python is gone: it is made anew.
+# False of an environment that was cut off before it had pip, or whose Python is gone: it is made anew. Asked where an environment is made or brought up to date.
 has_pip = $(BIN)/python -c 'import importlib.metadata; importlib.metadata.version("pip")' 2>/dev/null
 
 .venv/.runtime: setup.cfg pyproject.toml $(LOCK)

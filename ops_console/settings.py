@@ -132,7 +132,7 @@ class ConsoleSettings:
     )
     step_up_seconds: int = setting(
         "SENTINEL_STEP_UP_SECONDS",
-        "How long a proof of password or code lasts in a page's session, before approving and other acts of weight.",
+        "How long a proof of password or code lasts in a session, before approving and other acts of weight.",
         300,
     )
     require_second_factor: str = setting(
@@ -168,8 +168,8 @@ class ConsoleSettings:
     )
     second_factor_secrets: tuple[str, ...] = setting(
         "SENTINEL_SECOND_FACTOR_SECRETS",
-        "Secrets that encrypt second factors and sign known browsers, comma separated, newest first; keep old ones until"
-        " everybody signed in once. Default as CONFIRM_SECRETS. Without one no second factor can be set up.",
+        "Secrets that encrypt second factors and sign known browsers, comma separated: the first encrypts and signs, all are believed;"
+        " keep old ones until everybody signed in with a code. How to replace one: *Replacing secrets*. Default as CONFIRM_SECRETS. Without one no second factor can be set up.",
         (),
     )
     public_id_secrets: tuple[str, ...] = setting(

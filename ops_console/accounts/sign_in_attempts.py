@@ -38,7 +38,7 @@ from psycopg.rows import class_row
 
 from sentinel.core.hosts import network_of
 from sentinel.store.database import Pool
-from sentinel.store.ids import first_id_at, new_id
+from sentinel.store.ids import CLOCK_SKEW, first_id_at, new_id
 from sentinel.store.queries import call_with_retry, changed
 from sentinel.store.sql_template import SqlTemplate
 
@@ -47,8 +47,6 @@ PACE_SECONDS = 30
 CODES_PER_HOUR = 30
 GUESSES_PER_DAY = 50
 CODES_TOLD = 5
-_ID_SLACK = timedelta(hours=1)
-"""So far this machine's clock, which ids carry, may be from the database's."""
 WIDER = ((56, 2), (48, 4))
 """Prefixes of IPv6 that one customer may have, and how many times `Throttle.address` may fail from one of them."""
 
@@ -237,7 +235,7 @@ def mark_refused(
     tenant_id, operator_id = who or (None, None)
     fields = {
         **_account(email), "attempt_id": attempt_id, "password_right": password_right, "event_id": new_id(),
-        "recent": first_id_at(datetime.now(UTC) - timedelta(days=1) - _ID_SLACK),
+        "recent": first_id_at(datetime.now(UTC) - timedelta(days=1) - CLOCK_SKEW),
         "tenant_id": tenant_id, "operator_id": operator_id, "told": CODES_TOLD,
     }  # fmt: skip
     changed(pool, REFUSED, fields)

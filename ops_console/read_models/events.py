@@ -9,14 +9,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Integer, Text, and_, literal_column, or_, select, text
 
 from sentinel.store.database import Pool
-from sentinel.store.ids import first_id_at
+from sentinel.store.ids import CLOCK_SKEW, first_id_at
 from sentinel.store.queries import all_rows, scalar
 from sentinel.store.sql_template import SqlTemplate
 from sentinel.store.tables import EVENTS, FEED, LIMIT, OPERATIONS, STATES, sql_text, value
@@ -38,8 +38,6 @@ KINDS = (
 )  # fmt: skip
 """The kinds that a log has, for choosing (of policies that of every tenant alone); another one is only another text."""
 
-_ID_SLACK = timedelta(hours=1)
-"""Ids carry the time of the machine that asked, events the database's: so far the two may be apart."""
 _FIRST, _LAST = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
 
 
@@ -192,9 +190,9 @@ def _looked_by(wanted: EventFilter) -> str:
 
 
 def _newest(wanted: EventFilter) -> uuid.UUID:
-    latest = _LAST if wanted.until is None else first_id_at(wanted.until + _ID_SLACK)
+    latest = _LAST if wanted.until is None else first_id_at(wanted.until + CLOCK_SKEW)
     return latest if wanted.before is None else min(latest, wanted.before)
 
 
 def _oldest(wanted: EventFilter) -> uuid.UUID:
-    return _FIRST if wanted.since is None else first_id_at(wanted.since - _ID_SLACK)
+    return _FIRST if wanted.since is None else first_id_at(wanted.since - CLOCK_SKEW)

@@ -19,7 +19,7 @@ from psycopg.rows import class_row
 
 from sentinel.core.errors import SentinelError
 from sentinel.store.database import Pool
-from sentinel.store.ids import first_id_at
+from sentinel.store.ids import CLOCK_SKEW, first_id_at
 from sentinel.store.loop_connections import LoopConnections
 from sentinel.store.queries import call_with_retry
 
@@ -173,8 +173,7 @@ def read_figures(pool: Pool) -> DatabaseFigures:
 
     def call(connection: object) -> DatabaseFigures:
         with connection.cursor(row_factory=class_row(DatabaseFigures)) as cursor:  # type: ignore[attr-defined]
-            # Ids carry the time of the machine that made them, an hour from the database's at most.
-            fields = {"most": MOST_COUNTED, "recent": first_id_at(datetime.now(UTC) - timedelta(hours=2))}
+            fields = {"most": MOST_COUNTED, "recent": first_id_at(datetime.now(UTC) - timedelta(hours=1) - CLOCK_SKEW)}
             found: DatabaseFigures = cursor.execute(FIGURES, fields).fetchone()
             return found
 

@@ -81,8 +81,9 @@ class _PutAway:
 
 _LIST = """
 select e.endpoint_id, e.kind, e.url, e.event_types, e.secret_number, e.old_secret_until,
-  greatest(sentinel.feed_head(e.tenant_id) - e.position, 0)
-    + greatest(sentinel.feed_head('00000000-0000-0000-0000-000000000000') - e.global_position, 0) as behind,
+  -- A receiver that ended with its setting begins anew where the setting is back.
+  case when e.disabled_reason = 'setting' then 0 else greatest(sentinel.feed_head(e.tenant_id) - e.position, 0)
+    + greatest(sentinel.feed_head('00000000-0000-0000-0000-000000000000') - e.global_position, 0) end as behind,
   e.attempts, e.first_failed_at as failing_since, e.next_attempt_at, e.last_error, e.delivered_at, e.disabled_at, e.disabled_reason,
   (select count(*)::integer from sentinel.dead_letters d
    where d.tenant_id = e.tenant_id and d.endpoint_id = e.endpoint_id and d.delivered_at is null and d.put_away_at is null) as dead_letters, e.created_at
@@ -198,7 +199,9 @@ def resend(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID
     fields = {"tenant_id": actor.tenant_id, "endpoint_id": endpoint_id, "event_id": event_id, "by": actor.name}
     asked = changed(pool, ASK_RESEND, fields)
     if not asked and scalar(pool, IS_DISABLED, fields):
-        raise Conflict("the receiver is disabled; enable it first, then send again, or put its letters away")
+        raise Conflict(
+            "the receiver is disabled; enable the webhook, or give a sender its setting again, then send again; or put its letters away"
+        )
     if not asked:
         raise NotFound("there is no dead letter of that id, or it is being sent again")
     return asked

@@ -29,8 +29,9 @@ class ClientError(Exception):
     """Base of everything this client raises; `detail` is one line without secrets.
 
     `is_of_tool`: a tool that ran raised it, e.g. about a call of its own. It is no refusal of that tool. `is_final`: the same call
-    will not be permitted under its key; of one that is not final nothing was done, and it may be made again later. It can be
-    pickled and copied, so it leaves a process of a pool as it is.
+    will not be permitted under its key; of one that is not final the block was not entered, and the call may be made again later.
+    An `Unreachable` of `start` or `report` says nothing of what was done. It can be pickled and copied, so it leaves a process of
+    a pool as it is.
     """
 
     is_of_tool = False

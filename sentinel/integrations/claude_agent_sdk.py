@@ -70,10 +70,10 @@ class ClaudeHooks:
         return _decision("allow", f"{answer.reason_code} ({answer.operation_id})", **changed)
 
     async def post_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
-        """Report the outcome. Unreported, the operation becomes in doubt at the authority by itself."""
+        """Report the outcome; not of an interrupted tool, which may go on where it runs. Unreported, it is in doubt by itself."""
         try:
             call = await self._call(given, without_injected(self._guard.table, given))
-            if call.question is not None:
+            if call.question is not None and not given.get("is_interrupt"):
                 await self._guard.async_client.report(**_outcome(call, given))
         except ClientError as error:
             _log.warning("the outcome of %s was not reported: %s", given.get("tool_name"), error.detail)

@@ -104,6 +104,8 @@ class ToolGuard:
         wait_seconds: float = 0.0,
         act_within_seconds: int | None = None,
     ) -> None:
+        if facts is not None and not isinstance(facts, Mapping) and not callable(facts):
+            raise ValueError("facts is neither a mapping nor a function")
         self.table, self.client, self.server = table, client, server
         self.wait_seconds, self.act_within_seconds = wait_seconds, act_within_seconds
         self._facts = facts

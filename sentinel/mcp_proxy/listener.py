@@ -35,7 +35,7 @@ def listener_config(
     most = _with_files_for(connections)
     bounds = Connections(most, min(connections_per_address, most))
     return uvicorn.Config(
-        app, host=host, port=port, log_level="warning", access_log=False, interface="asgi3", ws="none", proxy_headers=False,
+        app, host=host, port=port, log_level="warning", access_log=False, interface="asgi3", ws="none",
         http=partial(BoundedProtocol, bounds),  # type: ignore[arg-type]
     )  # fmt: skip
 

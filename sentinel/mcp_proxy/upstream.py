@@ -151,7 +151,7 @@ class _HttpClient(httpx2.AsyncClient):
             return await super().send(request, **options)
         try:
             return await asyncio.wait_for(self._whole_answer(request, options), END_SECONDS)
-        except TimeoutError:
+        except asyncio.TimeoutError:  # noqa: UP041  another class before Python 3.11
             raise TimeoutError(f"no answer within {END_SECONDS:g} seconds") from None
 
     async def _whole_answer(self, request: httpx2.Request, options: Mapping[str, Any]) -> httpx2.Response:

@@ -10,8 +10,10 @@ import os
 import threading
 import time
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 
+CLOCK_SKEW = timedelta(hours=1)
+"""So far a machine's clock, which ids carry, may be from the database's."""
 _PAGE_BYTES = 4096
 
 

@@ -19,6 +19,7 @@ AUTHORITY_ELSEWHERE = "-- with the authority"
 """The line of a block that compares the ledger with the authority: nothing to ask where the two are in two databases."""
 SHOWN = 5
 MINUTES = LONG_STATEMENT_SECONDS // 60
+RAN_OUT = "it took longer than a check may"
 
 COUNT_VIOLATIONS = "select count(*), (array_agg(what order by what))[1:{shown}] from ({query}) as found (what)"
 IS_ONE_DATABASE = """
@@ -82,10 +83,15 @@ def run_invariants(connection: Any, path: Path, *, minutes: float = MINUTES) -> 
 def _check_alone(connection: Any, one: Invariant, minutes: float) -> InvariantResult:
     connection.execute("begin isolation level repeatable read read only")
     try:
-        connection.execute(f"set local statement_timeout = '{math.ceil(minutes * 60_000)}ms'")
+        limit_statements(connection, minutes)
         return check_invariant(connection, one)
     finally:
         connection.execute("rollback")
+
+
+def limit_statements(connection: Any, minutes: float) -> None:
+    """Each statement of the open transaction ends after so many minutes."""
+    connection.execute(f"set local statement_timeout = '{math.ceil(minutes * 60_000)}ms'")
 
 
 def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
@@ -109,7 +115,7 @@ def check_invariant(connection: Any, one: Invariant) -> InvariantResult:
         return InvariantResult(one.name, one.sentence, 0, unchecked=str(error).splitlines()[0])
     except psycopg.errors.QueryCanceled:
         connection.execute("rollback to asked")
-        return InvariantResult(one.name, one.sentence, 0, unchecked="it took longer than a check may", ran_out=True)
+        return InvariantResult(one.name, one.sentence, 0, unchecked=RAN_OUT, ran_out=True)
     except (
         psycopg.DataError, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction
     ) as error:  # fmt: skip

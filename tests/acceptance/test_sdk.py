@@ -23,7 +23,7 @@ from tests.support.warm_process import WarmProcess
 DRIVER = Path(__file__).with_name("sdk_driver.py")
 CACHE = REPO / ".sdk-cache"
 OLD, NEW = "0.7.0", "0.8.0.dev1"
-DECORATORS_REFUSED = ("guard", "report", "approvals:read", "heartbeat")
+SCOPES_WITHOUT_CHECK = ("guard", "report", "approvals:read", "heartbeat")
 """The scopes that docs/agents.md gives to an agent of these clients."""
 pytestmark = pytest.mark.slow
 
@@ -218,7 +218,7 @@ def test_a_key_that_may_not_check_refuses_what_the_clients_decorators_would_run_
     key = unique("sdk")
     assert sdk("decorated", params=params(key, 5)) == {"ran": 1}, "as docs/agents.md says"
     assert operations_about(sdk.served, key) == 0
-    words = [word for scope in DECORATORS_REFUSED for word in ("--scope", scope)]
+    words = [word for scope in SCOPES_WITHOUT_CHECK for word in ("--scope", scope)]
     lesser = sdk.served.cli_json("keys", "create", "--worker", *words)["key"]
     told = sdk("decorated", params=params(key, 5), key=lesser)
     assert (told["ran"], told["raised"]) == (0, "JanusError") and "forbidden" in told["text"]

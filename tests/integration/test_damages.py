@@ -253,6 +253,22 @@ def test_a_checkpoint_goes_on_where_the_last_ended_in_any_process(honest: Honest
     assert compare_checkpoints(fixtures.admin, honest.file).covered == len(rows)
 
 
+def test_of_several_tenants_each_goes_on_from_its_own_newest_line(honest: Honest) -> None:
+    """Every process reads the lines of the others between those that it writes."""
+    fixtures, others = honest.fixtures, [add_tenant(honest.fixtures.url, f"other-{number}")[0] for number in range(4)]
+    for _ in range(3):
+        for tenant_id in (fixtures.tenant_id, *others):
+            fixtures.admin.execute(
+                "select sentinel.append_event(%s, gen_random_uuid(), 'drill', null, null, clock_timestamp(), '{}')",
+                [tenant_id],
+            )
+        fixtures.run_housekeeping()
+        written = CheckpointFile(honest.file).append(fixtures.authority.pool)
+        assert {fixtures.tenant_id, *others} <= {one.tenant_id for one in written}
+    compared = compare_checkpoints(fixtures.admin, honest.file)
+    assert (compared.differences, compared.covered) == ((), fixtures.one("select count(*) from sentinel.feed"))
+
+
 def test_a_new_file_is_written_in_portions_between_which_the_house_is_kept(
     honest: Honest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +445,20 @@ def test_a_check_that_takes_too_long_is_told_as_one_that_nobody_knows_of_and_the
     assert done.exit_code == 1
     assert "BAD  slow: not checked, it took longer than a check may: it never ends; --minutes gives it" in done.output
     assert "ok   quick: nothing is there" in done.output
+
+
+def test_a_comparison_with_the_checkpoints_that_takes_too_long_is_told_and_the_others_are_made(
+    honest: Honest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_long(connection: psycopg.Connection[Any], file: Path) -> None:
+        connection.execute("select pg_sleep(60)")
+
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", honest.fixtures.url)
+    monkeypatch.setattr("sentinel.cli.doctor.compare_checkpoints", too_long)
+    done = CliRunner().invoke(main, ["doctor", "--minutes", "0.05", "--checkpoint", str(honest.file)])
+    assert done.exit_code == 1
+    assert "BAD  checkpoints: not checked, it took longer than a check may; --minutes gives it longer" in done.output
+    assert "ok   held_differs:" in done.output
 
 
 def test_each_check_has_a_snapshot_of_its_own_which_ends_with_it(fixtures: Fixtures, tmp_path: Path) -> None:

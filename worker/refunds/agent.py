@@ -374,7 +374,7 @@ class Agent:
         self._ledger.finish_process_request(request_id, result)
 
     def _untaken(self) -> str | None:
-        """Which due rows this worker leaves to other agents' and no worker takes, in one line; None where there are none."""
+        """Which due rows this worker leaves to other agents', of which no worker was heard of, in one line; None where there are none."""
         only = self._only_agent()
         found = [] if only is None else self._ledger.untaken(
             only, due_seconds=_DUE_SECONDS, silent_seconds=_UNHEARD_SECONDS
@@ -383,7 +383,8 @@ class Agent:
             return None
         rows = ", ".join(f"{counted(one.entries, 'due row')} of the agent {one.agent_id}" for one in found)
         return (
-            f"no worker takes {rows}: this key is bound to {only}, and no worker of that name was heard of for an hour"
+            f"no worker of their own for {rows}: this key is bound to {only}, and none of that name was heard of for an hour;"
+            " a worker whose key is bound to none takes them"
         )
 
     # Shared

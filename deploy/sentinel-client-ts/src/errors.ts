@@ -17,7 +17,7 @@ export type NoAnswerKind =
 /** Base of everything this client throws by itself; `message` is one line without secrets. */
 export class ClientError extends Error {
   override readonly name: string = "ClientError";
-  /** The same call will not be permitted under its key. Of one that is not final nothing was done, and it may be made again later. */
+  /** The same call will not be permitted under its key. Of one that is not final the effect was not begun, and the call may be made again later. */
   readonly isFinal: boolean = true;
 }
 

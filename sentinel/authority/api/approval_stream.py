@@ -281,8 +281,8 @@ def approvals_stream(identity: Identity, feed: ApprovalFeed) -> StreamHandler:
     """The handler of `GET approvals/stream`: a request's environment → what the stream sends, until the client goes."""
 
     async def stream(environ: dict[str, Any], receive: Receive, send: Send) -> None:
-        # A valid key is never answered 4xx here, after which the released clients listen no more: it waits a little for its
-        # rate, and a last_seen that cannot be read means "from now on".
+        # A good key with the scope is not refused for its rate, but waits a little: the released clients listen no more once they
+        # were refused. A last_seen that cannot be read means "from now on".
         caller = await identity.caller_async("approvals:read", environ, may_wait=True)
         seen = parse_time(query_field(environ, "last_seen"))
         with feed.places.taken(caller):

@@ -162,6 +162,19 @@ def test_whoever_disproves_a_gate_report_of_a_switch_that_is_off_stands_in_the_e
     assert fixtures.broken_invariants() == []
 
 
+def test_turning_off_again_because_the_answer_was_lost_is_the_same_call(fixtures: Fixtures) -> None:
+    """A statement whose connection was lost is sent once more, with the event's id that it had."""
+    record(fixtures)
+    on(fixtures)
+    again = [fixtures.tenant_id, FEE, uuid.uuid4()]
+    off = "select sentinel.turn_switch_off(%s, %s, 'agent a', 'a wrong execution', %s, true)"
+    assert [fixtures.one(off, *again) for _ in range(2)] == [True, False]
+    disproved = "select proven_after from sentinel.switches where name = %s"
+    before = fixtures.one(disproved, FEE)
+    fixtures.one(off, *again)
+    assert fixtures.one(disproved, FEE) == before and len(flips(fixtures)) == 2
+
+
 def test_a_wrong_question_to_turn_off_is_a_400_that_changes_nothing(fixtures: Fixtures) -> None:
     for body in (
         {"switch": "retail.standart", "reason": "x"}, {"switch": STANDARD}, {"switch": STANDARD, "reason": ""},

@@ -344,9 +344,11 @@ def test_a_receiver_whose_setting_was_taken_out_ends_and_begins_anew_with_it(
     send(export, without)
     deliveries = Deliveries(export.pool, ["webhook"], lease_seconds=1, give_up_seconds=1)
     assert deliveries.counts().behind == 0
-    again = sender_with(export, **settings)
+    listed = {one.kind: one.behind for one in list_endpoints(fixtures.console_pool, fixtures.tenant_id)}
+    assert listed["decision_log"] == 0
+    assert kept_served(export, with_log, 0) == 0, "its sender had no database for so long, and is there again"
     later = fixtures.guard()["decision_event_id"]
-    send(export, again)
+    send(export, with_log)
     (asked,) = server.asked
     assert [one["decision_id"] for one in json.loads(gzip.decompress(asked.body))] == [later], "what comes from now on"
 

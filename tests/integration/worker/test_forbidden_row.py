@@ -165,8 +165,8 @@ def test_a_bound_worker_says_which_rows_it_leaves_and_no_worker_takes(
         outcome = agent.run_once()
     assert ledger_fixtures.states() == {"mine": "EXECUTED", "theirs": "NEW", "theirs-too": "NEW"}
     told = (
-        "no worker takes 2 due rows of the agent retail-refund-agent: this key is bound to eu, and no worker of that name was heard of for"
-        " an hour"
+        "no worker of their own for 2 due rows of the agent retail-refund-agent: this key is bound to eu, and none of that name was heard of"
+        " for an hour; a worker whose key is bound to none takes them"
     )
     assert (outcome.why_outside, outcome.row_failed) == (told if is_told else None, False)
 
@@ -185,7 +185,7 @@ def test_a_bound_loop_logs_once_and_tells_an_operator_which_rows_no_worker_takes
         wait_until(lambda: answer_to(ledger_fixtures, request_id) is not None, 20)
         ledger_fixtures.add(new_row("mine", agent_id="eu"))
         wait_until(lambda: ledger_fixtures.state("mine") == "EXECUTED", 20)
-    text = "no worker takes 1 due row of the agent retail-refund-agent: this key is bound to eu"
+    text = "no worker of their own for 1 due row of the agent retail-refund-agent: this key is bound to eu"
     answered = answer_to(ledger_fixtures, request_id)
     assert answered is not None and answered["processed"] == 0
     assert answered["detail"].startswith(f"nothing is due here; {text}")

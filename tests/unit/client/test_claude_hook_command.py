@@ -114,6 +114,12 @@ def test_a_failure_is_reported_as_an_error(hook: Any, authority: FakeAuthority, 
     assert hook(said)[0] == 0 and authority.operations["refund:ch_1"].outcome == "error"
 
 
+def test_an_interrupted_tool_is_not_reported_as_over(hook: Any, authority: FakeAuthority) -> None:
+    hook(before())
+    assert hook(after("PostToolUseFailure", error="x", is_interrupt=True))[0] == 0
+    assert authority.operations["refund:ch_1"].outcome is None
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -137,6 +143,15 @@ def test_what_waits_for_a_person_is_not_permitted_until_it_is_decided(
     assert decision(hook(before(40_000), pending=pending)[1]) == wanted
     authority.approve("refund:ch_1")
     assert decision(hook(before(40_000), pending=pending)[1]) == "allow"
+
+
+def test_facts_that_are_no_object_are_named(hook: Any, tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('["usd"]')
+    assert hook(before(), facts=str(tmp_path / "list.json")) == (
+        2,
+        None,
+        "sentinel: ValueError: facts is neither a mapping nor a function\n",
+    )
 
 
 def test_a_tool_that_runs_unguarded_is_left_to_the_program(hook: Any) -> None:

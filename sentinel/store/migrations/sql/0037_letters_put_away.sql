@@ -24,3 +24,6 @@ create index ledger_due_of_agent on refunds.ledger_entries (tenant_id, agent_id,
 -- What was decided of one principal's questions and of one agent's, in the order of time.
 create index approvals_decided_of_principal on sentinel.approvals (tenant_id, principal_id, decided_at) where decided_at is not null;
 create index approvals_decided_of_agent on sentinel.approvals (tenant_id, agent_id, decided_at) where decided_at is not null;
+
+-- The day's attempts to sign in to one account, which each attempt counts.
+create index sign_in_attempts_of_account on sentinel.sign_in_attempts (account_hash, attempted_at);

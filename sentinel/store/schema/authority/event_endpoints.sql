@@ -153,20 +153,20 @@ begin
   insert into sentinel.event_endpoints (tenant_id, endpoint_id, kind, event_types, position, global_position)
   values (tenant, endpoint, endpoint_kind, types, sentinel.feed_head(tenant), sentinel.feed_head('00000000-0000-0000-0000-000000000000'))
   on conflict do nothing;
-  update sentinel.event_endpoints e set disabled_at = null, disabled_reason = null, attempts = 0, first_failed_at = null,
-    next_attempt_at = clock_timestamp(), position = greatest(e.position, sentinel.feed_head(tenant)),
-    global_position = greatest(e.global_position, sentinel.feed_head('00000000-0000-0000-0000-000000000000'))
-  where e.tenant_id = tenant and e.kind = endpoint_kind and e.disabled_reason = 'setting';
   perform sentinel.keep_served(tenant, array[endpoint_kind], null);
 end $$;
 
--- A sender has the addresses of these kinds, of the tenant's receivers by setting. Those that no sender had for so many seconds (null: not
--- looked at) end: nothing is sent to them, nor counted as behind. Answers how many ended.
+-- A sender has the addresses of these kinds, of the tenant's receivers by setting; one that had ended begins anew. Those that no sender had
+-- for so many seconds (null: not looked at) end: nothing is sent to them, nor counted as behind. Answers how many ended.
 create or replace function sentinel.keep_served(tenant uuid, kinds text[], unserved_seconds integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   ended integer;
 begin
+  update sentinel.event_endpoints e set disabled_at = null, disabled_reason = null, attempts = 0, first_failed_at = null,
+    next_attempt_at = clock_timestamp(), position = greatest(e.position, sentinel.feed_head(tenant)),
+    global_position = greatest(e.global_position, sentinel.feed_head('00000000-0000-0000-0000-000000000000'))
+  where e.tenant_id = tenant and e.kind = any(kinds) and e.disabled_reason = 'setting';
   update sentinel.event_endpoints e set served_at = clock_timestamp() where e.tenant_id = tenant and e.kind = any(kinds) and e.kind <> 'webhook';
   update sentinel.event_endpoints e set disabled_at = clock_timestamp(), disabled_reason = 'setting'
   where e.kind <> 'webhook' and e.disabled_at is null and (e.tenant_id = tenant and e.kind = any(kinds)) is not true

@@ -119,7 +119,9 @@ begin
   where s.is_on
   returning s.changed_at into moment;
   turned := found;
-  if not turned and not went_wrong then return false; end if;
+  -- The same call, made again because its answer was lost, has its event already.
+  if not turned and (not went_wrong or exists (
+      select from sentinel.event_rows e where e.tenant_id = tenant and e.event_id = event)) then return false; end if;
   if went_wrong then
     update sentinel.switches set proven_after = coalesce(moment, clock_timestamp())
     where tenant_id = tenant and name = switch_name returning proven_after into moment;

@@ -14,6 +14,8 @@ create table sentinel.sign_in_attempts (
   password_right boolean not null default false                            -- refused for its code alone
 );
 create index sign_in_attempts_recent on sentinel.sign_in_attempts (attempted_at);
+-- The day's attempts of one account, which each attempt counts.
+create index sign_in_attempts_of_account on sentinel.sign_in_attempts (account_hash, attempted_at);
 
 -- Counting goes one after another, held by this row: a role that may not change it cannot hold the door shut.
 create table sentinel.sign_in_gate (only_row boolean primary key default true check (only_row));
