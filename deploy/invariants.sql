@@ -105,7 +105,7 @@ where a.status = 'approved' and a.required_people > (
 -- approval_not_offered: nothing was approved where approving was not offered
 select 'approval ' || approval_id from sentinel.approvals where status = 'approved' and not offers_approve;
 
--- handled_without_voice: what is handled by a person has that person's word, and is denied to the machine
+-- handled_without_voice: what is handled by a person has that person's decision, and is denied to the machine
 select 'approval ' || a.approval_id from sentinel.approvals a
 left join sentinel.operation_states s on s.tenant_id = a.tenant_id and s.operation_id = a.operation_id and s.approval_id = a.approval_id
 where a.handled_reference is not null and (s.status is distinct from 'denied' or not exists (

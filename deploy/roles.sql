@@ -109,7 +109,7 @@ grant update (lifted_at, lifted_by) on sentinel.halts to sentinel_console;
 -- Withdrawing a question that no worker answered.
 grant update (finished_at, result) on refunds.process_requests to sentinel_console;
 -- Resolving moves an operation's state and its held budget, never a permit or a decision to ALLOW (the functions' text).
--- "Not executed" is a person's word: no program that answers starts can say it or take it back.
+-- "Not executed" is a person's decision: no program that answers starts can say it or take it back.
 grant update (status, decision, reason_code, once_live, outcome, in_doubt_since, in_doubt_reason, not_executed_at, reservation)
   on sentinel.operation_states to sentinel_console;
 grant update (held, captured) on sentinel.budgets to sentinel_console;

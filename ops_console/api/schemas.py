@@ -52,7 +52,7 @@ class OrderVoteSchema(VoteSchema):
     )
     status = Identifier(
         most=32,
-        means="The order's status as it was shown: where it stands elsewhere by now, the word is refused with 409."
+        means="The order's status as it was shown: where it stands elsewhere by now, the decision is refused with 409."
         " `retry` must have it, because it means something else in each.",
     )
 
@@ -185,7 +185,7 @@ class ApprovalPageSchema(Schema):
 
 
 class ResolvedSchema(Schema):
-    """What became of a person's word."""
+    """What became of a person's decision."""
 
     result = fields.String(required=True, validate=OneOf(["approved", "rejected", "handled", "recorded"]))
     approvals_given = fields.Integer(required=True)

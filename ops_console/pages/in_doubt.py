@@ -1,4 +1,4 @@
-"""The pages of doubt: started actions whose outcome nobody knows, the evidence of each, and a person's word on it."""
+"""The pages of doubt: started actions whose outcome nobody knows, the evidence of each, and a person's decision on it."""
 
 from __future__ import annotations
 

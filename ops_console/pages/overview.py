@@ -188,7 +188,7 @@ def _refused_orders(context: Context, tenant_id: uuid.UUID, now: datetime) -> Li
     rows = figures.refused_orders(context.pool, tenant_id)
     sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
     oldest = _age(min((row.oldest_at for row in rows), default=None), now)
-    about = "by the shop, as a refund or as a question; nothing moves them but a person's word"
+    about = "by the shop, as a refund or as a question; nothing moves them but a person's decision"
     entries = sum(row.entries for row in rows)
     return Line("Refused orders", "/ops/orders?status=WAITING", about, entries, 0, sums, oldest, None)
 

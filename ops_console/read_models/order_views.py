@@ -26,7 +26,7 @@ class OrderRow:
     `approval_status` and `digest` belong to the approval that it waits or waited for; `due_at` is until when an analyst should
     have answered, None of an order that waits for no approval. `ledger_entry_id` names the refund that was filed, the last try that nobody closed; `hold_state` is
     what became of a held order's hold in the shop ("refused": it was shipped before, and nothing is tried again).
-    `question_refused`: it has no lane, because the authority refuses to be asked about it. `refund_is_live`: no word is heard on
+    `question_refused`: it has no lane, because the authority refuses to be asked about it. `refund_is_live`: no decision is taken on
     it before it is known what became of a refund that was filed; `refund_is_undecided`: nor is it tried again before the ledger
     knows; `refund_in_doubt` is the operation of that refund while it is in doubt.
     """

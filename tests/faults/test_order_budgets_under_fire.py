@@ -108,7 +108,7 @@ where e.tenant_id = %(tenant_id)s and (e.status not in ('EXECUTED', 'DENIED', 'E
 union all
 select ledger_entry_id, 'report', last_error from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null
 """
-"""What neither ended nor waits for a person's word: rows on their way, words nobody has followed, reports not received."""
+"""What neither ended nor waits for a person's decision: rows on their way, words nobody has followed, reports not received."""
 ROWS = """
 select l.ledger_entry_id, l.status, o.operation_id from refunds.ledger_entries l
 join sentinel.operations o on (o.tenant_id, o.idempotency_key) = (l.tenant_id, l.idempotency_key)

@@ -93,7 +93,7 @@ REFUSED = "settlement_refused"
 STARTED_ELSEWHERE = "started_elsewhere"
 """The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
 EXECUTED_ELSEWHERE = "executed_elsewhere"
-"""The reason of a row whose start is on record as executed, mostly by a person's word, and that has no execution here."""
+"""The reason of a row whose start is on record as executed, mostly by a person's decision, and that has no execution here."""
 RESOLVED = "resolved-not-executed"
 """The code of a start that is refused because a person said that it was not executed."""
 
@@ -349,7 +349,7 @@ def attempts_exhausted(row: LedgerRow) -> str:
 def after_doubt(row: LedgerRow, answer: GuardAnswer) -> ResolvedDoubt | None:
     """What the answer to a row's own question says of it, where the row ended in doubt; None where it stays there.
 
-    Where a success contradicts a person's word, a person says. What was never started, and which no person is asked about, nothing can
+    Where a success contradicts a person's decision, a person says. What was never started, and which no person is asked about, nothing can
     start any more: the row is in ERROR, and whoever held it before may write down no effect and no execution. Only the operation that the
     row knows says so: one that is decided anew was forgotten, and the start with it. A row that never got an answer knows none: its question
     enclosed the start, which is settled in the ledger, by its execution alone.

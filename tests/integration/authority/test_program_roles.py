@@ -155,7 +155,7 @@ OWNERS_RIGHTS = {
     "open_confirmations", "latest_confirmations", "answer_confirmation", "entry_is_open",
     # An analyst's decision moves a review that the console cannot touch, and is carried to the refund that it filed.
     "resolve_review", "track_filed_refunds",
-    # The console is told whether a word is heard on an order, and reads no more of its review for it.
+    # The console is told whether a decision on an order is taken, and reads no more of its review for it.
     "has_live_refund", "has_undecided_refund", "refund_in_doubt",
     # A report that contradicts a person sets the one halt that an authority may set.
     "record_contradiction",

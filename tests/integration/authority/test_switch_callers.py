@@ -138,7 +138,7 @@ def test_an_agent_turns_off_and_hears_the_same_answer_again(fixtures: Fixtures, 
         ("agent a-1", True),
     ]
     off(fixtures, STANDARD)
-    assert len(flips(fixtures)) == 2, "a person's word that changes nothing is no event"
+    assert len(flips(fixtures)) == 2, "a person's decision that changes nothing is no event"
 
 
 def test_whoever_disproves_a_gate_report_of_a_switch_that_is_off_stands_in_the_events(fixtures: Fixtures) -> None:

@@ -1,4 +1,4 @@
-"""Stopping is easy, letting go takes more; and what is in doubt ends by a person's word."""
+"""Stopping is easy, letting go takes more; and what is in doubt ends by a person's decision."""
 
 from __future__ import annotations
 

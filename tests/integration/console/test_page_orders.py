@@ -317,7 +317,7 @@ def test_while_its_refund_is_in_doubt_an_order_offers_no_word_and_leads_to_the_d
     )
     ann, path = fixtures.browser("ann", "approver", proved=True), f"/ops/orders/demo/{order_id}"
     page = ann.get(path).text
-    assert f'<a href="/ops/in-doubt/{operation}">' in page and "No word is heard on it before" in page
+    assert f'<a href="/ops/in-doubt/{operation}">' in page and "No decision on it is taken before" in page
     assert 'name="word"' not in page and "until a person says what" not in page
     assert ann.get(f"/ops/in-doubt/{operation}").status_code == 200
     listed = ann.get("/ops/orders")

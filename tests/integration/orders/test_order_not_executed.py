@@ -168,7 +168,7 @@ def test_what_the_shop_did_before_is_told_and_halts(fixtures: Fixtures, authorit
 
 
 def fulfilled_late(fixtures: Fixtures, authority_url: str) -> int:
-    """The checker: an intake that stands still between the answer and the shop, with a person's word in between."""
+    """The checker: an intake that stands still between the answer and the shop, with a person's decision in between."""
     orders = make_intake(fixtures, authority_url, lease_seconds=31.0)
 
     class StandsStill(Failpoints):

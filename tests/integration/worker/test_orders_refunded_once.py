@@ -1,4 +1,4 @@
-"""Where an order is refunded once without a person's word, it is: also for rows that are looked at at the same time."""
+"""Where an order is refunded once without a person's decision, it is: also for rows that are looked at at the same time."""
 
 from __future__ import annotations
 

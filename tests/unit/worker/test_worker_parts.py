@@ -352,7 +352,7 @@ def test_between_two_tries_nothing_is_claimed() -> None:
 def test_what_was_never_started_is_no_doubt_and_counts_only_where_a_person_handled_it(
     said: GuardAnswer | Unreachable | Rejected, wanted: bool | None
 ) -> None:
-    """A person who is still asked may handle it; what was started is for a person's word."""
+    """A person who is still asked may handle it; what was started is for a person's decision."""
     if isinstance(said, GuardAnswer):
         said = dataclasses.replace(said, operation_id=str(OPERATION), replayed=True)
     resolved = resolved_doubts([row(operation_id=OPERATION)], [said])

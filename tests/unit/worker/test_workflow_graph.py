@@ -97,7 +97,7 @@ def test_only_one_step_leads_to_the_execution_and_every_way_there_passes_every_g
 
 
 def reachable(*, without: StepName) -> set[StepName]:
-    """Where the straight way can get to when one step is taken out; a person's word only leads back to the start."""
+    """Where the straight way can get to when one step is taken out; a person's decision only leads back to the start."""
     seen: set[StepName] = set()
     ahead = [FIRST]
     while ahead:

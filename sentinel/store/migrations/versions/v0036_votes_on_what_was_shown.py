@@ -1,4 +1,4 @@
-"""A person's word is about the state that was shown (new signatures); decided approvals have indexes, keys count their open questions."""
+"""A person's decision is about the state that was shown (new signatures); decided approvals have indexes, keys count their open questions."""
 
 from sentinel.store.migrations import run_files
 

@@ -61,7 +61,7 @@ begin
 end $$;
 
 -- Halts who passed the rate, in the transaction of the decision that is refused for it. It is a pause: who may go on is a
--- person's word, by lifting it. A halt goes alone:
+-- person's decision, by lifting it. A halt goes alone:
 -- a transaction that was let in beside others ends here, and its caller asks record_decisions_alone.
 create or replace function sentinel.trip_breaker(ask sentinel.guard_input, b sentinel.breaker_ask, moment timestamptz)
 returns void language plpgsql as $$

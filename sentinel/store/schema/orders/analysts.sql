@@ -154,7 +154,7 @@ begin
   perform orders.request_hold(r);
 end $$;
 
--- A person's word on an order that came back, that the authority cannot be asked about, or whose hold the shop has not taken. `r` is locked. Nothing is loosened by
+-- A person's decision on an order that came back, that the authority cannot be asked about, or whose hold the shop has not taken. `r` is locked. Nothing is loosened by
 -- it: a retry is of what was permitted and started, a refund is a new question.
 create or replace function orders.resolve_returned(r orders.reviews, operator uuid, word text, why text, how text)
 returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text) language plpgsql as $$

@@ -197,7 +197,7 @@ begin
         using errcode = 'check_violation', constraint = 'reviews_transition';
     end if;
   end if;
-  -- The intake may start what the authority permitted; trying again what the shop refused takes a person's word on it.
+  -- The intake may start what the authority permitted; trying again what the shop refused takes a person's decision on it.
   if new.last_event = 'retried' and new.status <> old.status then
     if not exists (
        select from orders.analyst_decisions w where w.tenant_id = new.tenant_id and w.review_id = new.review_id and w.decision = 'retry'

@@ -12,7 +12,7 @@ create table refunds.order_budgets (
   order_ref         text not null,
   currency          text not null,
   paid_minor        bigint check (paid_minor >= 0),                        -- null: not known; then nothing goes without a person
-  reserved_minor    bigint not null default 0 check (reserved_minor >= 0), -- permitted, or waits for a person's word
+  reserved_minor    bigint not null default 0 check (reserved_minor >= 0), -- permitted, or waits for a person's decision
   executed_minor    bigint not null default 0 check (executed_minor >= 0),
   handled_minor     bigint not null default 0 check (handled_minor >= 0),  -- paid back by a person, elsewhere
   in_doubt_minor    bigint not null default 0 check (in_doubt_minor >= 0), -- begun, and nobody knows whether it was paid
@@ -25,7 +25,7 @@ create table refunds.order_budgets (
     check (reserved_minor + executed_minor + handled_minor + in_doubt_minor - beyond_minor <= paid_minor)
 ) with (fillfactor = 70);
 
--- Where an order is refunded once without a person's word, one entry takes it, in the statement that records the permission:
+-- Where an order is refunded once without a person's decision, one entry takes it, in the statement that records the permission:
 -- entries that are looked at at the same time do not see each other. What lets its amount go gives the order back.
 create table refunds.orders_taken (
   tenant_id       uuid not null,
@@ -253,12 +253,12 @@ end $$;
 create or replace function refunds.resolve_budget_doubts(tenant uuid, words jsonb) returns setof text language sql as $$
   update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end,
     last_error = coalesce(w.last_error, e.last_error),
-    -- Who does not say whether it is a person's word (a worker of before) says nothing more than that the amount is free.
+    -- Who does not say whether it is a person's decision (a worker of before) says nothing more than that the amount is free.
     act_until = case when w.executed or w.never_started is null then e.act_until end,
     reason_code = case when w.executed or w.never_started is distinct from false then e.reason_code else 'not_executed' end
   from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean, never_started boolean, last_error text)
   where e.tenant_id = tenant and e.ledger_entry_id = w.ledger_entry_id and e.status = 'ERROR' and e.budget_part = 'in_doubt'
-    -- That nothing was started is no person's word, and a restored authority says it of what it forgot. It is not believed of what was
+    -- That nothing was started is no person's decision, and a restored authority says it of what it forgot. It is not believed of what was
     -- started as the ledger knows it: by its end, or by an effect outside, which is recorded only under an answered start.
     and not ((w.never_started or w.never_started is null and not w.executed) and (
       coalesce(e.reason_code, '') in ('started_elsewhere', 'settlement_refused', 'not_executed')

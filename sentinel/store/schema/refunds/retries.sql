@@ -41,7 +41,7 @@ begin
                  where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
                    and f.state not in ('refused', 'compensated')) then 'effects_open'
     when e.budget_part is not null then 'start_in_doubt'                   -- its order's budget still counts it
-    -- A person's word, which the authority holds to for ever; where its system did it all the same, that is for a person again.
+    -- A person's decision, which the authority holds to for ever; where its system did it all the same, that is for a person again.
     when e.reason_code = 'not_executed' then case
       when e.last_event = 'not_executed' or e.act_until is null then 'not_executed' else 'start_in_doubt' end
     when refunds.may_be_started(e) then 'start_in_doubt'
