@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
+from ops_console.accounts.sign_in_attempts import account_hash
 from sentinel.core.signing import Purpose, TokenSigner
 from sentinel.store.database import Pool
 from sentinel.store.queries import changed, scalar
@@ -44,8 +45,7 @@ def forget(pool: Pool, email: str, device_hash: bytes) -> None:
 
 
 def _fields(email: str, device_hash: bytes) -> dict[str, bytes | int]:
-    account_hash = hashlib.sha256(email.encode()).digest()
-    return {"device_hash": device_hash, "account_hash": account_hash, "known_seconds": KNOWN_SECONDS}
+    return {"device_hash": device_hash, "account_hash": account_hash(email), "known_seconds": KNOWN_SECONDS}
 
 
 class Devices:

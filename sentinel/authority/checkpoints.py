@@ -202,9 +202,8 @@ class CheckpointFile:
             while waiting:
                 tenant_id = waiting.popleft()
                 for checkpoint in self._new(pool, tenant_id, self._newest_of(tenant_id, file)):
-                    file.seek(
-                        0, os.SEEK_END
-                    )  # what was read ahead is dropped: a line written into it would be read for another one
+                    # What was read ahead is dropped: a line written into it would be read for another one.
+                    file.seek(0, os.SEEK_END)
                     file.write((b"" if whole else b"\n") + checkpoint.line())
                     whole = True
                     written.append(checkpoint)

@@ -20,8 +20,9 @@ from sentinel.platform.command_line import InvalidUsage
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import nearest
 from sentinel.policy.library import PolicyLibrary
+from sentinel.tools.arguments import parse_arguments
 from sentinel.tools.cases import policy_decision
-from sentinel.tools.mapping import ToolRefused, ToolTable, parse_arguments
+from sentinel.tools.mapping import ToolRefused, ToolTable
 from sentinel.tools.model import ToolMapping
 from sentinel.tools.parse import FILE_NAME, read_tool_table
 

@@ -25,7 +25,7 @@ from agents.tool_context import ToolContext
 from sentinel.client.errors import ClientError
 from sentinel.integrations.refusals import refusal_message
 from sentinel.integrations.tool_guard import CallNames, Refused, ToolGuard
-from sentinel.tools.mapping import arguments_text, lenient_arguments, parse_arguments
+from sentinel.tools.arguments import arguments_text, lenient_arguments, parse_arguments
 
 _made: WeakSet[Any] = WeakSet()
 """What `protect` put into tools: by these functions a protected tool is known, also in a clone of its agent."""

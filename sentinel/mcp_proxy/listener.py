@@ -8,7 +8,6 @@ too, is never closed for another.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sentinel.core.hosts import network_of
 from sentinel.mcp_proxy.options import CONNECTIONS
-from sentinel.platform.serving.connection_bounds import Connections, Stage
+from sentinel.platform.serving.connection_bounds import BoundedConnection, Connections, Stage
 from sentinel.platform.serving.connection_flow import ConnectionFlow
 
 HEAD_SECONDS = 10.0
@@ -55,14 +54,12 @@ def _with_files_for(connections: int) -> int:
     return min(connections, max(allowed // 2, 1))
 
 
-class BoundedProtocol(H11Protocol):
+class BoundedProtocol(BoundedConnection, H11Protocol):
     """One connection, counted in `bounds`."""
 
     def __init__(self, bounds: Connections, **given: Any) -> None:
         super().__init__(**given)
-        self.network, self.stage = "", Stage.NEW
         self._bounds = bounds
-        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Serve the connection, or close it where the process or its address has too many."""
@@ -81,19 +78,6 @@ class BoundedProtocol(H11Protocol):
         self._bounds.gone(self)
         if self.transport is not None:
             super().connection_lost(exc)
-
-    def shed(self) -> None:
-        """Close it for another that needs the room, once what was answered in this turn of the loop is with the kernel."""
-        self.end()
-        self.loop.call_soon(self.transport.abort)
-
-    def end(self) -> None:
-        """Close it: between two requests with what was answered still going out, in the middle of one at once."""
-        self._due_in(None)
-        if self.stage in (Stage.NEW, Stage.IDLE):
-            self.transport.close()
-        else:
-            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes: whatever they leave open has a deadline that more of them does not move."""
@@ -131,8 +115,3 @@ class BoundedProtocol(H11Protocol):
             self._bounds.moved(self, stage)
             self.stage = stage
             self._due_in(seconds)
-
-    def _due_in(self, seconds: float | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.end)

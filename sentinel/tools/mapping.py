@@ -14,7 +14,6 @@ from sentinel.client.calls import GuardQuestion
 from sentinel.client.errors import ActionDenied
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, major_text, money_out, parse_money
-from sentinel.core.strict_json import strict_json
 from sentinel.core.stripe_units import money_of_stripe
 from sentinel.tools.model import (
     CALL_DIGEST,
@@ -32,7 +31,11 @@ _DIGEST_CHARACTERS = 32
 _MAX_DEPTH = 16
 _MOST_PLACES = 400
 _FRACTION = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
-_UNITS: Mapping[Unit, Callable[[Any, str], Money]] = {"minor": Money, "major": parse_money, "stripe": money_of_stripe}
+_MONEY_OF_UNIT: Mapping[Unit, Callable[[Any, str], Money]] = {
+    "minor": Money,
+    "major": parse_money,
+    "stripe": money_of_stripe,
+}
 _WHOLE_MOST = 2**53 - 1
 
 
@@ -111,30 +114,6 @@ class ToolTable:
         if mapping is None or mapping.hidden:
             raise ToolRefused("unmapped_tool", f"the tool {server}/{tool} is not mapped to an action")
         return mapping
-
-
-def parse_arguments(text: str | bytes) -> dict[str, Any]:
-    """Arguments as JSON text, e.g. from a model. Raises `ToolRefused`: not one object, a key twice, NaN."""
-    try:
-        read = strict_json(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ToolRefused("malformed_argument", f"the arguments are not JSON: {error}") from None
-    if not isinstance(read, dict):
-        raise ToolRefused("malformed_argument", "the arguments are not an object")
-    return read
-
-
-def lenient_arguments(text: str | None) -> dict[str, Any]:
-    """As `parse_arguments`; none where they cannot be read, which the call itself is refused for."""
-    try:
-        return parse_arguments(text or "")
-    except ToolRefused:
-        return {}
-
-
-def arguments_text(text: str, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """The arguments as JSON; the `text` that `given` was read from where nothing was injected."""
-    return text if arguments == given else json.dumps(arguments, default=float)  # a `Decimal`, as the digest has it
 
 
 def _arguments(mapping: ToolMapping, action: ActionMapping, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,7 +366,7 @@ def _amounts(mapping: ToolMapping, action: ActionMapping, values: Mapping[str, A
 def _money(mapping: ToolMapping, path: ParamPath, source: Amount, value: Any, code: str) -> Money:
     currency = code.upper()
     try:
-        money = _UNITS[source.unit](value, currency)
+        money = _MONEY_OF_UNIT[source.unit](value, currency)
         # Parsed in any case, so that the currency is known and the amount within bounds.
         return parse_money(money_out(money)["value"], currency)
     except (InvalidInput, KeyError) as error:

@@ -36,7 +36,7 @@ RESERVED_PARAM = "tool_call"
 
 _GUARDED = ("action", "key", "resource", "risk_class", "params", "inject")
 _TOOL = ("server", "tool", "arguments", "facts", "unguarded", "hidden", *_GUARDED)
-_UNITS: Mapping[Unit, tuple[str, ...]] = {"minor": ("int",), "major": ("string", "int"), "stripe": ("int",)}
+_TYPES_OF_UNIT: Mapping[Unit, tuple[str, ...]] = {"minor": ("int",), "major": ("string", "int"), "stripe": ("int",)}
 """What an amount may be counted in, and the types of its expression."""
 _BOUNDS = 2**53 - 1
 
@@ -264,13 +264,13 @@ def _param_path(source: Source, place: SourcePosition, name: str) -> tuple[str, 
 
 
 def _amount(source: Source, node: Node, what: str, expressions: _Expressions) -> Amount:
-    table = source.fields(node, what, known=(*_UNITS, "currency"), required=("currency",))
-    units = [unit for unit in _UNITS if unit in table.entries]
+    table = source.fields(node, what, known=(*_TYPES_OF_UNIT, "currency"), required=("currency",))
+    units = [unit for unit in _TYPES_OF_UNIT if unit in table.entries]
     if len(units) != 1:
         raise source.error(table.place, f"{what} needs one of minor:, major: and stripe:")
     (unit,) = units
     currency = expressions.read(table.entries["currency"], f"{what}.currency", "string")
-    return Amount(expressions.read(table.entries[unit], f"{what}.{unit}", *_UNITS[unit]), unit, currency)
+    return Amount(expressions.read(table.entries[unit], f"{what}.{unit}", *_TYPES_OF_UNIT[unit]), unit, currency)
 
 
 def _injections(

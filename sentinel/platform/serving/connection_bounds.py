@@ -7,6 +7,7 @@ is being answered is never closed; where all are, the newcomer is.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from enum import IntEnum
 from typing import Protocol
@@ -104,3 +105,32 @@ class Connections:
                 connection.shed()
                 return True
         return False
+
+
+class BoundedConnection:
+    """What uvicorn's protocols lack for `Connections`: a deadline for what the client owes, and how a connection is closed."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    network = ""
+    stage = Stage.NEW
+    _deadline: asyncio.TimerHandle | None = None
+
+    def shed(self) -> None:
+        """Close it for another that needs the room. What the client has not taken then is dropped: nobody counts it any more."""
+        self.end()
+        # In the loop's next turn: what was answered in this one is handed to the kernel first, and that sends it.
+        self.loop.call_soon(self.transport.abort)
+
+    def end(self) -> None:
+        """Close it: between two requests with what was answered still going out, in the middle of one at once."""
+        self._due_in(None)
+        if self.stage in (Stage.NEW, Stage.IDLE):
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def _due_in(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.end)

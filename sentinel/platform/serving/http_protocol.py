@@ -21,7 +21,7 @@ from sentinel.core.hosts import network_of
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.wire import Answer, QuickHandler, Request, environ_of, head_of, require_host
-from sentinel.platform.serving.connection_bounds import Stage
+from sentinel.platform.serving.connection_bounds import BoundedConnection, Stage
 from sentinel.platform.serving.connection_flow import ConnectionFlow
 
 HEAD_SECONDS = 10.0
@@ -42,7 +42,7 @@ class _HotRequest:
         self.body: list[bytes] = []
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(BoundedConnection, HttpToolsProtocol):
     """One connection of an `EventWorker`."""
 
     def __init__(self, worker: Any) -> None:
@@ -50,9 +50,7 @@ class HttpProtocol(HttpToolsProtocol):
         # What follows a request that said it was the last is no request.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=False)
         self.worker = worker
-        self.address = self.network = ""
-        self.stage = Stage.NEW
-        self._deadline: asyncio.TimerHandle | None = None
+        self.address = ""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._answered_at = 0.0
         self._framing_bytes = 0
@@ -92,25 +90,6 @@ class HttpProtocol(HttpToolsProtocol):
         self.worker.connections.gone(self)
         if self.transport is not None:
             super().connection_lost(exc)
-
-    def shed(self) -> None:
-        """Close it for another that needs the room. What the client has not taken then is dropped: nobody counts it any more."""
-        self.end()
-        # In the loop's next turn: what was answered in this one is handed to the kernel first, and that sends it.
-        self.loop.call_soon(self.transport.abort)
-
-    def end(self) -> None:
-        """Close it: between two requests with what was answered still going out, in the middle of one at once."""
-        self._due_in(None)
-        if self.stage in (Stage.NEW, Stage.IDLE):
-            self.transport.close()
-        else:
-            self.transport.abort()
-
-    def _due_in(self, seconds: float | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.end)
 
     def _see_stage(self) -> None:
         """What the connection is doing now, and by when its client must have gone on."""

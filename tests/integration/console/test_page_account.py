@@ -219,7 +219,7 @@ def test_a_token_acts_by_no_form_of_the_pages_and_is_shown_no_secret(
     assert script.get("/ops/events/export.csv", headers=headers).status_code == 200
     halt = {"scope": "tenant", "level": "kill", "reason": "x"}
     assert script.post("/ops/api/halts", json=halt, headers=headers).status_code == 201
-    # The twin: a console that takes a token wherever it takes a person.
+    # The mutant: a console that takes a token wherever it takes a person.
     monkeypatch.setattr(identity, "_is_api", lambda: True)
     assert script.post("/ops/halts", data={**halt, "scope": "agent", "target": "x"}, headers=headers).status_code == 303
 

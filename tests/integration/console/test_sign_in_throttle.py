@@ -66,7 +66,7 @@ def test_the_right_password_from_a_new_network_gets_in_past_a_thousand_wrong_one
     assert answers.count(429) == 1000 - 109
     assert enter(app, "192.0.2.7", PASSWORD) == 200
     assert enter(app, "2001:db8::1", PASSWORD) == 200
-    # The twin: an account that is full is shut for all networks.
+    # The mutant: an account that is full is shut for all networks.
     text = sign_in_attempts.BEGIN_ATTEMPT
     monkeypatch.setattr(sign_in_attempts, "BEGIN_ATTEMPT", text.replace("is_paced or ", ""))
     assert enter(app, "192.0.2.8", PASSWORD) == 429
@@ -102,7 +102,7 @@ def test_the_many_networks_of_one_ipv6_customer_are_slowed_as_one(
     later(fixtures, 31)
     assert looked_at(app, (f"{SITE}{n:x}::1" for n in range(0x4000, 0x6000, 0x40))) == 1
     assert enter(app, "2001:db8:2:1::1", PASSWORD) == 200, "the next customer"
-    # The twin: what only counts networks looks at each of them.
+    # The mutant: what only counts networks looks at each of them.
     monkeypatch.setattr(sign_in_attempts, "WIDER", ())
     assert looked_at(app, (f"{SITE}{n:x}::1" for n in range(0x6000, 0x6040))) == 64
 
@@ -111,9 +111,7 @@ def test_the_many_networks_of_one_ipv6_customer_are_slowed_as_one(
 def test_an_account_that_is_guessed_from_everywhere_is_looked_at_so_often_and_shuts_out_nobody_who_is_known(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = with_secrets(fixtures)
-    browser = fixtures.browser("ann", app=app)
-    secret = enrol(fixtures, browser)
+    app, browser, secret = with_second_factor(fixtures)
     fixtures.operator("bob")
     assert enter(app, "192.0.2.7", PASSWORD, email="bob@demo.local") == 200
     forget_used_codes(fixtures)
@@ -126,7 +124,7 @@ def test_an_account_that_is_guessed_from_everywhere_is_looked_at_so_often_and_sh
     assert browser.client.post("/ops/sign-in", data=there).status_code == 303, "in a known browser"
     later(fixtures, 301)
     assert enter(app, "198.51.100.7", PASSWORD, email="bob@demo.local") == 200
-    # The twin: without a bound each network never seen has its try.
+    # The mutant: without a bound each network never seen has its try.
     monkeypatch.setattr(
         sign_in_attempts, "BEGIN_ATTEMPT", sign_in_attempts.BEGIN_ATTEMPT.replace("and not is_beyond", "")
     )
@@ -189,7 +187,7 @@ def test_who_guesses_one_account_slows_colleagues_of_the_network_and_shuts_none_
     later(fixtures, 31)
     assert [enter(app, "10.0.0.1") for _ in range(20)] == [401] + [429] * 19
     assert enter(app, "10.0.0.1", PASSWORD, email=bob) == 200
-    # The twin: one pace for the whole network leaves nothing to whoever does not guess.
+    # The mutant: one pace for the whole network leaves nothing to whoever does not guess.
     later(fixtures, 31)
     monkeypatch.setattr(
         sign_in_attempts, "BEGIN_ATTEMPT",
@@ -222,16 +220,14 @@ def test_who_also_gives_a_second_factor_is_never_shut_out(fixtures: Any, monkeyp
     assert [enter(app, "10.1.0.0", PASSWORD, email="bob@demo.local", code="123456") for _ in range(2)] == [401, 429]
     assert enter(app, "10.1.0.4", WRONG, code=code_of(fixtures, secret, 1)) == 401
     assert enter(app, "10.1.0.4", WRONG, code=code_of(fixtures, secret, 1)) == 429
-    # The twin: a full account looks at nothing.
+    # The mutant: a full account looks at nothing.
     monkeypatch.setattr(sign_in_attempts, "BEGIN_ATTEMPT", sign_in_attempts.BEGIN_ATTEMPT.replace("or has_code)", ")"))
     assert enter(app, "10.1.0.5", PASSWORD, code=code_of(fixtures, secret, 1)) == 429
 
 
 @pytest.mark.usefixtures("quick")
 def test_who_knows_the_password_gets_thirty_guesses_of_a_code_in_an_hour(fixtures: Any) -> None:
-    app = with_secrets(fixtures)
-    browser = fixtures.browser("ann", app=app)
-    secret = enrol(fixtures, browser)
+    app, browser, secret = with_second_factor(fixtures)
     seen = [enter(app, f"10.2.0.{n}", PASSWORD, code="000000") for n in range(40)]
     assert seen == [401] * 30 + [429] * 10
     forget_used_codes(fixtures)
@@ -254,6 +250,13 @@ def guessed(fixtures: Any, browser: Any, tries: int, code: str = "000000") -> li
     return seen
 
 
+def with_second_factor(fixtures: Any) -> tuple[Any, Any, str]:
+    """A console, a browser of ann's that it knows, and the secret of her second factor."""
+    app = with_secrets(fixtures)
+    browser = fixtures.browser("ann", app=app)
+    return app, browser, enrol(fixtures, browser)
+
+
 def guess_events(fixtures: Any) -> list[Any]:
     """(whose, after how many codes) of the events of guessed codes."""
     found: list[Any] = fixtures.sql(
@@ -267,9 +270,7 @@ def guess_events(fixtures: Any) -> list[Any]:
 def test_who_copied_a_known_browsers_cookie_and_knows_the_password_gets_fifty_guesses_and_is_told_of(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = with_secrets(fixtures)
-    browser = fixtures.browser("ann", app=app)
-    secret = enrol(fixtures, browser)
+    app, browser, secret = with_second_factor(fixtures)
     thief, other = browser.client, fixtures.at_page(ANN, app, code=code_of(fixtures, secret, 1))
     forget_used_codes(fixtures)
     assert guessed(fixtures, browser, 4) == [401] * 4 and guess_events(fixtures) == []
@@ -286,7 +287,7 @@ def test_who_copied_a_known_browsers_cookie_and_knows_the_password_gets_fifty_gu
     fixtures.sql("delete from sentinel.sign_in_attempts")
     assert [enter(app, f"10.4.0.{n}", PASSWORD, code="000000") for n in range(30)] == [401] * 30
     assert thief.post("/ops/sign-in", data=there).status_code == 429
-    # The twin: a known browser has a throttle of its own and no other.
+    # The mutant: a known browser has a throttle of its own and no other.
     text = sign_in_attempts.BEGIN_ATTEMPT
     monkeypatch.setattr(sign_in_attempts, "BEGIN_ATTEMPT", text.replace(">= %(daily)s as is_spent", "< 0 as is_spent"))
     assert guessed(fixtures, other, 60) == [401] * 60

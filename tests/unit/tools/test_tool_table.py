@@ -12,9 +12,9 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyLibrary
 from sentinel.tools import ToolRefused, ToolTable, read_tool_table
+from sentinel.tools.arguments import parse_arguments
 from sentinel.tools.cases import run_tool_cases
 from sentinel.tools.check import check_tools
-from sentinel.tools.mapping import parse_arguments
 from sentinel.tools.parse import parse_tool_table
 
 TABLE = """\

@@ -285,7 +285,7 @@ begin
   values (tenant, request, content_digest, event, moment) on conflict do nothing;
   if found then
     event_hash := sentinel.append_event(tenant, event, 'check_report', null, agent, moment,
-      jsonb_strip_nulls(jsonb_build_object('action', act, 'agent_id', agent, 'request_id', request, 'status', told)));
+      jsonb_build_object('action', act, 'agent_id', agent, 'request_id', request, 'status', told));
     return row('received', null, event, event_hash, null)::sentinel.receipt;
   end if;
   select * into earlier from sentinel.check_reports where tenant_id = tenant and request_id = request;

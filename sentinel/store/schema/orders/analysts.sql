@@ -80,10 +80,11 @@ declare
        where e.tenant_id = r.tenant_id and e.channel = 'retail' and e.source = r.source and e.order_ref = r.order_id
          and e.account_ref = r.account_ref limit 1)) then r.account_ref
     else orders.account_name(r.source, r.account_ref) end;
+  default_agent constant text := 'retail-refund-agent';                    -- as of a ledger row that names none
   agent text := coalesce((
     select w.agent_id from refunds.workers w where w.tenant_id = r.tenant_id
-    order by w.agent_id = 'retail-refund-agent' and w.last_seen_at > clock_timestamp() - interval '10 minutes' desc, w.last_seen_at desc
-    limit 1), 'retail-refund-agent');
+    order by w.agent_id = default_agent and w.last_seen_at > clock_timestamp() - interval '10 minutes' desc, w.last_seen_at desc
+    limit 1), default_agent);
   refund text := orders.refund_name(r.source, r.order_id);
   tries integer := 1 + (select count(*) from orders.refunds f where f.tenant_id = r.tenant_id and f.review_id = r.review_id);
   named text := case when tries = 1 then refund when length(refund) <= 109 then refund || '/.try' || tries
