@@ -186,6 +186,8 @@ def _replayed(
             raise InvalidUsage(
                 f"the replay did not end within {timeout:g} s: give it longer with --timeout, or fewer cases"
             ) from None
+        finally:
+            _end(program)  # before its database goes, about which it would complain
     if program.returncode != 0:
         raise InvalidUsage("the replay gave no report")
     found: dict[str, Any] = orjson.loads(output)
@@ -202,8 +204,14 @@ def _program() -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield program
         finally:
-            if program.poll() is None:
-                program.kill()
+            _end(program)
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    """Kill the replay unless it has ended, and wait for it."""
+    if program.poll() is None:
+        program.kill()
+        program.wait()
 
 
 def _sandbox() -> dict[str, str]:

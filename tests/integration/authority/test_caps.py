@@ -113,7 +113,10 @@ def test_mutant_sum_then_insert_without_locks_overspends_and_is_caught(database_
         mutants.meet_in_set(fixtures.admin, parties=3)
         with desks(fixtures, 3) as bench:
             answers = race(bench, unique("acct"), seeded(3, 3), threads=3, each=1, least=11_000, most=14_000)
-        assert "cap_exceeded" in overspent(fixtures, answers)
+        found = overspent(fixtures, answers)
+        assert any("over the cap were allowed" in one for one in found)
+        # Who comes last either adds to a budget that is full, or loses it to another and adds nothing.
+        assert {"cap_exceeded", "held_differs"} & set(found)
     finally:
         fixtures.close()
 

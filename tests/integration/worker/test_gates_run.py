@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from sentinel.cli import gates as gates_command
 from sentinel.cli.gates import _sandbox
+from sentinel.platform.command_line import InvalidUsage
 from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.platform.resources import policies_dir
 from tests.acceptance.places import run_warm_command
@@ -173,6 +178,29 @@ def test_a_replay_that_does_not_end_in_time_is_said_in_a_line_and_nothing_is_lef
     assert ran.stderr.splitlines()[-1].startswith(f"Error: the replay did not end within {seconds} s")
     assert "Traceback" not in ran.stderr
     assert nothing_is_left(fixtures)
+
+
+def test_a_replay_that_is_given_up_has_ended_before_its_database_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    endings: list[int | None] = []
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+
+        @contextmanager
+        def scratch(*_: object) -> Iterator[None]:
+            try:
+                yield
+            finally:
+                endings.append(program.poll())
+
+        monkeypatch.setattr(gates_command, "_program", lambda: nullcontext(program))
+        monkeypatch.setattr(gates_command, "scratch_environment", scratch)
+        monkeypatch.setattr(gates_command, "_job", lambda *_: {})
+        monkeypatch.setattr(gates_command, "configure_logs", Mock())
+        try:
+            with pytest.raises(InvalidUsage, match="the replay did not end within"):
+                gates_command._replayed(None, Mock(), Mock(), Mock(), "fee", Path("fee.yaml"), {}, timeout=0.05)
+        finally:
+            program.kill()
+    assert endings == [-signal.SIGKILL]
 
 
 def mutant(folder: Path, file: str, change: Callable[[str], str]) -> Path:
