@@ -209,9 +209,8 @@ def _program() -> Iterator[subprocess.Popen[bytes]]:
 
 def _end(program: subprocess.Popen[bytes]) -> None:
     """Kill the replay unless it has ended, and wait for it."""
-    if program.poll() is None:
-        program.kill()
-        program.wait()
+    program.kill()
+    program.wait()
 
 
 def _sandbox() -> dict[str, str]:
