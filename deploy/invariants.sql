@@ -92,7 +92,7 @@ where v.verdict = 'approve' and v.operator_id = a.requester_operator_id;
 -- approval_without_quorum: an approved approval has as many people as it needed
 select 'approval ' || a.approval_id from sentinel.approvals a
 where a.status = 'approved' and a.required_people > (
-  -- Its own words, and those of the approvals it follows that were about every reason of its.
+  -- Its own votes, and those of the approvals it follows that were about every reason of its.
   with recursive chain as (
     select a.approval_id, a.follows
     union
@@ -576,7 +576,7 @@ union all
 select format('order %s of %s', r.order_id, r.source) from orders.effects f join orders.reviews r using (tenant_id, review_id)
 where f.kind = 'hold' and r.status <> 'HELD';
 
--- order_word_not_kept: an analyst's last word is where the order went, was said by a person, and is of no denied order
+-- order_decision_not_kept: an analyst's last decision is where the order went, was said by a person, and is of no denied order
 select format('order %s of %s', r.order_id, r.source) from orders.reviews r
 where (status in ('REFUND_FILED', 'REFUND_REFUSED')) <> (resolution is not distinct from 'refund')
   or (resolution = 'hold' and status <> 'HELD') or (resolution is not null and lane = 'high');

@@ -53,7 +53,7 @@ grant update (cap_minor, held_minor, captured_minor, override_held_minor, overri
 -- An authority can let an approval run out; only the console can decide one.
 grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
 grant update (position) on sentinel.feed_heads to sentinel_authority;
-grant insert, delete, update (open_permits, open_questions, valid_until) on sentinel.crowded_keys to sentinel_authority;
+grant insert, delete, update (open_permits, open_questions, valid_until) on sentinel.keys_at_limit to sentinel_authority;
 grant update (transaction_id) on sentinel.sequencer to sentinel_authority;
 -- It counts what it allowed within minutes, and stops by itself; what is stopped only a person lets go on.
 grant insert, update (operations, amount_minor), delete on sentinel.velocity to sentinel_authority;
@@ -192,7 +192,7 @@ grant insert on refunds.settlement_findings to sentinel_worker;
 grant select on refunds.settlement_findings to sentinel_console;
 
 -- order review ----------------------------------------------------------------------------------------------------------
--- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's word, it cannot change.
+-- The intake records what it is about to do and what became of it. What is reviewed, and an analyst's decision, it cannot change.
 grant usage on schema orders, refunds to sentinel_orders;
 grant select on refunds.defaults to sentinel_orders;
 grant execute on function refunds.tenant_label, refunds.record_settlement_event to sentinel_orders;

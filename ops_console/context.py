@@ -21,7 +21,7 @@ from sentinel.store.database import BOARD, Pool, with_role
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ConsoleContext:
     """Handed to every route of the console. `pool` and `ledger` have the role of `login`, the board's pool the board's.
 
     `public_ids()` mints the identifiers of public pages.
@@ -39,7 +39,7 @@ class Context:
     public_ids: Callable[[], PublicIdGenerator]
 
 
-def build_context(settings: ConsoleSettings, audience: Audience, *, stopping: Callable[[], bool]) -> Context:
+def build_context(settings: ConsoleSettings, audience: Audience, *, stopping: Callable[[], bool]) -> ConsoleContext:
     """The parts of one process. Nothing connects before the first request."""
     login = settings.login_of(audience)
     pool = Pool(with_role(login.url, login.role, application_name=login.name), size=login.connections)
@@ -59,6 +59,6 @@ def build_context(settings: ConsoleSettings, audience: Audience, *, stopping: Ca
     )  # fmt: skip
     terms = SessionTerms(settings.idle_seconds, settings.absolute_seconds, settings.step_up_seconds)
     authenticator = Authenticator(terms, Vault(settings.second_factor_secrets), Devices(settings.second_factor_secrets))
-    return Context(
+    return ConsoleContext(
         settings, login, pool, ledger, board, hub, authenticator, SwitchFile(settings.policies_dir), inspector, ids
     )

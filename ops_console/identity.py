@@ -18,7 +18,7 @@ from ops_console.accounts.operator_tokens import token_owner
 from ops_console.accounts.sessions import SignedIn
 from ops_console.accounts.sign_in import session_of
 from ops_console.accounts.step_up import needs_proof
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from sentinel.authority.actor import Actor
 from sentinel.core.errors import (
     Forbidden,
@@ -57,7 +57,7 @@ def needs_operator(path: str, method: str) -> bool:
     return not path.startswith(PUBLIC) and (path, method) != (SIGN_IN, "POST") and path != SIGN_IN_PAGE
 
 
-def install(app: Flask, context: Context) -> None:
+def install(app: Flask, context: ConsoleContext) -> None:
     """Ask for an operator before routing errors, validation or any view."""
 
     @app.before_request
@@ -91,7 +91,7 @@ def install(app: Flask, context: Context) -> None:
         raise set_up_first
 
 
-def what_to_set_up_first(context: Context, who: SignedIn) -> Forbidden | None:
+def what_to_set_up_first(context: ConsoleContext, who: SignedIn) -> Forbidden | None:
     """Why this request is not open to a person yet: a password or a second factor of their own is missing. None where it is.
 
     Every answer that shows somebody more than their own account asks here, a refusal that shows a form again too.
@@ -117,7 +117,7 @@ def page_of(path: str) -> str:
     return "/ops"
 
 
-def must_set_up_second_factor(context: Context, who: SignedIn) -> bool:
+def must_set_up_second_factor(context: ConsoleContext, who: SignedIn) -> bool:
     """Whether this person has none and the settings require one of their role."""
     return context.settings.requires_second_factor(who.role) and not who.has_second_factor
 
@@ -142,7 +142,7 @@ def _is_api() -> bool:
     return request.path.startswith("/ops/api/")
 
 
-def identify(context: Context) -> tuple[SignedIn, bool]:
+def identify(context: ConsoleContext) -> tuple[SignedIn, bool]:
     """(the person, whether by cookie). Raises `Unauthenticated`."""
     if "Authorization" in request.headers:
         # Only what was presented counts: a wrong token is not mended by a cookie that came along.
@@ -168,7 +168,7 @@ def _refreshes_itself() -> bool:
     return getattr(view, "refreshes_itself", False)
 
 
-def check_csrf(context: Context, who: SignedIn) -> None:
+def check_csrf(context: ConsoleContext, who: SignedIn) -> None:
     """Raise `Forbidden` unless the request is ours: origin, and the session's token in the header or the page's form."""
     check_origin(context)
     given = request.headers.get("X-CSRF-Token", "") or _form_token()
@@ -182,7 +182,7 @@ def check_csrf(context: Context, who: SignedIn) -> None:
         raise Forbidden("X-CSRF-Token is missing or not this session's")
 
 
-def _is_left_open(context: Context, who: SignedIn) -> bool:
+def _is_left_open(context: ConsoleContext, who: SignedIn) -> bool:
     """Whether a refused token came with a form that the browser itself says is ours, from somebody whom pages are open to."""
     # Where neither header came, the token was all that could have told our form from another site's.
     says_ours = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site") == "same-origin"
@@ -194,7 +194,7 @@ def _form_token() -> str:
     return "" if _is_api() else request.form.get("csrf", "")
 
 
-def check_origin(context: Context) -> None:
+def check_origin(context: ConsoleContext) -> None:
     """Raise `Forbidden` for a request that a browser says comes from another site."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("requests from other sites are refused")
@@ -229,7 +229,7 @@ def must_have_proved() -> None:
         )
 
 
-def set_cookie(context: Context, response: Response, value: str, max_age: int) -> None:
+def set_cookie(context: ConsoleContext, response: Response, value: str, max_age: int) -> None:
     """Hand a session to the browser: not readable by scripts, not sent along from other sites."""
     insecure = context.settings.insecure_cookies
     response.set_cookie(

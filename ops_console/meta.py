@@ -6,7 +6,7 @@ from flask import Blueprint, Response, current_app
 
 from ops_console import metrics
 from ops_console.api.rendering import DESCRIPTION, SECURITY_SCHEMES
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from sentinel.authority.tenants import public_tenants
 from sentinel.platform.http.openapi import OpenApiText, documented
 from sentinel.platform.http.readiness import (
@@ -22,7 +22,7 @@ from sentinel.store.database import BOARD, Pool
 from sentinel.store.safety import database_status
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the meta routes."""
     readiness = _readiness_of(context)
     document = OpenApiText(title="sentinel console", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES)
@@ -53,7 +53,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return Response(document.of(current_app), content_type="application/json")
 
 
-def _readiness_of(context: Context) -> Readiness:
+def _readiness_of(context: ConsoleContext) -> Readiness:
     def checks() -> dict[str, bool]:
         found = database_checks(lambda: database_status(context.pool, context.login.role))
         board = database_checks(lambda: database_status(context.board.pool, BOARD), "board")

@@ -10,7 +10,7 @@ import structlog
 
 from ops_console.accounts import sessions, sign_in_attempts
 from ops_console.board.reader import NOBODY
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.read_models import gauges
 from sentinel.authority.public_ids import index_public_ids
 from sentinel.core.errors import SentinelError
@@ -67,7 +67,7 @@ def _lags(ledger: Pool) -> list[gauges.WorkerLag] | None:
 INDEX_SECONDS = 1.0
 
 
-def start_indexer(context: Context, *, stopping: Callable[[], bool]) -> None:
+def start_indexer(context: ConsoleContext, *, stopping: Callable[[], bool]) -> None:
     """Index in a thread of its own until `stopping` says so."""
 
     def index() -> None:

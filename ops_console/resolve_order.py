@@ -63,7 +63,7 @@ def refund_refusal(policies: PoliciesInForce, amount_minor: int, currency: str) 
 
 @dataclass(frozen=True, slots=True)
 class OrderResolved:
-    """`result` is the word that holds now, or "recorded" while more people have to approve.
+    """`result` is the decision that holds now, or "recorded" while more people have to approve.
 
     `ledger_entry_id` is the refund's row, new or tried again, and guarded by the refund worker like any other.
     """
@@ -75,7 +75,7 @@ class OrderResolved:
 
 
 def resolve_order(
-    pool: Pool, actor: Actor, source: str, order_id: str, *, word: str, reason: str, digest: str | None = None,
+    pool: Pool, actor: Actor, source: str, order_id: str, *, decision: str, reason: str, digest: str | None = None,
     status: str | None = None, inspector: PolicyInspector | None = None,
 ) -> OrderResolved:  # fmt: skip
     """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What
@@ -84,22 +84,22 @@ def resolve_order(
 
     With `inspector` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
     waits it must be given, and be the approval's. `status` is the order's as it was shown: where it is given it must be the
-    order's still, and "retry" must have it. Raises `InvalidInput` (word, digest, status), `NotFound`,
+    order's still, and "retry" must have it. Raises `InvalidInput` (decision, digest, status), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")
-    if word not in (*DECISIONS, RETRY):
-        raise InvalidInput.of("word", f"must be one of {', '.join((*DECISIONS, RETRY))}")
-    if word == RETRY and status is None:
+    if decision not in (*DECISIONS, RETRY):
+        raise InvalidInput.of("decision", f"must be one of {', '.join((*DECISIONS, RETRY))}")
+    if decision == RETRY and status is None:
         raise InvalidInput.of("status", "is missing: name the order's status that was shown")
     if actor.operator_id is None:
         raise Forbidden("an order needs a person's account")
-    if inspector is not None and (word == REFUND or (word == RETRY and status == "REFUND_REFUSED")):
+    if inspector is not None and (decision == REFUND or (decision == RETRY and status == "REFUND_REFUSED")):
         _must_be_refundable(pool, actor, source, order_id, inspector)
-    # The word comes before what it decides, also among ids made in one millisecond.
+    # The decision comes before what it decides, also among ids made in one millisecond.
     event_id, second_event_id = sorted((new_id(), new_id()))
     answer = order_views.resolve(
-        pool, tenant_id=actor.tenant_id, source=source, order_id=order_id, operator_id=actor.operator_id, word=word,
+        pool, tenant_id=actor.tenant_id, source=source, order_id=order_id, operator_id=actor.operator_id, decision=decision,
         reason=reason, digest=digest, status=status, via=actor.via, event_id=event_id, second_event_id=second_event_id,
     )  # fmt: skip
     if answer.result == "changed" and digest is None:

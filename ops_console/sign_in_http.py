@@ -9,12 +9,12 @@ from flask import Response, request
 from ops_console import metrics
 from ops_console.accounts.known_devices import KNOWN_SECONDS
 from ops_console.accounts.sign_in import OpenedSession, PresentedCredentials, sign_in, sign_out
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import cookie_name, set_cookie
 from sentinel.core.errors import RateLimited, Unauthenticated
 
 
-def sign_in_request(context: Context, given: dict[str, Any], *, kind: str) -> OpenedSession:
+def sign_in_request(context: ConsoleContext, given: dict[str, Any], *, kind: str) -> OpenedSession:
     """Sign in with `given` email, password, code?, tenant?, counting how it went. `kind` is page or api.
 
     The session that this browser had before ends. Raises `Unauthenticated` or `RateLimited`.
@@ -34,13 +34,13 @@ def sign_in_request(context: Context, given: dict[str, Any], *, kind: str) -> Op
     return opened
 
 
-def set_session_cookie(context: Context, response: Response, opened: OpenedSession) -> Response:
+def set_session_cookie(context: ConsoleContext, response: Response, opened: OpenedSession) -> Response:
     """Set the session's cookie in the response."""
     set_cookie(context, response, opened.cookie, context.settings.absolute_seconds)
     return response
 
 
-def remember_device(context: Context, response: Response, opened: OpenedSession) -> None:
+def remember_device(context: ConsoleContext, response: Response, opened: OpenedSession) -> None:
     """Make the browser a known one: it opens nothing, and has a throttle of its own from now on."""
     if opened.device is not None:
         insecure = context.settings.insecure_cookies
@@ -50,5 +50,5 @@ def remember_device(context: Context, response: Response, opened: OpenedSession)
         )  # fmt: skip
 
 
-def _device_name(context: Context) -> str:
+def _device_name(context: ConsoleContext) -> str:
     return cookie_name(context.settings.insecure_cookies) + "-device"

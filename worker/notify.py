@@ -21,7 +21,7 @@ from sentinel.core.customer_text import language_of, moment_text, money_text, vi
 from sentinel.core.wording import unlinked
 from sentinel.platform.outbound.mail import Mail, Mailer, SmtpAccount
 from sentinel.platform.private_files import sync_folder
-from worker.refunds.confirmations import Confirmations, Undelivered
+from worker.refunds.confirmations import Confirmations, UndeliveredCard
 from worker.refunds.settings import WorkerSettings
 
 _log = logging.getLogger("worker.notify")
@@ -234,7 +234,7 @@ class Messenger:
         self._confirmations.wake_answered()
         return sum(self._deliver(card) for card in self._confirmations.undelivered(limit))
 
-    def _deliver(self, card: Undelivered) -> bool:
+    def _deliver(self, card: UndeliveredCard) -> bool:
         outcome, name = self._outcome(self._message(card)), self._notifier.name
         if isinstance(outcome, Delivered):
             self._confirmations.mark_delivered(card.confirmation_id)
@@ -256,7 +256,7 @@ class Messenger:
             # An adapter with a defect must not stop the others' messages; its text could hold the address.
             return Failed(f"defect: {type(error).__name__}")
 
-    def _message(self, card: Undelivered) -> Message:
+    def _message(self, card: UndeliveredCard) -> Message:
         return confirm_message(
             confirmation_id=card.confirmation_id, language=card.language, contact=card.contact, scenario=card.scenario,
             amount_minor=card.amount_minor, currency=card.currency, order_ref=card.order_ref, expires_at=card.expires_at,

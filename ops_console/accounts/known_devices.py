@@ -1,4 +1,4 @@
-"""Browsers that came in before, by the hash of the name in their cookie: how long they stay known is the database clock's word."""
+"""Browsers that came in before, by the hash of the name in their cookie: the database's clock says how long they stay known."""
 
 from __future__ import annotations
 

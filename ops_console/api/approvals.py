@@ -24,7 +24,7 @@ from ops_console.api.rendering import (
     present,
 )
 from ops_console.api.schemas import ApprovalPageSchema, ApprovalViewSchema, HandledSchema, ResolvedSchema, VoteSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.approval_queue import list_approvals
 from sentinel.authority.approvals import (
@@ -46,7 +46,7 @@ from sentinel.platform.http.openapi import documented
 from sentinel.store.ids import uuid_or_none
 
 STATUSES = ("pending", "approved", "rejected", "expired")
-_WORD, _HANDLED = VoteSchema(), HandledSchema()
+_VOTE, _HANDLED = VoteSchema(), HandledSchema()
 
 
 def approval_view(row: ApprovalRow) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _outcome(outcome: str | None) -> dict[str, str]:
     return {"outcome": outcome, "outcome_text": outcome_text(outcome)} if outcome else {}
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the approval routes."""
 
     @blueprint.get("/approvals")
@@ -97,14 +97,14 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return json_response({**approval_view(row), "votes": votes(context.pool, tenant_id, wanted), **earlier})
 
     @blueprint.post("/approvals/<approval_id>/approve")
-    @documented("Approve", request=_WORD, responses={200: ("Approved, or recorded until enough people have.", ResolvedSchema())},
+    @documented("Approve", request=_VOTE, responses={200: ("Approved, or recorded until enough people have.", ResolvedSchema())},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def approve(approval_id: str) -> Response:
         return _resolve(context, approval_id, APPROVE)
 
     @blueprint.post("/approvals/<approval_id>/reject")
     @documented(
-        "Reject", request=_WORD, responses={200: ("Rejected.", ResolvedSchema())}, problems=WRITING, security=OPERATOR
+        "Reject", request=_VOTE, responses={200: ("Rejected.", ResolvedSchema())}, problems=WRITING, security=OPERATOR
     )
     def reject(approval_id: str) -> Response:
         return _resolve(context, approval_id, REJECT)
@@ -117,7 +117,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return _resolve(context, approval_id, HANDLED, _HANDLED)
 
 
-def _resolve(context: Context, approval_id: str, verdict: str, schema: VoteSchema = _WORD) -> Response:
+def _resolve(context: ConsoleContext, approval_id: str, verdict: str, schema: VoteSchema = _VOTE) -> Response:
     person = actor()
     # Before the body: who may not decide learns nothing about what a decision looks like.
     person.must_be("approver")

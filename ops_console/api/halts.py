@@ -22,7 +22,7 @@ from ops_console.api.rendering import (
     present,
 )
 from ops_console.api.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.halts import HaltRow, lift_halt, list_halts, set_halt
 from sentinel.authority.in_doubt import InDoubtRow, list_in_doubt, resolve_in_doubt
@@ -53,7 +53,7 @@ def in_doubt_view(row: InDoubtRow) -> dict[str, Any]:
     })  # fmt: skip
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the halt and in-doubt routes."""
 
     @blueprint.get("/halts")

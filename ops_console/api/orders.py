@@ -1,4 +1,4 @@
-"""Orders under review as analysts see them: the queue, one order with its signals, the three words, and waiting alerts."""
+"""Orders under review as analysts see them: the queue, one order with its signals, the decisions, and waiting alerts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ops_console.api.rendering import (
     present,
 )
 from ops_console.api.schemas import OrderPageSchema, OrderResolvedSchema, OrderViewSchema, OrderVoteSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from ops_console.read_models import order_search, order_views
 from ops_console.resolve_order import FULFIL, HOLD, REFUND, RETRY, refund_refusal, resolve_order
@@ -34,14 +34,14 @@ from sentinel.core.errors import NotFound
 from sentinel.platform.http.bodies import json_body, load, without_nulls
 from sentinel.platform.http.openapi import documented
 
-_WORD = OrderVoteSchema()
+_DECISION = OrderVoteSchema()
 _ANY = {"type": "object"}
 _ORDER = "/orders/<source>/<given_id:order_id>"
 _ID_CHARACTERS = 200
 _SHOWN_OTHERWISE = frozenset({
     "amount_minor", "currency", "reason_code", "signals", "question_refused", "refund_is_live", "refund_is_undecided",
 })  # fmt: skip
-"""Columns of an order that its view has in words of its own, or only decides by."""
+"""Columns of an order that its view shows in a form of its own, or only decides by."""
 
 
 def order_view(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _refused(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, 
 
 
 def offers(row: order_views.OrderRow, policies: PoliciesInForce) -> list[str]:
-    """The words a person may say of it now; none while a filed refund may still be paid, and no refund where nothing was paid, or where
+    """The decisions that a person may take on it now; none while a filed refund may still be paid, and no refund where nothing was paid, or where
     its policy would deny it.
     """
     refundable = (row.amount_minor or 0) > 0 and refund_refusal(policies, row.amount_minor, row.currency) is None
@@ -82,13 +82,13 @@ def offers(row: order_views.OrderRow, policies: PoliciesInForce) -> list[str]:
             return []
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the order routes."""
     _reading(blueprint, context)
-    _words(blueprint, context)
+    _decisions(blueprint, context)
 
 
-def _reading(blueprint: Blueprint, context: Context) -> None:
+def _reading(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.get("/orders")
     @documented(
         "Orders under review, newest first", responses={200: ("A page.", OrderPageSchema())}, problems=READING, security=OPERATOR,
@@ -131,50 +131,50 @@ def _reading(blueprint: Blueprint, context: Context) -> None:
         return json_response({
             **order_view(row, context.inspector.in_force(context.pool)),
             "effects": [_plain(one) for one in order_views.effects_of(context.pool, tenant_id, row.review_id)],
-            "words": [_plain(one) for one in order_views.analyst_decisions(context.pool, tenant_id, row.review_id)],
+            "decisions": [_plain(one) for one in order_views.analyst_decisions(context.pool, tenant_id, row.review_id)],
             "events": [_plain(one) for one in order_views.events_of(context.pool, tenant_id, row.review_id)],
             "alerts": [_alert_view(one) for one in order_views.alerts_of(context.pool, tenant_id, source, order_id)],
         })  # fmt: skip
 
 
-def _words(blueprint: Blueprint, context: Context) -> None:
+def _decisions(blueprint: Blueprint, context: ConsoleContext) -> None:
     answers = {
         200: ("The decision holds, or the vote is recorded until enough people have voted.", OrderResolvedSchema())
     }
 
     @blueprint.post(f"{_ORDER}/fulfil")
-    @documented("Let it be fulfilled", request=_WORD, responses=answers, problems=WRITING, security=OPERATOR)
+    @documented("Let it be fulfilled", request=_DECISION, responses=answers, problems=WRITING, security=OPERATOR)
     def fulfil(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, FULFIL)
 
     @blueprint.post(f"{_ORDER}/refund")
-    @documented("Do not fulfil it and file a refund, which is paid on this decision or brings the order back", request=_WORD, responses=answers,
+    @documented("Do not fulfil it and file a refund, which is paid on this decision or brings the order back", request=_DECISION, responses=answers,
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def refund(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, REFUND)
 
     @blueprint.post(f"{_ORDER}/retry")
     @documented("Of one that the shop refused: have it asked once more; of one whose refund was: the refund tried again; of a held one: the hold",
-                request=_WORD, responses=answers, problems=WRITING, security=OPERATOR)  # fmt: skip
+                request=_DECISION, responses=answers, problems=WRITING, security=OPERATOR)  # fmt: skip
     def retry(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, RETRY)
 
     @blueprint.post(f"{_ORDER}/hold")
-    @documented("Do not fulfil it and have the shop hold it", request=_WORD, responses=answers, problems=WRITING,
+    @documented("Do not fulfil it and have the shop hold it", request=_DECISION, responses=answers, problems=WRITING,
                 security=OPERATOR)  # fmt: skip
     def hold(source: str, order_id: str) -> Response:
         return _resolve(context, source, order_id, HOLD)
 
 
-def _resolve(context: Context, source: str, order_id: str, word: str) -> Response:
+def _resolve(context: ConsoleContext, source: str, order_id: str, decision: str) -> Response:
     person = actor()
     # Before the body: who may not decide learns nothing about what a decision looks like.
     person.must_be("approver")
-    if word != HOLD:
+    if decision != HOLD:
         must_have_proved()
-    given = load(_WORD, without_nulls(json_body()))
+    given = load(_DECISION, without_nulls(json_body()))
     done = resolve_order(
-        context.pool, person, *checked_order_name(source, order_id), word=word, reason=given["reason"], digest=given.get("digest"),
+        context.pool, person, *checked_order_name(source, order_id), decision=decision, reason=given["reason"], digest=given.get("digest"),
         status=given.get("status"), inspector=context.inspector,
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()

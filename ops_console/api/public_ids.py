@@ -8,13 +8,13 @@ from flask import Blueprint, Response
 
 from ops_console.api.rendering import OPERATOR, READING, json_response, present
 from ops_console.api.schemas import PublicIdSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from sentinel.authority.public_ids import look_up_public_id
 from sentinel.platform.http.openapi import documented
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the look-up."""
 
     @blueprint.get("/public-ids/<public_id>")

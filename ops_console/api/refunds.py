@@ -24,7 +24,7 @@ from ops_console.api.rendering import (
     present,
 )
 from ops_console.api.schemas import LedgerPageSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.process_one import process_one
 from ops_console.read_models import refund_views
@@ -42,7 +42,7 @@ _FACT = re.compile(r"[a-z0-9_]{1,40}")
 """The name of a risk fact; its value is a flag or a count. Anything else that was handed in may be a customer's words."""
 
 
-def entry_view(row: refund_views.LedgerRow) -> dict[str, Any]:
+def entry_view(row: refund_views.LedgerEntryRow) -> dict[str, Any]:
     """A ledger row as operators see it: no customer's account, order or words."""
     return present({
         "ledger_entry_id": row.ledger_entry_id, "refund_id": row.refund_id, "agent_id": row.agent_id, "action": row.action,
@@ -56,7 +56,7 @@ def entry_view(row: refund_views.LedgerRow) -> dict[str, Any]:
     })  # fmt: skip
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the refund routes."""
 
     @blueprint.get("/refunds/agent/status")
@@ -85,7 +85,7 @@ def routes(blueprint: Blueprint, context: Context) -> None:
         return json_response(process_one(context.ledger, actor()))
 
 
-def _agent_status(context: Context, tenant_id: uuid.UUID, agent_id: str) -> dict[str, Any]:
+def _agent_status(context: ConsoleContext, tenant_id: uuid.UUID, agent_id: str) -> dict[str, Any]:
     worker = refund_views.last_worker(context.ledger, tenant_id, agent_id)
     by_status = refund_views.counts(context.ledger, tenant_id, agent_id)
     reports = refund_views.outbox_lag(context.ledger, tenant_id)

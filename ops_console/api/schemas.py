@@ -249,7 +249,7 @@ class LedgerEntrySchema(Schema):
 
 
 class OrderViewSchema(Schema):
-    """An order under review without customer data. `offers` are the words an analyst may give now."""
+    """An order under review without customer data. `offers` are the decisions an analyst may take now."""
 
     review_id = fields.String(required=True)
     source = fields.String(required=True)
@@ -278,7 +278,7 @@ class OrderViewSchema(Schema):
     received_at = fields.String(required=True)
     effects = fields.List(fields.Raw())
     events = fields.List(fields.Raw())
-    words = fields.List(fields.Raw())
+    decisions = fields.List(fields.Raw())
     alerts = fields.List(fields.Raw())
 
 
@@ -291,7 +291,7 @@ class OrderPageSchema(Schema):
 
 
 class OrderResolvedSchema(Schema):
-    """What became of an analyst's word."""
+    """What became of an analyst's decision."""
 
     result = fields.String(required=True, validate=OneOf(["fulfil", "refund", "hold", "retry", "recorded"]))
     approvals_given = fields.Integer()

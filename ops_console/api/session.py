@@ -11,7 +11,7 @@ from ops_console.accounts.sign_in import sign_out
 from ops_console.accounts.step_up import step_up
 from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, path_id, present
 from ops_console.api.schemas import CreateTokenSchema, OwnPasswordSchema, SessionSchema, SignInSchema, StepUpSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor, check_origin, cookie_name, must_have_proved, set_cookie
 from ops_console.sign_in_http import set_session_cookie, sign_in_request
 from sentinel.core.errors import Forbidden, InvalidInput
@@ -27,13 +27,13 @@ _SIGN_IN, _STEP_UP, _CREATE_TOKEN, _OWN_PASSWORD = (
 DEFAULT_TOKEN_DAYS = 30
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the session and token routes."""
     _sessions(blueprint, context)
     _tokens(blueprint, context)
 
 
-def _sessions(blueprint: Blueprint, context: Context) -> None:
+def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/session")
     @documented(
         "Sign in", request=_SIGN_IN, responses={200: ("A session cookie, and the token unsafe requests carry.", SessionSchema())},
@@ -105,7 +105,7 @@ def _sessions(blueprint: Blueprint, context: Context) -> None:
         return Response(status=204)
 
 
-def _tokens(blueprint: Blueprint, context: Context) -> None:
+def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/tokens")
     @documented("Make a token for one's own scripts", request=_CREATE_TOKEN,
                 responses={201: ("The token, shown this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip

@@ -8,7 +8,7 @@ from flask import Blueprint, Response
 
 from ops_console.api.rendering import OPERATOR, READING, WRITING, json_response, present
 from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.gate_reports import REFUSALS, GateState
 from sentinel.authority.switches import SwitchChange, SwitchView, list_switches, turn_switch_off, turn_switch_on
@@ -41,7 +41,7 @@ def switch_view(view: SwitchView) -> dict[str, Any]:
     })  # fmt: skip
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the switch routes."""
 
     @blueprint.get("/switches")

@@ -23,7 +23,7 @@ from ops_console.api.rendering import (
     present,
 )
 from ops_console.api.schemas import ResendSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
 from sentinel.authority.actor import Actor
 from sentinel.authority.webhooks import (
@@ -62,7 +62,7 @@ def dead_letter_view(row: DeadLetter) -> dict[str, Any]:
     })  # fmt: skip
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the routes of webhooks; all of them are the administrators'."""
 
     @blueprint.get("/webhooks")

@@ -27,7 +27,7 @@ _BUDGET_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OutcomeFigure:
     """One way of coming out: how many, of how many in a hundred, and milliseconds until the decision stood."""
 
     decision: str
@@ -43,8 +43,8 @@ class Figures:
 
     as_of: datetime | None
     is_complete: bool
-    hour: list[Outcome]
-    day: list[Outcome]
+    hour: list[OutcomeFigure]
+    day: list[OutcomeFigure]
 
 
 class Counts:
@@ -127,7 +127,7 @@ class Counts:
                 break
         return self._position >= head
 
-    def _outcomes(self, since: datetime) -> list[Outcome]:
+    def _outcomes(self, since: datetime) -> list[OutcomeFigure]:
         by_outcome: dict[str, Counter[int]] = {name: Counter() for name in OUTCOMES}
         for minute, outcomes in self._minutes.items():
             if minute >= since:
@@ -137,10 +137,10 @@ class Counts:
         return [_outcome(decision, latencies, total) for decision, latencies in by_outcome.items()]
 
 
-def _outcome(decision: str, latencies: Counter[int], total: int) -> Outcome:
+def _outcome(decision: str, latencies: Counter[int], total: int) -> OutcomeFigure:
     count = latencies.total()
     percent = 100 * count / total if total else 0.0
-    return Outcome(decision, count, percent, percentile(latencies, 0.5), percentile(latencies, 0.99))
+    return OutcomeFigure(decision, count, percent, percentile(latencies, 0.5), percentile(latencies, 0.99))
 
 
 def percentile(latencies: Counter[int], share: float) -> int | None:

@@ -12,7 +12,7 @@ from flask import Blueprint, Response, render_template, request
 
 from ops_console.board.latest import Silence
 from ops_console.board.reader import Board, Remembered
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import NotFound
 from sentinel.platform.http.openapi import documented
@@ -26,7 +26,7 @@ _RENDERED_SECONDS = 0.5
 _HTML: dict[str, Any] = {"responses": {200: ("HTML.", {"type": "string"})}, "content_type": "text/html"}
 
 
-def routes(blueprint: Blueprint, context: Context) -> None:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the public pages."""
     board, base = context.board, context.settings.public_origin
     rendered = Remembered(_RENDERED_SECONDS)

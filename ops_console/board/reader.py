@@ -62,7 +62,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class BoardAgent:
     """An agent of the board: the name that is shown, its state, and its newest decision, or what is known where there is none."""
 
     name: str
@@ -163,7 +163,7 @@ class Board:
             raise NotFound("there is no proof of that id")
         return self.publisher.pack(record_of(self._tenant_id, row))
 
-    def agents(self) -> list[Agent]:
+    def agents(self) -> list[BoardAgent]:
         """Each public agent with a name, even when it decided nothing, and of the others those that decided last."""
         tenant_id = self._tenant_id
         halts: list[feed.PublicHalt] = self._answers.get((tenant_id, "halts"), lambda: feed.halts(self.pool, tenant_id))
@@ -172,7 +172,7 @@ class Board:
         )
         silence, latest = found
         return [
-            Agent(name, agent_status(agent_id, last.occurred_at if last else None, halts), last, silence)
+            BoardAgent(name, agent_status(agent_id, last.occurred_at if last else None, halts), last, silence)
             for name, (agent_id, last) in latest.items()
         ]
 

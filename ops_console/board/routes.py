@@ -9,14 +9,14 @@ from ops_console.api.schemas import LiveFeedSchema
 from ops_console.board import pages
 from ops_console.board.reader import MOST_SHOWN
 from ops_console.board.stream import PATH, Stream
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.headers import HEADERS, PUBLIC_HEADERS
 from sentinel.core.publication import PublicFields
 from sentinel.platform.http.asgi import EVENT_STREAM
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
 
 
-def routes(blueprint: Blueprint, context: Context) -> Stream:
+def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
     """Add the public routes, and the pages beside them; the live stream itself, which the event loop answers."""
     board = context.board
     live = Stream(

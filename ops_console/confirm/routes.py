@@ -17,7 +17,7 @@ from werkzeug.routing import BaseConverter
 
 from ops_console.confirm.confirmations import ANSWERS, CardRow, UnknownLink, answer_card, open_card
 from ops_console.confirm.translations import CATALOGUES
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from sentinel.core.confirm_link import ConfirmLinks
 from sentinel.core.customer_text import language_of, moment_text, money_text, visible_text
 from sentinel.core.errors import SentinelError
@@ -83,7 +83,7 @@ class Anything(BaseConverter):
     part_isolating = False
 
 
-def blueprint(context: Context) -> Blueprint:
+def blueprint(context: ConsoleContext) -> Blueprint:
     """The page."""
     pages = Blueprint("confirm", __name__)
     links = ConfirmLinks(context.settings.confirm_secrets)
@@ -113,7 +113,7 @@ def blueprint(context: Context) -> Blueprint:
     return pages
 
 
-def _answer_page(context: Context, links: ConfirmLinks, token: str) -> Response:
+def _answer_page(context: ConsoleContext, links: ConfirmLinks, token: str) -> Response:
     if links.read(token) is None:
         return _message("unknown")
     form = _form() if _is_ours() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response, g
 from werkzeug.exceptions import HTTPException
 
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import FormOfAnotherSession, is_browser_visit
 from ops_console.pages import (
     account,
@@ -28,7 +28,7 @@ from sentinel.core.errors import SentinelError, Unauthenticated
 from sentinel.platform.http.problems import http_response, problem_response
 
 
-def blueprint(context: Context) -> Blueprint:
+def blueprint(context: ConsoleContext) -> Blueprint:
     """Every page; a module per page, each adding its routes."""
     pages = Blueprint("pages", __name__, url_prefix="/ops")
     for part in (
@@ -63,7 +63,7 @@ def blueprint(context: Context) -> Blueprint:
         """A person who is signed in gets a page to go on from; programs and strangers get the document."""
         if "signed_in" not in g or not is_browser_visit():
             return http_response(error)
-        told = shell.Refused("There is no page at this address.", {}, 404)
+        told = shell.FormRefusal("There is no page at this address.", {}, 404)
         return shell.page(context, "error.html", title="Nothing here", told=told)
 
     return pages

@@ -21,7 +21,7 @@ from ops_console.accounts.totp import (
 from ops_console.api.rendering import path_id
 from ops_console.api.schemas import CreateTokenSchema
 from ops_console.api.session import DEFAULT_TOKEN_DAYS
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_set_up_second_factor
 from ops_console.pages import shell
 from ops_console.pages.sign_in import own_address
@@ -52,7 +52,7 @@ class ConfirmCodeSchema(StrictSchema):
 _PASSWORD, _CODE, _TOKEN = PasswordSchema(), ConfirmCodeSchema(), CreateTokenSchema()
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the page, its acts and the page of setting a second factor up."""
     again = partial(_again, context)
 
@@ -103,7 +103,7 @@ def routes(pages: Blueprint, context: Context) -> None:
     _second_factor(pages, context)
 
 
-def _second_factor(pages: Blueprint, context: Context) -> None:
+def _second_factor(pages: Blueprint, context: ConsoleContext) -> None:
     again = partial(_again, context)
 
     @pages.get("/account/second-factor")
@@ -145,16 +145,16 @@ def _second_factor(pages: Blueprint, context: Context) -> None:
         return _act(context, "second-factor", remove)
 
 
-def _again(context: Context, about: str) -> shell.Again:
+def _again(context: ConsoleContext, about: str) -> shell.Again:
     """Shows the page with the refusal at one of its parts; whose session or token the act was about stands in the table."""
     return lambda told, **_ids: _page(context, told, about)
 
 
-def _act(context: Context, about: str, do: Callable[[], str]) -> Response:
+def _act(context: ConsoleContext, about: str, do: Callable[[], str]) -> Response:
     return shell.attempt(context, do, again=lambda told: _page(context, told, about), then=ADDRESS)
 
 
-def _page(context: Context, told: shell.Refused | None = None, about: str = "") -> Response:
+def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about: str = "") -> Response:
     who = g.signed_in
     return shell.page(
         context, "account.html", title="Your account", told=told, about=about,
@@ -168,7 +168,7 @@ def _page(context: Context, told: shell.Refused | None = None, about: str = "") 
     )  # fmt: skip
 
 
-def _proving(context: Context, told: shell.Refused | None = None) -> Response:
+def _proving(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:
     """A page that asks for a proof and goes back to where one was."""
     return shell.page(
         context, "prove.html", title="Prove who you are", told=told,
@@ -176,7 +176,7 @@ def _proving(context: Context, told: shell.Refused | None = None) -> Response:
     )  # fmt: skip
 
 
-def _setting_up(context: Context, told: shell.Refused | None = None) -> Response:
+def _setting_up(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:
     """The secret as text and as a picture; without a proof of who looks, the account's page that asks for one."""
     if needs_proof() or g.signed_in.has_second_factor:
         return _page(context, told, "second-factor")
@@ -193,7 +193,7 @@ def _picture(text: str) -> Markup:
     return Markup(drawn)  # noqa: S704 (our own drawing; the text is in it only as dots)
 
 
-def _change_password(context: Context) -> str:
+def _change_password(context: ConsoleContext) -> str:
     given = load(_PASSWORD, {**shell.typed(), **_exactly("old", "new", "again")})
     if given["new"] != given["again"]:
         raise InvalidInput.of("again", "differs from the new password")
@@ -209,17 +209,17 @@ def _exactly(*names: str) -> dict[str, str]:
     return {name: request.form[name] for name in names if request.form.get(name)}
 
 
-def _end(context: Context, session_id: str) -> str:
+def _end(context: ConsoleContext, session_id: str) -> str:
     end_own_session(context.pool, g.signed_in, path_id(session_id))
     return "That session is over."
 
 
-def _end_others(context: Context) -> str:
+def _end_others(context: ConsoleContext) -> str:
     count = end_others(context.pool, g.signed_in)
     return f"{counted(count, 'other session was', 'other sessions were')} ended."
 
 
-def _make_token(context: Context) -> Response:
+def _make_token(context: ConsoleContext) -> Response:
     """The answer shows the token, once; nothing is kept that could show it again."""
     try:
         prove(context)
@@ -242,6 +242,6 @@ def _make_token(context: Context) -> Response:
                       about=f"It ends in {given['expires_days']} days and can do what you can", back=ADDRESS)  # fmt: skip
 
 
-def _revoke(context: Context, token_id: str) -> str:
+def _revoke(context: ConsoleContext, token_id: str) -> str:
     revoke_token(context.pool, actor(), path_id(token_id))
     return "The token is refused from now on."

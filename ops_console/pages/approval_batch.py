@@ -1,6 +1,6 @@
-"""Several approvals at once, each named: exactly those that were selected, with a word each and one reason.
+"""Several approvals at once, each named: exactly those that were selected, with a vote each and one reason.
 
-There is no "approve all": every line says what it is, has its own word and its own digest, and is resolved on its own.
+There is no "approve all": every line says what it is, has its own vote and its own digest, and is resolved on its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flask import Blueprint, Response, request
 
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.approval_facts import facts_of
@@ -35,7 +35,7 @@ MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchVote:
     """One approval of the list with the vote given for it; "" leaves it out."""
 
     approval_id: uuid.UUID
@@ -49,14 +49,14 @@ class Result:
     all the same.
     """
 
-    line: Line
+    line: BatchVote
     question: ApprovalDetail | None
     done: bool
     told: str
     is_unsure: bool = False
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the list of the selected approvals, and voting on it."""
 
     @pages.get("/approvals/batch")
@@ -70,7 +70,7 @@ def routes(pages: Blueprint, context: Context) -> None:
 
     @pages.post("/approvals/batch")
     @shell.shows(lambda told: _listed_again(context, told))
-    def approvals_batch_words() -> Response:
+    def approvals_batch_vote() -> Response:
         # Before the body: who may not decide learns nothing about what a decision looks like.
         person = actor()
         person.must_be("approver")
@@ -81,17 +81,17 @@ def routes(pages: Blueprint, context: Context) -> None:
             return _list(context, [line.approval_id for line in lines], shell.refused(error))
         results = [_resolve(context, person, line, reason, reference) for line in lines if line.verdict]
         return shell.page(
-            context, "approval_batch_done.html", title="What became of them", results=results, words=CHOICES,
+            context, "approval_batch_done.html", title="What became of them", results=results, choices=CHOICES,
             left_out=sum(not line.verdict for line in lines),
         )  # fmt: skip
 
 
-def _listed_again(context: Context, told: shell.Refused) -> Response:
+def _listed_again(context: ConsoleContext, told: shell.FormRefusal) -> Response:
     actor().must_be("approver")
     return _list(context, [line.approval_id for line in _lines()], told)
 
 
-def _list(context: Context, ids: list[uuid.UUID], refused: shell.Refused | None = None) -> Response:
+def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefusal | None = None) -> Response:
     person = actor()
     questions = [approval_detail(context, person, approval_id) for approval_id in ids]
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
@@ -99,7 +99,7 @@ def _list(context: Context, ids: list[uuid.UUID], refused: shell.Refused | None 
         context, "approval_batch.html", title="Decide these", refused=refused,
         given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text,
         lines=[
-            (one, one.cannot_vote_reason(person), one.words(), facts_of(one.about.request, accounts=True))
+            (one, one.cannot_vote_reason(person), one.choices(), facts_of(one.about.request, accounts=True))
             for one in questions
         ],
     )  # fmt: skip
@@ -114,18 +114,18 @@ def _ids(texts: list[str]) -> list[uuid.UUID]:
     return [one for one in found if one is not None]
 
 
-def _lines() -> list[Line]:
-    """The form's lines: an id, the digest that was shown with it, and a word or none. Raises `InvalidInput`."""
-    ids, digests, words = (request.form.getlist(name) for name in ("id", "digest", "verdict"))
-    if not ids or not len(ids) == len(digests) == len(words):
+def _lines() -> list[BatchVote]:
+    """The form's lines: an id, the digest that was shown with it, and a vote or none. Raises `InvalidInput`."""
+    ids, digests, verdicts = (request.form.getlist(name) for name in ("id", "digest", "verdict"))
+    if not ids or not len(ids) == len(digests) == len(verdicts):
         raise InvalidInput.of("id", "each approval needs its digest and its decision")
-    if any(word and word not in CHOICES for word in words):
+    if any(verdict and verdict not in CHOICES for verdict in verdicts):
         raise InvalidInput.of("verdict", "is not one of the decisions")
     shown = [check_identifier(digest, "digest", 80) for digest in digests]
-    return [Line(*one) for one in zip(_ids(ids), shown, words, strict=True)]
+    return [BatchVote(*one) for one in zip(_ids(ids), shown, verdicts, strict=True)]
 
 
-def _checked(context: Context, lines: list[Line]) -> tuple[str, str | None]:
+def _checked(context: ConsoleContext, lines: list[BatchVote]) -> tuple[str, str | None]:
     """(reason, reference) for all lines. Raises `InvalidInput`, or what `prove` raises."""
     if not any(line.verdict for line in lines):
         raise InvalidInput.of("verdict", "decide at least one of them")
@@ -140,7 +140,7 @@ def _checked(context: Context, lines: list[Line]) -> tuple[str, str | None]:
     return reason, reference
 
 
-def _resolve(context: Context, person: Actor, line: Line, reason: str, reference: str | None) -> Result:
+def _resolve(context: ConsoleContext, person: Actor, line: BatchVote, reason: str, reference: str | None) -> Result:
     # Every error is that line's alone: what became of the lines before it is told nowhere else.
     question: ApprovalDetail | None = None
     try:

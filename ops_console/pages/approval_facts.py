@@ -26,7 +26,7 @@ _LONGEST_NAME = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class ShownFact:
     """One leaf of the operation. `style` is money, name, value, text (foreign, to be fenced) or hidden; `known` where its name is
     one of ours, whose form the authority checked, and not the agent's."""
 
@@ -43,7 +43,7 @@ def is_bound(canonical: str, row: ApprovalRow) -> bool:
     return same and sha256_hex(canonical) == row.digest
 
 
-def facts_of(canonical: str, *, accounts: bool) -> list[Fact]:
+def facts_of(canonical: str, *, accounts: bool) -> list[ShownFact]:
     """All of the operation's params, the known ones first; whose account it is only where `accounts` says so."""
     params = json.loads(canonical).get("params", {})
     known = [
@@ -82,14 +82,14 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _fact(path: str, value: Any, accounts: bool) -> Fact:
+def _fact(path: str, value: Any, accounts: bool) -> ShownFact:
     if path.rpartition(".")[2] in _ACCOUNTS and not accounts:
-        return Fact(path, "shown to approvers", "hidden")
+        return ShownFact(path, "shown to approvers", "hidden")
     if _is_money(value):
-        return Fact(path, money(value["amount_minor"], value["currency"]), "money")
+        return ShownFact(path, money(value["amount_minor"], value["currency"]), "money")
     if isinstance(value, bool):
-        return Fact(path, "yes" if value else "no", "value")
+        return ShownFact(path, "yes" if value else "no", "value")
     if isinstance(value, str):
         is_name = (path in IDENTIFIER_PARAMS or len(value) <= _LONGEST_NAME) and IDENTIFIER.fullmatch(value) is not None
-        return Fact(path, value, "name" if is_name else "text")
-    return Fact(path, json.dumps(value), "value")
+        return ShownFact(path, value, "name" if is_name else "text")
+    return ShownFact(path, json.dumps(value), "value")

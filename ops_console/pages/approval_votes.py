@@ -1,4 +1,4 @@
-"""A person's vote on an approval, as pages offer and take it: the kinds of words, who may give which, and giving one.
+"""A person's vote on an approval, as pages offer and take it: the kinds of votes, who may give which, and giving one.
 
 The rules are checked where the vote is recorded (`authority/approvals.py`, `resolve_order.py`); what is offered here
 only saves a person a refusal. The digest is what was shown and always goes along.
@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 
 from ops_console import metrics
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.pages.approval_facts import is_bound
 from ops_console.resolve_order import DECISIONS, FULFIL, HOLD, REFUND, refund_refusal, resolve_order
 from sentinel.authority import approval_details
@@ -53,8 +53,8 @@ class VoteInput:
 
 
 CHOICES = {
-    word.name: word
-    for word in (
+    choice.name: choice
+    for choice in (
         Choice("approve", "Approve", "The agent may do exactly this, once. Everything is asked again when it starts."),
         Choice("reject", "Reject", "The agent is denied it for good. One vote is enough."),
         Choice(
@@ -131,7 +131,7 @@ class ApprovalDetail:
             return f"This needs the role {self.row.required_role}; you can look."
         return ""
 
-    def words(self) -> list[Choice]:
+    def choices(self) -> list[Choice]:
         """The votes that are offered now."""
         offered = {**CHOICES, **_OF_CHANGE} if self.row.change else CHOICES
         return [offered[name] for name in self._names()] if self.is_open else []
@@ -147,7 +147,7 @@ class ApprovalDetail:
         ]
 
 
-def approval_detail(context: Context, person: Actor, approval_id: uuid.UUID) -> ApprovalDetail:
+def approval_detail(context: ConsoleContext, person: Actor, approval_id: uuid.UUID) -> ApprovalDetail:
     """The approval and what is around it. Raises `NotFound`."""
     row = find_approval(context.pool, person.tenant_id, approval_id)
     about = approval_details.card(context.pool, person.tenant_id, approval_id, person.operator_id)
@@ -161,7 +161,7 @@ def approval_detail(context: Context, person: Actor, approval_id: uuid.UUID) -> 
     return ApprovalDetail(row, about, votes(context.pool, person.tenant_id, approval_id), earlier, refused)
 
 
-def cast_vote(context: Context, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
+def cast_vote(context: ConsoleContext, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
     """Record one vote; the text to show. The same vote sent twice counts once and is no error.
 
     Raises what `resolve_approval` and `resolve_order` raise, and `InvalidInput` for a decision of another kind.
@@ -179,7 +179,7 @@ def cast_vote(context: Context, person: Actor, question: ApprovalDetail, given: 
         raise
 
 
-def _resolve(context: Context, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
+def _resolve(context: ConsoleContext, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
     done = resolve_approval(
         context.pool, person, question.row.approval_id, verdict=given.verdict, reason=given.reason, digest=given.digest,
         reference=given.reference if given.verdict == HANDLED else None,
@@ -190,11 +190,11 @@ def _resolve(context: Context, person: Actor, question: ApprovalDetail, given: V
     return _TOLD.get(done.result) or _recorded(done.approvals_given, done.people_required)
 
 
-def _resolve_order(context: Context, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
+def _resolve_order(context: ConsoleContext, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
     about = question.about
     assert about.source is not None and about.order_id is not None
     done = resolve_order(
-        context.pool, person, about.source, about.order_id, word=given.verdict, reason=given.reason, digest=given.digest,
+        context.pool, person, about.source, about.order_id, decision=given.verdict, reason=given.reason, digest=given.digest,
         status="QUEUED", inspector=context.inspector,
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
@@ -206,7 +206,7 @@ def _recorded(given: int, wanted: int) -> str:
 
 
 def _is_repeat(question: ApprovalDetail, person: Actor, given: VoteInput) -> bool:
-    """Whether exactly this word of this person is what is recorded: then a repeat changes nothing and hides nothing."""
+    """Whether exactly this vote of this person is what is recorded: then a repeat changes nothing and hides nothing."""
     mine = question.vote_of(person)
     if mine is None or question.row.digest != given.digest:
         return False

@@ -18,7 +18,7 @@ from marshmallow.validate import OneOf
 from ops_console.accounts.collect_change import collect_change
 from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.api.rendering import choice, cursor_in, cursor_out, path_id
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.approval_facts import READABLE, facts_of
@@ -63,10 +63,10 @@ class VoteFormSchema(StrictSchema):
     reference = Text(most=200)
 
 
-_WORD = VoteFormSchema()
+_VOTE = VoteFormSchema()
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the queue, the card, what changed since, and voting."""
 
     @pages.get("/approvals")
@@ -116,7 +116,7 @@ def routes(pages: Blueprint, context: Context) -> None:
 # the queue --------------------------------------------------------------------------------------------------------------
 
 
-def _queue(context: Context) -> Response:
+def _queue(context: ConsoleContext) -> Response:
     person, kind, status = actor(), _filter("kind", approval_queue.KINDS), _filter("status", approval_queue.STATUSES)
     status, agent = status or "waiting", _agent()
     for_reader = status == "waiting" and _filter("for", ("me",)) is not None
@@ -145,7 +145,7 @@ def _queue(context: Context) -> Response:
     )  # fmt: skip
 
 
-def _unconfirmed(context: Context) -> list[PersonRow]:
+def _unconfirmed(context: ConsoleContext) -> list[PersonRow]:
     """Accounts that a second administrator has to confirm, for administrators."""
     if not has_role(actor().role, "admin"):
         return []
@@ -210,20 +210,20 @@ def _cursor() -> tuple[datetime, int, uuid.UUID] | None:
 def seen(question: ApprovalDetail) -> str:
     """A mark of everything on a card that can change: another mark, another state."""
     row, about = question.row, question.about
-    words = [(vote.operator, vote.verdict) for vote in question.voices]
+    cast = [(vote.operator, vote.verdict) for vote in question.voices]
     state = (
-        row.status, row.digest, words, about.operation_status, about.order_status, about.resolution, about.halted, about.policy_changed,
+        row.status, row.digest, cast, about.operation_status, about.order_status, about.resolution, about.halted, about.policy_changed,
     )  # fmt: skip
     return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
 
-def _card(context: Context, approval_id: str, refused: shell.Refused | None = None) -> Response:
+def _card(context: ConsoleContext, approval_id: str, refused: shell.FormRefusal | None = None) -> Response:
     person, question = actor(), approval_detail(context, actor(), path_id(approval_id))
     row, about = question.row, question.about
     cannot_vote_reason = question.cannot_vote_reason(person)
     values: dict[str, Any] = {
         "row": row, "about": about, "question": question, "bound": question.is_bound, "cannot_vote_reason": cannot_vote_reason,
-        "words": [] if cannot_vote_reason else question.words(), "seen": seen(question), "mine": question.vote_of(person),
+        "choices": [] if cannot_vote_reason else question.choices(), "seen": seen(question), "mine": question.vote_of(person),
         "facts": facts_of(about.request, accounts=has_role(person.role, "approver")), "readable": READABLE, "risk": RISKS[about.risk_rank],
         "each_in_words": each_in_words, "reason_text": reason_text, "proven": NEEDS_STEP_UP,
         **(_of_change(context, person, row) if row.change else _of_operation(context, person, row, about)),
@@ -236,7 +236,7 @@ def _card(context: Context, approval_id: str, refused: shell.Refused | None = No
     )  # fmt: skip
 
 
-def _of_operation(context: Context, person: Actor, row: ApprovalRow, about: ApprovalDetails) -> dict[str, Any]:
+def _of_operation(context: ConsoleContext, person: Actor, row: ApprovalRow, about: ApprovalDetails) -> dict[str, Any]:
     assert about.decision_event_id is not None
     return {
         "change": None, "budget": read_ledger(lambda: budget_of_approval(context.ledger, person.tenant_id, row.approval_id)),
@@ -249,7 +249,7 @@ def _of_operation(context: Context, person: Actor, row: ApprovalRow, about: Appr
     }  # fmt: skip
 
 
-def _of_change(context: Context, person: Actor, row: ApprovalRow) -> dict[str, Any]:
+def _of_change(context: ConsoleContext, person: Actor, row: ApprovalRow) -> dict[str, Any]:
     change = find_change(context.pool, person.tenant_id, row.approval_id)
     assert change is not None
     return {
@@ -259,7 +259,7 @@ def _of_change(context: Context, person: Actor, row: ApprovalRow) -> dict[str, A
     }  # fmt: skip
 
 
-def _collect(context: Context, approval_id: str) -> Response:
+def _collect(context: ConsoleContext, approval_id: str) -> Response:
     """The password or key in the answer itself, which nothing stores and no other page repeats."""
     try:
         prove(context)
@@ -274,7 +274,7 @@ def _collect(context: Context, approval_id: str) -> Response:
                       about=f"For {made.email}", secret=made.secret, back="/ops/operators")  # fmt: skip
 
 
-def _next(context: Context, person: Actor) -> dict[str, Any]:
+def _next(context: ConsoleContext, person: Actor) -> dict[str, Any]:
     """The next pending approval that this person can vote on and has not, for a card; nothing where it cannot be found now."""
     try:
         rows, looked_to = approval_queue.page_for_reader(
@@ -287,9 +287,9 @@ def _next(context: Context, person: Actor) -> dict[str, Any]:
     return {"next_looked_for": True, "following": rows[0] if rows else None, "looked_at": looked_at}
 
 
-def _give(context: Context, approval_id: str) -> str:
+def _give(context: ConsoleContext, approval_id: str) -> str:
     person = actor()
-    given = load(_WORD, shell.typed())
+    given = load(_VOTE, shell.typed())
     if given["verdict"] == HANDLED and "reference" not in given:
         raise InvalidInput.of("reference", "is needed: where it was handled")
     if given["verdict"] in NEEDS_STEP_UP:

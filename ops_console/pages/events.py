@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
 
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.read_models.events import KINDS, EventFilter, EventRow, EventsOfFile, events_page
@@ -42,7 +42,7 @@ _FIELDS = ("concerns", "kind", "agent", "operation", "since", "until", "behind")
 _KIND = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the page and its export."""
 
     @pages.get("/events")
@@ -90,7 +90,9 @@ def _given() -> dict[str, str]:
     return {name: request.args[name] for name in _FIELDS if request.args.get(name)}
 
 
-def _page(context: Context, wanted: EventFilter, refused: shell.Refused | None = None, *, owner: uuid.UUID) -> Response:
+def _page(
+    context: ConsoleContext, wanted: EventFilter, refused: shell.FormRefusal | None = None, *, owner: uuid.UUID
+) -> Response:
     found = None if refused else events_page(context.pool, owner, wanted, limit=PAGE_SIZE)
     query = _given()
     further = found.before if found is not None else None
@@ -104,7 +106,7 @@ def _page(context: Context, wanted: EventFilter, refused: shell.Refused | None =
     )  # fmt: skip
 
 
-def _wanted(context: Context) -> EventFilter:
+def _wanted(context: ConsoleContext) -> EventFilter:
     """The filter in the query string. Raises `InvalidInput` naming the field."""
     kind, agent = request.args.get("kind") or None, request.args.get("agent") or None
     if kind is not None and not _KIND.fullmatch(kind):
@@ -121,7 +123,7 @@ def _wanted(context: Context) -> EventFilter:
     return dataclasses.replace(wanted, operation_id=_id("operation"))
 
 
-def _behind(context: Context, public_id: str, wanted: EventFilter) -> EventFilter:
+def _behind(context: ConsoleContext, public_id: str, wanted: EventFilter) -> EventFilter:
     """Narrowed to the agent that a public id stands for, else to the first operation that it stands in."""
     try:
         found = look_up_public_id(context.pool, actor().tenant_id, context.public_ids(), public_id)

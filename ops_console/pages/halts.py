@@ -10,7 +10,7 @@ from flask import Blueprint, Response, request
 from ops_console.api.rendering import path_id
 from ops_console.api.schemas import LiftHaltSchema, SetHaltSchema
 from ops_console.board.reader import Remembered
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
@@ -32,7 +32,7 @@ MEASURED = 20
 """For how many of the newest halts the last effect is measured on the page."""
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the page and its two acts."""
     page = _Page(context)
 
@@ -56,11 +56,11 @@ def routes(pages: Blueprint, context: Context) -> None:
 class _Page:
     """The page, and what it measured before: around a halt that is long set nothing changes any more."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ConsoleContext) -> None:
         self._context = context
         self._soon, self._settled = Remembered(2.0), Remembered(86400.0)
 
-    def show(self, refused: shell.Refused | None = None, halt_id: str = "") -> Response:
+    def show(self, refused: shell.FormRefusal | None = None, halt_id: str = "") -> Response:
         """The page; `halt_id` is the halt that a refused lifting was of."""
         tenant_id = actor().tenant_id
         rows = list_halts(self._context.pool, tenant_id, lifted_too=True)
@@ -81,7 +81,7 @@ class _Page:
         return found
 
 
-def _set(context: Context) -> str:
+def _set(context: ConsoleContext) -> str:
     person = actor()
     person.must_be("approver")
     given = load(_SET, shell.typed())
@@ -92,7 +92,7 @@ def _set(context: Context) -> str:
     return "This was halted already; nothing changed." if done.already else "The halt is in force."
 
 
-def _lift(context: Context, halt_id: str) -> str:
+def _lift(context: ConsoleContext, halt_id: str) -> str:
     person = actor()
     person.must_be("admin")
     prove(context)

@@ -10,7 +10,7 @@ from flask import Blueprint, Response, request
 
 from ops_console.api.rendering import choice, path_id
 from ops_console.api.schemas import ResolveInDoubtSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
@@ -27,7 +27,7 @@ MOST_SHOWN = 200
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the list, the page of one operation and the act that ends its doubt."""
 
     @pages.get("/in-doubt")
@@ -63,7 +63,7 @@ def _currency(by_amount: bool) -> str | None:
     return currency
 
 
-def _one(context: Context, operation_id: uuid.UUID, refused: shell.Refused | None = None) -> Response:
+def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRefusal | None = None) -> Response:
     found = find_operation(context.pool, actor().tenant_id, operation_id)
     if found is None:
         raise NotFound("there is no operation of that id")
@@ -72,7 +72,7 @@ def _one(context: Context, operation_id: uuid.UUID, refused: shell.Refused | Non
     return shell.page(
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
         refused=refused, given=request.form, row=found, events=events,
-        reason_text=reason_text, word=_resolution(events), since=since,
+        reason_text=reason_text, resolution=_resolution(events), since=since,
         # What was chosen for the doubt before is not chosen for this one.
         chosen=request.form.get("executed") if request.form.get("in_doubt_since") == since else None,
     )  # fmt: skip
@@ -84,7 +84,7 @@ def _resolution(events: list[EventRow]) -> dict[str, str]:
     return json.loads(told[-1].body) if told else {}
 
 
-def _resolve(context: Context, operation_id: uuid.UUID) -> str:
+def _resolve(context: ConsoleContext, operation_id: uuid.UUID) -> str:
     person = actor()
     prove(context)
     given = shell.typed()

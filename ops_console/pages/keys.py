@@ -11,7 +11,7 @@ from marshmallow.validate import OneOf
 
 from ops_console.accounts.operators import list_operators
 from ops_console.api.rendering import path_id
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
@@ -67,7 +67,7 @@ class RotateKeySchema(StrictSchema):
 _CREATE, _ROTATE = CreateKeySchema(), RotateKeySchema()
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the page and its three acts; all of it is the administrators'."""
 
     @pages.get("/keys")
@@ -105,7 +105,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         )
 
 
-def _page(context: Context, refused: shell.Refused | None = None, about: str = "") -> Response:
+def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, about: str = "") -> Response:
     # Here too: an act's form may be shown again without its view being asked.
     actor().must_be("admin")
     tenant_id = actor().tenant_id
@@ -121,14 +121,14 @@ def _page(context: Context, refused: shell.Refused | None = None, about: str = "
     )  # fmt: skip
 
 
-def _shown_once(context: Context, make: Callable[[], IssuedKey], about: str = "") -> Response:
+def _shown_once(context: ConsoleContext, make: Callable[[], IssuedKey], about: str = "") -> Response:
     """The key in the answer itself, which nothing stores and no other page repeats."""
     try:
         issued = make()
     except WaitsForAdministrator as error:
         return shell.waits(context, error)
     except MadeBefore as error:
-        told = shell.Refused(
+        told = shell.FormRefusal(
             f"{error.detail}. Whoever did not see it revokes it in the list and makes another.", {}, 409
         )  # fmt: skip
         return _page(context, told, about)
@@ -137,7 +137,7 @@ def _shown_once(context: Context, make: Callable[[], IssuedKey], about: str = ""
     return shell.page(context, "key_made.html", title="Key made", status=201, issued=issued, rotated=bool(about))
 
 
-def _create(context: Context) -> IssuedKey:
+def _create(context: ConsoleContext) -> IssuedKey:
     prove(context)
     given = shell.typed(lists=("scopes",))
     if not given.get("scopes"):
@@ -150,7 +150,7 @@ def _create(context: Context) -> IssuedKey:
     )  # fmt: skip
 
 
-def _rotate(context: Context, about: str) -> IssuedKey:
+def _rotate(context: ConsoleContext, about: str) -> IssuedKey:
     prove(context)
     wanted = load(_ROTATE, shell.typed())
     hours = _whole(wanted, "overlap_hours", MOST_OVERLAP_HOURS, least=0)
@@ -160,7 +160,7 @@ def _rotate(context: Context, about: str) -> IssuedKey:
     )  # fmt: skip
 
 
-def _revoke(context: Context, about: str) -> str:
+def _revoke(context: ConsoleContext, about: str) -> str:
     prove(context)
     if shell.typed():
         raise InvalidInput("a key is revoked without further words")
@@ -175,7 +175,7 @@ def _form_id(wanted: dict[str, Any]) -> Any:
     return found
 
 
-def _owner(context: Context, email: str | None) -> Any:
+def _owner(context: ConsoleContext, email: str | None) -> Any:
     if email is None:
         return None
     for one in list_operators(context.pool, actor().tenant_id):

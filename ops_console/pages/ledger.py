@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 
 from ops_console.api.refunds import entry_view
 from ops_console.api.rendering import cursor_in, cursor_out
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
@@ -26,7 +26,7 @@ from ops_console.read_models.ledger_search import (
     search_ledger,
 )
 from ops_console.read_models.order_views import budget_of_entry
-from ops_console.read_models.refund_views import LedgerRow, retry_refusal
+from ops_console.read_models.refund_views import LedgerEntryRow, retry_refusal
 from sentinel.authority.approvals import find_approval
 from sentinel.authority.public_ids import look_up_public_id
 from sentinel.authority.reasons import REASONS
@@ -50,7 +50,7 @@ _IN_DOUBT = "not now: it may have been paid; say first what happened, on the pag
 """Why a row in ERROR is not tried again, by the code of `refunds.may_have_been_paid`; each other code is a doubt."""
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the list, its part that refreshes itself, a row's page and the one act."""
 
     @pages.get("/ledger")
@@ -72,7 +72,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         return _entry(context, ledger_entry_id)
 
 
-def _list(context: Context, refused: shell.Refused | None = None) -> Response:
+def _list(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> Response:
     asked, told = ledger_filter.given(), None
     try:
         values = _rows(context, asked)
@@ -87,7 +87,7 @@ def _list(context: Context, refused: shell.Refused | None = None) -> Response:
     )  # fmt: skip
 
 
-def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
+def _rows(context: ConsoleContext, asked: dict[str, str]) -> dict[str, Any]:
     """One page of the list. Raises `InvalidInput` for a filter or a cursor that is none."""
     wanted, before = ledger_filter.read_filter(asked), cursor_in()
     named, is_all = _named(context, wanted)
@@ -95,7 +95,9 @@ def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
     return _values(context, asked, found, is_all=is_all)
 
 
-def _values(context: Context, asked: dict[str, str], found: list[LedgerRow], *, is_all: bool = True) -> dict[str, Any]:
+def _values(
+    context: ConsoleContext, asked: dict[str, str], found: list[LedgerEntryRow], *, is_all: bool = True
+) -> dict[str, Any]:
     return {
         "operations_looked_at": None if is_all else MOST_OPERATIONS,
         "asked": asked, "rows": found[:PAGE], "counts": counted(context.ledger, actor().tenant_id), "words": reason_in_words,
@@ -104,7 +106,7 @@ def _values(context: Context, asked: dict[str, str], found: list[LedgerRow], *, 
     }  # fmt: skip
 
 
-def _named(context: Context, wanted: LedgerFilter) -> tuple[LedgerFilter, bool]:
+def _named(context: ConsoleContext, wanted: LedgerFilter) -> tuple[LedgerFilter, bool]:
     """With the rows that a public id stands for, or whose operation is searched for; both are in the authority's database. And whether
     these are all that there are.
     """
@@ -117,7 +119,7 @@ def _named(context: Context, wanted: LedgerFilter) -> tuple[LedgerFilter, bool]:
     return replace(wanted, named=entries), is_all
 
 
-def _behind(context: Context, public_id: str) -> str:
+def _behind(context: ConsoleContext, public_id: str) -> str:
     """The ledger entry or refund behind a public id or a proof's name; itself, which finds no row, where there is none."""
     try:
         found = look_up_public_id(context.pool, actor().tenant_id, context.public_ids(), public_id)
@@ -128,11 +130,11 @@ def _behind(context: Context, public_id: str) -> str:
     return (found.refund_id if found.kind == "refund" else found.ledger_entry_id) or public_id
 
 
-def _following(asked: dict[str, str], last: LedgerRow) -> str:
+def _following(asked: dict[str, str], last: LedgerEntryRow) -> str:
     return ledger_filter.address(ADDRESS, asked, cursor=cursor_out(last.created_at, last.ledger_entry_id))
 
 
-def _entry(context: Context, ledger_entry_id: str) -> Response:
+def _entry(context: ConsoleContext, ledger_entry_id: str) -> Response:
     tenant_id = actor().tenant_id
     is_name = len(ledger_entry_id) <= _NAME_CHARACTERS and ledger_entry_id.isascii() and ledger_entry_id.isprintable()
     row = find_entry(context.ledger, tenant_id, ledger_entry_id) if is_name else None
@@ -155,7 +157,7 @@ def _entry(context: Context, ledger_entry_id: str) -> Response:
     )  # fmt: skip
 
 
-def _stays(context: Context, row: LedgerRow) -> str | None:
+def _stays(context: ConsoleContext, row: LedgerEntryRow) -> str | None:
     """Why a row in ERROR is not tried again; None where it can be."""
     if row.status != "ERROR":
         return None
@@ -163,7 +165,7 @@ def _stays(context: Context, row: LedgerRow) -> str | None:
     return None if code is None else _FINAL.get(code, _IN_DOUBT)
 
 
-def _process(context: Context) -> str:
+def _process(context: ConsoleContext) -> str:
     person = actor()
     person.must_be("approver")
     request_id = uuid_or_none(request.form.get("request_id", ""))

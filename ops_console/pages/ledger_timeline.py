@@ -13,7 +13,7 @@ from typing import Any
 
 from ops_console.pages.text import money
 from ops_console.read_models.events import EventRow
-from ops_console.read_models.ledger_history import Card, Effect, Life, Trail
+from ops_console.read_models.ledger_history import Card, LedgerEffectRow, Life, Trail
 from sentinel.authority.reasons import reason_text
 
 # What a step noted that is ours: codes, states, names of systems. Order references and a model's words are not among them.
@@ -48,7 +48,7 @@ _CHIPS = ("decision", "outcome", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepRun:
     """A step of a run: its milliseconds, what it noted, and where it led; `following` None is where the run ended."""
 
     name: str
@@ -70,7 +70,7 @@ class Moment:
     reason: str | None = None
     facts: tuple[tuple[str, str], ...] = ()
     words: str | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[StepRun, ...] = ()
     event_id: str | None = None
 
 
@@ -101,15 +101,15 @@ def last_way(trails: list[Trail]) -> Way | None:
     return Way(places, ways, places[-1] if places else None, told)
 
 
-def steps_of(trail: Trail) -> tuple[Step, ...]:
+def steps_of(trail: Trail) -> tuple[StepRun, ...]:
     """The run's steps as a page tells them."""
     return tuple(map(_step, trail.steps))
 
 
-def _step(noted: dict[str, Any]) -> Step:
+def _step(noted: dict[str, Any]) -> StepRun:
     output = noted.get("output") or {}
     facts = tuple((name, _plain(output[name])) for name in _NOTED if output.get(name) not in (None, "", []))
-    return Step(str(noted.get("step")), float(noted.get("at_ms") or 0), facts, noted.get("message"), noted.get("tool"), noted.get("next"))  # fmt: skip
+    return StepRun(str(noted.get("step")), float(noted.get("at_ms") or 0), facts, noted.get("message"), noted.get("tool"), noted.get("next"))  # fmt: skip
 
 
 def _plain(value: Any) -> str:
@@ -212,7 +212,7 @@ def _settled(life: Life) -> Iterator[Moment]:
         yield Moment(wrong.found_at, "reconciliation", f"Found wrong: {wrong.finding.replace('_', ' ')}", "error")
 
 
-def _effect(effect: Effect) -> tuple[tuple[str, str], ...]:
+def _effect(effect: LedgerEffectRow) -> tuple[tuple[str, str], ...]:
     ours: tuple[tuple[str, str | None], ...] = (("our reference", str(effect.reference)),)
     if effect.system == "stripe":
         # It is asked under a key of its own, and keeps the row's name in the metadata of the payment's refund.

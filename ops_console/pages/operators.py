@@ -17,7 +17,7 @@ from ops_console.accounts.operator_changes import add_person, checked_address
 from ops_console.accounts.operators import PersonRow, list_people
 from ops_console.accounts.passwords import make_password
 from ops_console.api.rendering import path_id
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
@@ -74,7 +74,7 @@ _ACTS = {
 }  # fmt: skip
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the list, a page per person, and the acts."""
 
     @pages.get("/operators")
@@ -107,7 +107,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         _add_act(pages, context, word)
 
 
-def _add_act(pages: Blueprint, context: Context, word: str) -> None:
+def _add_act(pages: Blueprint, context: ConsoleContext, word: str) -> None:
     @pages.post(f"/operators/<operator_id>/{word}", endpoint=f"operators_{word.replace('-', '_')}")
     @shell.shows(lambda told, operator_id: _one(context, operator_id, told, word))
     def operators_change(operator_id: str) -> Response:
@@ -115,7 +115,7 @@ def _add_act(pages: Blueprint, context: Context, word: str) -> None:
         return _act(context, operator_id, word, lambda: _change(context, operator_id, word))
 
 
-def _list(context: Context, told: shell.Refused | None = None, *, password: str = "") -> Response:
+def _list(context: ConsoleContext, told: shell.FormRefusal | None = None, *, password: str = "") -> Response:
     """The people and the form; `password` is suggested instead of the one that the form brought along."""
     # Here too: an act's form may be shown again without its view being asked.
     actor().must_be("admin")
@@ -127,7 +127,7 @@ def _list(context: Context, told: shell.Refused | None = None, *, password: str 
     )  # fmt: skip
 
 
-def _add(context: Context) -> Response:
+def _add(context: ConsoleContext) -> Response:
     try:
         prove(context)
         given = load(_ADD, {**shell.typed(), **_password(context)})
@@ -146,7 +146,12 @@ def _add(context: Context) -> Response:
 
 
 def _one(
-    context: Context, operator_id: str, told: shell.Refused | None = None, about: str = "", *, password: str = ""
+    context: ConsoleContext,
+    operator_id: str,
+    told: shell.FormRefusal | None = None,
+    about: str = "",
+    *,
+    password: str = "",
 ) -> Response:
     actor().must_be("admin")
     person = _person(context, operator_id)
@@ -157,7 +162,7 @@ def _one(
     )  # fmt: skip
 
 
-def _act(context: Context, operator_id: str, about: str, do: Callable[[], str]) -> Response:
+def _act(context: ConsoleContext, operator_id: str, about: str, do: Callable[[], str]) -> Response:
     def proved() -> str:
         prove(context)
         return do()
@@ -167,7 +172,7 @@ def _act(context: Context, operator_id: str, about: str, do: Callable[[], str]) 
     )  # fmt: skip
 
 
-def _set_role(context: Context, operator_id: str) -> str:
+def _set_role(context: ConsoleContext, operator_id: str) -> str:
     given = load(_ROLE, shell.typed())
     person = _person(context, operator_id)
     done = change.change_operator(
@@ -176,14 +181,14 @@ def _set_role(context: Context, operator_id: str) -> str:
     return f"{person.email} {'is' if done else 'was'} {given['role']}{'' if done else ' already'}."
 
 
-def _change(context: Context, operator_id: str, word: str) -> str:
+def _change(context: ConsoleContext, operator_id: str, word: str) -> str:
     act, told, told_before = _ACTS[word]
     person = _person(context, operator_id)
     done = change.change_operator(context.pool, actor(), person.operator_id, act)
     return f"{person.email} {told if done else told_before}."
 
 
-def _reset_password(context: Context, operator_id: str) -> Response:
+def _reset_password(context: ConsoleContext, operator_id: str) -> Response:
     try:
         prove(context)
         given = load(_PASSWORD, {**shell.typed(), **_password(context)})
@@ -199,7 +204,7 @@ def _reset_password(context: Context, operator_id: str) -> Response:
                       about=f"{person.email} is signed out everywhere", back=f"{ADDRESS}/{person.operator_id}")  # fmt: skip
 
 
-def _person(context: Context, operator_id: str) -> PersonRow:
+def _person(context: ConsoleContext, operator_id: str) -> PersonRow:
     found = list_people(
         context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds, operator_id=path_id(operator_id)
     )
@@ -208,12 +213,12 @@ def _person(context: Context, operator_id: str) -> PersonRow:
     return found[0]
 
 
-def _waits(context: Context) -> bool:
+def _waits(context: ConsoleContext) -> bool:
     """Whether what gives somebody power waits for a second administrator."""
     return is_change_pending(context.pool, actor().tenant_id, actor().operator_id)
 
 
-def _password(context: Context) -> dict[str, str]:
+def _password(context: ConsoleContext) -> dict[str, str]:
     """The form's password; where it would wait the form has none, for then one is made when it is collected."""
     return {"password": make_password()} if "password" not in request.form and _waits(context) else _exactly("password")
 

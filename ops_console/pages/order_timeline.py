@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from ops_console.pages.ledger_timeline import Moment, Way, evidence
 from ops_console.read_models.events import EventRow
-from ops_console.read_models.order_views import AlertRow, AnalystDecisionRow, EffectRow, OrderRow
-from ops_console.read_models.order_views import EventRow as LaneEventRow
+from ops_console.read_models.order_views import AlertRow, AnalystDecisionRow, EffectRow, LaneEventRow, OrderRow
 
 _TITLES = {
     "scored": "Scored", "allowed": "Low: may be fulfilled", "needs_analyst": "Medium: an analyst is needed", "denied": "High: not fulfilled",

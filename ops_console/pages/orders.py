@@ -1,6 +1,6 @@
 """Orders under review: the lanes, the queue by due time, search, undelivered alerts, and one order's life.
 
-An analyst gives their word on a queued order on its approval card; on what came back from the shop, here.
+An analyst decides a queued order on its approval card; what came back from the shop, here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flask import Blueprint, Response, request, url_for
 from ops_console.api.orders import checked_order_name, offers
 from ops_console.api.rendering import cursor_out, id_cursor_in
 from ops_console.api.schemas import OrderVoteSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import highlighted_diagram as graph
 from ops_console.pages import ledger_filter, shell
@@ -36,10 +36,10 @@ PAGE, QUEUE_SHOWN, ALERTS_SHOWN = 50, 50, 20
 _FIELDS = ("q", "lane", "status")
 STATUSES = (order_search.WAITING, *order_views.STATUSES)
 _SOON = timedelta(minutes=30)
-_WORD = OrderVoteSchema()
+_DECISION = OrderVoteSchema()
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the list, its part that refreshes itself, and an order's page."""
 
     @pages.get("/orders")
@@ -66,7 +66,7 @@ def routes(pages: Blueprint, context: Context) -> None:
         )  # fmt: skip
 
 
-def _list(context: Context) -> Response:
+def _list(context: ConsoleContext) -> Response:
     asked, told = _asked(), None
     try:
         values = _rows(context, asked)
@@ -84,7 +84,7 @@ def _asked() -> dict[str, str]:
     return {name: text for name in _FIELDS if (text := request.args.get(name, "").strip())}
 
 
-def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
+def _rows(context: ConsoleContext, asked: dict[str, str]) -> dict[str, Any]:
     """One page of the list. Raises `InvalidInput` for a filter or a cursor that is none."""
     _check(asked)
     found = order_search.search_orders(
@@ -94,7 +94,7 @@ def _rows(context: Context, asked: dict[str, str]) -> dict[str, Any]:
     return _values(context, asked, found)
 
 
-def _values(context: Context, asked: dict[str, str], found: list[Any]) -> dict[str, Any]:
+def _values(context: ConsoleContext, asked: dict[str, str], found: list[Any]) -> dict[str, Any]:
     last = found[PAGE - 1] if len(found) > PAGE else None
     at, last_id = order_search.place_of(last, asked.get("status")) if last else (None, None)
     cursor = {"cursor": cursor_out(at, str(last_id))} if at else {}
@@ -106,7 +106,7 @@ def _values(context: Context, asked: dict[str, str], found: list[Any]) -> dict[s
     }  # fmt: skip
 
 
-def _overview(context: Context) -> dict[str, object]:
+def _overview(context: ConsoleContext) -> dict[str, object]:
     """What stands above the list on its first page, while nothing is looked for."""
     tenant_id = actor().tenant_id
     return {
@@ -142,27 +142,27 @@ _SAID = {
 }
 
 
-def _say(context: Context, source: str, order_id: str) -> str:
+def _say(context: ConsoleContext, source: str, order_id: str) -> str:
     person, given = actor(), shell.typed()
-    if given.get("word") not in (RETRY, *_SAID):
-        raise InvalidInput.of("word", "choose one of the offered")
-    if given["word"] != HOLD:
+    if given.get("decision") not in (RETRY, *_SAID):
+        raise InvalidInput.of("decision", "choose one of the offered")
+    if given["decision"] != HOLD:
         prove(context)
     shown = {"status": given["seen"]} if "seen" in given else {}
-    wanted = load(_WORD, {"reason": given.get("reason", ""), **shown})
+    wanted = load(_DECISION, {"reason": given.get("reason", ""), **shown})
     resolve_order(
         context.pool,
         person,
         *checked_order_name(source, order_id),
-        word=given["word"],
+        decision=given["decision"],
         reason=wanted["reason"],
         status=wanted.get("status"),
         inspector=context.inspector,
     )
-    return _RETRIED[wanted["status"]] if given["word"] == RETRY else _SAID[given["word"]]
+    return _RETRIED[wanted["status"]] if given["decision"] == RETRY else _SAID[given["decision"]]
 
 
-def _order(context: Context, source: str, order_id: str, refused: shell.Refused | None = None) -> Response:
+def _order(context: ConsoleContext, source: str, order_id: str, refused: shell.FormRefusal | None = None) -> Response:
     tenant_id = actor().tenant_id
     row = order_views.find_order(context.pool, tenant_id, *checked_order_name(source, order_id))
     if row is None:

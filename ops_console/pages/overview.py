@@ -15,7 +15,7 @@ import orjson
 from flask import Blueprint, Response, request
 
 from ops_console.api.refunds import DEFAULT_AGENT
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.decision_minutes import OUTCOMES, DecisionMinutes, Part, in_steps
@@ -36,7 +36,7 @@ _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OverviewLine:
     """One thing that needs a person: how many (None: not read), how much per currency, how old, and until when.
 
     `is_all` is False where there may be more: then all of it is about those that were counted.
@@ -62,7 +62,7 @@ class LedgerNow:
     reports: OutboxLag
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the page and its two parts that refresh themselves."""
     minutes = DecisionMinutes(context.pool)
 
@@ -98,7 +98,7 @@ def _clock(minute: int) -> str:
     return datetime.fromtimestamp(minute * 60, UTC).strftime("%H:%M")
 
 
-def _now(context: Context, tenant_id: uuid.UUID) -> dict[str, Any]:
+def _now(context: ConsoleContext, tenant_id: uuid.UUID) -> dict[str, Any]:
     now = datetime.now(UTC)
     ledger = read_ledger(lambda: _ledger(context.ledger, tenant_id)).value
     load = ledger.load if ledger else None
@@ -120,7 +120,7 @@ def _ledger(ledger: Pool, tenant_id: uuid.UUID) -> LedgerNow:
 
 
 def _gauges(
-    samples: list[gauges.Sample], approvals: list[Line], doubt: Line, load: figures.LedgerLoad | None, halts: list[HaltRow]
+    samples: list[gauges.Sample], approvals: list[OverviewLine], doubt: OverviewLine, load: figures.LedgerLoad | None, halts: list[HaltRow]
 ) -> list[Gauge]:  # fmt: skip
     waiting = sum(line.entries or 0 for line in approvals)
     oldest = max((line.oldest_seconds or 0.0 for line in approvals), default=0.0)
@@ -158,15 +158,15 @@ def _by_machine(is_on: bool, changed_by: str) -> bool:
     return not is_on and changed_by.startswith("agent ")
 
 
-def _approvals(context: Context, tenant_id: uuid.UUID, now: datetime) -> list[Line]:
+def _approvals(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime) -> list[OverviewLine]:
     rows = figures.waiting(context.pool, tenant_id)
     is_all = all(row.is_all for row in rows)
     return [_of_kind(kind, [row for row in rows if row.kind == kind], now, is_all=is_all) for kind in KINDS if kind not in ("change", "other") or not is_all or any(
         row.kind == kind for row in rows)]  # fmt: skip
 
 
-def _of_kind(kind: str, rows: list[figures.WaitingRow], now: datetime, *, is_all: bool) -> Line:
-    return Line(
+def _of_kind(kind: str, rows: list[figures.WaitingRow], now: datetime, *, is_all: bool) -> OverviewLine:
+    return OverviewLine(
         _NAMES[kind], f"/ops/approvals?kind={kind}", "pending", sum(row.waiting for row in rows),
         sum(row.high for row in rows), [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency],
         _age(min((row.oldest_at for row in rows), default=None), now),
@@ -174,33 +174,35 @@ def _of_kind(kind: str, rows: list[figures.WaitingRow], now: datetime, *, is_all
     )  # fmt: skip
 
 
-def _in_doubt(context: Context, tenant_id: uuid.UUID, now: datetime) -> Line:
+def _in_doubt(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime) -> OverviewLine:
     rows = figures.in_doubt(context.pool, tenant_id)
     sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
     oldest = _age(min((row.oldest_at for row in rows), default=None), now)
     entries = sum(row.entries for row in rows)
-    return Line(
+    return OverviewLine(
         "In doubt", "/ops/in-doubt", "started, and nobody knows what came of it", entries, 0, sums, oldest, None
     )
 
 
-def _refused_orders(context: Context, tenant_id: uuid.UUID, now: datetime) -> Line:
+def _refused_orders(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime) -> OverviewLine:
     rows = figures.refused_orders(context.pool, tenant_id)
     sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
     oldest = _age(min((row.oldest_at for row in rows), default=None), now)
     about = "by the shop, as a refund or as a question; nothing moves them but a person's decision"
     entries = sum(row.entries for row in rows)
-    return Line("Refused orders", "/ops/orders?status=WAITING", about, entries, 0, sums, oldest, None)
+    return OverviewLine("Refused orders", "/ops/orders?status=WAITING", about, entries, 0, sums, oldest, None)
 
 
-def _breakers(halts: list[HaltRow], now: datetime) -> Line:
+def _breakers(halts: list[HaltRow], now: datetime) -> OverviewLine:
     tripped = [halt for halt in halts if halt.breaker_key is not None]
     oldest = _age(min((halt.set_at for halt in tripped), default=None), now)
     about = "too much within minutes; nothing is paid before a person lifts it, and what falls due is put to people"
-    return Line("Stopped by a velocity breaker", "/ops/halts", about, len(tripped), len(tripped), [], oldest, None)
+    return OverviewLine(
+        "Stopped by a velocity breaker", "/ops/halts", about, len(tripped), len(tripped), [], oldest, None
+    )
 
 
-def _contradicted(context: Context, tenant_id: uuid.UUID, now: datetime) -> list[Line]:
+def _contradicted(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime) -> list[OverviewLine]:
     """One line where there is one: it is no ordinary doubt, and it has halted something."""
     rows = figures.contradicted(context.pool, tenant_id)
     if not rows:
@@ -209,31 +211,33 @@ def _contradicted(context: Context, tenant_id: uuid.UUID, now: datetime) -> list
     entries = sum(row.entries for row in rows)
     about = "reported as done after a person said “not executed”; halted"
     oldest = _age(min(row.oldest_at for row in rows), now)
-    return [Line("Contradictions", "/ops/in-doubt", about, entries, entries, sums, oldest, None)]
+    return [OverviewLine("Contradictions", "/ops/in-doubt", about, entries, entries, sums, oldest, None)]
 
 
-def _failed(load: figures.LedgerLoad | None) -> list[Line]:
+def _failed(load: figures.LedgerLoad | None) -> list[OverviewLine]:
     about = "given up by the worker or refused where it settles; it may have been paid: look at the entry"
     oldest = load.failed_oldest_seconds if load and load.failed else None
-    return [Line("Errors", "/ops/ledger?status=ERROR", about, load.failed if load else None, 0, [], oldest, None)]
+    return [
+        OverviewLine("Errors", "/ops/ledger?status=ERROR", about, load.failed if load else None, 0, [], oldest, None)
+    ]
 
 
-def _findings(load: figures.LedgerLoad | None) -> list[Line]:
+def _findings(load: figures.LedgerLoad | None) -> list[OverviewLine]:
     """One line where there is one: what a settlement system told after it was done."""
     if load is None or not load.findings:
         return []
     about = "sent back by a bank, or refunded elsewhere, in 30 days: `worker reconcile` names each"
     return [
-        Line(
+        OverviewLine(
             "Settlement", "/ops/ledger?status=EXECUTED", about, load.findings, 0, [], load.findings_oldest_seconds, None
         )
     ]
 
 
-def _alerts(context: Context, tenant_id: uuid.UUID) -> Line:
+def _alerts(context: ConsoleContext, tenant_id: uuid.UUID) -> OverviewLine:
     found = figures.undelivered_alerts(context.pool, tenant_id)
     oldest = found.oldest_seconds if found.alerts else None
-    return Line("Alerts", "/ops/orders", "that no channel took yet", found.alerts, 0, [], oldest, None)
+    return OverviewLine("Alerts", "/ops/orders", "that no channel took yet", found.alerts, 0, [], oldest, None)
 
 
 def _age(moment: datetime | None, now: datetime) -> float | None:

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 
 from ops_console.api.schemas import SwitchOffSchema, SwitchOnSchema
 from ops_console.board.reader import Remembered
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
@@ -35,7 +35,7 @@ _USAGE_SECONDS = 3.0
 """How long figures of limits are kept: many who look cost what one costs."""
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the pages of policies and switches, and the two acts on a switch."""
     folder, usage = PolicyFolder(context.settings.policies_dir), Remembered(_USAGE_SECONDS)
 
@@ -91,12 +91,12 @@ def routes(pages: Blueprint, context: Context) -> None:
         return _act(context, name, lambda: _turn_off(context, name))
 
 
-def _act(context: Context, name: str, do: Any) -> Response:
+def _act(context: ConsoleContext, name: str, do: Any) -> Response:
     then = f"{ADDRESS}/switches/{name}"
     return shell.attempt(context, do, again=lambda told: _switch(context, name, told), then=then)
 
 
-def _switch(context: Context, name: str, refused: shell.Refused | None = None) -> Response:
+def _switch(context: ConsoleContext, name: str, refused: shell.FormRefusal | None = None) -> Response:
     view = _known(context, name)
     return shell.page(
         context, "switch.html", title=f"Switch {name}", refused=refused,
@@ -105,7 +105,7 @@ def _switch(context: Context, name: str, refused: shell.Refused | None = None) -
     )  # fmt: skip
 
 
-def _known(context: Context, name: str) -> SwitchView:
+def _known(context: ConsoleContext, name: str) -> SwitchView:
     for one in list_switches(context.pool, actor().tenant_id, context.switches.declared):
         if one.name == name:
             return one
@@ -118,7 +118,7 @@ def stamp_of(view: SwitchView) -> str:
     return f"{view.is_on}|{view.canary_percent}|{view.changed_at}|{digest}"
 
 
-def _turn_on(context: Context, name: str) -> str:
+def _turn_on(context: ConsoleContext, name: str) -> str:
     person = actor()
     prove(context)
     given = shell.typed()
@@ -143,7 +143,7 @@ def _turn_on(context: Context, name: str) -> str:
     return f"{name} was {standing} already; nothing changed." if done.already else f"{name} is {standing}."
 
 
-def _turn_off(context: Context, name: str) -> str:
+def _turn_off(context: ConsoleContext, name: str) -> str:
     # Stopping is easy: neither proof nor a fresh page is asked for.
     person = actor()
     given = shell.typed()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flask import url_for
 
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from sentinel.core.errors import EngineUnavailable
 
 
@@ -20,7 +20,7 @@ class ProofLink:
     public: str | None
 
 
-def proof_link(context: Context, tenant_id: uuid.UUID, proof_id: str, agent_id: str | None) -> ProofLink:
+def proof_link(context: ConsoleContext, tenant_id: uuid.UUID, proof_id: str, agent_id: str | None) -> ProofLink:
     """The links of an agent's proof. The board shows the agents that its settings name, of the public tenant."""
     public = f"/verify/{proof_id}" if _is_shown(context, tenant_id, agent_id) else None
     return ProofLink(proof_id, events_address(proof_id), public)
@@ -31,7 +31,7 @@ def events_address(operation: str) -> str:
     return url_for("pages.events", operation=operation)
 
 
-def _is_shown(context: Context, tenant_id: uuid.UUID, agent_id: str | None) -> bool:
+def _is_shown(context: ConsoleContext, tenant_id: uuid.UUID, agent_id: str | None) -> bool:
     agents = context.settings.board.ids
     if agent_id is None or (agents is not None and agent_id not in agents):
         return False

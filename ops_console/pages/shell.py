@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from flask import Flask, Response, current_app, g, render_template, request, url_for
 
 from ops_console.accounts.sessions import SignedIn, store_message, take_messages
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import page_of
 from ops_console.pages.step_up import needs_proof
 from ops_console.pages.text import FILTERS, FUNCTIONS, named_amounts
@@ -75,7 +75,7 @@ Again = Callable[..., Response]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FormRefusal:
     """Why an act was not done: the sentence, and what is wrong by field name. `is_unsure`: it may have been done all the same."""
 
     detail: str
@@ -122,12 +122,12 @@ def _menu() -> list[tuple[str, str]]:
     return [(f"pages.{name}", label) for name, label, role in MENU if f"pages.{name}" in known and may(role)]
 
 
-def page(context: Context, template: str, *, title: str, status: int | None = None, **values: Any) -> Response:
+def page(context: ConsoleContext, template: str, *, title: str, status: int | None = None, **values: Any) -> Response:
     """A whole page; `template` is below templates/pages. Tells what the last act had to say.
 
-    Without a `status` it is that of the first `Refused` among the values, else 200.
+    Without a `status` it is that of the first `FormRefusal` among the values, else 200.
     """
-    refusal = next((value for value in values.values() if isinstance(value, Refused)), None)
+    refusal = next((value for value in values.values() if isinstance(value, FormRefusal)), None)
     # Where the database gave no answer it is not asked for more: what is to be told waits for the next page.
     tells = "signed_in" in g and g.get("by_cookie") and not (refusal and refusal.is_unsure)
     said = _messages(context) if tells else []
@@ -136,7 +136,7 @@ def page(context: Context, template: str, *, title: str, status: int | None = No
     return Response(html, status=status, content_type="text/html; charset=utf-8", headers=_HEADERS | _wait(refusal))
 
 
-def _messages(context: Context) -> list[dict[str, str]]:
+def _messages(context: ConsoleContext) -> list[dict[str, str]]:
     """What the last act had to say. Where it is not known whether it is forgotten it is told all the same: what this page has to tell
     is not lost for it, and twice is better than never.
     """
@@ -148,7 +148,7 @@ def _messages(context: Context) -> list[dict[str, str]]:
         return who.said or []
 
 
-def _wait(refusal: Refused | None) -> dict[str, str]:
+def _wait(refusal: FormRefusal | None) -> dict[str, str]:
     """When to come back, where something is asked for too often or the database gives no answer (`docs/CONTRACT.md` §1)."""
     seconds = refusal.retry_after_seconds if refusal else None
     return {"Retry-After": str(seconds)} if seconds else {}
@@ -166,7 +166,7 @@ def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:
     return view
 
 
-def flash_message(context: Context, text: str, kind: str = "done") -> None:
+def flash_message(context: ConsoleContext, text: str, kind: str = "done") -> None:
     """Have the next page tell this. `kind` is done, note or warning."""
     store_message(context.pool, g.signed_in, {"kind": kind, "text": text})
 
@@ -176,7 +176,9 @@ def back_to(address: str) -> Response:
     return Response(status=303, headers={"Location": address, "Cache-Control": "no-store"})
 
 
-def attempt(context: Context, do: Callable[[], str], *, again: Callable[[Refused], Response], then: str) -> Response:
+def attempt(
+    context: ConsoleContext, do: Callable[[], str], *, again: Callable[[FormRefusal], Response], then: str
+) -> Response:
     """Carry out a form's act. `do` returns what to tell; a refusal of ours shows the form `again`, nothing lost."""
     try:
         told = do()
@@ -188,22 +190,22 @@ def attempt(context: Context, do: Callable[[], str], *, again: Callable[[Refused
     return back_to(then)
 
 
-def waits(context: Context, error: WaitsForAdministrator) -> Response:
+def waits(context: ConsoleContext, error: WaitsForAdministrator) -> Response:
     """Lead to the approval that an act waits for."""
     flash_message(context, "Nothing is changed yet: this waits for a second administrator.", "note")
     return back_to(f"/ops/approvals/{error.approval_id}")
 
 
-def refused(error: SentinelError) -> Refused:
+def refused(error: SentinelError) -> FormRefusal:
     """An error as a page shows it. What the database said is for the log."""
     if isinstance(error, EngineUnavailable):
         log_unavailable(error, request_id())
     detail, fields = in_words(error)
     is_unsure = isinstance(error, (EngineUnavailable, StillDeciding))
-    return Refused(detail, fields, status_of(error)[0], retry_after_seconds(error), is_unsure)
+    return FormRefusal(detail, fields, status_of(error)[0], retry_after_seconds(error), is_unsure)
 
 
-def not_possible(context: Context, error: SentinelError, back: str = "") -> Response:
+def not_possible(context: ConsoleContext, error: SentinelError, back: str = "") -> Response:
     """A page of its own for what was refused; `back` is where it was asked from."""
     told = refused(error)
     title = "No usable answer" if told.is_unsure else "That was not possible"
@@ -220,7 +222,7 @@ def shows(again: Again) -> Callable[[View], View]:
     return mark
 
 
-def form_rerendered(context: Context, error: SentinelError) -> Response:
+def form_rerendered(context: ConsoleContext, error: SentinelError) -> Response:
     """The form as it was sent, with this session's token: the act's view is not asked. Else a page that leads back to it."""
     again = getattr(current_app.view_functions[request.endpoint or ""], "form_rerendered", None)
     try:

@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 
 from ops_console.accounts.sign_in import sign_out
 from ops_console.api.schemas import SignInSchema
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import check_origin, cookie_name, set_cookie
 from ops_console.pages import shell
 from ops_console.sign_in_http import remember_device, set_session_cookie, sign_in_request
@@ -20,7 +20,7 @@ HOME = "/ops"
 _SIGN_IN = SignInSchema()
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the sign-in page and signing out."""
 
     @pages.get("/sign-in")
@@ -56,7 +56,7 @@ def own_address(address: str) -> str:
     return address if is_own and "\\" not in address and address.isprintable() else HOME
 
 
-def _form(context: Context, refused: shell.Refused | None = None) -> Response:
+def _form(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> Response:
     typed = {name: request.form.get(name, "") for name in ("email", "tenant")}
     given = {**typed, "next": own_address(request.values.get("next", ""))}
     undone = request.method == "GET" and "undone" in request.args

@@ -14,7 +14,7 @@ from flask import g, request
 
 from ops_console import metrics
 from ops_console.accounts import step_up
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from sentinel.core.errors import InvalidInput, RateLimited
 
 
@@ -23,7 +23,7 @@ def needs_proof() -> bool:
     return "signed_in" in g and step_up.needs_proof(g.signed_in, by_form=True)
 
 
-def prove(context: Context) -> None:
+def prove(context: ConsoleContext) -> None:
     """Take the form's `proof`, a code where there is a second factor, else the password; nothing is asked where none is needed.
 
     A right one counts for the session's next minutes, whatever becomes of the act. Raises `InvalidInput` (proof) when it

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flask import Blueprint, Response
 
 from ops_console.api.rendering import path_id
-from ops_console.context import Context
+from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
 from ops_console.pages.step_up import prove
@@ -22,7 +22,7 @@ DISABLED = {
 }  # fmt: skip
 
 
-def routes(pages: Blueprint, context: Context) -> None:
+def routes(pages: Blueprint, context: ConsoleContext) -> None:
     """Add the page and its acts; all of it is the administrators'."""
 
     @pages.get("/webhooks")
@@ -45,12 +45,12 @@ def routes(pages: Blueprint, context: Context) -> None:
         return _act(context, lambda: _resend(context, endpoint_id, event_id))
 
 
-def _act(context: Context, do: Callable[[], str]) -> Response:
+def _act(context: ConsoleContext, do: Callable[[], str]) -> Response:
     actor().must_be("admin")
     return shell.attempt(context, do, again=lambda told: _page(context, told), then=ADDRESS)
 
 
-def _page(context: Context, refused: shell.Refused | None = None) -> Response:
+def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> Response:
     # Here too: an act's form may be shown again without its view being asked.
     actor().must_be("admin")
     tenant_id = actor().tenant_id
@@ -60,25 +60,25 @@ def _page(context: Context, refused: shell.Refused | None = None) -> Response:
     )  # fmt: skip
 
 
-def _proved(context: Context) -> None:
+def _proved(context: ConsoleContext) -> None:
     prove(context)
     if shell.typed():
         raise InvalidInput("this is done without further words")
 
 
-def _disable(context: Context, endpoint_id: str) -> str:
+def _disable(context: ConsoleContext, endpoint_id: str) -> str:
     _proved(context)
     disable_webhook(context.pool, actor(), path_id(endpoint_id))
     return "The webhook is disabled; its place in the feed stays."
 
 
-def _enable(context: Context, endpoint_id: str) -> str:
+def _enable(context: ConsoleContext, endpoint_id: str) -> str:
     _proved(context)
     enable_webhook(context.pool, actor(), path_id(endpoint_id))
     return "The webhook is enabled, and goes on where it stopped."
 
 
-def _resend(context: Context, endpoint_id: str, event_id: str) -> str:
+def _resend(context: ConsoleContext, endpoint_id: str, event_id: str) -> str:
     _proved(context)
     resend(context.pool, actor(), path_id(endpoint_id), path_id(event_id))
     return "It is sent once more. If it is not taken, it stays in the list."

@@ -21,7 +21,7 @@ MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerEvent:
+class LedgerEventRow:
     """One change of the row's status."""
 
     from_status: str
@@ -45,7 +45,7 @@ class Trail:
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class LedgerEffectRow:
     """Something done in an outside system; `reference` is our name for it there, `system_reference` the system's own.
 
     Stripe knows a refund by its payment (`payment_ref`) and its metadata, and never hears of `reference`.
@@ -78,7 +78,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class LedgerExecutionRow:
     """The money movement; amounts in minor units."""
 
     execution_id: uuid.UUID
@@ -90,7 +90,7 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LedgerReportRow:
     """What is told to the authority, until it has acknowledged it."""
 
     outbox_id: uuid.UUID
@@ -112,12 +112,12 @@ class Wrong:
 class Life:
     """Everything on record; each list oldest first."""
 
-    events: list[LedgerEvent]
+    events: list[LedgerEventRow]
     trails: list[Trail]
-    effects: list[Effect]
+    effects: list[LedgerEffectRow]
     cards: list[Card]
-    executions: list[Execution]
-    reports: list[Report]
+    executions: list[LedgerExecutionRow]
+    reports: list[LedgerReportRow]
     wrong: list[Wrong]
     evidence: list[EventRow]
 
@@ -164,12 +164,12 @@ def history_of(
     evidence = [] if operation_id is None else events_of(authority, tenant_id, operation_id, limit=MOST)
     trails = all_rows(ledger, Trail, TRAILS, fields)[::-1]
     return Life(
-        all_rows(ledger, LedgerEvent, EVENTS, fields)[::-1],
+        all_rows(ledger, LedgerEventRow, EVENTS, fields)[::-1],
         trails,
-        all_rows(ledger, Effect, EFFECTS, fields)[::-1],
+        all_rows(ledger, LedgerEffectRow, EFFECTS, fields)[::-1],
         all_rows(ledger, Card, CARDS, fields)[::-1],
-        all_rows(ledger, Execution, EXECUTIONS, fields),
-        all_rows(ledger, Report, REPORTS, {**fields, "reports": _reports(trails)})[::-1],
+        all_rows(ledger, LedgerExecutionRow, EXECUTIONS, fields),
+        all_rows(ledger, LedgerReportRow, REPORTS, {**fields, "reports": _reports(trails)})[::-1],
         all_rows(ledger, Wrong, WRONG, fields)[::-1],
         evidence,
     )

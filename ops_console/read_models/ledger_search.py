@@ -15,7 +15,7 @@ from functools import cache
 from psycopg.sql import Literal
 from sqlalchemy import any_, or_, select, text, tuple_
 
-from ops_console.read_models.refund_views import STATUSES, LedgerRow
+from ops_console.read_models.refund_views import STATUSES, LedgerEntryRow
 from sentinel.store.database import Pool
 from sentinel.store.queries import all_rows, one_row
 from sentinel.store.sql_template import SqlTemplate
@@ -61,7 +61,7 @@ class _Key:
     idempotency_key: str
 
 
-_COLUMNS = ", ".join(f"e.{field.name}" for field in dataclasses.fields(LedgerRow))
+_COLUMNS = ", ".join(f"e.{field.name}" for field in dataclasses.fields(LedgerEntryRow))
 _E = LEDGER_ENTRIES.alias("e")
 # By field of the filter. A prefix is a pattern, so that an index in byte order answers it.
 CONDITIONS = {
@@ -114,19 +114,19 @@ def page_sql(asked: tuple[str, ...], *, behind: bool) -> str:
 
 def search_ledger(
     pool: Pool, tenant_id: uuid.UUID, wanted: LedgerFilter, *, before: tuple[datetime, str] | None, limit: int
-) -> list[LedgerRow]:
+) -> list[LedgerEntryRow]:
     """Rows that fit, newest first, from behind `before` = (created_at, ledger_entry_id)."""
     asked = {name: getattr(wanted, name) for name in CONDITIONS if getattr(wanted, name) is not None}
     before_at, before_id = before or (None, None)
-    return all_rows(pool, LedgerRow, page_sql(tuple(asked), behind=before is not None), {
+    return all_rows(pool, LedgerEntryRow, page_sql(tuple(asked), behind=before is not None), {
         **asked, "tenant_id": tenant_id, "limit": limit, "named": list(wanted.named),
         "pattern": beginning(wanted.prefix or ""), "before_at": before_at, "before_id": before_id,
     }, plan_anew=True)  # fmt: skip
 
 
-def find_entry(pool: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> LedgerRow | None:
+def find_entry(pool: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> LedgerEntryRow | None:
     """One row, or None."""
-    return one_row(pool, LedgerRow, FIND_ENTRY, {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id})
+    return one_row(pool, LedgerEntryRow, FIND_ENTRY, {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id})
 
 
 def counted(pool: Pool, tenant_id: uuid.UUID) -> dict[str, Counted]:

@@ -93,7 +93,7 @@ class AnalystDecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow:
+class LaneEventRow:
     """One change of a review's lane or status."""
 
     event: str
@@ -134,7 +134,7 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True)
 class OrderVoteResult:
-    """What became of an analyst's word: see `orders.resolve_review` for the names of `result`."""
+    """What became of an analyst's decision: see `orders.resolve_review` for the names of `result`."""
 
     result: str
     approvals_given: int | None
@@ -201,7 +201,7 @@ select q.*, w.* from
 """).fill(waits=WAITS_FOR_PERSON)
 RESOLVE = """
 select result, approvals_given, people_required, ledger_entry_id from orders.resolve_review(%(tenant_id)s, %(source)s,
-  %(order_id)s, %(operator_id)s, %(word)s, %(reason)s, %(digest)s, %(status)s, %(via)s, %(event_id)s, %(second_event_id)s)
+  %(order_id)s, %(operator_id)s, %(decision)s, %(reason)s, %(digest)s, %(status)s, %(via)s, %(event_id)s, %(second_event_id)s)
 """
 
 
@@ -220,9 +220,9 @@ def analyst_decisions(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) ->
     return all_rows(pool, AnalystDecisionRow, ANALYST_DECISIONS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
-def events_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EventRow]:
+def events_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[LaneEventRow]:
     """The changes of the order's lane and status, in order."""
-    return all_rows(pool, EventRow, EVENTS, {"tenant_id": tenant_id, "review_id": review_id})
+    return all_rows(pool, LaneEventRow, EVENTS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
 def alerts_of(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> list[AlertRow]:
@@ -238,14 +238,14 @@ def queue_figures(pool: Pool, tenant_id: uuid.UUID) -> QueueFigures:
 
 
 def resolve(
-    pool: Pool, *, tenant_id: uuid.UUID, source: str, order_id: str, operator_id: uuid.UUID, word: str, reason: str,
+    pool: Pool, *, tenant_id: uuid.UUID, source: str, order_id: str, operator_id: uuid.UUID, decision: str, reason: str,
     digest: str | None, status: str | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
 ) -> OrderVoteResult:  # fmt: skip
     """Record "fulfil", "refund", "hold" or "retry" of one person; everything is checked in the one transaction that records it."""
     return act_once(pool, OrderVoteResult, RESOLVE, {
-        "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "word": word,
+        "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "decision": decision,
         "reason": reason, "digest": digest, "status": status, "via": via, "event_id": event_id, "second_event_id": second_event_id,
-    }, is_taken=lambda found: found.result in (word, "recorded"))  # fmt: skip
+    }, is_taken=lambda found: found.result in (decision, "recorded"))  # fmt: skip
 
 
 RETAIL = "retail"

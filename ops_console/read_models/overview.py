@@ -79,7 +79,7 @@ class LedgerLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
+class UndeliveredAlerts:
     """Alerts that no channel took yet."""
 
     alerts: int
@@ -217,9 +217,9 @@ def ledger_load(pool: Pool, tenant_id: uuid.UUID) -> LedgerLoad:
     return found
 
 
-def undelivered_alerts(pool: Pool, tenant_id: uuid.UUID) -> Undelivered:
+def undelivered_alerts(pool: Pool, tenant_id: uuid.UUID) -> UndeliveredAlerts:
     """Number and age of the orders' alerts that no channel took yet."""
-    found = one_row(pool, Undelivered, UNDELIVERED, {"tenant_id": tenant_id})
+    found = one_row(pool, UndeliveredAlerts, UNDELIVERED, {"tenant_id": tenant_id})
     assert found is not None
     return found
 

@@ -23,7 +23,7 @@ MOST_LOOKED_AT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerRow:
+class LedgerEntryRow:
     """A ledger entry without customer data; amounts in minor units."""
 
     ledger_entry_id: str
@@ -90,7 +90,7 @@ class _Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """A worker's answer to a question of an operator."""
 
     finished_at: datetime | None
@@ -195,9 +195,9 @@ def ask_worker(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID, requeste
     changed(pool, ASK, {"tenant_id": tenant_id, "request_id": request_id, "requested_by": requested_by})
 
 
-def worker_answer(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> Answer | None:
+def worker_answer(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> WorkerAnswer | None:
     """The question with its answer, if there is one by now."""
-    return one_row(pool, Answer, ANSWER, {"tenant_id": tenant_id, "request_id": request_id})
+    return one_row(pool, WorkerAnswer, ANSWER, {"tenant_id": tenant_id, "request_id": request_id})
 
 
 def withdraw_process_request(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> bool:

@@ -22,12 +22,12 @@ from sentinel.authority.keys import WORKER_SCOPE
 from sentinel.core.canonical import canonical_json, canonical_value, sha256_hex
 from sentinel.core.decision import Decision, no_matching_policy
 from sentinel.core.errors import (
-    AlreadyStarted,
     Conflict,
     Forbidden,
     InvalidInput,
     KeyReused,
     PermitExpired,
+    PermitRedeemed,
     PermitRefused,
     ReportContradicts,
     ResolvedNotExecuted,
@@ -207,7 +207,7 @@ def leave_seconds(authority: Authority, declared: int | None) -> int:
 def raise_if_start_refused(receipt: Receipt) -> Receipt:
     """The receipt of a start that stands; for a `start_id` that was seen before the same one, with result "duplicate".
 
-    Raises `PermitRefused` (differing field, halt, nothing guarded), `PermitExpired`, `AlreadyStarted` (redeemed under another
+    Raises `PermitRefused` (differing field, halt, nothing guarded), `PermitExpired`, `PermitRedeemed` (redeemed under another
     start id), `ResolvedNotExecuted` or `Conflict` (nothing to redeem: denied, pending, expired).
     """
     match receipt.result:
@@ -216,7 +216,7 @@ def raise_if_start_refused(receipt: Receipt) -> Receipt:
         case "resolved_not_executed":
             raise ResolvedNotExecuted
         case "already_started":
-            raise AlreadyStarted("this permit was redeemed under another start_id")
+            raise PermitRedeemed("this permit was redeemed under another start_id")
         case "expired":
             raise PermitExpired("the permit's time is over; guard again with the same key")
         case "halted":

@@ -18,7 +18,7 @@ from sentinel.store.queries import call_with_retry
 RUN_HOUSEKEEPING = "select permits_expired, approvals_expired, fell_in_doubt from sentinel.run_housekeeping(%s, %s)"
 RELEASE_EXPIRED_PERMITS = "select sentinel.release_run_out(%s)"
 EXPIRE_APPROVALS = "select sentinel.expire_due_approvals(%s)"
-MARK_KEYS_AT_LIMITS = "select sentinel.mark_crowded_keys(%s, %s, %s)"
+MARK_KEYS_AT_LIMITS = "select sentinel.mark_keys_at_limits(%s, %s, %s)"
 SEQUENCE_EVENTS = "select sentinel.sequence_events(%s)"
 
 _BATCH_SIZE = 100

@@ -1,7 +1,7 @@
 """Agent keys: who may ask the authority, as whom, and what for. Shown once, kept as a hash, revocable.
 
 A rotation makes a second key of the same principal and gives the first an end, so that an agent changes over without
-a gap. Whether a key is usable is the database clock's word. Making, rotating and revoking are in `protected_changes.py`.
+a gap. The database's clock says whether a key is usable. Making, rotating and revoking are in `protected_changes.py`.
 
 Every secret has a known prefix, by which scanners find a leaked one, 178 random bits, and a checksum, by which a typing error is
 refused without asking the database. A plain SHA-256 is enough at rest because nobody can try out 178 random bits.

@@ -68,7 +68,7 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 @group.command()
 @click.argument("source")
 @click.argument("order_id", metavar="ORDER")
-@click.argument("word", type=click.Choice([*DECISIONS, RETRY]))
+@click.argument("decision", type=click.Choice([*DECISIONS, RETRY]))
 @click.option("--as", "email", required=True, metavar="EMAIL", help="E-mail of the operator who decides.")
 @reason_option("Why; kept with the order.")
 @click.option(
@@ -81,7 +81,7 @@ def list_(limit: int, tenant: str | None, as_json: bool) -> None:
 def decide(
     source: str,
     order_id: str,
-    word: str,
+    decision: str,
     email: str,
     reason: str,
     status: str | None,
@@ -98,5 +98,7 @@ def decide(
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         row = find_order(pool, actor.tenant_id, source, order_id)
         bound = row.digest if row is not None else None
-        done = resolve_order(pool, actor, source, order_id, word=word, reason=reason, digest=bound, status=status)
+        done = resolve_order(
+            pool, actor, source, order_id, decision=decision, reason=reason, digest=bound, status=status
+        )
     show(asdict(done), as_json, f"{done.result.capitalize()} as {actor.name}.")

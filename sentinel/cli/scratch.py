@@ -131,7 +131,7 @@ def authority_on_loopback(database: str, policies: ReloadablePolicies) -> Iterat
     from sentinel.platform.http.in_process import InProcess
     from sentinel.platform.http.rate_limit import SharedRateLimit
 
-    class Handler(WSGIRequestHandler):
+    class QuietHandler(WSGIRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log(self, type: str, message: str, *args: object) -> None:
@@ -142,7 +142,7 @@ def authority_on_loopback(database: str, policies: ReloadablePolicies) -> Iterat
     try:
         declare_policies(authority)
         edge = create_app(settings, authority, SharedRateLimit(per_second=1_000_000, burst=1_000_000))
-        with contextlib.closing(InProcess(edge)) as app, listening(app, Handler) as url:
+        with contextlib.closing(InProcess(edge)) as app, listening(app, QuietHandler) as url:
             yield url
     finally:
         authority.pool.close()

@@ -118,7 +118,7 @@ class StillDeciding(Conflict):
     code = "still-deciding"
 
 
-class AlreadyStarted(Conflict):
+class PermitRedeemed(Conflict):
     """The permit was redeemed under another start id."""
 
     code = "already-started"

@@ -17,7 +17,7 @@ from sentinel.platform.outbound.standard_webhooks import signed_headers
 
 MAX_ANSWER_BYTES = 16 << 10
 GONE = "http_410"
-"""A receiver's word that there is nobody there any more (Standard Webhooks)."""
+"""The answer by which a receiver says that there is nobody there any more (Standard Webhooks)."""
 
 
 class Receiver(Protocol):

@@ -11,9 +11,9 @@ import pytest
 
 from sentinel.store.embedded import RunningServer
 from tests.acceptance.demos import Demo, demo_folder, running_demo
-from tests.acceptance.places import Served, served_on
 from tests.conftest import at
 from tests.support.fixtures import add_tenant, unique
+from tests.support.served_programs import Served, served_on
 
 NewDatabase = Callable[[], str]
 

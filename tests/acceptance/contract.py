@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.acceptance.places import BOTH_PREFIXES, Reply, Served, raw
+from tests.support.served_programs import BOTH_PREFIXES, Reply, Served, raw
 
 POST_ROUTES = ("action/guard", "action/guard/start", "action/guard/report", "action/check", "action/report")
 GUARD = f"{BOTH_PREFIXES[0]}/action/guard"

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.places import clean_env, eventually, module, processes_naming, request
 from tests.support.busy import overload
 from tests.support.ports import free_port, listens
+from tests.support.served_programs import clean_env, eventually, module, processes_naming, request
 
 KEYS = {
     "authority_url", "console_url", "orders_url", "tenant_id", "agent_api_key", "operators", "order_source", "database_url",

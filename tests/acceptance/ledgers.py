@@ -14,9 +14,9 @@ import psycopg
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import WORKER
 from sentinel.store.invariants import run_invariants
-from tests.acceptance.places import Served, clean_env, module
 from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import program_url
+from tests.support.served_programs import Served, clean_env, module
 from tests.support.warm_process import WarmProcess, run_warm
 
 # Short enough to be waited for, long enough for a healthy worker: lease ≥ 2 × timeout + heartbeat.

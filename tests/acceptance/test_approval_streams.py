@@ -15,9 +15,9 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.keys import WORKER_SCOPES, issue_key, revoke_key
 from sentinel.store.database import CONSOLE, Pool, with_role
-from tests.acceptance.places import Served, eventually, served_on
 from tests.support.busy import in_time
 from tests.support.fixtures import AGENT, add_tenant, guard_body, unique
+from tests.support.served_programs import Served, eventually, served_on
 
 PER_KEY, PER_TENANT, IN_ALL = 3, 4, 6
 

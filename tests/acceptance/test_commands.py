@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from ops_console.__main__ import command as console
 from sentinel.cli.main import main
 from sentinel.platform.resources import policies_dir
-from tests.acceptance.places import Served, run, run_warm_command
 from tests.support.fixtures import guard_body
 from tests.support.ports import free_port
+from tests.support.served_programs import Served, run, run_warm_command
 from worker.cli import main as worker
 from worker.orders.cli import serve as intake
 from worker.retail_refund_agent import main as refund_agent

@@ -11,8 +11,8 @@ import pytest
 
 from tests.acceptance.contract import bytes_of, problem, send
 from tests.acceptance.hostile import HOSTILE_IDENTIFIERS, hostile_amounts, nested
-from tests.acceptance.places import Served, raw
 from tests.support.fixtures import guard_body, unique
+from tests.support.served_programs import Served, raw
 
 
 def test_a_body_without_a_length_is_411(served: Served) -> None:

@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from tests.acceptance.contract import POST_ROUTES, problem
-from tests.acceptance.places import BOTH_PREFIXES, Served, request
 from tests.support.fixtures import guard_body
+from tests.support.served_programs import BOTH_PREFIXES, Served, request
 
 
 @pytest.mark.parametrize("headers", [

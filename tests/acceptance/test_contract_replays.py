@@ -6,8 +6,8 @@ import random
 import uuid
 
 from tests.acceptance.contract import problem
-from tests.acceptance.places import Served
 from tests.support.fixtures import four_keys, guard_body, start_body, unique
+from tests.support.served_programs import Served
 
 
 def test_the_same_key_with_any_other_field_is_422_and_changes_nothing(served: Served) -> None:

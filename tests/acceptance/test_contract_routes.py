@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.contract import POST_ROUTES, problem
-from tests.acceptance.places import BOTH_PREFIXES, Served, eventually, request
 from tests.support.fixtures import add_tenant, guard_body, unique
+from tests.support.served_programs import BOTH_PREFIXES, Served, eventually, request
 
 GET_ROUTES = ("approval/{id}", "approvals/since", "heartbeat?agent_id=a")
 

@@ -20,8 +20,8 @@ import pytest
 from sentinel.core.proof import is_intact
 from sentinel.demo.orders import DemoOrderSource, curl_line
 from tests.acceptance.demos import KEYS, Demo, demo_folder, port_options, running_demo
-from tests.acceptance.places import eventually, processes_naming, request, run
 from tests.support.busy import overload
+from tests.support.served_programs import eventually, processes_naming, request, run
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +103,7 @@ def test_the_demos_orders_are_in_their_lanes_from_the_start(demo: Demo) -> None:
     for name, (lane, status, codes) in ORDERS.items():
         one = found[name]
         assert (one["lane"], [each["code"] for each in one["signals"]]) == (lane, codes), name
-        # A medium one may have got its word meanwhile, in another test.
+        # A medium one may have been decided meanwhile, in another test.
         assert one["status"] == status or lane == "medium", name
     with psycopg.connect(demo.database_url) as connection:
         shop = dict(connection.execute("select order_id, status from orders.simulated_shop").fetchall())
@@ -120,7 +120,7 @@ def shell(line: str) -> tuple[int, dict[str, str], Any]:
     return int(first.split()[1]), headers, json.loads(body)
 
 
-def test_the_curl_line_signs_and_posts_one_order_and_analysts_words_have_their_effect(demo: Demo) -> None:
+def test_the_curl_line_signs_and_posts_one_order_and_analysts_decisions_have_their_effect(demo: Demo) -> None:
     if shutil.which("curl") is None or shutil.which("openssl") is None:
         pytest.skip("needs curl and openssl")
     # Under an id of its own: the line itself is posted to this demo by the test of the README.
@@ -132,14 +132,14 @@ def test_the_curl_line_signs_and_posts_one_order_and_analysts_words_have_their_e
     assert (again, headers[REPLAYED], repeated) == (200, "true", body)
     assert shell(line.replace("49.90", "49.91"))[0] == 422
     assert shell(line.replace(demo.told["order_source"]["secret"], "wrong"))[0] == 401
-    words = {"fulfil": "demo_medium_1", "refund": "demo_medium_2", "hold": "demo_medium_3"}
-    assert {shown_orders(demo)[name]["status"] for name in words.values()} == {"QUEUED"}
+    decisions = {"fulfil": "demo_medium_1", "refund": "demo_medium_2", "hold": "demo_medium_3"}
+    assert {shown_orders(demo)[name]["status"] for name in decisions.values()} == {"QUEUED"}
 
-    def say(word: str) -> Any:
-        seen = {"reason": "looked at it", "digest": shown_orders(demo)[words[word]]["digest"]}
+    def say(decision: str) -> Any:
+        seen = {"reason": "looked at it", "digest": shown_orders(demo)[decisions[decision]]["digest"]}
         return request(
             "POST",
-            f"{demo.console}/ops/api/orders/demo/{words[word]}/{word}",
+            f"{demo.console}/ops/api/orders/demo/{decisions[decision]}/{decision}",
             body=seen,
             headers=demo.sign_in("approver"),
         )
@@ -148,10 +148,10 @@ def test_the_curl_line_signs_and_posts_one_order_and_analysts_words_have_their_e
     assert shown_orders(demo)["demo_medium_2"]["offers"] == ["fulfil", "hold"]
     refused = say("refund")
     assert refused.status == 409 and "over_limit" in refused.json["detail"], refused.body
-    del words["refund"]
-    for word in words:
-        said = say(word)
-        assert (said.status, said.json["result"]) == (200, word), said.body
+    del decisions["refund"]
+    for decision in decisions:
+        said = say(decision)
+        assert (said.status, said.json["result"]) == (200, decision), said.body
     ends = {"demo_medium_1": "FULFILLED", "demo_medium_2": "QUEUED", "demo_medium_3": "HELD"}
     assert eventually(lambda: ends == {name: shown_orders(demo)[name]["status"] for name in ends}, within=10)
     assert run("doctor", SENTINEL_DATABASE_URL=demo.database_url).returncode == 0

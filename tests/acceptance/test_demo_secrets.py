@@ -12,8 +12,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.acceptance.conftest import NewDatabase
 from tests.acceptance.demos import Demo, demo_folder, running_demo
-from tests.acceptance.places import processes_naming
 from tests.support.embedded_servers import needs_linux
+from tests.support.served_programs import processes_naming
 
 MODULES = {
     "authority": (b"sentinel.cli.main", b"serve"), "console": (b"ops_console",), "orders": (b"worker.orders",),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.places import Served, request
+from tests.support.served_programs import Served, request
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

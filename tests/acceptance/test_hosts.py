@@ -8,7 +8,7 @@ import urllib.parse
 import pytest
 
 from tests.acceptance.demos import Demo
-from tests.acceptance.places import Reply, raw
+from tests.support.served_programs import Reply, raw
 
 PATHS = (
     "/healthz", "/nothing", "/openapi.json", "/docs", "/live", "/ops", "/ops/sign-in", "/ops/api/session", "/ops/api/live/stream",

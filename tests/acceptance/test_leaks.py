@@ -17,8 +17,8 @@ import pytest
 
 from tests.acceptance.demos import Demo
 from tests.acceptance.ledgers import refund
-from tests.acceptance.places import eventually, request, run
 from tests.support.fixtures import add_tenant, guard_body, start_body, unique
+from tests.support.served_programs import eventually, request, run
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.acceptance.conftest import NewDatabase
 from tests.acceptance.contract import problem
-from tests.acceptance.places import served_on
 from tests.acceptance.test_approval_streams import Listener
 from tests.support.fixtures import add_tenant, unique
+from tests.support.served_programs import served_on
 
 BURST = 25
 pytestmark = pytest.mark.slow

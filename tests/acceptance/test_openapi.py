@@ -34,13 +34,13 @@ from sentinel.authority.app import create_app as create_authority
 from sentinel.authority.settings import Settings
 from sentinel.cli.scratch import listening
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from tests.acceptance.places import SCALE
 from tests.support.asgi_client import InProcessApp
 from tests.support.busy import overload
 from tests.support.fixtures import AGENT, PASSWORD, SECRET, Fixtures
 from tests.support.logins import console_urls
 from tests.support.order_fixtures import LANES, make_intake, order_body, signed
 from tests.support.order_fixtures import SECRET as ORDER_SECRET
+from tests.support.served_programs import SCALE
 from tests.support.undocumented import undocumented_routes
 
 pytestmark = pytest.mark.slow

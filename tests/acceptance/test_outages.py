@@ -19,9 +19,9 @@ from sentinel.store.migrate import migrate
 from tests.acceptance.contract import problem
 from tests.acceptance.demos import demo_folder
 from tests.acceptance.ledgers import Shop, broken_invariants, open_shop, refund
-from tests.acceptance.places import Served, eventually, request, served_on
 from tests.support.busy import in_time
 from tests.support.fixtures import add_tenant, guard_body, unique
+from tests.support.served_programs import Served, eventually, request, served_on
 
 pytestmark = pytest.mark.slow
 

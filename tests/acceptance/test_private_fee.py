@@ -17,11 +17,11 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.gate_reports import record_gate_report
 from sentinel.store.database import CONSOLE, Pool, with_role
 from tests.acceptance.ledgers import Shop, broken_invariants
-from tests.acceptance.places import SECRET, Served, clean_env, end, eventually, module, run_warm_command
 from tests.integration.confirm.test_confirm_in_browser import browser, phone  # noqa: F401 - a fixture
 from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import public_urls
 from tests.support.ports import free_port, listens
+from tests.support.served_programs import SECRET, Served, clean_env, end, eventually, module, run_warm_command
 from tests.support.switch_fixtures import BOOK, FEE, MASTER, passing_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.acceptance.places import REPO, Served, clean_env, eventually
 from tests.support.busy import in_time
 from tests.support.fixtures import unique
+from tests.support.served_programs import REPO, Served, clean_env, eventually
 from tests.support.warm_process import WarmProcess
 
 DRIVER = Path(__file__).with_name("sdk_driver.py")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.demos import Demo
-from tests.acceptance.places import SCALE, request
 from tests.support.busy import overload
+from tests.support.served_programs import SCALE, request
 
 pytestmark = pytest.mark.slow
 

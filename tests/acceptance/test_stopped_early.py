@@ -12,9 +12,9 @@ import pytest
 from sentinel.store.embedded import running
 from sentinel.store.embedded.layout import Layout
 from tests.acceptance.demos import demo_folder, port_options
-from tests.acceptance.places import clean_env, eventually, module, processes_naming
 from tests.support.busy import overload
 from tests.support.ports import free_port, listens
+from tests.support.served_programs import clean_env, eventually, module, processes_naming
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ import pytest
 
 from sentinel.store.embedded import remove, running
 from sentinel.store.migrate import migrate
-from tests.acceptance.places import run
 from tests.support.catalog import catalog
 from tests.support.harness import dump
 from tests.support.ports import free_port
+from tests.support.served_programs import run
 
 TOLD = (
     "Error: the database was made by an unreleased version (revision 0014). To keep its data, check out commit c64cce8,"

@@ -22,9 +22,9 @@ from tests.acceptance.ledgers import (
     open_shop,
     refund,
 )
-from tests.acceptance.places import SCALE, Served, eventually
 from tests.mutants.pays_first import Died, pay_then_remember, without_safety_net
 from tests.support.fixtures import unique
+from tests.support.served_programs import SCALE, Served, eventually
 from worker.failpoints import Failpoint
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def test_the_same_check_catches_a_worker_that_pays_before_it_remembers(served: S
     shop = open_shop(served)
     shop.enqueue([refund(unique("naive").replace("_", "-"))])
     with psycopg.connect(served.database_url) as connection:
-        # Rolled back at the end: the twin breaks this database only for itself.
+        # Rolled back at the end: the mutant breaks this database only for itself.
         without_safety_net(connection)
         with contextlib.suppress(Died):
             pay_then_remember(connection, shop.tenant_id, dies=True)

@@ -12,10 +12,10 @@ import pytest
 from sentinel.authority.keys import SCOPES, issue_key
 from sentinel.store.database import CONSOLE, ORDERS, Pool, with_role
 from tests.acceptance.ledgers import Shop, open_shop, refund
-from tests.acceptance.places import Served, clean_env, eventually, module, request, run
 from tests.support.fixtures import unique
 from tests.support.logins import program_url
 from tests.support.ports import free_port, listens
+from tests.support.served_programs import Served, clean_env, eventually, module, request, run
 
 pytestmark = pytest.mark.slow
 

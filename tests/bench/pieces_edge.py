@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from flask import Flask
 
 from sentinel.platform.http.asgi import Edge, by_path
-from sentinel.platform.http.wire import Answer, HttpsOnly, Request
+from sentinel.platform.http.wire import EdgeResponse, HttpsOnly, Request
 from sentinel.platform.serving.server import Listener, Server
 from tests.bench.cpu import tree_cpu_seconds
 from tests.bench.generator import generate
@@ -63,8 +63,8 @@ def _running() -> Iterator[tuple[int, int]]:
 def serve(port: int) -> None:
     """The server, in the foreground."""
 
-    async def answer(_: Request) -> Answer:
-        return Answer(ANSWER)
+    async def answer(_: Request) -> EdgeResponse:
+        return EdgeResponse(ANSWER)
 
     def make_app(_: object) -> Edge:
         return Edge(Flask("edge"), threads=1, posts=by_path({GUARD: answer}), https_only=HttpsOnly(behind_tls=False))

@@ -25,7 +25,6 @@ from sentinel.authority.tenants import create_tenant
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, with_role
-from tests.acceptance.places import SECRET, clean_env, end, eventually, module, request
 from tests.integration.console.conftest import Fixtures
 from tests.integration.console.test_console_refunds import add_worker
 from tests.integration.console.test_page_in_doubt import doubted
@@ -36,6 +35,7 @@ from tests.support.fixtures import PASSWORD, quick_hash
 from tests.support.logins import console_urls
 from tests.support.orders_console_fixtures import held, queued
 from tests.support.ports import free_port
+from tests.support.served_programs import SECRET, clean_env, end, eventually, module, request
 
 ROLES = ("viewer", "approver", "admin")
 HOSTILE = "Pay me twice <b>now</b> or ' else"

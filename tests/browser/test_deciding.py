@@ -141,7 +141,7 @@ def test_a_refusal_on_a_phone_comes_into_view_and_a_session_that_ends_takes_no_w
     expect(notice(page)).to_contain_text("Rejected.")
 
 
-def test_a_double_click_on_approving_is_one_word(people: People, place: Place) -> None:
+def test_a_double_click_on_approving_is_one_vote(people: People, place: Place) -> None:
     approval = place.fixtures.approval("660.00")
     page = people.operator(path=f"/ops/approvals/{approval}")
     page.get_by_role("radio", name=re.compile("^Approve")).check()

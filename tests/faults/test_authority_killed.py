@@ -8,11 +8,11 @@ from typing import Any
 
 import urllib3
 
-from tests.acceptance.places import end, request, start_serve
 from tests.faults.database_proxy import proxied
 from tests.support.fixtures import Fixtures, guard_body, unique
 from tests.support.harness import scaled
 from tests.support.killed import kill_with_children
+from tests.support.served_programs import end, request, start_serve
 
 
 def post(port: int, body: dict[str, Any], key: str) -> Any:

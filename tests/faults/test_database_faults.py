@@ -21,12 +21,12 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.embedded import Embedded
 from tests import mutants
-from tests.acceptance.places import eventually
 from tests.faults.database_proxy import DatabaseProxy, proxied
 from tests.support.asgi_client import InProcessApp
 from tests.support.busy import in_time
 from tests.support.fixtures import SECRET, Fixtures, guard_body, make_fixtures, start_body, unique
 from tests.support.harness import at_once, scaled
+from tests.support.served_programs import eventually
 
 Body = dict[str, Any]
 

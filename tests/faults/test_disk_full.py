@@ -20,9 +20,9 @@ from sentinel.platform.resources import invariants_sql
 from sentinel.store.embedded import Embedded, remove
 from sentinel.store.invariants import run_invariants
 from sentinel.store.migrate import migrate
-from tests.acceptance.places import Reply, Served, eventually, served_on
 from tests.support.fixtures import Fixtures, add_tenant, guard_body, unique
 from tests.support.roomy import roomy_policies
+from tests.support.served_programs import Reply, Served, eventually, served_on
 
 Body = dict[str, Any]
 SIZE_MB, LEFT_KB = 192, 1536

@@ -29,7 +29,6 @@ from sentinel.authority.halts import lift_halt, list_halts
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillActing
 from sentinel.store.embedded import Embedded
-from tests.acceptance.places import SCALE, eventually, run
 from tests.mutants import cut, without_constraint
 from tests.support.busy import overload
 from tests.support.fixtures import Fixtures, make_fixtures
@@ -37,6 +36,7 @@ from tests.support.harness import actor
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.order_fixtures import order_body
 from tests.support.roomy import roomy_policies
+from tests.support.served_programs import SCALE, eventually, run
 from tests.support.under_fire import PROGRAMS, Busy, Place, Till, fetch, open_place, outside_policies
 from worker.refunds.rows import NewRow, OrderFacts
 
@@ -70,7 +70,7 @@ left join (
 ) e on (e.tenant_id, e.channel, e.source, e.order_ref) = (r.tenant_id, r.channel, r.source, r.order_ref)
 where r.tenant_id = %(tenant_id)s group by 1, 2, 3 order by 1, 2
 """
-"""Per order what was paid and where it went: executions, people's words and the authority's starts. No view, no budget row,
+"""Per order what was paid and where it went: executions, people's decisions and the authority's starts. No view, no budget row,
 no column that the budget's triggers write. What a person said was executed, and was not by us, counts as in doubt does."""
 
 COUNTED = """
@@ -108,7 +108,7 @@ where e.tenant_id = %(tenant_id)s and (e.status not in ('EXECUTED', 'DENIED', 'E
 union all
 select ledger_entry_id, 'report', last_error from refunds.outbox where tenant_id = %(tenant_id)s and acknowledged_at is null
 """
-"""What neither ended nor waits for a person's decision: rows on their way, words nobody has followed, reports not received."""
+"""What neither ended nor waits for a person's decision: rows on their way, decisions nobody has followed, reports not received."""
 ROWS = """
 select l.ledger_entry_id, l.status, o.operation_id from refunds.ledger_entries l
 join sentinel.operations o on (o.tenant_id, o.idempotency_key) = (l.tenant_id, l.idempotency_key)
@@ -212,7 +212,7 @@ class People:
         self.desk.ledger.flag_orders([{**flag, "source": dice.choice(list(SOURCES)), "closed": dice.random() < 0.5}])
 
     def answer(self) -> None:
-        """Approvers and analysts give their word; handled elsewhere is only what the order's budget holds the amount for."""
+        """Approvers vote and analysts decide; handled elsewhere is only what the order's budget holds the amount for."""
         dice, pool, person = self._dice["answer"], self.fixtures.console_pool, actor(self.fixtures, "approver")
         for approval, digest in self._all(HELD_QUESTIONS):
             verdict = next(self._verdicts)
@@ -220,9 +220,9 @@ class People:
             with suppress(SentinelError):
                 resolve_approval(pool, person, approval, verdict=verdict, reason="looked", digest=digest, **elsewhere)
         for source, order_id, digest in self._all(QUEUED):
-            word = dice.choice(("refund", "refund", "fulfil", "hold"))
+            decision = dice.choice(("refund", "refund", "fulfil", "hold"))
             with suppress(SentinelError):
-                resolve_order(pool, person, source, order_id, word=word, reason="asked for it", digest=digest)
+                resolve_order(pool, person, source, order_id, decision=decision, reason="asked for it", digest=digest)
         for approval, digest in self._all(OTHER_QUESTIONS):
             verdict = dice.choice(("approve", "reject"))
             with suppress(SentinelError):
@@ -231,7 +231,7 @@ class People:
     def resolve(self) -> None:
         """Say what became of doubts. What the till has paid was executed; else a person may have paid it by hand, once its row has ended.
 
-        A success that is reported after the word "not executed" halts the agent, until a person has looked into it.
+        A success that is reported after "not executed" was said halts the agent, until a person has looked into it.
         """
         dice, pool, person = self._dice["doubt"], self.fixtures.console_pool, actor(self.fixtures, "admin")
         for halt in list_halts(pool, self.fixtures.tenant_id):
@@ -297,7 +297,7 @@ def fire(
             place.mend()
             return fetch(shop.url, query, shop.tenant_id)
 
-        # Each word brings a row under way again, and people go on answering: on a slow machine there may be no such moment.
+        # Each decision brings a row under way again, and people go on answering: on a slow machine there may be no such moment.
         eventually(lambda: not left(UNDER_WAY), within=CALM_SECONDS / 3, every=0.3)
         staff[0].stop()
         eventually(lambda: not left(UNSETTLED), within=CALM_SECONDS, every=0.3)

@@ -14,7 +14,6 @@ import pytest
 
 from sentinel.store import database as store_database
 from sentinel.store.embedded import RunningServer
-from tests.acceptance.places import clean_env, end, eventually, module, run
 from tests.conftest import at
 from tests.faults.test_unsafe_starts import (
     BAD,
@@ -29,6 +28,7 @@ from tests.faults.test_unsafe_starts import (
 from tests.support.fixtures import add_tenant, unique
 from tests.support.logins import console_urls, program_url
 from tests.support.ports import free_port, listens
+from tests.support.served_programs import clean_env, end, eventually, module, run
 from tests.support.warm_process import run_warm
 
 pytestmark = pytest.mark.slow

@@ -20,10 +20,10 @@ from sentinel.cli.main import main
 from sentinel.platform.resources import policies_dir
 from sentinel.store.database import AUTHORITY, CONSOLE, PUBLIC, WORKER
 from sentinel.store.embedded import RunningServer
-from tests.acceptance.places import run
 from tests.support.fixtures import unique
 from tests.support.logins import console_urls, make_login, program_url
 from tests.support.ports import free_port, listens
+from tests.support.served_programs import run
 
 SECRET = "only-for-unsafe-starts-0123456789abc"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -54,12 +53,6 @@ BETTER = {
 }
 """Words that no module, class, public function or table is named with, and the better ones."""
 
-NOT_YET: dict[str, frozenset[str]] = {
-    "tables": frozenset({"crowded"}),
-    "tests/acceptance": frozenset({"places"}),
-}
-"""By folder, what is still named with such words there. Remove a word when its names are gone; never add one."""
-
 TABLES = re.compile(r"create (?:unlogged )?table (?:if not exists )?\w+\.(\w+)", re.IGNORECASE)
 
 
@@ -78,72 +71,28 @@ def named(path: Path) -> Iterator[str]:
             yield node.name
 
 
-def of(path: Path) -> str:
-    """The folder that a file counts to: the package and the room in it."""
-    return "/".join(path.relative_to(REPO).parts[:-1][:2])
-
-
-@functools.cache
-def offences() -> tuple[tuple[str, str, str], ...]:
-    """(folder, name, word) of every name with such a word; modules of tests are named like sentences too."""
-    return tuple(_offences())
-
-
-def _offences() -> Iterator[tuple[str, str, str]]:
+def offences() -> Iterator[tuple[str, str, str]]:
+    """(place, name, word) of every name with such a word; modules of tests are named like sentences too."""
     for package in PACKAGES:
         for path in sorted((REPO / package).rglob("*.py")):
             for name in named(path):
                 if not name.startswith("test_"):
-                    yield from ((of(path), name, word) for word in sorted(words(name) & BETTER.keys()))
-    for path in sorted((REPO / "sentinel" / "store").rglob("*.sql")):
+                    yield from (
+                        (str(path.relative_to(REPO)), name, word) for word in sorted(words(name) & BETTER.keys())
+                    )
+    for path in sorted((REPO / "sentinel" / "store" / "schema").rglob("*.sql")):
         for table in TABLES.findall(path.read_text()):
-            yield from (("tables", table, word) for word in sorted(words(table) & BETTER.keys()))
+            yield from ((str(path.relative_to(REPO)), table, word) for word in sorted(words(table) & BETTER.keys()))
 
 
 def test_names_use_the_glossarys_words() -> None:
-    bad = [
-        f"{folder}: {name} (better: {BETTER[word]})"
-        for folder, name, word in offences()
-        if word not in NOT_YET.get(folder, frozenset())
-    ]
+    bad = [f"{place}: {name} (better: {BETTER[word]})" for place, name, word in offences()]
     assert not bad, "docs/GLOSSARY.md has the word for it:\n" + "\n".join(bad)
-
-
-def test_words_that_are_still_allowed_are_still_used() -> None:
-    used = {(folder, word) for folder, _, word in offences()}
-    stale = sorted((folder, word) for folder, found in NOT_YET.items() for word in found if (folder, word) not in used)
-    assert not stale, f"nothing is named so any more, remove it from NOT_YET: {stale}"
 
 
 def test_every_name_is_seen_in_words() -> None:
     assert words("PolicyBook") == words("policy_book") == {"policy", "book"}
     assert words("HTTPTwins2") == {"http", "twins"} and words("says_bookkeeping") == {"says", "bookkeeping"}
-
-
-SHARED_CLASSES = frozenset(
-    {
-        "Agent",
-        "AlreadyStarted",
-        "Answer",
-        "Context",
-        "Effect",
-        "EventRow",
-        "Execution",
-        "Fact",
-        "Finding",
-        "Handler",
-        "LedgerEvent",
-        "LedgerRow",
-        "Line",
-        "NoSuchTransition",
-        "Outcome",
-        "Refused",
-        "Report",
-        "Step",
-        "Undelivered",
-    }
-)
-"""Class names that still stand for several things. Remove one when it does not; never add one."""
 
 
 def test_a_class_name_has_one_meaning() -> None:
@@ -154,8 +103,8 @@ def test_a_class_name_has_one_meaning() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    shared = {name for name, count in found.items() if count > 1}
-    assert shared <= SHARED_CLASSES, f"one word, one meaning: rename all but one of {sorted(shared - SHARED_CLASSES)}"
+    shared = sorted(name for name, count in found.items() if count > 1)
+    assert not shared, f"one word, one meaning: rename all but one of {shared}"
 
 
 def test_the_glossary_has_one_line_per_word() -> None:

@@ -1,6 +1,6 @@
 """Deliberately broken copies of the authority, each with one fence removed, in a test's own database only.
 
-A checker that stays green on its twin proves nothing; so every "never" is also run here and has to turn red.
+A checker that stays green on its mutant proves nothing; so every "never" is also run here and has to turn red.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def without_locks(fixtures: Fixtures, *names: str) -> None:
     The functions name them without a schema, so a schema of that name in front of the system's takes their place.
     """
     run = fixtures.admin.execute
-    run("create schema if not exists twin")
-    run("grant usage on schema twin to public")
+    run("create schema if not exists mutant")
+    run("grant usage on schema mutant to public")
     for name in names:
         taken = "boolean language sql as 'select true'" if "_try_" in name else "void language sql as 'select'"
-        run(f"create function twin.{name}(bigint) returns {taken}".encode())
-    run(f"alter database {fixtures.admin.info.dbname} set search_path = twin, pg_catalog, public".encode())
+        run(f"create function mutant.{name}(bigint) returns {taken}".encode())
+    run(f"alter database {fixtures.admin.info.dbname} set search_path = mutant, pg_catalog, public".encode())
 
 
 def without_constraint(fixtures: Fixtures, table: str, name: str) -> None:
@@ -48,7 +48,7 @@ def slow_events(fixtures: Fixtures, seconds: float) -> None:
 def meet_before(admin: psycopg.Connection[Any], function: str, statement: str, *, parties: int = 2) -> None:
     """Whoever comes to `statement` in `function` waits there until `parties` have come; afterwards nobody waits.
 
-    So a race that a twin must lose happens at every run. Who has read stands still until the others have read too. One
+    So a race that a mutant must lose happens at every run. Who has read stands still until the others have read too. One
     who is alone for three seconds, or longer on a busy machine, gets an error: then nothing raced. A test itself comes by `arrive`.
     """
     _make_meeting(admin, parties)
@@ -137,13 +137,13 @@ def forgets_keys(fixtures: Fixtures) -> None:
 
 
 def cut(fixtures: Fixtures, function: str, fence: str, instead: str = "") -> None:
-    """`function` with every occurrence of `fence` replaced. Fails when the fence is not there: then the twin is stale."""
+    """`function` with every occurrence of `fence` replaced. Fails when the fence is not there: then the mutant is stale."""
     _cut(fixtures.admin, function, fence, instead)
 
 
 def _cut(admin: psycopg.Connection[Any], function: str, fence: str, instead: str) -> None:
     source = definition(admin, function)
-    assert fence in source, f"{function} has no {fence!r} any more: bring this twin up to date"
+    assert fence in source, f"{function} has no {fence!r} any more: bring this mutant up to date"
     admin.execute(source.replace(fence, instead).encode())
 
 

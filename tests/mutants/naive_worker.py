@@ -1,6 +1,6 @@
 """A worker as one would write it first: no claim, no epoch, the money before the state, every ALLOW taken at its word.
 
-A twin for the tests of "at most once": killed in the wrong place and started again, it pays twice.
+A mutant for the tests of "at most once": killed in the wrong place and started again, it pays twice.
 """
 
 from __future__ import annotations

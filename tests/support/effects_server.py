@@ -18,7 +18,7 @@ from tests.support.recording_server import RecordingServer, problem
 from tests.support.scripted_server import Asked
 from worker.refunds.rows import Change, Execution, LedgerEvent, LedgerRow, LedgerState, OrderFacts
 from worker.refunds.sql import ROW_COLUMNS
-from worker.settlement import EffectResult, NoAnswer, Refused, Settled
+from worker.settlement import EffectRefused, EffectResult, NoAnswer, Settled
 
 
 class EffectsServer(RecordingServer):
@@ -77,7 +77,7 @@ class InMemory:
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
         self.calls.append("settle")
         if self.refuses:
-            return Refused("no")
+            return EffectRefused("no")
         if self.naive or not self.done[reference]:
             self.done[reference] += 1
         if self.loses_answers:
@@ -90,12 +90,12 @@ class InMemory:
         if self.loses_answers:
             self.loses_answers -= 1
             return NoAnswer("lost")
-        return Settled(f"{self.name}-{str(reference)[:8]}") if self.stands(reference) else Refused("not there")
+        return Settled(f"{self.name}-{str(reference)[:8]}") if self.stands(reference) else EffectRefused("not there")
 
     def compensate(self, reference: uuid.UUID) -> EffectResult:
         self.calls.append("compensate")
         if self.keeps:
-            return Refused("it stays")
+            return EffectRefused("it stays")
         self.gone.add(reference)
         return Settled(str(reference))
 

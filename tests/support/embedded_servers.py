@@ -138,7 +138,7 @@ def launch_without_watch(folder: Path) -> Path:
     text = process.TRAMPOLINE.read_text()
     broken = text.replace("watch(_PR_SET_PDEATHSIG", "(lambda *_: None)(_PR_SET_PDEATHSIG")
     assert broken != text
-    mutant = folder / "trampoline_twin.py"
+    mutant = folder / "trampoline_mutant.py"
     mutant.write_text(broken)
     return mutant
 

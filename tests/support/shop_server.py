@@ -11,7 +11,7 @@ from tests.support.recording_server import RecordingServer, problem
 from tests.support.scripted_server import Asked
 from worker.orders.order import Band, Lane, Review, ReviewStatus, Signal
 from worker.orders.shop import ShopStatus
-from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
 
 
 def review(order_id: str = "o-1", *, lane: Lane = Lane.LOW, source: str = "demo") -> Review:
@@ -92,7 +92,7 @@ class FlakyShop:
     def _do(self, status: str, review: Review, operation_id: uuid.UUID) -> EffectResult:
         how = self.script.pop(0) if self.script else "ok"
         if how == "refuse":
-            return Refused("cancelled by the customer")
+            return EffectRefused("cancelled by the customer")
         if how in ("ok", "late"):
             self.done.append((status, review.order_id))
         return Settled(str(operation_id)) if how == "ok" else NoAnswer(how)

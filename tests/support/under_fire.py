@@ -20,7 +20,6 @@ from sentinel.core.errors import SentinelError
 from sentinel.store.database import WORKER
 from sentinel.store.embedded import Embedded
 from tests.acceptance.ledgers import QUICK
-from tests.acceptance.places import clean_env, end, eventually, start_serve
 from tests.support.effects_server import EffectsServer
 from tests.support.fixtures import SECRET, Fixtures
 from tests.support.killed import kill_with_children
@@ -30,6 +29,7 @@ from tests.support.ports import listens
 from tests.support.recording_server import problem
 from tests.support.roomy import roomy_policies
 from tests.support.scripted_server import Asked
+from tests.support.served_programs import clean_env, end, eventually, start_serve
 from tests.support.warm_process import WarmProcess
 from worker.refunds.ledger import LedgerUnavailable
 

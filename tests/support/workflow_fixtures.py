@@ -32,7 +32,7 @@ from worker.refunds.rows import LedgerRow, OrderFacts
 from worker.refunds.workflow.build import Dependencies
 from worker.refunds.workflow.runner import RunContext, StepResult
 from worker.refunds.workflow.steps.execute_by_system import ExecuteBySystem
-from worker.settlement import EffectResult, NoAnswer, Refused, Settled
+from worker.settlement import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.settlement.registry import Systems, system_names
 
 SECRETS = ("only-for-tests-of-the-workflow-0123456789",)
@@ -258,7 +258,7 @@ def take_refusals_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ExecuteBySystem._settled
 
     def settled(self: ExecuteBySystem, context: RunContext, name: str) -> StepResult:
-        if isinstance(context.settled, Refused):
+        if isinstance(context.settled, EffectRefused):
             context.settled = NoAnswer(context.settled.reason)
         return real(self, context, name)
 

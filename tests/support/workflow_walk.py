@@ -41,7 +41,7 @@ from worker.refunds.workflow import build
 from worker.refunds.workflow.build import Dependencies
 from worker.refunds.workflow.routes import Routes
 from worker.refunds.workflow.runner import ContextLoader, Found, NoDirectoryAnswer, RunContext, Runner, UnknownOrder
-from worker.settlement import EffectResult, NoAnswer, Refused
+from worker.settlement import EffectRefused, EffectResult, NoAnswer
 from worker.settlement.registry import Systems, system_names
 
 ROUTES = Routes.load(
@@ -73,7 +73,7 @@ class Walk:
         """From the start, as after a claim."""
         said: dict[str, list[EffectResult]] = {
             "silent": [NoAnswer("lost")],
-            "refused": [Refused("422 account closed")],
+            "refused": [EffectRefused("422 account closed")],
         }
         for spy in self.systems.values():
             spy.ready = self.now.ready

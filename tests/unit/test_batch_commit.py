@@ -317,7 +317,7 @@ def test_one_committer_serves_several_loops() -> None:
 
 
 class _ForgetsWhoAsked(BatchCommitter[Any, int]):
-    """A twin that gives everybody the first answer of the batch."""
+    """A mutant that gives everybody the first answer of the batch."""
 
     def add(self, row: Any, done: Any) -> None:
         first: list[Any] = self.__dict__.setdefault("first", [])
@@ -330,7 +330,7 @@ class _ForgetsWhoAsked(BatchCommitter[Any, int]):
 
 
 class _CommitsTwice(BatchCommitter[Any, int]):
-    """A twin that hands each row to the line two times."""
+    """A mutant that hands each row to the line two times."""
 
     def add(self, row: Any, done: Any) -> None:
         super().add(row, lambda pending: None)

@@ -1,4 +1,4 @@
-"""G40: an export opened in a spreadsheet stays data. The naive twin, without the guard, lets formulas through."""
+"""G40: an export opened in a spreadsheet stays data. The naive mutant, without the guard, lets formulas through."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.acceptance.places import eventually
+from tests.support.served_programs import eventually
 from tests.support.warm_process import ROOT
 
 STARTS_ONE = """

@@ -62,7 +62,7 @@ def serve_simulated_systems() -> Iterator[SimulatedSystems]:
 
 
 def _handler(book: SimulatedSystems) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class SystemsHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -104,4 +104,4 @@ def _handler(book: SimulatedSystems) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: the report says what happened."""
 
-    return Handler
+    return SystemsHandler

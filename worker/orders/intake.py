@@ -28,7 +28,7 @@ from sentinel.core.hosts import network_of
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES, framed_bytes, read_object, require_json_type
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, address_of
+from sentinel.platform.http.wire import EdgeResponse, Handler, QuickHandler, Request, address_of
 from sentinel.store.ids import random_bytes
 from worker.orders import metrics
 from worker.orders.processor import OrderProcessor, OrderSets
@@ -75,7 +75,7 @@ class Intake(QuickHandler):
         """This intake for the path of a delivery, else whom `other` finds."""
         return self if source_of(path) else other(path)
 
-    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+    def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
         """Take one delivery; it is answered when its set is over. Raises the refusals of its checks, in their order."""
         began = time.perf_counter()
         environ = request.environ
@@ -92,7 +92,7 @@ class Intake(QuickHandler):
         """Count a delivery to whoever sent it, genuine or not. Raises `RateLimited` for one too many."""
         self._take("address", network_of(address_of(environ, self._trusted_proxies)))
 
-    def _answer(self, run: OrderRun, label: str, began: float, environ: dict[str, Any]) -> Answer:
+    def _answer(self, run: OrderRun, label: str, began: float, environ: dict[str, Any]) -> EdgeResponse:
         try:
             response = run.result()
         except SentinelError as error:
@@ -102,7 +102,7 @@ class Intake(QuickHandler):
             label, "replayed" if response.replayed else str(response.status), time.perf_counter() - began
         )
         headers = {"Cache-Control": "no-store"} | ({REPLAY_HEADER: "true"} if response.replayed else {})
-        return Answer(response.body, response.status, headers=headers)
+        return EdgeResponse(response.body, response.status, headers=headers)
 
     def _read(self, environ: dict[str, Any], name: str | None) -> DeliveredOrder:
         """What was delivered, once it is within the limits and genuine."""

@@ -95,13 +95,13 @@ DENIALS = frozenset({_E.DENIED, _E.REJECTED, _E.HELD, _E.REFUND_FILED, _E.REFUND
 """After one of these an order is never fulfilled."""
 
 
-class NoSuchTransition(Exception):
+class NoSuchLaneTransition(Exception):
     """This event cannot happen there."""
 
 
 def after(standing: LaneState, event: LaneEvent) -> LaneState:
-    """Where `event` leads. Raises `NoSuchTransition`."""
+    """Where `event` leads. Raises `NoSuchLaneTransition`."""
     try:
         return TRANSITIONS[standing, event]
     except KeyError:
-        raise NoSuchTransition(f"nothing leads from {standing.lane}/{standing.status} by {event}") from None
+        raise NoSuchLaneTransition(f"nothing leads from {standing.lane}/{standing.status} by {event}") from None

@@ -47,7 +47,7 @@ from worker.orders.transitions import (
     settled_row,
     shipped_row,
 )
-from worker.outbound.effects import NoAnswer, Refused, Settled
+from worker.outbound.effects import EffectRefused, NoAnswer, Settled
 from worker.outbound.guard_answers import key_conflict_text
 
 # The steps of a set that the authority decides: ask it, and do what follows.
@@ -190,7 +190,7 @@ class OrderSteps(OrderTaking):
             pause = pause_seconds(run.work.attempts, random.random())
             return self._put_off([(run, {"error": found.detail, "pause_seconds": pause})])
         why = "a person said that it was not executed" if how == "not_executed" else "started or settled elsewhere"
-        run.effect = found if isinstance(found, Settled) else Refused(why)
+        run.effect = found if isinstance(found, Settled) else EffectRefused(why)
         return None
 
     def settle(self, runs: list[OrderRun]) -> None:

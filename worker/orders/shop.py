@@ -33,7 +33,7 @@ from sentinel.core.money import money_out
 from sentinel.platform.outbound.client import JsonClient
 from sentinel.store.database import Pool, first_line
 from worker.orders.order import Review
-from worker.outbound.effects import EffectResult, NoAnswer, Refused, Reply, Settled, call_effect, one_line
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Reply, Settled, call_effect, one_line
 
 STATUSES = ("open", "fulfilled", "held")
 
@@ -84,7 +84,7 @@ class HttpShop:
     def look(self, review: Review) -> ShopStatus | NoAnswer:
         """GET the order."""
         shop = self._client_for(review)
-        if isinstance(shop, Refused):
+        if isinstance(shop, EffectRefused):
             return ShopStatus("open")
         reply = call_effect(shop, "GET", "")
         if isinstance(reply, NoAnswer):
@@ -95,17 +95,17 @@ class HttpShop:
 
     def _act(self, review: Review, operation_id: uuid.UUID, verb: str, wanted: str) -> EffectResult:
         shop = self._client_for(review)
-        if isinstance(shop, Refused):
+        if isinstance(shop, EffectRefused):
             return shop
         reply = call_effect(shop, "POST", f"/{verb}", operation_id, shop_payload(review, operation_id))
         if isinstance(reply, NoAnswer):
             return reply
         return _done(reply, wanted, operation_id) if reply.is_done else reply.not_done()
 
-    def _client_for(self, review: Review) -> JsonClient | Refused:
+    def _client_for(self, review: Review) -> JsonClient | EffectRefused:
         if review.order_id.strip(".") == "":
             # Clients fold "." and ".." away: the request would go to another address than the one that was meant.
-            return Refused("its id cannot be part of an address")
+            return EffectRefused("its id cannot be part of an address")
         base = self._url.rstrip("/").replace("{source}", quote(review.source, safe=""))
         return JsonClient(f"{base}/orders/{quote(review.order_id, safe='')}", self._api_key, self._timeout_seconds)
 
@@ -170,7 +170,7 @@ def perform(
     shop: Shop, review: Review, kind: EffectKind, operation_id: uuid.UUID, tried: Attempts = Attempts(), *,
     under_way_seconds: float = UNDER_WAY_SECONDS,
 ) -> EffectResult:  # fmt: skip
-    """Have the effect done once: `Settled` it is there, `Refused` it is not and the shop will not, `NoAnswer` ask again later.
+    """Have the effect done once: `Settled` it is there, `EffectRefused` it is not and the shop will not, `NoAnswer` ask again later.
 
     A first try asks the shop, and looks unless it said done. A later one looks first, and asks the shop again only
     when the effect is not there and the try before is long enough ago to be over.
@@ -184,14 +184,14 @@ def perform(
     return _ask(shop, review, kind, operation_id)
 
 
-NOT_THERE = Refused("not there")
+NOT_THERE = EffectRefused("not there")
 """Looked at, and surely not done so far."""
-SHIPPED_BEFORE = Refused("it was fulfilled before it could be held")
+SHIPPED_BEFORE = EffectRefused("it was fulfilled before it could be held")
 """Nothing is left to hold: the one no to a hold that another try cannot change."""
 
 
 def look(shop: Shop, review: Review, kind: EffectKind, operation_id: uuid.UUID) -> EffectResult:
-    """Whether the effect is there: `Settled`, `NOT_THERE`, `Refused` (the order went another way, `SHIPPED_BEFORE` for a hold), or `NoAnswer`."""
+    """Whether the effect is there: `Settled`, `NOT_THERE`, `EffectRefused` (the order went another way, `SHIPPED_BEFORE` for a hold), or `NoAnswer`."""
     found = _guarded(shop, lambda: shop.look(review))
     if not isinstance(found, ShopStatus):
         return found
@@ -202,7 +202,7 @@ def _read(standing: ShopStatus, kind: EffectKind, operation_id: uuid.UUID) -> Ef
     if standing.status == _DONE_STATUS[kind]:
         whose = standing.operation_id
         if kind is EffectKind.FULFIL and whose not in (None, str(operation_id)):
-            return Refused("it was fulfilled under another operation")
+            return EffectRefused("it was fulfilled under another operation")
         return Settled(standing.reference or str(operation_id))
     if kind is EffectKind.HOLD and standing.status == "fulfilled":
         return SHIPPED_BEFORE
@@ -280,9 +280,9 @@ class SimulatedShop:
         if found is None:
             return NoAnswer("it is neither there nor could be done")
         if found.status != status:
-            return Refused(f"it is {found.status} already")
+            return EffectRefused(f"it is {found.status} already")
         same = status == "held" or found.operation_id == str(operation_id)
-        return Settled(found.reference or "") if same else Refused("it was fulfilled under another operation")
+        return Settled(found.reference or "") if same else EffectRefused("it was fulfilled under another operation")
 
     def _run(self, statement: str, review: Review, **more: Any) -> ShopStatus | None:
         fields = {"tenant_id": self._tenant_id, "source": review.source, "order_id": review.order_id, **more}

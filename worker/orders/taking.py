@@ -41,7 +41,7 @@ from worker.orders.store import (
     response_to_repeat,
 )
 from worker.orders.transitions import score_row, scored_work
-from worker.outbound.effects import Refused, Settled
+from worker.outbound.effects import EffectRefused, Settled
 
 log = structlog.get_logger("worker.orders")
 
@@ -67,7 +67,7 @@ class OrderRun:
     """The fulfilment was recorded by this run, or the authority confirms that it is started: the shop may be asked."""
     tried: Attempts = Attempts()
     """What may have been asked of the shop before."""
-    effect: Settled | Refused | None = None
+    effect: Settled | EffectRefused | None = None
     """The shop's answer, or what a person said of the fulfilment, not stored yet."""
     outside_call: Callable[[OrderRun], None] | None = None
     """What this order alone has to ask outside next; with a response, after it."""

@@ -20,7 +20,7 @@ from worker.orders.order import ClaimedOrder, Lane, Order, ReviewStatus, Score, 
 from worker.orders.scoring import FACTS_MISSING
 from worker.orders.shop import SHIPPED_BEFORE, shop_payload
 from worker.orders.store import OrderResponse, order_response
-from worker.outbound.effects import EffectResult, Refused, Settled
+from worker.outbound.effects import EffectRefused, EffectResult, Settled
 
 APPROVED = "approved"
 """A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
@@ -157,7 +157,7 @@ def shipped_row(work: ClaimedOrder, row: Mapping[str, Any]) -> tuple[dict[str, A
     return {**row, "operation_id": work.operation_id, "told": told, **response.as_json()}, response
 
 
-def settled_row(work: ClaimedOrder, answer: Settled | Refused) -> dict[str, Any]:
+def settled_row(work: ClaimedOrder, answer: Settled | EffectRefused) -> dict[str, Any]:
     """What is stored of the shop's answer to a fulfilment, and the response."""
     if isinstance(answer, Settled):
         response = order_response(work, status=ReviewStatus.FULFILLED)
@@ -215,10 +215,10 @@ def hold_row(work: ClaimedOrder, answer: EffectResult, tries_before: int, spread
     """What is stored of a try of a hold: it is repeated until the shop has it, or has shipped the order before."""
     if isinstance(answer, Settled):
         return {"state": "done", "reference": answer.reference[:200]}
-    why = answer.reason if isinstance(answer, Refused) else answer.detail
+    why = answer.reason if isinstance(answer, EffectRefused) else answer.detail
     if answer is SHIPPED_BEFORE:
         return {"state": "refused", "error": why, "alert": refused_alert(work, "hold", why)}
-    refused = refused_alert(work, "hold", why) if isinstance(answer, Refused) else None
+    refused = refused_alert(work, "hold", why) if isinstance(answer, EffectRefused) else None
     return {
         "state": "intended", "pause_seconds": pause_seconds(tries_before, spread), "error": why[:500],
         "alert": refused or late_alert(work, "hold", tries_before, why),

@@ -31,7 +31,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class EffectRefused:
     """Surely not done; from a look-up: surely not there.
 
     From `settle` it is final: asking again under the same reference is refused again, so the refund ends there. What
@@ -48,7 +48,7 @@ class NoAnswer:
     detail: str
 
 
-EffectResult = Settled | Refused | NoAnswer
+EffectResult = Settled | EffectRefused | NoAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Reply:
         title = one_line(self.body.get("title") or "", 100) if self.is_problem else ""
         return f"{self.status} {title}".strip()
 
-    def not_done(self) -> Refused | NoAnswer:
-        """The answer where it does not say done: a page, a redirect or a failure on the way is not the system's word."""
-        return Refused(self.why) if self.is_problem and self.status in FOR_GOOD else NoAnswer(self.why)
+    def not_done(self) -> EffectRefused | NoAnswer:
+        """The answer where it does not say done: a page, a redirect or a failure on the way is no answer of the system."""
+        return EffectRefused(self.why) if self.is_problem and self.status in FOR_GOOD else NoAnswer(self.why)
 
 
 def call_effect(

@@ -112,7 +112,7 @@ class Confirmation:
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
+class UndeliveredCard:
     """A card whose link was not sent yet, taken for one try; amounts in minor units."""
 
     confirmation_id: uuid.UUID
@@ -168,11 +168,11 @@ class Confirmations:
         """The newest card of each of these rows that has one. What is expired here stays so."""
         return {card.ledger_entry_id: card for card in self._rows(Confirmation, LATEST, ids=list(ids))}
 
-    def undelivered(self, limit: int) -> list[Undelivered]:
+    def undelivered(self, limit: int) -> list[UndeliveredCard]:
         """Take up to `limit` cards whose link is due to be sent, for one try each; no other worker gets them meanwhile."""
-        return self._rows(Undelivered, TAKE_UNDELIVERED, limit=limit, try_seconds=TRY_SECONDS)
+        return self._rows(UndeliveredCard, TAKE_UNDELIVERED, limit=limit, try_seconds=TRY_SECONDS)
 
-    def link(self, card: Undelivered) -> str:
+    def link(self, card: UndeliveredCard) -> str:
         """The address of a card's page. A bearer secret: for its customer only, never for a log."""
         link = ConfirmLink(self._tenant_id, card.confirmation_id, card.digest, card.expires_at)
         return f"{self._base_url}/confirm/{self._links.issue(link)}"

@@ -213,7 +213,7 @@ class Ledger:
         That nothing was started is not believed of a row that was begun, as the ledger knows it.
         """
         batch = [one.as_json(row_id) for row_id, one in resolved.items()]
-        return self._column(sql.SETTLE_DOUBTS, words=_json(batch)) if batch else []
+        return self._column(sql.SETTLE_DOUBTS, resolutions=_json(batch)) if batch else []
 
     def release_leases(self, releases: Sequence[ReleaseLease]) -> None:
         """Release the leases of rows whose outcome is not known here."""

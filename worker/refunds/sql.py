@@ -284,9 +284,9 @@ select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id in (select p.ledger_entry_id from page p)
 order by e.created_at, e.ledger_entry_id
 """).fill(row_columns=ROW_COLUMNS)
-SETTLE_DOUBTS = "select refunds.resolve_budget_doubts(%(tenant_id)s, %(words)s)"
+SETTLE_DOUBTS = "select refunds.resolve_budget_doubts(%(tenant_id)s, %(resolutions)s)"
 
-# The outcome is not known here: let go without a word, so that the row is taken again and asks again.
+# The outcome is not known here: let go without an answer, so that the row is taken again and asks again.
 RELEASE_LEASES = """
 with trails as (
   insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)

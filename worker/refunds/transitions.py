@@ -135,7 +135,7 @@ def was_started_before(answer: GuardAnswer) -> bool:
 
 
 def was_not_executed(answer: GuardAnswer) -> bool:
-    """Whether a person's "not executed" is the last word. Beside a success that was reported after it, nobody has decided yet."""
+    """Whether a person's "not executed" is what was said last. Beside a success that was reported after it, nobody has decided yet."""
     return answer.resolution == NOT_EXECUTED and answer.outcome != "success"
 
 
@@ -287,7 +287,7 @@ def after_unknown_outcome(row: LedgerRow, detail: str, retry_policy: RetryPolicy
 def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system: str, reason: str) -> Change:
     """Its settlement system refused a started refund for good: ERROR at once, and a report that leaves it in doubt.
 
-    Nothing happened, but an agent's word frees no budget: a person reads the refusal here and says so to the authority.
+    Nothing happened, but what an agent says frees no budget: a person reads the refusal here and says so to the authority.
     """
     report = uuid.uuid4()
     why = (

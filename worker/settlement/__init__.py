@@ -1,10 +1,10 @@
 """Settlement systems: one small interface, one module per kind of system.
 
-A system is asked for an effect only with a started permit. The result is a value, never an exception: `Settled`, `Refused`
+A system is asked for an effect only with a started permit. The result is a value, never an exception: `Settled`, `EffectRefused`
 (surely nothing happened) or `NoAnswer` (it may have happened: look it up, never ask for it again).
 """
 
-from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.settlement.effects import Compensating, SettlementSystem, deliver_best_effort
 from worker.settlement.registry import Coupon, PrivateRefund, SimulatedRefund, Systems, UnknownSystem, system_names
 from worker.settlement.saga import Effect, Saga
@@ -13,10 +13,10 @@ __all__ = [
     "Compensating",
     "Coupon",
     "Effect",
+    "EffectRefused",
     "EffectResult",
     "NoAnswer",
     "PrivateRefund",
-    "Refused",
     "Saga",
     "Settled",
     "SettlementSystem",

@@ -21,7 +21,7 @@ from psycopg.rows import class_row, kwargs_row, scalar_row
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store.database import Pool, first_line
 from sentinel.store.sql_template import SqlTemplate
-from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.refunds.ledger import LedgerUnavailable, storable
 from worker.refunds.rows import LedgerRow
 from worker.refunds.sql import ROW_COLUMNS
@@ -48,7 +48,7 @@ class SettlementSystem(Protocol):
         """Settle, once for a reference however often it is called."""
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
-        """Whether it was done: `Settled`, `Refused` (surely not there) or `NoAnswer`."""
+        """Whether it was done: `Settled`, `EffectRefused` (surely not there) or `NoAnswer`."""
 
 
 @runtime_checkable
@@ -56,7 +56,7 @@ class Compensating(Protocol):
     """A system that can take back what it did."""
 
     def compensate(self, reference: uuid.UUID) -> EffectResult:
-        """Take it back: `Settled` when it is not there any more, `Refused` when it stays, `NoAnswer` otherwise."""
+        """Take it back: `Settled` when it is not there any more, `EffectRefused` when it stays, `NoAnswer` otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Ending(Protocol):
     """A system that can end what was begun in it without ever being finished."""
 
     def end(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult | Left:
-        """Try nothing more. `Settled`: all of it was done, and is left so; `Refused`: nothing is there, what was is taken back;
+        """Try nothing more. `Settled`: all of it was done, and is left so; `EffectRefused`: nothing is there, what was is taken back;
         `Left`: what is there stays; `NoAnswer`: not known yet, or not taken back yet."""
 
 
@@ -96,7 +96,7 @@ def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID) -> 
     found = is_there(system, reference)
     if isinstance(answer, NoAnswer):
         return found if isinstance(found, Settled) else answer
-    return answer if isinstance(found, Refused) else found
+    return answer if isinstance(found, EffectRefused) else found
 
 
 def is_there(system: SettlementSystem, reference: uuid.UUID) -> EffectResult:
@@ -107,17 +107,17 @@ def is_there(system: SettlementSystem, reference: uuid.UUID) -> EffectResult:
         return _defect(system, error)
 
 
-def compensate(system: SettlementSystem, reference: uuid.UUID) -> Refused | NoAnswer | None:
-    """Undo the effect. None: nothing is there any more; `Refused`: it stays; `NoAnswer`: it may be there or not."""
+def compensate(system: SettlementSystem, reference: uuid.UUID) -> EffectRefused | NoAnswer | None:
+    """Undo the effect. None: nothing is there any more; `EffectRefused`: it stays; `NoAnswer`: it may be there or not."""
     if not isinstance(system, Compensating):
-        return Refused("it cannot be taken back")
+        return EffectRefused("it cannot be taken back")
     try:
         answer = system.compensate(reference)
     except Exception as error:
         answer = _defect(system, error)
     if isinstance(answer, Settled):
         return None
-    if isinstance(answer, NoAnswer) and isinstance(is_there(system, reference), Refused):
+    if isinstance(answer, NoAnswer) and isinstance(is_there(system, reference), EffectRefused):
         return None
     return answer
 
@@ -416,7 +416,7 @@ def deliver_best_effort(
         done += isinstance(answer, Settled) and book.finish_best_effort(
             record, EffectState.DONE, system_reference=answer.reference
         )
-        if isinstance(answer, Refused):
+        if isinstance(answer, EffectRefused):
             book.finish_best_effort(record, EffectState.REFUSED, last_error=answer.reason)
         elif isinstance(answer, NoAnswer):
             book.finish_best_effort(record, EffectState.IN_DOUBT, last_error=answer.detail)
@@ -429,6 +429,6 @@ def _ask(system: SettlementSystem | None, row: LedgerRow, record: EffectRecord) 
     reference: uuid.UUID = record.reference
     if record.tries > 1:
         found = is_there(system, reference)
-        if not isinstance(found, Refused):
+        if not isinstance(found, EffectRefused):
             return found
     return try_once(system, row, reference)

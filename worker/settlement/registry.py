@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from sentinel.core.money import money_out
 from sentinel.platform.outbound.client import JsonClient
 from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
-from worker.outbound.effects import EffectResult, NoAnswer, Refused, Reply, Settled, call_effect, one_line
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Reply, Settled, call_effect, one_line
 from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.rows import LedgerRow
 from worker.settlement.effects import Effects, SettlementSystem
@@ -81,7 +81,7 @@ class HttpSystem:
             return reply
         if reply.status == 200:
             return _done(reply)
-        return Refused("not there") if reply.is_absence else NoAnswer(reply.why)
+        return EffectRefused("not there") if reply.is_absence else NoAnswer(reply.why)
 
     def compensate(self, reference: uuid.UUID) -> EffectResult:
         """Take the effect back."""

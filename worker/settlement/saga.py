@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.rows import LedgerRow
 from worker.settlement.effects import (
@@ -114,7 +114,7 @@ class Saga:
         must = [record for record in records.values() if not record.best_effort]
         if any(each.state in (_S.REFUSED, _S.COMPENSATED) for each in must):
             back = all(each.state in (_S.REFUSED, _S.COMPENSATED) for each in must)
-            return Refused("refused, nothing is left of it") if back else NoAnswer("being taken back")
+            return EffectRefused("refused, nothing is left of it") if back else NoAnswer("being taken back")
         found: list[str] = []
         for number, system in enumerate(self._recorded, start=1):
             answer = self._seen(system, records.get(number))
@@ -126,11 +126,11 @@ class Saga:
 
     def _seen(self, system: SettlementSystem, record: EffectRecord | None) -> EffectResult:
         if record is None:
-            return Refused("never tried")
+            return EffectRefused("never tried")
         if record.state is _S.DONE:
             return Settled(record.system_reference or "")
         found = is_there(system, record.reference)
-        if isinstance(found, Refused) and record.quiet_seconds < self._in_flight_seconds:
+        if isinstance(found, EffectRefused) and record.quiet_seconds < self._in_flight_seconds:
             return NoAnswer("not there, but may still be on its way")
         return found
 
@@ -160,8 +160,8 @@ def effect_reference(reference: uuid.UUID, effect_number: int) -> uuid.UUID:
     return reference if effect_number == 1 else uuid.uuid5(reference, f"effect {effect_number}")
 
 
-def _why(trouble: Refused | NoAnswer) -> str:
-    return trouble.reason if isinstance(trouble, Refused) else trouble.detail
+def _why(trouble: EffectRefused | NoAnswer) -> str:
+    return trouble.reason if isinstance(trouble, EffectRefused) else trouble.detail
 
 
 class _Run:
@@ -184,7 +184,7 @@ class _Run:
             return self._take_back(plan, refused.last_error or "refused")
         for system, planned in plan:
             answer = self._reach(system, planned, records.get(planned.effect_number))
-            if isinstance(answer, Refused):
+            if isinstance(answer, EffectRefused):
                 return self._take_back(plan, f"{system.name}: {answer.reason}")
             if isinstance(answer, NoAnswer):
                 return NoAnswer(f"{system.name}: {answer.detail}")
@@ -210,17 +210,17 @@ class _Run:
                 return trouble
             left.append((system, f"{planned.system} is done and not taken back: {trouble.reason}"))
         if not left:
-            return Refused("nothing is left of it")
+            return EffectRefused("nothing is left of it")
         return Left("; ".join(what for _, what in left), any(system.moves_money for system, _ in left))
 
     def _find_out(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> EffectResult:
         """Whether an effect that is tried no more is there; what is surely not is closed."""
         if record is None or record.state in (_S.REFUSED, _S.COMPENSATED, _S.COMPENSATING):
-            return Refused("never tried, or taken back")
+            return EffectRefused("never tried, or taken back")
         if record.state is _S.DONE:
             return Settled(record.system_reference or "")
         found = is_there(system, planned.reference)
-        if isinstance(found, Refused) and record.quiet_seconds < self._in_flight_seconds:
+        if isinstance(found, EffectRefused) and record.quiet_seconds < self._in_flight_seconds:
             found = NoAnswer("not there, but may still be on its way")
         return self._write(planned, found)
 
@@ -244,7 +244,7 @@ class _Run:
         number, open_states = planned.effect_number, (_S.INTENDED, _S.IN_DOUBT)
         if isinstance(answer, Settled):
             kept = self._move(number, open_states, _S.DONE, reference=answer.reference)
-        elif isinstance(answer, Refused):
+        elif isinstance(answer, EffectRefused):
             kept = self._move(number, open_states, _S.REFUSED, error=f"{planned.system}: {answer.reason}")
         else:
             kept = self._move(number, open_states, _S.IN_DOUBT, error=answer.detail)
@@ -256,11 +256,11 @@ class _Run:
             if trouble is _LOST:
                 return _LOST
             return NoAnswer(f"{system.name}: not taken back: {_why(trouble)}")
-        return Refused(why)
+        return EffectRefused(why)
 
     def _undo_all(
         self, plan: list[tuple[SettlementSystem, PlannedEffect]]
-    ) -> Iterator[tuple[SettlementSystem, PlannedEffect, Refused | NoAnswer]]:
+    ) -> Iterator[tuple[SettlementSystem, PlannedEffect, EffectRefused | NoAnswer]]:
         """Undo what was done, the last first; what is in the way of each that is not undone."""
         records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
         for system, planned in reversed(plan):
@@ -271,7 +271,9 @@ class _Run:
             if trouble is not None:
                 yield system, planned, trouble
 
-    def _undo(self, system: SettlementSystem, planned: PlannedEffect, state: EffectState) -> Refused | NoAnswer | None:
+    def _undo(
+        self, system: SettlementSystem, planned: PlannedEffect, state: EffectState
+    ) -> EffectRefused | NoAnswer | None:
         number = planned.effect_number
         if state is not _S.COMPENSATING and not self._move(number, (_S.DONE, _S.IN_DOUBT), _S.COMPENSATING):
             return _LOST

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from sentinel.platform.outbound import client as outbound
-from worker.outbound.effects import NoAnswer, Refused, one_line
+from worker.outbound.effects import EffectRefused, NoAnswer, one_line
 
 if TYPE_CHECKING:
     import stripe
@@ -24,7 +24,7 @@ _NOT_NOW = frozenset(
 """Codes of refused requests that a later try may not meet."""
 
 
-def result_of_error(status: int | None, code: str | None, body: object = None) -> Refused | NoAnswer:
+def result_of_error(status: int | None, code: str | None, body: object = None) -> EffectRefused | NoAnswer:
     """The one table of Stripe's errors: refused for good, or anything that a later try may not meet.
 
     400, 402 and 404 with Stripe's own error object refuse the effect, but for codes of `_NOT_NOW` and a key that was used
@@ -36,7 +36,7 @@ def result_of_error(status: int | None, code: str | None, body: object = None) -
     kind, code = str(error.get("type")), code or error.get("code")
     why = one_line(f"{status} {code or kind}", 100)
     if status in (400, 402, 404) and kind in ("invalid_request_error", "card_error") and code not in _NOT_NOW:
-        return Refused(why)
+        return EffectRefused(why)
     return NoAnswer(why)
 
 
@@ -49,9 +49,9 @@ class StripeApi:
     def can_read_refunds(self, seconds: float) -> bool:
         """Whether the key is good for it, as Stripe says within `seconds`."""
         asked = _asked(lambda: self._client(seconds).v1.refunds.list({"limit": 1}))
-        return not isinstance(asked, Refused | NoAnswer)
+        return not isinstance(asked, EffectRefused | NoAnswer)
 
-    def refunds_of(self, payment_ref: str) -> list[dict[str, Any]] | Refused | NoAnswer:
+    def refunds_of(self, payment_ref: str) -> list[dict[str, Any]] | EffectRefused | NoAnswer:
         """Every refund of a payment, newest first, as Stripe's refund objects."""
 
         def read() -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ class StripeApi:
 
         return _asked(read)
 
-    def currency_of(self, payment_ref: str) -> str | Refused | NoAnswer:
+    def currency_of(self, payment_ref: str) -> str | EffectRefused | NoAnswer:
         """The currency that a payment was made in."""
 
         def read() -> str:
@@ -81,7 +81,7 @@ class StripeApi:
 
     def refund(
         self, payment_ref: str, amount: int, key: str, metadata: Mapping[str, str]
-    ) -> dict[str, Any] | Refused | NoAnswer:
+    ) -> dict[str, Any] | EffectRefused | NoAnswer:
         """Give `amount` (Stripe's units) back under an idempotency key; Stripe's refund object."""
         asked: Any = {**_of(payment_ref), "amount": amount, "metadata": dict(metadata)}
         return _asked(lambda: self._client().v1.refunds.create(asked, {"idempotency_key": key}).to_dict())
@@ -103,7 +103,7 @@ def _of(payment_ref: str) -> dict[str, str]:
     return {"payment_intent" if payment_ref.startswith("pi_") else "charge": payment_ref}
 
 
-def _asked(ask: Callable[[], T]) -> T | Refused | NoAnswer:
+def _asked(ask: Callable[[], T]) -> T | EffectRefused | NoAnswer:
     """What Stripe answered, or what its error means for the effect."""
     import stripe
 

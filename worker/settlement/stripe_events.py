@@ -29,10 +29,10 @@ from sentinel.core.errors import EngineUnavailable, InvalidInput, StillDeciding,
 from sentinel.core.stripe_units import our_amount
 from sentinel.platform.http.bodies import framed_bytes, read_object, require_json_type
 from sentinel.platform.http.openapi import Documentation
-from sentinel.platform.http.wire import Answer, Request
+from sentinel.platform.http.wire import EdgeResponse, Request
 from sentinel.store.database import Pool
 from sentinel.store.queries import call_with_retry
-from worker.outbound.effects import NoAnswer, Refused, one_line
+from worker.outbound.effects import EffectRefused, NoAnswer, one_line
 from worker.refunds.ledger import LedgerUnavailable
 from worker.settlement.registry import Systems
 from worker.settlement.stripe_refunds import DONE, NOT_DONE, PAYMENT, StripeRefunds
@@ -91,7 +91,7 @@ class PaymentToLookAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StripeMismatch:
     """A refund at the settlement system that is not as the ledger has it; `ledger_entry_id` None: made elsewhere."""
 
     system: str
@@ -122,7 +122,7 @@ class SettlementFindings:
         """Payments of open events, in an order drawn by lot."""
         return self._rows(_TO_LOOK_AT, class_row(PaymentToLookAt), limit=limit)
 
-    def keep(self, looked: PaymentToLookAt, findings: Sequence[Finding]) -> set[str]:
+    def keep(self, looked: PaymentToLookAt, findings: Sequence[StripeMismatch]) -> set[str]:
         """Close the payment's events and keep what was found; the refunds that it is new of."""
         rows = Jsonb([asdict(one) for one in findings])
         return set(self._rows(_KEEP_FINDINGS, scalar_row, findings=rows, **asdict(looked)))
@@ -131,9 +131,9 @@ class SettlementFindings:
         """Count no refund that a bank sent back against its order any more; the entries that were counted until now."""
         return self._rows(_LET_GO, scalar_row)
 
-    def all(self) -> list[Finding]:
+    def all(self) -> list[StripeMismatch]:
         """Everything found so far, the oldest first."""
-        return self._rows(_FINDINGS, class_row(Finding))
+        return self._rows(_FINDINGS, class_row(StripeMismatch))
 
     def is_payment_known(self, names: Sequence[str]) -> bool:
         """Whether an order names the payment by one of these."""
@@ -233,20 +233,20 @@ class StripeWebhook:
     count_address: Callable[[dict[str, Any]], None]
     now: Callable[[], float] = time.time
 
-    async def deliver(self, request: Request) -> Answer:
+    async def deliver(self, request: Request) -> EdgeResponse:
         """One delivery. Raises `RateLimited`, `Unauthenticated` for a signature that is not good, else what its checks raise."""
         # Before a thread is taken: the look-ups of orders need them too.
         self.count_address(request.environ)
         return await asyncio.get_running_loop().run_in_executor(self.threads, self._answer, request.environ)
 
-    def _answer(self, environ: dict[str, Any]) -> Answer:
+    def _answer(self, environ: dict[str, Any]) -> EdgeResponse:
         body = framed_bytes(environ)
         if not verified(body, environ.get("HTTP_STRIPE_SIGNATURE"), self.secrets, self.now()):
             raise Unauthenticated
         require_json_type(environ)
         event = event_of(read_object(body))
         is_new = event is not None and self._keep(event)
-        return Answer(
+        return EdgeResponse(
             orjson.dumps({"received": True, "used": event is not None, "duplicate": event is not None and not is_new})
         )
 
@@ -273,14 +273,14 @@ class SettlementWatch:
         found = systems.adapters.get(StripeRefunds.name)
         self._stripe = found if isinstance(found, StripeRefunds) and found.is_configured else None
 
-    def look(self) -> list[Finding]:
+    def look(self) -> list[StripeMismatch]:
         """What the payments of open events come to; an event stays open while Stripe does not answer.
 
         What was sent back is not counted against its order any more.
         """
         if self._stripe is None:
             return []
-        found: list[Finding] = []
+        found: list[StripeMismatch] = []
         unanswered = 0
         for looked in self._book.to_look_at(AT_ONCE):
             payment_ref = looked.payment_ref
@@ -291,8 +291,8 @@ class SettlementWatch:
                 if unanswered >= _GIVE_UP_AFTER:
                     break
                 continue
-            if isinstance(refunds, Refused):
-                findings = [Finding("stripe", payment_ref, UNKNOWN, payment_ref, 0, "", None, refunds.reason)]
+            if isinstance(refunds, EffectRefused):
+                findings = [StripeMismatch("stripe", payment_ref, UNKNOWN, payment_ref, 0, "", None, refunds.reason)]
             else:
                 findings = self._findings(self._stripe, payment_ref, refunds)
             new = self._book.keep(looked, findings)
@@ -311,7 +311,9 @@ class SettlementWatch:
             )
         return found
 
-    def _findings(self, stripe: StripeRefunds, payment_ref: str, refunds: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    def _findings(
+        self, stripe: StripeRefunds, payment_ref: str, refunds: Sequence[Mapping[str, Any]]
+    ) -> list[StripeMismatch]:
         found = []
         for refund in refunds:
             entry, status = stripe.is_ours(refund), refund.get("status")
@@ -323,8 +325,8 @@ class SettlementWatch:
         return found
 
 
-def _finding(refund: Mapping[str, Any], what: str, payment_ref: str, entry: str | None) -> Finding:
+def _finding(refund: Mapping[str, Any], what: str, payment_ref: str, entry: str | None) -> StripeMismatch:
     currency = str(refund.get("currency")).upper()[:3]
     reason = one_line(refund.get("failure_reason") or "", 200) or None
     amount = our_amount(int(refund.get("amount") or 0), currency)
-    return Finding("stripe", str(refund.get("id")), what, payment_ref, amount, currency, entry, reason)
+    return StripeMismatch("stripe", str(refund.get("id")), what, payment_ref, amount, currency, entry, reason)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sentinel.core.stripe_units import stripe_amount
-from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled, one_line
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled, one_line
 from worker.refunds.rows import LedgerRow
 from worker.settlement.stripe_api import API, StripeApi
 
@@ -104,12 +104,12 @@ class StripeRefunds:
         """Refund the row's amount once, whatever `reference` it is asked under."""
         found = self._payments.payment_of(row.ledger_entry_id) if self._payments else None
         if found is None or found.payment_ref is None:
-            return Refused("no payment_ref is known of the order")
+            return EffectRefused("no payment_ref is known of the order")
         if not PAYMENT.fullmatch(found.payment_ref):
-            return Refused("the order's payment_ref is no payment of Stripe (pi_… or ch_…)")
+            return EffectRefused("the order's payment_ref is no payment of Stripe (pi_… or ch_…)")
         amount = stripe_amount(row.amount_minor, row.currency)
         if amount is None:
-            return Refused(f"Stripe cannot express this amount of {row.currency}")
+            return EffectRefused(f"Stripe cannot express this amount of {row.currency}")
         if found.is_fixed and found.named_now not in (None, found.payment_ref):
             _log.error(
                 "the order of %s names payment %s by now; its refund was begun with %s and stays there",
@@ -119,10 +119,10 @@ class StripeRefunds:
         if there is not _ABSENT:
             return there
         currency = self.api.currency_of(found.payment_ref)
-        if isinstance(currency, Refused | NoAnswer):
+        if isinstance(currency, EffectRefused | NoAnswer):
             return currency
         if currency != row.currency:
-            return Refused(f"the payment was in {currency}")
+            return EffectRefused(f"the payment was in {currency}")
         if self._fix(row, found.payment_ref) != found.payment_ref:
             return NoAnswer("another try was begun with another payment")
         return self._create(row, found, amount)
@@ -135,7 +135,7 @@ class StripeRefunds:
         if found.payment_ref is None or not PAYMENT.fullmatch(found.payment_ref):
             # The payment is fixed before Stripe is asked for a refund: without one of Stripe's it never was.
             return _ABSENT
-        if not found.is_fixed and isinstance(self.api.refunds_of(found.payment_ref), Refused):
+        if not found.is_fixed and isinstance(self.api.refunds_of(found.payment_ref), EffectRefused):
             # Stripe shows no such payment, and no refund of it was asked for.
             return _ABSENT
         return self._look(found)
@@ -154,9 +154,9 @@ class StripeRefunds:
     def _look(self, found: Payment) -> EffectResult:
         """The refund of the payment that carries our key."""
         key, refunds = self._key(found), self.api.refunds_of(found.payment_ref or "")
-        if isinstance(refunds, Refused | NoAnswer):
+        if isinstance(refunds, EffectRefused | NoAnswer):
             # Of a look nothing is refused for good: what it could not see may be there.
-            return NoAnswer(refunds.reason if isinstance(refunds, Refused) else refunds.detail)
+            return NoAnswer(refunds.reason if isinstance(refunds, EffectRefused) else refunds.detail)
         results = [_result(refund) for refund in refunds if (refund.get("metadata") or {}).get(KEY_NAME) == key]
         done = next((each for each in results if isinstance(each, Settled)), None)
         unsure = next((each for each in results if isinstance(each, NoAnswer)), None)
@@ -166,7 +166,7 @@ class StripeRefunds:
         key = self._key(found)
         metadata = {KEY_NAME: key, ENTRY_NAME: row.ledger_entry_id, "refund_id": row.refund_id}
         made = self.api.refund(found.payment_ref or "", amount, key, metadata)
-        if isinstance(made, Refused | NoAnswer):
+        if isinstance(made, EffectRefused | NoAnswer):
             return made
         if made.get("amount") != amount or str(made.get("currency")).upper() != row.currency:
             return NoAnswer("the answer is about another amount")
@@ -177,7 +177,7 @@ class StripeRefunds:
         return idempotency_key(self._payments.tenant_id, found.idempotency_key)
 
 
-_ABSENT = Refused("not there")
+_ABSENT = EffectRefused("not there")
 
 
 def _result(refund: Mapping[str, Any]) -> EffectResult:
@@ -188,5 +188,5 @@ def _result(refund: Mapping[str, Any]) -> EffectResult:
     if status in DONE:
         return Settled(name)
     if status in NOT_DONE:
-        return Refused(f"{name} {status}: {one_line(refund.get('failure_reason') or 'no reason given', 60)}")
+        return EffectRefused(f"{name} {status}: {one_line(refund.get('failure_reason') or 'no reason given', 60)}")
     return NoAnswer(f"{name} is {one_line(status, 40)}")

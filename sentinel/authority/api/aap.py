@@ -46,7 +46,7 @@ from sentinel.core.errors import (
     TooManyStreams,
 )
 from sentinel.core.operation import check_identifier
-from sentinel.platform.http.wire import Answer, Handler, Request, query_value, request_id_of
+from sentinel.platform.http.wire import EdgeResponse, Handler, Request, query_value, request_id_of
 from sentinel.store.ids import new_id, uuid_or_none
 
 _STARTS = uuid.UUID("6f0c3b0a-9d0e-5f2b-8c39-3f1d6a1e7b52")
@@ -84,8 +84,8 @@ class AapRoutes:
         act = acts.get((method, "/".join(parts[1:])))
         return None if act is None else self._handler(partial(self._of_request, parts[0], act))
 
-    def _handler(self, answer: Callable[[Caller, Request], Awaitable[Answer]]) -> Handler:
-        async def handle(request: Request) -> Answer:
+    def _handler(self, answer: Callable[[Caller, Request], Awaitable[EdgeResponse]]) -> Handler:
+        async def handle(request: Request) -> EdgeResponse:
             try:
                 caller = await self._context.identity.caller_async("guard", request.environ)
                 if caller.agent_id is None:
@@ -96,7 +96,7 @@ class AapRoutes:
 
         return handle
 
-    async def _create(self, caller: Caller, request: Request) -> Answer:
+    async def _create(self, caller: Caller, request: Request) -> EdgeResponse:
         key = _key_of(request)
         made = submission_of(request.json(), self._context.tools.current)
         row, is_new = await self._in_thread(
@@ -107,7 +107,7 @@ class AapRoutes:
             raise AapConflict("idempotency_conflict", "this Idempotency-Key was used for another request")
         return await self._answered(caller, row, request, status=201 if is_new else 200)
 
-    async def _of_request(self, request_id: str, act: Act, caller: Caller, request: Request) -> Answer:
+    async def _of_request(self, request_id: str, act: Act, caller: Caller, request: Request) -> EdgeResponse:
         wanted = uuid_or_none(request_id)
         row = await self._find(caller, wanted) if wanted is not None else None
         if row is None:
@@ -144,7 +144,7 @@ class AapRoutes:
 
     async def _consume(self, caller: Caller, row: AapRequest, request: Request) -> AapRequest:
         key = _key_of(request)
-        # A claim is lost only to another key's claim or release; which of them started it is the authority's word, not the claim's.
+        # A claim is lost only to another key's claim or release; the authority says which of them started it, not the claim.
         while row.consumed_at is None:
             await self._require_claimable(caller, row, request, key)
             if await self._in_thread(aap_requests.claim, self._pool, row, key):
@@ -285,8 +285,8 @@ class AapRoutes:
         decided_at = approval.decided_at if approval is not None and approval.decided_at else found.decided_at
         return max(row.created_at, decided_at)
 
-    async def _answered(self, caller: Caller, row: AapRequest, request: Request, *, status: int = 200) -> Answer:
-        return Answer(rendered(row, await self._status(caller, row, request)), status)
+    async def _answered(self, caller: Caller, row: AapRequest, request: Request, *, status: int = 200) -> EdgeResponse:
+        return EdgeResponse(rendered(row, await self._status(caller, row, request)), status)
 
     async def _find(self, caller: Caller, request_id: uuid.UUID) -> AapRequest | None:
         found: AapRequest | None = await self._in_thread(

@@ -29,7 +29,7 @@ from sentinel.core.strict_json import strict_json
 from sentinel.platform.http.bodies import JsonObject, StrictSchema, load
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop
 from sentinel.platform.http.problems import status_of
-from sentinel.platform.http.wire import Answer
+from sentinel.platform.http.wire import EdgeResponse
 from sentinel.tools.mapping import ToolRefused, ToolTable
 from sentinel.tools.operations import operation_of
 
@@ -203,7 +203,7 @@ def rendered(row: AapRequest, now: RequestStatus) -> bytes:
     return orjson.dumps(found)
 
 
-def refused(error: SentinelError, request_id: str) -> Answer:
+def refused(error: SentinelError, request_id: str) -> EdgeResponse:
     """A problem document that also has the protocol's `error`."""
     error = retryable(error)
     status, _ = status_of(error)

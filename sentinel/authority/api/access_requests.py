@@ -23,7 +23,7 @@ from sentinel.authority.engine import Caller
 from sentinel.core.errors import InvalidInput, NotFound, PermitExpired, SentinelError
 from sentinel.platform.http.bodies import JsonObject, load, without_nulls
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop
-from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
+from sentinel.platform.http.wire import EdgeResponse, Handler, Request, request_id_of
 from sentinel.store.ids import uuid_or_none
 from sentinel.tools.mapping import ToolRefused
 
@@ -95,18 +95,18 @@ class AccessRequests:
         if method != "GET" or task_id == path or "/" in task_id:
             return None
 
-        async def show(request: Request) -> Answer:
+        async def show(request: Request) -> EdgeResponse:
             return await self._answered(request, lambda caller: self._task(caller, task_id))
 
         return show
 
-    async def _submit(self, request: Request) -> Answer:
+    async def _submit(self, request: Request) -> EdgeResponse:
         return await self._answered(request, lambda caller: self._submitted(caller, request.json()), status=201)
 
-    async def _answered(self, request: Request, call: Any, *, status: int = 200) -> Answer:
+    async def _answered(self, request: Request, call: Any, *, status: int = 200) -> EdgeResponse:
         try:
             caller = await self._context.identity.caller_async("guard", request.environ)
-            return Answer(orjson.dumps(_task(await call(caller), self._base(request))), status)
+            return EdgeResponse(orjson.dumps(_task(await call(caller), self._base(request))), status)
         except _Refusal as refusal:
             return amended_problem(refusal.error, request_id_of(request.environ), {"type": _ERROR_TYPE + refusal.name})
 

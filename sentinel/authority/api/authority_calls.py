@@ -19,7 +19,7 @@ from sentinel.authority.guard_rows import GuardRow
 from sentinel.core.errors import SentinelError, StillDeciding, TryLater
 from sentinel.core.operation import Operation
 from sentinel.platform.http.problems import problem_of
-from sentinel.platform.http.wire import Answer
+from sentinel.platform.http.wire import EdgeResponse
 
 
 class AuthorityCalls:
@@ -73,7 +73,7 @@ def retryable(error: SentinelError) -> SentinelError:
     return TryLater(error.detail) if isinstance(error, StillDeciding) else error
 
 
-def amended_problem(error: SentinelError, request_id: str, members: Mapping[str, Any]) -> Answer:
+def amended_problem(error: SentinelError, request_id: str, members: Mapping[str, Any]) -> EdgeResponse:
     """The problem document of a refusal with these members set."""
     body, status, content_type, headers = problem_of(error, request_id)
-    return Answer(orjson.dumps({**orjson.loads(body), **members}), status, content_type, headers)
+    return EdgeResponse(orjson.dumps({**orjson.loads(body), **members}), status, content_type, headers)

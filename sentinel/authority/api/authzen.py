@@ -43,7 +43,7 @@ from sentinel.core.errors import (
 from sentinel.platform.http.bodies import json_response, load, without_nulls
 from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, documented
 from sentinel.platform.http.problems import status_of
-from sentinel.platform.http.wire import Answer, Handler, Request, request_id_of
+from sentinel.platform.http.wire import EdgeResponse, Handler, Request, request_id_of
 from sentinel.store.ids import proof_id_of
 from sentinel.tools.mapping import ToolRefused
 
@@ -89,14 +89,14 @@ class Evaluations:
         """By path."""
         return {EVALUATION: self._evaluation, EVALUATIONS: self._evaluations}
 
-    async def _evaluation(self, request: Request) -> Answer:
+    async def _evaluation(self, request: Request) -> EdgeResponse:
         try:
             caller = await self._context.identity.caller_async("guard", request.environ)
             return _answered(await self._decision(caller, json_of(request), request))
         except SentinelError as error:
             return _refused(error, request)
 
-    async def _evaluations(self, request: Request) -> Answer:
+    async def _evaluations(self, request: Request) -> EdgeResponse:
         try:
             caller = await self._context.identity.caller_async("guard", request.environ)
             body = load(_evaluations, without_nulls(json_of(request)))
@@ -245,11 +245,11 @@ def _decision(may: bool, code: str, sentence: str) -> Decision:
     }  # fmt: skip
 
 
-def _answered(found: dict[str, Any]) -> Answer:
-    return Answer(orjson.dumps(found))
+def _answered(found: dict[str, Any]) -> EdgeResponse:
+    return EdgeResponse(orjson.dumps(found))
 
 
-def _refused(error: SentinelError, request: Request) -> Answer:
+def _refused(error: SentinelError, request: Request) -> EdgeResponse:
     """A problem document. One that says "DENY" says false here, which is what a careless PEP takes for no."""
     told = {"decision": False} if isinstance(error, EngineUnavailable) else {}
     return amended_problem(retryable(error), request_id_of(request.environ), told)

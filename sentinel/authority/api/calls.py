@@ -22,7 +22,7 @@ from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import BodyReader, load
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.problems import problem_of
-from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, request_id_of
+from sentinel.platform.http.wire import EdgeResponse, Handler, QuickHandler, Request, request_id_of
 from sentinel.platform.tracing import tracing_of
 from sentinel.store.batch_commit import BatchCommitter, PendingRow
 
@@ -44,7 +44,7 @@ class Call:
     reader: BodyReader[Any]
     prepare: Callable[[Caller, Any, float, bytes | None], tuple[Any, Any]]
     commit: BatchCommitter[Any, Any]
-    render: Callable[[Caller, Any, Any, str], Answer]
+    render: Callable[[Caller, Any, Any, str], EdgeResponse]
 
 
 def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handler]:
@@ -58,7 +58,7 @@ def handlers_of(context: Context, calls: Mapping[str, Call]) -> dict[str, Handle
     return found
 
 
-_Arrived = tuple[Caller, Request, Callable[[Answer], None], float]
+_Arrived = tuple[Caller, Request, Callable[[EdgeResponse], None], float]
 """Who asks what, who is told, and when it came."""
 
 
@@ -70,7 +70,7 @@ class _Single(QuickHandler):
         self._asking: set[asyncio.Task[None]] = set()
         self._arrived: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Arrived]] = WeakKeyDictionary()
 
-    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+    def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
         """Have the row prepared with those of the same turn of the loop and handed to the next commit; a key that is not remembered is looked up first."""
         began, loop = time.perf_counter(), asyncio.get_running_loop()
         caller = self._context.identity.remembered_caller(self._call.scope, request.environ)
@@ -93,14 +93,14 @@ class _Single(QuickHandler):
             except Exception as error:
                 reply(problem_answer(error, request.environ))
 
-    async def _look_up_and_commit(self, request: Request, reply: Callable[[Answer], None], began: float) -> None:
+    async def _look_up_and_commit(self, request: Request, reply: Callable[[EdgeResponse], None], began: float) -> None:
         try:
             caller = await self._context.identity.caller_async(self._call.scope, request.environ)
             self._commit(caller, request, reply, began)
         except Exception as error:
             reply(problem_answer(error, request.environ))
 
-    def _commit(self, caller: Caller, request: Request, reply: Callable[[Answer], None], began: float) -> None:
+    def _commit(self, caller: Caller, request: Request, reply: Callable[[EdgeResponse], None], began: float) -> None:
         row, prepared = self._call.prepare(
             caller, self._call.reader.read(request.body()), began, trace_of(request.environ)
         )
@@ -121,7 +121,7 @@ def count_unavailable(error: Exception | None) -> None:
         metrics.UNAVAILABLE.inc()
 
 
-async def _many(context: Context, call: Call, request: Request) -> Answer:
+async def _many(context: Context, call: Call, request: Request) -> EdgeResponse:
     """Every request gets the answer it would have had alone; what can be recorded is recorded in one commit."""
     began = time.perf_counter()
     caller = await context.identity.caller_async(call.scope, request.environ)
@@ -130,14 +130,14 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
     )
     context.identity.charge_batch(request.environ, len(bodies))
     request_id, trace = request_id_of(request.environ), trace_of(request.environ)
-    answers: list[Answer | None] = [None] * len(bodies)
+    answers: list[EdgeResponse | None] = [None] * len(bodies)
     ready: list[tuple[int, Any, Any]] = []
     for place, body in enumerate(bodies):
         try:
             asked = call.reader.of_object(body) if isinstance(body, dict) else body
             ready.append((place, *call.prepare(caller, asked, began, trace)))
         except SentinelError as error:
-            answers[place] = Answer(*problem_of(error, request_id))
+            answers[place] = EdgeResponse(*problem_of(error, request_id))
         await _let_others(place)
     recorded = await call.commit.recorded_all([row for _, row, _ in ready])
     for (place, _, prepared), one in zip(ready, recorded, strict=True):
@@ -146,9 +146,9 @@ async def _many(context: Context, call: Call, request: Request) -> Answer:
                 raise one
             answers[place] = call.render(caller, prepared, one, request_id)
         except SentinelError as error:
-            answers[place] = Answer(*problem_of(error, request_id))
+            answers[place] = EdgeResponse(*problem_of(error, request_id))
         await _let_others(place)
-    return Answer(orjson.dumps({"answers": [_in_batch(answer) for answer in answers if answer is not None]}))
+    return EdgeResponse(orjson.dumps({"answers": [_in_batch(answer) for answer in answers if answer is not None]}))
 
 
 async def _let_others(place: int) -> None:
@@ -157,7 +157,7 @@ async def _let_others(place: int) -> None:
         await asyncio.sleep(0)
 
 
-def _in_batch(answer: Answer) -> dict[str, Any]:
+def _in_batch(answer: EdgeResponse) -> dict[str, Any]:
     replayed = {"replayed": True} if "Idempotent-Replayed" in answer.headers else {}
     return {"status": answer.status, **replayed, "body": orjson.Fragment(answer.body)}
 

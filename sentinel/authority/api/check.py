@@ -26,7 +26,7 @@ from sentinel.authority.headroom import find_headroom
 from sentinel.authority.reasons import reason_text
 from sentinel.platform.http.bodies import load, read_report, without_nulls
 from sentinel.platform.http.openapi import Documentation
-from sentinel.platform.http.wire import Answer, Handler, Request
+from sentinel.platform.http.wire import EdgeResponse, Handler, Request
 
 _check, _report = CheckRequestSchema(), CheckReportRequestSchema()
 
@@ -40,9 +40,9 @@ def calls(context: Context) -> dict[str, Call]:
         row = decided_row(authority, caller, to_operation(body, "check"), has_start_step=True, elapsed_ms=0)
         return row, (row.terms.policy_id, began)
 
-    def render(caller: Caller, prepared: Any, found: Peeked, request_id: str) -> Answer:
+    def render(caller: Caller, prepared: Any, found: Peeked, request_id: str) -> EdgeResponse:
         policy_id, began = prepared
-        return Answer(orjson.dumps({
+        return EdgeResponse(orjson.dumps({
             "decision": found.decision, "reason": reason_text(found.reason_code), "reason_code": found.reason_code,
             "policy_id": policy_id, "latency_ms": int((time.perf_counter() - began) * 1000),
         }))  # fmt: skip
@@ -54,7 +54,7 @@ def handlers(context: Context) -> dict[str, Handler]:
     """The check's report, and what is left of limits, by path under a prefix."""
     authority = context.authority
 
-    async def report(request: Request) -> Answer:
+    async def report(request: Request) -> EdgeResponse:
         caller = await context.identity.caller_async("report", request.environ)
         fields = load(_report, without_nulls(read_report(request.body())))
         require_own(caller, fields.pop("tenant_id", None), fields["agent_id"])
@@ -63,12 +63,12 @@ def handlers(context: Context) -> dict[str, Handler]:
             fields.pop("action", None)  # empty is absent, so that the same report is the same
         return report_receipt(await context.in_thread(report_check, authority, caller, content=fields))
 
-    async def headroom(request: Request) -> Answer:
+    async def headroom(request: Request) -> EdgeResponse:
         caller = await context.identity.caller_async("check", request.environ)
         body = CHECK.read(request.body())
         require_own(caller, body.tenant_id, body.agent_id)
         found = await context.in_thread(find_headroom, authority, caller, to_operation(body, "headroom"))
-        return Answer(orjson.dumps({"limits": found}))
+        return EdgeResponse(orjson.dumps({"limits": found}))
 
     return {"/action/report": report, "/action/headroom": headroom}
 

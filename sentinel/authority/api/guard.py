@@ -55,7 +55,7 @@ from sentinel.core.operation import IDENTIFIER, UNSAFE_TEXT, Operation, build_op
 from sentinel.core.signing import PermitSigner
 from sentinel.platform.http.bodies import BodyReader, load, read_report, without_nulls
 from sentinel.platform.http.openapi import Documentation
-from sentinel.platform.http.wire import NOT_STORED, Answer
+from sentinel.platform.http.wire import NOT_STORED, EdgeResponse
 from sentinel.platform.logs import write_events
 from sentinel.policy.library import ReloadablePolicies
 
@@ -256,12 +256,14 @@ def calls(context: Context) -> dict[str, Call]:
         row.packed = pack_row(row)
         return row, (operation, began, body.start_id is not None or not body.has_start_step)
 
-    def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> Answer:
+    def render_guard(caller: Caller, prepared: Any, recorded: Recorded, request_id: str) -> EdgeResponse:
         operation, began, asks_start = prepared
         check_decision(caller, operation, recorded, asks_start=asks_start)
         tally.add(operation, recorded, time.perf_counter() - began, request_id)
         is_replay = recorded.result in ("replayed", "not_executed")
-        return Answer(to_answer(caller, recorded, authority.permits), headers=_REPLAYED if is_replay else NOT_STORED)
+        return EdgeResponse(
+            to_answer(caller, recorded, authority.permits), headers=_REPLAYED if is_replay else NOT_STORED
+        )
 
     def prepare_start(caller: Caller, body: StartBody, *_: Any) -> tuple[dict[str, Any], Any]:
         require_own(caller, body.tenant_id, body.agent_id)
@@ -273,11 +275,11 @@ def calls(context: Context) -> dict[str, Call]:
         )  # fmt: skip
         return row, None
 
-    def render_start(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
+    def render_start(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> EdgeResponse:
         receipt = raise_if_start_refused(recorded)
         duplicate = receipt.result == "duplicate"
         log.info("start", operation_id=receipt.operation_id, duplicate=duplicate, request_id=request_id)
-        return Answer(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
+        return EdgeResponse(orjson.dumps(_start_receipt(receipt.event_id, receipt.hash, duplicate)))
 
     def prepare_report(caller: Caller, body: ReportBody, *_: Any) -> tuple[dict[str, Any], Any]:
         require_own(caller, body.tenant_id, body.agent_id)
@@ -288,7 +290,7 @@ def calls(context: Context) -> dict[str, Call]:
         )  # fmt: skip
         return row, body.outcome
 
-    def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> Answer:
+    def render_report(caller: Caller, prepared: Any, recorded: Receipt, request_id: str) -> EdgeResponse:
         return report_receipt(accepted_report(recorded, prepared, request_id))
 
     return {
@@ -328,10 +330,10 @@ def accepted_report(recorded: Receipt, outcome: str, request_id: str) -> Receipt
     return receipt
 
 
-def report_receipt(receipt: Receipt) -> Answer:
+def report_receipt(receipt: Receipt) -> EdgeResponse:
     """The answer to a report."""
     contradicts = receipt.result.startswith("contradiction")
-    return Answer(orjson.dumps({
+    return EdgeResponse(orjson.dumps({
         "received": True, "receipt_event_id": receipt.event_id, "receipt_hash": receipt.hash,
         "duplicate": receipt.result in ("duplicate", "contradiction_repeated"),
         **({"contradiction": True} if contradicts else {}),

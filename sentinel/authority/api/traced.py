@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import structlog
 
-from sentinel.platform.http.wire import Answer, Handler, QuickHandler, Request, request_id_of
+from sentinel.platform.http.wire import EdgeResponse, Handler, QuickHandler, Request, request_id_of
 from sentinel.platform.tracing import Tracing
 
 log = structlog.get_logger("sentinel.guard")
@@ -44,12 +44,12 @@ class TracedHandler(QuickHandler):
     def __init__(self, handler: QuickHandler, name: str, tracing: Tracing) -> None:
         self._handler, self._name, self._tracing = handler, name, tracing
 
-    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+    def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
         """As the handler within; the span is made after the answer was given."""
         began_ns = time.time_ns()
         traceparent = request.environ.get("HTTP_TRACEPARENT", "")
 
-        def replied(answer: Answer) -> None:
+        def replied(answer: EdgeResponse) -> None:
             reply(answer)
             # Once it is answered nothing may fail any more: a failure would be answered too.
             with contextlib.suppress(Exception):
@@ -57,7 +57,7 @@ class TracedHandler(QuickHandler):
 
         self._handler.begin(request, replied)
 
-    def _record(self, request: Request, answer: Answer, traceparent: str, began_ns: int) -> None:
+    def _record(self, request: Request, answer: EdgeResponse, traceparent: str, began_ns: int) -> None:
         attributes = span_attributes(answer)
         self._tracing.record(
             f"sentinel.{self._name}", traceparent=traceparent, began_ns=began_ns, attributes=attributes,
@@ -72,7 +72,7 @@ class TracedHandler(QuickHandler):
 def traced_batch(handler: Handler, name: str, tracing: Tracing) -> Handler:
     """A route for many requests whose span is `sentinel.<name>.batch`, within the caller's trace."""
 
-    async def traced(request: Request) -> Answer:
+    async def traced(request: Request) -> EdgeResponse:
         began_ns, found = time.time_ns(), dict[str, Any]()
         try:
             answer = await handler(request)
@@ -91,7 +91,7 @@ def traced_batch(handler: Handler, name: str, tracing: Tracing) -> Handler:
     return traced
 
 
-def span_attributes(answer: Answer) -> dict[str, Any]:
+def span_attributes(answer: EdgeResponse) -> dict[str, Any]:
     """What a span says of an answer: codes and ids; no arguments, no amounts."""
     found: dict[str, Any] = {"http.response.status_code": answer.status}
     if answer.status != 200:

@@ -33,7 +33,7 @@ from sentinel.platform.http.problems import (
     unread_problem,
 )
 from sentinel.platform.http.wire import (
-    Answer,
+    EdgeResponse,
     Handler,
     HttpsOnly,
     QuickHandler,
@@ -49,7 +49,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-SendAnswer = Callable[[Answer, dict[str, Any]], Awaitable[None]]
+SendAnswer = Callable[[EdgeResponse, dict[str, Any]], Awaitable[None]]
 StreamHandler = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Edge:
     def answer_to_unread(self, status: int, message: str) -> bytes:
         """The problem document for bytes that could not be read as a request, as it goes over the wire; the last answer."""
         environ: dict[str, Any] = {}
-        answer = Answer(*unread_problem(status, message, request_id_of(environ)))
+        answer = EdgeResponse(*unread_problem(status, message, request_id_of(environ)))
         return head_of(answer, environ, self._headers_of_unread, False) + answer.body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -314,12 +314,12 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-def problem_answer(error: Exception, environ: dict[str, Any], outage: OutageText = NOTHING_ALLOWED) -> Answer:
+def problem_answer(error: Exception, environ: dict[str, Any], outage: OutageText = NOTHING_ALLOWED) -> EdgeResponse:
     """The problem document of a refusal; of anything unexpected a plain 500, which is logged."""
     if isinstance(error, SentinelError):
-        return Answer(*problem_of(error, request_id_of(environ), outage))
+        return EdgeResponse(*problem_of(error, request_id_of(environ), outage))
     log.exception("unexpected_error", path=environ["PATH_INFO"], exc_info=error)
-    return Answer(*internal_problem(request_id_of(environ)))
+    return EdgeResponse(*internal_problem(request_id_of(environ)))
 
 
 def _environ(scope: Scope) -> dict[str, Any]:
@@ -338,7 +338,7 @@ def _is_refused_unread(environ: dict[str, Any], max_bytes: int) -> bool:
     return "HTTP_TRANSFER_ENCODING" in environ or not is_number or int(declared[:20]) > max_bytes
 
 
-async def _send(more: Mapping[str, str], send: Send, given: Answer, environ: dict[str, Any]) -> None:
+async def _send(more: Mapping[str, str], send: Send, given: EdgeResponse, environ: dict[str, Any]) -> None:
     """Send an answer, with `more` headers and the request's id."""
     headers = [(b"content-type", given.content_type.encode()), (b"content-length", b"%d" % len(given.body))]
     headers.append((b"x-request-id", request_id_of(environ).encode("latin-1")))

@@ -29,7 +29,7 @@ STATUSES: dict[type[e.SentinelError], tuple[int, str]] = {
     e.PermitRefused: (403, "The permit cannot be redeemed"),
     e.NotFound: (404, "Not found"),
     e.StillDeciding: (409, "Still being decided"),
-    e.AlreadyStarted: (409, "Already started"),
+    e.PermitRedeemed: (409, "Already started"),
     e.ResolvedNotExecuted: (409, "Resolved as not executed"),
     e.StillActing: (409, "Somebody may still act"),
     e.ReportContradicts: (409, "Contradicts an earlier report"),

@@ -50,7 +50,7 @@ MAX_QUERY_FIELDS = 20
 NOT_STORED: Mapping[str, str] = MappingProxyType({"Cache-Control": "no-store"})
 
 
-class Answer(msgspec.Struct):
+class EdgeResponse(msgspec.Struct):
     """Status, body and the headers beyond its length and type."""
 
     body: bytes
@@ -59,7 +59,7 @@ class Answer(msgspec.Struct):
     headers: Mapping[str, str] = NOT_STORED
 
 
-Handler = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[EdgeResponse]]
 """Answers one request. Raises refusals, which become problem documents."""
 
 
@@ -67,12 +67,12 @@ class QuickHandler(ABC):
     """A handler that needs no task of its own: the edge's hot way calls `begin`, every other way awaits the handler."""
 
     @abstractmethod
-    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+    def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
         """Call `reply` once on the running loop, now or later. Raises refusals of what is known at once."""
 
-    async def __call__(self, request: Request) -> Answer:
+    async def __call__(self, request: Request) -> EdgeResponse:
         """The answer; raises refusals."""
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[EdgeResponse] = asyncio.get_running_loop().create_future()
         self.begin(request, lambda answer: None if answered.done() else answered.set_result(answer))
         return await answered
 
@@ -146,7 +146,7 @@ class HttpsOnly:
 
     All with `behind_tls`, else those to requests that came over TLS.
     What the outermost of the trusted proxies says of its connection counts (`X-Forwarded-Proto`); what was put into the header
-    before it is anybody's word and does not.
+    before it may be from anybody and does not.
     """
 
     behind_tls: bool = False
@@ -213,7 +213,9 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def head_of(answer: Answer, environ: dict[str, Any], more: tuple[tuple[str, str], ...], keep_alive: bool) -> bytes:
+def head_of(
+    answer: EdgeResponse, environ: dict[str, Any], more: tuple[tuple[str, str], ...], keep_alive: bool
+) -> bytes:
     """The head of an answer over HTTP/1.1, with the request's id, the date, and `more` headers that every answer has."""
     known = _known_head(answer.status, answer.content_type, tuple(answer.headers.items()), more, keep_alive)
     request_id = request_id_of(environ).encode("latin-1")

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from sentinel.core.hosts import network_of
 from sentinel.platform.http.asgi import problem_answer
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.wire import Answer, QuickHandler, Request, environ_of, head_of, require_host
+from sentinel.platform.http.wire import EdgeResponse, QuickHandler, Request, environ_of, head_of, require_host
 from sentinel.platform.serving.connection_bounds import BoundedConnection, Stage
 from sentinel.platform.serving.connection_flow import ConnectionFlow
 
@@ -309,7 +309,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
         except Exception as error:
             self._reply(hot, problem_answer(error, hot.environ))
 
-    def _reply(self, hot: _HotRequest, answer: Answer) -> None:
+    def _reply(self, hot: _HotRequest, answer: EdgeResponse) -> None:
         """Send the answer, unless its client is gone."""
         if self._in_hand is not hot:
             return

@@ -145,7 +145,7 @@ def test_a_renewed_permit_is_asked_for_again_too(staffed: Fixtures, tmp_path: Pa
     assert fixtures.broken_invariants() == []
 
 
-def test_an_earlier_word_is_shown_and_counts_only_where_its_person_fits(staffed: Fixtures, tmp_path: Path) -> None:
+def test_an_earlier_vote_is_shown_and_counts_only_where_its_person_fits(staffed: Fixtures, tmp_path: Path) -> None:
     fixtures, body, other = staffed, guard_body(value=200), guard_body(value=200)
     first, second = fixtures.guard(body), fixtures.guard(other)
     assert (vote(fixtures, first["approval_id"], "approver"), vote(fixtures, second["approval_id"], "admin")) == (
@@ -183,7 +183,7 @@ def test_people_who_would_be_enough_under_the_new_terms_are_not_asked_again(staf
     assert fixtures.broken_invariants() == []
 
 
-def test_an_earlier_word_does_not_count_for_a_reason_that_was_not_asked(staffed: Fixtures, tmp_path: Path) -> None:
+def test_an_earlier_vote_does_not_count_for_a_reason_that_was_not_asked(staffed: Fixtures, tmp_path: Path) -> None:
     fixtures = staffed
     body = guard_body(value=200, params={"risk": {
         "duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 2}})  # fmt: skip

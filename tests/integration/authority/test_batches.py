@@ -231,7 +231,7 @@ def test_a_set_gives_every_row_what_it_would_get_alone(database_url: str, tmp_pa
         ("all_plain", "count(distinct sentinel.once_folded(r.once_key)) = count(r.once_key)", "true"),
         ("all_plain", "sentinel.halt_over(t.tenant_id, t.agent_id, t.action, t.scenario) is not null", "false"),
     ],
-    ids=[f"{what}, {where}" for where in ("row by row", "all at once") for what in ("a full budget", "what is live", "a twin in the batch", "a halt")],
+    ids=[f"{what}, {where}" for where in ("row by row", "all at once") for what in ("a full budget", "what is live", "a duplicate in the batch", "a halt")],
 )  # fmt: skip
 def test_mutants_of_the_set_that_overlook_something_are_caught(
     fixtures: Fixtures, function: str, fence: str, instead: str

@@ -77,7 +77,7 @@ def test_a_person_ends_the_contradiction_and_nothing_starts_after_it(
     say(fixtures, body, executed=executed)
     assert words(fixtures, body) == (
         ("completed", "success", None) if executed else ("completed", "error", "not_executed")
-    ), "the last word is the answer"
+    ), "the last decision is the answer"
     now = state(fixtures, body)
     assert (now["status"], now["outcome"], now["once_live"]) == (
         "completed",
@@ -115,7 +115,7 @@ def stale_words(fixtures: Fixtures) -> list[str]:
     return found
 
 
-def test_a_word_meant_for_the_doubt_before_or_for_none_ends_no_contradiction(fixtures: Fixtures) -> None:
+def test_a_decision_meant_for_the_doubt_before_or_for_none_ends_no_contradiction(fixtures: Fixtures) -> None:
     """It frees money that was reported as paid."""
     assert stale_words(fixtures) == ["conflict"] * 3
     assert fixtures.broken_invariants() == []

@@ -85,7 +85,7 @@ def alone_in_a_thread(fixtures: Fixtures, body: Body, answer: Body, start_id: st
     ).get_json()  # fmt: skip
 
 
-def test_starts_reports_and_words_at_once_never_say_go_after_not_executed(fixtures: Fixtures) -> None:
+def test_starts_reports_and_decisions_at_once_never_say_go_after_not_executed(fixtures: Fixtures) -> None:
     number = scaled(20)
     dice = seeded(52, number)
     for _ in range(number):

@@ -67,7 +67,7 @@ def test_a_handling_without_a_plain_reference_is_refused_and_changes_nothing(
     assert dump(fixtures.admin) == before
 
 
-def test_handling_keeps_every_rule_of_a_persons_word(fixtures: Fixtures) -> None:
+def test_handling_keeps_every_rule_of_a_vote(fixtures: Fixtures) -> None:
     answer = fixtures.guard(asks(guard_body(value=600), "open_complaint"))
     with pytest.raises(Forbidden):
         by_hand(fixtures, answer, role="viewer")
@@ -87,7 +87,7 @@ def test_handling_keeps_every_rule_of_a_persons_word(fixtures: Fixtures) -> None
     assert fixtures.broken_invariants() == []
 
 
-def test_of_many_words_at_once_one_decides(fixtures: Fixtures) -> None:
+def test_of_many_votes_at_once_one_decides(fixtures: Fixtures) -> None:
     for _ in range(3):
         body = asks(guard_body(), "open_complaint")
         answer = fixtures.guard(body)

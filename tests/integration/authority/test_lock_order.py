@@ -17,7 +17,6 @@ from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.core.errors import SentinelError, StillDeciding
 from tests import mutants
-from tests.acceptance.places import eventually
 from tests.support.busy import overload
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
 from tests.support.harness import (
@@ -32,6 +31,7 @@ from tests.support.harness import (
     seeded,
 )
 from tests.support.lifecycle import pending
+from tests.support.served_programs import eventually
 
 PROMISED = 2.0
 """Seconds: how long a caller waits for what others hold."""

@@ -20,7 +20,7 @@ NO_PERMITS = 1000
 def mark(fixtures: Fixtures, most_questions: int) -> int:
     """How many keys have so many questions open; the mark lasts until the test is over, also on a busy machine."""
     marked = mark_keys_at_limits(fixtures.authority.pool, NO_PERMITS, most_questions)
-    fixtures.admin.execute("update sentinel.crowded_keys set valid_until = clock_timestamp() + interval '1 hour'")
+    fixtures.admin.execute("update sentinel.keys_at_limit set valid_until = clock_timestamp() + interval '1 hour'")
     return marked
 
 
@@ -67,7 +67,7 @@ def test_a_key_with_too_many_questions_open_puts_no_further_one(fixtures: Fixtur
     assert fixtures.post("action/guard", guard_body(value=200), key=fixtures.new_key()).status_code == 200
 
     decide(fixtures, waiting[0][1]["approval_id"], "reject")
-    fixtures.admin.execute("delete from sentinel.crowded_keys")
+    fixtures.admin.execute("delete from sentinel.keys_at_limit")
     assert mark(fixtures, 3) == 0
     assert fixtures.guard(ways["the policy's rule"])["status"] == "pending"
     assert fixtures.broken_invariants() == []
@@ -83,7 +83,7 @@ def test_a_permit_that_ran_out_is_renewed_but_by_no_further_question(fixtures: F
     let_permits_expire(fixtures)
     policy_change(fixtures, tmp_path, 'allow_up_to:   {USD: "150.00"', 'allow_up_to:   {USD: "100.00"')
     assert fixtures.post("action/guard", body).status_code == 429
-    fixtures.admin.execute("delete from sentinel.crowded_keys")
+    fixtures.admin.execute("delete from sentinel.keys_at_limit")
     assert fixtures.guard(body)["status"] == "pending"
     assert fixtures.broken_invariants() == []
 
@@ -93,15 +93,15 @@ def test_permits_and_questions_are_counted_each_by_itself(fixtures: Fixtures) ->
     fixtures.guard(guard_body())
     pool = fixtures.authority.pool
     assert mark_keys_at_limits(pool, 1, 3) == 1
-    assert fixtures.admin.execute("select open_permits, open_questions from sentinel.crowded_keys").fetchall() == [
+    assert fixtures.admin.execute("select open_permits, open_questions from sentinel.keys_at_limit").fetchall() == [
         (1, 0)
     ]
     assert mark_keys_at_limits(pool, 1, 2) == 1
-    assert fixtures.admin.execute("select open_permits, open_questions from sentinel.crowded_keys").fetchall() == [
+    assert fixtures.admin.execute("select open_permits, open_questions from sentinel.keys_at_limit").fetchall() == [
         (1, 2)
     ]
     mark(fixtures, 2)
-    assert fixtures.admin.execute("select open_permits, open_questions from sentinel.crowded_keys").fetchall() == [
+    assert fixtures.admin.execute("select open_permits, open_questions from sentinel.keys_at_limit").fetchall() == [
         (0, 2)
     ]
 
@@ -111,7 +111,7 @@ def test_permits_and_questions_are_counted_each_by_itself(fixtures: Fixtures) ->
     [
         ("sentinel.is_at_question_limit", "c.open_questions > 0", "false"),
         ("sentinel.plain_rows", "t.verdict = 'APPROVAL_REQUIRED'", "false"),
-        ("sentinel.mark_crowded_keys", "where counted.open_questions >= most_questions", "where false"),
+        ("sentinel.mark_keys_at_limits", "where counted.open_questions >= most_questions", "where false"),
     ],
 )
 def test_mutants_without_the_cap_are_caught(fixtures: Fixtures, function: str, fence: str, instead: str) -> None:

@@ -43,7 +43,7 @@ OF_NOBODY = (
     "grant sentinel_owner to current_user", "set session_replication_role = replica", "copy (select 1) to program 'true'",
     "update public.schema_version set version_num = '0'",
 )  # fmt: skip
-WORD = "orders.resolve_review(gen_random_uuid(), 'demo', 'o-medium', gen_random_uuid(), 'fulfil', '', null, null, 'console', gen_random_uuid(), gen_random_uuid())"
+ANALYST_DECISION = "orders.resolve_review(gen_random_uuid(), 'demo', 'o-medium', gen_random_uuid(), 'fulfil', '', null, null, 'console', gen_random_uuid(), gen_random_uuid())"
 TRAIL = (
     "insert into orders.events (tenant_id, review_id, from_status, event, to_lane, to_status, epoch)"
     " select tenant_id, review_id, 'STARTED', 'fulfilled', 'low', 'FULFILLED', 1 from orders.reviews",
@@ -74,7 +74,7 @@ def of_the_intake() -> Iterator[str]:
     yield "insert into orders.transitions values ('high', 'HELD', 'fulfilled', 'high', 'FULFILLED')"
     yield "create or replace function orders.check_effect() returns trigger language plpgsql as 'begin return new; end'"
     yield from TRAIL
-    yield f"select {WORD}"
+    yield f"select {ANALYST_DECISION}"
     yield "select orders.file_refund(r, null, '', 'console') from orders.reviews r"
     for told in ("has_live_refund", "has_undecided_refund", "refund_in_doubt"):
         yield f"select orders.{told}(tenant_id, review_id) from orders.reviews"
@@ -103,7 +103,7 @@ def attempts() -> Iterator[tuple[str, str]]:
             yield role, f"select * from orders.{table}"
             yield role, f"insert into orders.{table} default values"
             yield role, f"delete from orders.{table}"
-        yield role, f"select {WORD}"
+        yield role, f"select {ANALYST_DECISION}"
     for table in TABLES:
         yield CONSOLE, f"insert into orders.{table} default values"
         yield (
@@ -113,7 +113,7 @@ def attempts() -> Iterator[tuple[str, str]]:
             else "update orders.transitions set to_lane = 'low'",
         )
         yield CONSOLE, f"delete from orders.{table}"
-    # An analyst's word is the only thing of the console's that moves an order.
+    # An analyst's decision is the only thing of the console's that moves an order.
     yield CONSOLE, "update orders.reviews set status = 'FULFILLED'"
     yield CONSOLE, "update orders.reviews set resolution = 'fulfil', resolved_at = now()"
     yield CONSOLE, "update orders.alerts set delivered_at = now(), delivered_by = 'me'"
@@ -154,7 +154,7 @@ def test_mutant_with_one_grant_too_many_is_caught(reviewed: Fixtures) -> None:
          "revoke select on orders.reviews from sentinel_worker; revoke usage on schema orders from sentinel_worker",
          (WORKER, "select * from orders.reviews")),
         ("grant execute on function orders.resolve_review to sentinel_orders", "revoke execute on function orders.resolve_review from sentinel_orders",
-         (ORDERS, f"select {WORD}")),
+         (ORDERS, f"select {ANALYST_DECISION}")),
         ("grant insert on orders.events to sentinel_orders", "revoke insert on orders.events from sentinel_orders", (ORDERS, TRAIL[0])),
         ("grant execute on function orders.write_events to sentinel_orders",
          "revoke execute on function orders.write_events from sentinel_orders", (ORDERS, TRAIL[2])),
@@ -211,10 +211,10 @@ def test_what_the_grants_let_through_the_constraints_refuse(reviewed: Fixtures) 
             connection.rollback()
 
 
-def test_only_a_persons_word_moves_an_order_for_the_console(reviewed: Fixtures) -> None:
+def test_only_a_persons_decision_moves_an_order_for_the_console(reviewed: Fixtures) -> None:
     """The console's one function, given nobody's id, moves nothing."""
     person = actor(reviewed, "viewer")
-    statement = WORD.replace("gen_random_uuid(), 'demo'", "%s, 'demo'").replace(
+    statement = ANALYST_DECISION.replace("gen_random_uuid(), 'demo'", "%s, 'demo'").replace(
         "'o-medium', gen_random_uuid()", "'o-medium', %s"
     )
     with psycopg.connect(with_role(reviewed.url, CONSOLE)) as connection:

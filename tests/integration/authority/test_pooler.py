@@ -30,13 +30,13 @@ from sentinel.store.database import (
 from sentinel.store.embedded import RunningServer
 from sentinel.store.loop_connections import _OfLoop
 from sentinel.store.safety import UnsafeDatabase, database_status, require_ready
-from tests.acceptance.places import clean_env, end, eventually, module, request, run, start_serve
 from tests.support.fixtures import SECRET, Fixtures, guard_body, served, start_body
 from tests.support.harness import on_a_loop
 from tests.support.ledger_fixtures import ROOT
 from tests.support.logins import make_login, program_url
 from tests.support.pgbouncer import SERVER_CONNECTIONS, Pooler, running_pgbouncer, server_connections
 from tests.support.ports import free_port
+from tests.support.served_programs import clean_env, end, eventually, module, request, run, start_serve
 
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, PUBLIC, BOARD)
 OTHER = "sentinel_pooled_login"

@@ -168,19 +168,19 @@ def test_a_key_that_leaves_its_permits_lying_gets_no_further_one(fixtures: Fixtu
 
     assert fixtures.start(bodies[0], again).status_code == 200
     assert mark_keys_at_limits(fixtures.authority.pool, 10, NO_QUESTIONS) == 0
-    fixtures.admin.execute("update sentinel.crowded_keys set valid_until = clock_timestamp() - interval '1 second'")
+    fixtures.admin.execute("update sentinel.keys_at_limit set valid_until = clock_timestamp() - interval '1 second'")
     assert fixtures.guard(guard_body())["status"] == "allowed"
     assert fixtures.broken_invariants() == []
 
 
-def test_a_crowded_key_renews_no_permit_that_ran_out_either(fixtures: Fixtures) -> None:
+def test_a_key_at_its_limit_renews_no_permit_that_ran_out_either(fixtures: Fixtures) -> None:
     bodies = open_permits(fixtures, 3)
     mark_keys_at_limits(fixtures.authority.pool, 3, NO_QUESTIONS)
     let_permits_expire(fixtures)
     assert fixtures.post("action/guard", bodies[0]).status_code == 429
     fixtures.run_housekeeping()
     assert fixtures.post("action/guard", bodies[0]).status_code == 429
-    fixtures.admin.execute("delete from sentinel.crowded_keys")
+    fixtures.admin.execute("delete from sentinel.keys_at_limit")
     assert fixtures.guard(bodies[0])["status"] == "allowed"
     assert fixtures.broken_invariants() == []
 
@@ -189,7 +189,7 @@ def test_a_crowded_key_renews_no_permit_that_ran_out_either(fixtures: Fixtures) 
     ("function", "fence", "instead"),
     [
         ("sentinel.record_batch", "where c.valid_until > began", "where false"),
-        ("sentinel.mark_crowded_keys", "where counted.open_permits >= most", "where false"),
+        ("sentinel.mark_keys_at_limits", "where counted.open_permits >= most", "where false"),
     ],
 )
 def test_mutants_without_the_cap_are_caught(fixtures: Fixtures, function: str, fence: str, instead: str) -> None:

@@ -108,7 +108,7 @@ def test_another_unbound_key_of_the_tenant_may_read_the_decision_and_act_on_noth
     assert stranger_acts(fixtures) == []
 
 
-def test_the_refusal_says_whose_word_is_missing(fixtures: Fixtures) -> None:
+def test_the_refusal_says_whose_vote_is_missing(fixtures: Fixtures) -> None:
     body = guard_body()
     asked = fixtures.guard(body)
     refused = fixtures.post("action/guard/start", start_fields(body, asked), key=fixtures.new_key(agent_id=None))

@@ -81,7 +81,7 @@ def test_without_its_conditions_an_answer_would_be_recorded_more_than_once(cards
     run = cards.admin.execute
     source = cards.one("select pg_get_functiondef('refunds.answer_confirmation'::regproc)")
     fence = "and c.status = 'pending'"
-    assert source.count(fence) == 1, "bring this twin up to date"
+    assert source.count(fence) == 1, "bring this mutant up to date"
     run(source.replace(fence, "").encode())
     run("alter table refunds.confirmations disable trigger check_confirmation")
     won, recorded = winners_of(cards)
@@ -285,7 +285,7 @@ def test_a_database_that_is_gone_is_said_so(cards: Cards) -> None:
         gone.latest(["a"])
 
 
-def test_what_is_executed_without_its_customers_word_breaks_an_invariant(cards: Cards) -> None:
+def test_what_is_executed_without_its_customers_answer_breaks_an_invariant(cards: Cards) -> None:
     from sentinel.platform.resources import invariants_sql
     from sentinel.store.invariants import run_invariants
 

@@ -38,7 +38,7 @@ class Form:
 
 _REASON = {"reason": WORDS}
 _VALUE = f'value="{SHOWN}"'
-_WORD = {"verdict": "handled", "reason": WORDS, "reference": "ticket 7"}
+_VOTE = {"verdict": "handled", "reason": WORDS, "reference": "ticket 7"}
 _ACCOUNT, _PERSON = Form("Your account"), Form("bob@demo.local")
 FORMS: dict[str, Form] = {
     "/ops/halts": Form(
@@ -88,14 +88,14 @@ FORMS: dict[str, Form] = {
     "/ops/webhooks/<endpoint_id>/enable": Form("Webhooks"),
     "/ops/webhooks/<endpoint_id>/resend/<event_id>": Form("Webhooks"),
     "/ops/approvals/batch": Form(
-        "Decide these", {"id": "<approval_id>", "digest": "<digest>", **_WORD}, ('value="handled" selected', _VALUE, 'value="ticket 7"')
+        "Decide these", {"id": "<approval_id>", "digest": "<digest>", **_VOTE}, ('value="handled" selected', _VALUE, 'value="ticket 7"')
     ),
     "/ops/approvals/<approval_id>": Form(
-        "Approval of refund/", {"digest": "<digest>", **_WORD}, ('value="handled" required checked', _VALUE, 'value="ticket 7"')
+        "Approval of refund/", {"digest": "<digest>", **_VOTE}, ('value="handled" required checked', _VALUE, 'value="ticket 7"')
     ),
     "/ops/approvals/<approval_id>/collect": Form("Approval of refund/"),
     "/ops/orders/<source>/<given_id:order_id>": Form(
-        "Order ord-back", {"word": "hold", "seen": "SHOP_REFUSED", **_REASON},
+        "Order ord-back", {"decision": "hold", "seen": "SHOP_REFUSED", **_REASON},
         ('value="hold" required checked', 'name="seen" value="SHOP_REFUSED"', f">{SHOWN}<"),
     ),
     "/ops/ledger": Form("Ledger", {"request_id": "<approval_id>"}),

@@ -53,7 +53,7 @@ def test_the_card_shows_who_spoke_before_and_that_it_does_not_count(fixtures: An
     assert "Said before" not in fixtures.browser("kim").get(f"/ops/approvals/{first}").get_data(as_text=True)
 
 
-def test_the_api_tells_the_earlier_words_and_the_approval_they_belong_to(two_approvals: Any) -> None:
+def test_the_api_tells_the_earlier_votes_and_the_approval_they_belong_to(two_approvals: Any) -> None:
     ann, first, second = two_approvals
     shown = ann.get(f"/ops/api/approvals/{second}").json
     assert (shown["follows"], shown["approvals_given"], shown["votes"]) == (str(first), 0, [])
@@ -76,7 +76,7 @@ def test_the_command_line_tells_them_too(fixtures: Any, two_approvals: Any, monk
     assert CliRunner().invoke(group, ["show", str(uuid.uuid4())]).exit_code != 0
 
 
-def test_an_earlier_word_that_fits_is_counted_where_it_is_shown(fixtures: Any) -> None:
+def test_an_earlier_vote_that_fits_is_counted_where_it_is_shown(fixtures: Any) -> None:
     eve, zoe = fixtures.person("eve", "admin"), fixtures.person("zoe", "admin")
     _, second = asked_twice(fixtures, eve)
     shown = eve.get(f"/ops/api/approvals/{second}").json

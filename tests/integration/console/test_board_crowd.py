@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.acceptance.places import clean_env, end, eventually, module
 from tests.support.busy import in_time
 from tests.support.logins import public_urls
 from tests.support.ports import free_port, listens
+from tests.support.served_programs import clean_env, end, eventually, module
 
 THREADS, VIEWERS = 4, 40
 

@@ -20,7 +20,7 @@ from sentinel.authority import feed
 from sentinel.authority.feed import NO_HEAD, AgentCount, FeedRow, Head
 from sentinel.authority.tenants import PublicTenant
 from sentinel.core.errors import EngineUnavailable
-from tests.acceptance.places import eventually
+from tests.support.served_programs import eventually
 
 SHOWN, OTHER = "retail-refund-agent", "order-review"
 TENANT = uuid.UUID(int=7)

@@ -18,8 +18,8 @@ from ops_console.board.stream import Pace, Stream
 from sentinel.core.errors import EngineUnavailable, TooManyStreams
 from sentinel.core.publication import PublicFields
 from sentinel.platform.serving.server import CannotServe, require_open_files
-from tests.acceptance.places import eventually
 from tests.support.feeds import NOW
+from tests.support.served_programs import eventually
 from tests.support.streaming import Loop, Viewer
 
 

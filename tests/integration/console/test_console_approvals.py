@@ -1,4 +1,4 @@
-"""Approvals: who may decide, how many it takes, once, in time, on what was shown. Each promise with a twin that breaks it."""
+"""Approvals: who may decide, how many it takes, once, in time, on what was shown. Each promise with a mutant that breaks it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def decide(fixtures: Any, actor: Actor, approval_id: uuid.UUID, verdict: str = "
 
 
 def rewritten(fixtures: Any, function: str, *changes: tuple[str, str]) -> None:
-    """Break a function of the schema, for a twin."""
+    """Break a function of the schema, for a mutant."""
     (text,) = fixtures.sql("select pg_get_functiondef(%s::regproc)", function)[0]
     for old, new in changes:
         assert old in text
@@ -250,7 +250,7 @@ def test_another_digest_than_the_shown_one_is_refused(fixtures: Any) -> None:
     "body",
     [{}, {"reason": ""}, {"reason": "  "}, {"reason": "x", "extra": 1}, {"reason": 1}, {"reason": "a\u202eb"}, []],
 )
-def test_a_word_without_a_plain_reason_is_no_word(fixtures: Any, body: Any) -> None:
+def test_a_vote_without_a_plain_reason_is_no_vote(fixtures: Any, body: Any) -> None:
     ann, approval_id = fixtures.person("ann"), fixtures.approval()
     given = {"digest": fixtures.digest(approval_id), **body} if isinstance(body, dict) else body
     assert ann.post(f"/ops/api/approvals/{approval_id}/approve", given).status_code == 400
@@ -364,7 +364,7 @@ def test_no_machine_approves(fixtures: Any) -> None:
     assert fixtures.approval_status(approval_id) == "pending"
 
 
-def test_the_role_is_looked_at_again_where_the_word_is_recorded(fixtures: Any) -> None:
+def test_the_role_is_looked_at_again_where_the_vote_is_recorded(fixtures: Any) -> None:
     viewer, approval_id = fixtures.operator("vic", "viewer"), fixtures.approval()
     pretending = Actor(viewer.tenant_id, viewer.operator_id, viewer.email, "admin")
     assert decide(fixtures, pretending, approval_id) == "forbidden"
@@ -491,7 +491,7 @@ def test_after_its_end_an_approval_cannot_be_decided(fixtures: Any) -> None:
     ]
 
 
-def test_the_end_and_a_word_at_one_time_leave_one_of_them(fixtures: Any) -> None:
+def test_the_end_and_a_vote_at_one_time_leave_one_of_them(fixtures: Any) -> None:
     ann, approval_id = fixtures.operator("ann"), fixtures.approval()
     fixtures.sql("update sentinel.approvals set expires_at = clock_timestamp() + interval '30 milliseconds'")
     with ThreadPoolExecutor(max_workers=4) as threads:

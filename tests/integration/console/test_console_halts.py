@@ -153,6 +153,6 @@ def test_a_contradiction_is_ended_only_by_who_names_it(fixtures: Any) -> None:
     "body",
     [{"executed": True}, {"executed": 1, "evidence": "x"}, {"executed": "yes", "evidence": "x"}, {"evidence": "x"}],
 )
-def test_a_doubt_ends_by_a_plain_word_and_evidence_only(fixtures: Any, body: dict[str, Any]) -> None:
+def test_a_doubt_ends_by_a_plain_decision_and_evidence_only(fixtures: Any, body: dict[str, Any]) -> None:
     abe, recorded = fixtures.person("abe", "admin"), in_doubt(fixtures)
     assert abe.post(f"/ops/api/in-doubt/{recorded.operation_id}/resolve", body).status_code == 400

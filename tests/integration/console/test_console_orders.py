@@ -23,11 +23,13 @@ from tests.support.orders_console_fixtures import held, queued, refused_by_shop,
 REASON = {"reason": "called the customer"}
 
 
-def say(fixtures: Any, actor: Actor, order_id: str, word: str, **more: Any) -> str:
+def say(fixtures: Any, actor: Actor, order_id: str, decision: str, **more: Any) -> str:
     """What became of a decision: the result, or the refusal's code."""
     seen = {"digest": fixtures.order_digest(order_id), **more}
     try:
-        return resolve_order(fixtures.pool, actor, "demo", order_id, word=word, reason="looked at it", **seen).result
+        return resolve_order(
+            fixtures.pool, actor, "demo", order_id, decision=decision, reason="looked at it", **seen
+        ).result
     except SentinelError as error:
         return error.code
 
@@ -178,36 +180,36 @@ def test_a_large_order_needs_as_many_people_as_its_approval_does(fixtures: Any) 
 def test_nobody_speaks_below_the_role_or_about_what_they_ask_for_themselves(fixtures: Any) -> None:
     owner, viewer = fixtures.operator("own", "admin"), fixtures.operator("vic", "viewer")
     order_id = queued(fixtures, approval_id=fixtures.approval("200.00", owner))
-    for word in DECISIONS:
-        assert say(fixtures, owner, order_id, word) == "forbidden"
-        assert say(fixtures, viewer, order_id, word) == "forbidden"
+    for decision in DECISIONS:
+        assert say(fixtures, owner, order_id, decision) == "forbidden"
+        assert say(fixtures, viewer, order_id, decision) == "forbidden"
     assert status_and_resolution(fixtures, order_id) == ("QUEUED", None)
     assert fixtures.sql("select 1 from refunds.ledger_entries") == []
 
 
-def test_a_word_on_what_was_not_shown_or_is_over_changes_nothing(fixtures: Any) -> None:
+def test_a_decision_on_what_was_not_shown_or_is_over_changes_nothing(fixtures: Any) -> None:
     ann, ended = fixtures.operator("ann"), held(fixtures)
-    orders = {word: queued(fixtures) for word in DECISIONS}
-    for word, order_id in orders.items():
-        assert say(fixtures, ann, order_id, word, digest="sha256:" + "0" * 64) == "conflict"
-        assert say(fixtures, ann, ended, word) == "conflict"
+    orders = {decision: queued(fixtures) for decision in DECISIONS}
+    for decision, order_id in orders.items():
+        assert say(fixtures, ann, order_id, decision, digest="sha256:" + "0" * 64) == "conflict"
+        assert say(fixtures, ann, ended, decision) == "conflict"
     fixtures.sql(
         "update sentinel.approvals set created_at = created_at - interval '2 days', expires_at = now() - interval '1 second'"
     )
-    for word, order_id in orders.items():
-        assert say(fixtures, ann, order_id, word) == "conflict"
+    for decision, order_id in orders.items():
+        assert say(fixtures, ann, order_id, decision) == "conflict"
         assert status_and_resolution(fixtures, order_id) == ("QUEUED", None)
     assert fixtures.sql("select 1 from refunds.ledger_entries") == []
 
 
-def test_a_word_is_about_the_status_that_was_shown_and_a_retry_must_name_it(fixtures: Any) -> None:
+def test_a_decision_is_about_the_status_that_was_shown_and_a_retry_must_name_it(fixtures: Any) -> None:
     order_id, ann = refused_by_shop(fixtures), fixtures.person("ann")
     path = f"/ops/api/orders/demo/{order_id}"
-    for word, status, answer in (
+    for decision, status, answer in (
         ("retry", None, 400), ("retry", "REFUND_REFUSED", 409), ("retry", "HELD", 409), ("hold", "QUEUED", 409), ("refund", "QUEUED", 409),
     ):  # fmt: skip
         body = {**REASON, **({"status": status} if status else {})}
-        assert ann.post(f"{path}/{word}", body).status_code == answer, (word, status)
+        assert ann.post(f"{path}/{decision}", body).status_code == answer, (decision, status)
     assert list(ann.post(f"{path}/retry", REASON).json["errors"]) == ["status"]
     assert fixtures.sql("select 1 from orders.analyst_decisions") == []
     shown = ann.get(path).json["status"]
@@ -215,10 +217,10 @@ def test_a_word_is_about_the_status_that_was_shown_and_a_retry_must_name_it(fixt
     assert status_and_resolution(fixtures, order_id)[0] == "STARTED"
 
 
-def test_a_word_needs_its_csrf_token_and_a_reason(fixtures: Any) -> None:
+def test_a_decision_needs_its_csrf_token_and_a_reason(fixtures: Any) -> None:
     order_id, ann = queued(fixtures), fixtures.person("ann")
-    for word in DECISIONS:
-        path = f"/ops/api/orders/demo/{order_id}/{word}"
+    for decision in DECISIONS:
+        path = f"/ops/api/orders/demo/{order_id}/{decision}"
         assert ann.client.post(path, json=REASON).status_code == 403
         assert ann.client.post(path, json=REASON, headers={"X-CSRF-Token": "x" * 43}).status_code == 403
         assert ann.post(path, REASON, headers={"Origin": "https://evil.example"}).status_code == 403
@@ -231,7 +233,7 @@ def test_a_word_needs_its_csrf_token_and_a_reason(fixtures: Any) -> None:
 
 
 def traces(fixtures: Any, order_id: str) -> dict[str, int]:
-    """How often each word left something behind for an order."""
+    """How often each decision left something behind for an order."""
     count = {
         "approved": "select count(*) from sentinel.approvals a join orders.reviews r using (tenant_id, approval_id) where r.order_id = %s and a.status = 'approved'",
         "refunds": "select count(*) from refunds.ledger_entries where order_ref = %s",
@@ -252,7 +254,7 @@ def test_of_analysts_speaking_at_once_exactly_one_wins(fixtures: Any) -> None:
         assert status_and_resolution(fixtures, order_id)[1] == won[0]
 
 
-def careless(fixtures: Any, order_id: str, word: str, pause: threading.Barrier) -> bool:
+def careless(fixtures: Any, order_id: str, decision: str, pause: threading.Barrier) -> bool:
     """The mutant: look whether it waits, then write. As administrator, because no program may."""
     with psycopg.connect(fixtures.url, autocommit=True) as connection:
         found = connection.execute(
@@ -261,12 +263,12 @@ def careless(fixtures: Any, order_id: str, word: str, pause: threading.Barrier) 
         pause.wait(10)
         if found != ("QUEUED",):
             return False
-        status = {"refund": "REFUND_FILED", "hold": "HELD"}[word]
+        status = {"refund": "REFUND_FILED", "hold": "HELD"}[decision]
         connection.execute(
             "update orders.reviews set status = %s, resolution = %s, resolved_at = now() where order_id = %s",
-            [status, word, order_id],
+            [status, decision, order_id],
         )
-        if word == "refund":
+        if decision == "refund":
             connection.execute(
                 "select orders.file_refund(r, null, '', 'console') from orders.reviews r where order_id = %s",
                 [order_id],
@@ -282,7 +284,7 @@ def test_mutant_that_looks_before_it_writes_lets_two_win(fixtures: Any) -> None:
     fixtures.sql("alter table orders.reviews disable trigger user")
     fixtures.sql("alter table orders.effects disable trigger user")
     with ThreadPoolExecutor(2) as crew:
-        won = list(crew.map(lambda word: careless(fixtures, order_id, word, pause), ("refund", "hold")))
+        won = list(crew.map(lambda decision: careless(fixtures, order_id, decision, pause), ("refund", "hold")))
     assert won == [True, True]
     assert sum(traces(fixtures, order_id).values()) == 2
 

@@ -140,7 +140,7 @@ def test_what_is_asked_after_the_change_is_decided(fixtures: Any) -> None:
     assert approved(fixtures, fixtures.approval(), fixtures.sign_in(bob, app)) == "approved"
 
 
-def test_a_word_given_before_the_change_still_counts(fixtures: Any) -> None:
+def test_a_vote_given_before_the_change_still_counts(fixtures: Any) -> None:
     app, asked = fixtures.app(), fixtures.approval("600.00")
     bob, admin = fixtures.person("bob", app=app), fixtures.operator("admin", "admin")
     assert bob.approve(asked).json["result"] == "recorded"
@@ -152,7 +152,7 @@ def test_a_word_given_before_the_change_still_counts(fixtures: Any) -> None:
     assert approved(fixtures, asked, fixtures.person("carl", app=app)) == "approved"
 
 
-def test_every_way_to_a_word_refuses_alike(fixtures: Any) -> None:
+def test_every_way_to_a_vote_refuses_alike(fixtures: Any) -> None:
     """The API, the page, the list of many, a token and the command line: all of them end in one function."""
     from click.testing import CliRunner
 
@@ -261,7 +261,7 @@ def test_of_two_that_come_with_it_at_once_one_gets_in(fixtures: Any, monkeypatch
     assert known is not None
     assert [use_one_time_password(fixtures.pool, known) for _ in range(2)] == [True, False]
     assert sign_in_with(app, email, NEW_PASSWORD)[1].status_code == 401
-    # The twin: a console that writes no use down.
+    # The mutant: a console that writes no use down.
     monkeypatch.setattr("ops_console.accounts.sign_in.use_one_time_password", lambda *_: True)
     assert [sign_in_with(app, email, NEW_PASSWORD)[1].status_code for _ in range(2)] == [200, 200]
 

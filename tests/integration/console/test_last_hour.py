@@ -13,7 +13,7 @@ from ops_console.read_models import gauges
 from ops_console.read_models.gauges import Sample
 from sentinel.core.errors import EngineUnavailable
 from sentinel.store.database import CONSOLE, Pool, with_role
-from tests.acceptance.places import eventually
+from tests.support.served_programs import eventually
 
 AWAY = "postgresql://nobody@127.0.0.1:1/nothing"
 

@@ -45,7 +45,7 @@ def test_an_open_page_does_not_keep_its_session_alive(fixtures: Any, monkeypatch
     assert len(asked) == len(marked) == 6
     assert keeping_alive(fixtures, browser, asked) == []
     assert keeping_alive(fixtures, browser, set(PAGES)) == sorted(PAGES), "a page that somebody opens does"
-    # The twin: a console that takes every question for a person's.
+    # The mutant: a console that takes every question for a person's.
     with monkeypatch.context() as mutant:
         mutant.setattr(identity, "_refreshes_itself", lambda: False)
         assert keeping_alive(fixtures, browser, asked) == sorted(asked)

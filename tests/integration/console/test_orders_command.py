@@ -11,10 +11,10 @@ from tests.support.orders_console_fixtures import held, queued, refused_by_shop,
 
 
 def decide(
-    fixtures: Any, order_id: str, word: str, who: str = "ann@demo.local", reason: str = "by phone", *more: str
+    fixtures: Any, order_id: str, decision: str, who: str = "ann@demo.local", reason: str = "by phone", *more: str
 ) -> Any:
     named = ("--as", who, "--reason", reason, "--tenant", "public-demo", *more)
-    return run(fixtures, "orders", "decide", "demo", order_id, word, *named)
+    return run(fixtures, "orders", "decide", "demo", order_id, decision, *named)
 
 
 def test_what_waits_is_listed_what_came_back_first(fixtures: Any) -> None:
@@ -31,21 +31,22 @@ def test_what_waits_is_listed_what_came_back_first(fixtures: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "status"), [("hold", ("HELD", "hold")), ("refund", ("REFUND_FILED", "refund")), ("fulfil", ("QUEUED", "fulfil"))]
+    ("decision", "status"), [("hold", ("HELD", "hold")), ("refund", ("REFUND_FILED", "refund")), ("fulfil", ("QUEUED", "fulfil"))]
 )  # fmt: skip
-def test_a_word_is_a_local_administrators_for_the_named_operator(
-    fixtures: Any, word: str, status: tuple[str, str]
+def test_a_decision_is_a_local_administrators_for_the_named_operator(
+    fixtures: Any, decision: str, status: tuple[str, str]
 ) -> None:
     ann, order = fixtures.operator("ann"), queued(fixtures)
-    done = decide(fixtures, order, word)
-    assert (done.exit_code, done.output) == (0, f"{word.capitalize()} as ann@demo.local (local administrator).\n"), (
-        done.output
-    )
+    done = decide(fixtures, order, decision)
+    assert (done.exit_code, done.output) == (
+        0,
+        f"{decision.capitalize()} as ann@demo.local (local administrator).\n",
+    ), done.output
     assert status_and_resolution(fixtures, order) == status
     assert fixtures.sql("select operator_id, via, reason from orders.analyst_decisions") == [
         (ann.operator_id, "local_administrator", "by phone")
     ]
-    refused(decide(fixtures, order, word), 1, "")
+    refused(decide(fixtures, order, decision), 1, "")
     assert fixtures.sql("select count(*) from orders.analyst_decisions") == [(1,)]
 
 

@@ -64,7 +64,7 @@ def test_a_copied_page_cookie_is_worth_nothing_after_signing_out(
         return int(copied.get("/ops/account").status_code)
 
     assert replayed("ann") == 401
-    # The twin: signing out that only takes the cookie from the browser.
+    # The mutant: signing out that only takes the cookie from the browser.
     monkeypatch.setattr("ops_console.pages.sign_in.sign_out", lambda *_: None)
     assert replayed("bob") == 200
 
@@ -85,7 +85,7 @@ def test_pages_cannot_be_framed_and_forms_need_their_token(fixtures: Any, monkey
     for fields in forged:
         assert browser.client.post("/ops/halts", data=fields).status_code == 403
     assert fixtures.sql("select 1 from sentinel.halts") == []
-    # The twin: a console that believes cookies.
+    # The mutant: a console that believes cookies.
     monkeypatch.setattr(identity, "check_csrf", lambda *_: None)
     assert browser.client.post("/ops/halts", data=forged[0]).status_code == 303
     assert len(fixtures.sql("select 1 from sentinel.halts")) == 1
@@ -176,7 +176,7 @@ def test_acts_of_weight_need_a_proof_that_is_right_and_fresh(fixtures: Any, monk
     lifting = f"/ops/api/halts/{nothing}/lift"
     assert app.test_client().post(lifting, json={"reason": "x"}, headers=script).status_code == 404
     assert fixtures.sign_in("ann@demo.local", app).post(lifting, {"reason": "x"}).status_code == 404
-    # The twin: whoever holds the cookie is believed.
+    # The mutant: whoever holds the cookie is believed.
     fixtures.sql(old)
     monkeypatch.setattr(step_up, "needs_proof", lambda who, **_: False)
     assert token().status_code == 200

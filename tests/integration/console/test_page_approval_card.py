@@ -74,7 +74,7 @@ def test_hostile_text_on_a_card_is_escaped_shown_and_fenced(fixtures: Any, monke
     assert len(fenced) == len(HOSTILE)
     assert "head of finance" in "".join(fenced)
     assert "head of finance" not in re.sub(r'<figure class="untrusted">.*?</figure>', "", page, flags=re.S)
-    # The twin only escapes: what nobody sees gets through, and is caught.
+    # The mutant only escapes: what nobody sees gets through, and is caught.
     monkeypatch.setitem(text.FILTERS, "visible", text.escape)
     monkeypatch.setitem(text.FILTERS, "whole", text.escape)
     assert len(hidden_in(hostile_card(fixtures))) >= 6
@@ -189,7 +189,7 @@ def test_a_card_shows_each_condition_below_its_sentence(
         assert wanted in told, wanted
     assert "<script>alert" not in page
     assert "<img src=x" not in page
-    # The twin writes foreign text as it is.
+    # The mutant writes foreign text as it is.
     monkeypatch.setitem(text.FILTERS, "visible", Markup)
     raw = card(fixtures.at_page(ann.email, fixtures.app(policies_dir=tmp_path / "policies")), approval_id)
     assert "<script>alert" in raw

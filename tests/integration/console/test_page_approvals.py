@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ops_console.pages import approval_votes as approval_words
+from ops_console.pages import approval_votes
 from sentinel.authority import approval_queue
 from tests.integration.console.approval_pages import ZERO, card, listed, say, votes
 from tests.integration.console.conftest import PASSWORD
@@ -160,7 +160,7 @@ def test_a_batch_resolves_each_on_its_own_and_tells_each(fixtures: Any) -> None:
     assert "decided before" in told
     assert [fixtures.approval_status(one) for one in made] == ["approved", "pending", "pending", "rejected"]
     again = tried("approve", "", "", "").get_data(as_text=True)
-    assert approval_words.REPEATED in again
+    assert approval_votes.REPEATED in again
     assert votes(fixtures, made[0]) == 1
 
 

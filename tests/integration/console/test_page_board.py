@@ -158,7 +158,7 @@ def test_a_proof_of_which_anything_was_changed_fails(fixtures: Any) -> None:
         changed = {**pack, name: {"value": 11, "currency": "USD"} if name == "amount" else "x"}
         assert not verify_proof(changed).intact, name
         assert not verify_proof({key: value for key, value in pack.items() if key != name}).intact, name
-    # Twin: a hash made anew fits again; that is why the page compares with what is on record.
+    # Mutant: a hash made anew fits again; that is why the page compares with what is on record.
     forged = {**pack, "decision": "DENY"}
     assert verify_proof({**forged, "hash": pack_hash(forged)}).intact
 

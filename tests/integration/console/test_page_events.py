@@ -314,7 +314,7 @@ def test_no_text_begins_a_cell_that_acts_where_the_separator_is_a_semicolon(monk
         "the event's JSON, of whose form the hash is"
     )
     assert [one == other for one, other in zip(written, bodies, strict=True)][-5:] == [True, True, True, False, True]
-    # The twin writes cells as they are.
+    # The mutant writes cells as they are.
     monkeypatch.setattr(page, "_separated", lambda text, instead: text)
     assert len(acting(read_by_semicolons([inert_json(body) for body in bodies]))) >= 6
 

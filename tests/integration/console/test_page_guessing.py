@@ -65,7 +65,7 @@ def test_hammering_an_account_does_not_lock_its_known_browser_out(
     renamed = browser.client.get_cookie(name)
     assert renamed is not None and renamed.value != known.value, "a forgotten browser gets another name"
     assert fixtures.sql("select count(*) from sentinel.known_devices") == [(1,)], "what is over is not kept"
-    # The twin: a console that knows no browser.
+    # The mutant: a console that knows no browser.
     fixtures.sql("delete from sentinel.sign_in_attempts")
     monkeypatch.setattr(Devices, "known", lambda *_: None)
     assert [page(attacker, password=WRONG) for _ in range(11)][-1] == 429

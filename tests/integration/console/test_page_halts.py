@@ -32,7 +32,7 @@ def test_a_halt_says_how_long_before_it_the_last_effect_was_and_names_what_got_t
     told = words(ann.get("/ops/halts"))
     assert told.count("The last effect was") == 2 and told.count("Nothing got through.") == 3, told
     assert "<img" not in ann.get("/ops/halts").get_data(as_text=True).replace('<img src="/static', "")
-    # The twin: an authority that does not look at halts. The page, in another process, must turn red.
+    # The mutant: an authority that does not look at halts. The page, in another process, must turn red.
     start(fixtures, before)
     told = words(fixtures.browser("una", "viewer", fixtures.app()).get("/ops/halts"))
     assert told.count("1 got through, the last") == 2 and told.count("Nothing got through.") == 1

@@ -84,7 +84,7 @@ def test_amounts_of_different_currencies_are_not_compared(fixtures: Any, monkeyp
 
 
 @pytest.mark.parametrize(("word", "budget"), [("yes", "captured"), ("no", "released")])
-def test_a_word_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, word: str, budget: str) -> None:
+def test_a_decision_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, word: str, budget: str) -> None:
     app, operation_id = fixtures.app(), doubted(fixtures, "100.00", 1)
     path = f"/ops/in-doubt/{operation_id}/resolve"
     ann, abe = fixtures.browser("ann", "approver", app), fixtures.browser("abe", "admin", app)

@@ -148,7 +148,7 @@ def test_a_key_is_not_changed_where_the_log_cannot_be_written(fixtures: Any) -> 
         with pytest.raises((SentinelError, psycopg.Error)):
             act()
     assert fixtures.sql("select k::text from sentinel.agent_keys k") == before
-    # The twin: the same acts where the log can be written.
+    # The mutant: the same acts where the log can be written.
     fixtures.sql("alter table sentinel.event_rows drop constraint full_log")
     rotate_key(fixtures.pool, fixtures.tenant_id, old.key_id)
     revoke_key(fixtures.pool, fixtures.tenant_id, old.key_id)

@@ -23,7 +23,7 @@ from ops_console.pages.ledger_timeline import last_way, steps_of, timeline
 from ops_console.pages.text import FILTERS
 from ops_console.process_one import process_one
 from ops_console.read_models import ledger_search
-from ops_console.read_models.ledger_history import Life, Report, Trail
+from ops_console.read_models.ledger_history import LedgerReportRow, Life, Trail
 from ops_console.read_models.ledger_search import LedgerFilter, beginning, counted, search_ledger
 from sentinel.platform.resources import drawing
 from sentinel.store import queries as rows
@@ -242,7 +242,7 @@ def test_a_report_that_a_person_put_away_is_not_called_acknowledged() -> None:
     moment = datetime.now(UTC)
 
     def shown(last_error: str | None) -> tuple[str, str | None]:
-        report = Report(uuid.uuid4(), 1, last_error, moment, moment)
+        report = LedgerReportRow(uuid.uuid4(), 1, last_error, moment, moment)
         _, last = timeline(Life([], [], [], [], [], [report], [], []))
         return last.title, last.words
 

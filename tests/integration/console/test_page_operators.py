@@ -173,7 +173,7 @@ def test_the_last_active_admin_stays_one_and_nobody_changes_themselves(fixtures:
     for act, role in ((SET_ROLE, "viewer"), (DEACTIVATE, None)):
         with pytest.raises(Conflict, match="last active admin"):
             change_operator(fixtures.pool, ada, abe.operator_id, act, role=role, seen="admin" if role else None)
-    # The twin: without the rule in the transaction nobody is left.
+    # The mutant: without the rule in the transaction nobody is left.
     fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
     source = fixtures.sql("select pg_get_functiondef('sentinel.change_operator'::regproc)")[0][0]
     assert "return 'last_admin'" in source

@@ -50,7 +50,7 @@ def test_one_that_the_authority_cannot_be_asked_about_is_in_the_queue_and_can_be
     assert names(ann.get("/ops/orders"), "queue") == [refused]
     page = ann.get(f"/ops/orders/demo/{refused}")
     assert "The authority refuses to be asked about it: 422: another question." in page.text
-    assert re.findall(r'name="word" value="(\w+)"', page.text) == ["hold"]
+    assert re.findall(r'name="decision" value="(\w+)"', page.text) == ["hold"]
     assert fixtures.person("rex").analyst(refused, "hold", "never asked").status_code == 200
     assert names(ann.get("/ops/orders"), "queue") == []
     page = ann.get(f"/ops/orders/demo/{refused}").text
@@ -257,15 +257,15 @@ def test_a_page_that_was_left_open_over_a_refund_asks_the_shop_nothing_and_files
     assert "The shop is asked once more to fulfil it." in ann.get(path).text
     assert bob.analyst(order_id, "refund").status_code == 200
     refund_denied(fixtures)
-    refused = ann.submit(path, **form, word="retry", reason="it is in stock again")
+    refused = ann.submit(path, **form, decision="retry", reason="it is in stock again")
     assert refused.status_code == 409
     assert "look at it again" in refused.text and ">it is in stock again<" in refused.text
-    assert 'value="retry" required checked' not in refused.text, "it would be another word now"
+    assert 'value="retry" required checked' not in refused.text, "it would be another decision now"
     assert fixtures.sql("select decision, decided_by from orders.analyst_decisions") == [("refund", "bob@demo.local")]
     assert fixtures.sql("select count(*) from orders.refunds") == [(1,)]
     # Who has seen what it means now may say so.
     assert "Its refund is tried again, of the same amount." in refused.text
-    said = ann.submit(path, **hidden_fields(ann, path), word="retry", reason="the same amount")
+    said = ann.submit(path, **hidden_fields(ann, path), decision="retry", reason="the same amount")
     assert said.status_code == 303, said.text
     assert "Recorded: its refund is tried again." in ann.get(path).text
     assert fixtures.sql("select count(*) from orders.refunds") == [(2,)]
@@ -278,7 +278,7 @@ def test_a_page_that_was_left_open_over_a_hold_does_not_say_that_a_refund_is_fil
     ann, path = fixtures.browser("ann", "approver", proved=True), f"/ops/orders/demo/{order_id}"
     form = hidden_fields(ann, path)
     assert bob.analyst(order_id, "hold").status_code == 200
-    assert ann.submit(path, **form, word="retry", reason="the customer waits").status_code == 409
+    assert ann.submit(path, **form, decision="retry", reason="the customer waits").status_code == 409
     assert fixtures.sql("select decision from orders.analyst_decisions order by decision_id") == [
         ("refund",),
         ("hold",),
@@ -297,14 +297,14 @@ def test_an_order_that_was_shipped_before_its_hold_is_not_said_to_wait_for_it(fi
     fixtures.sql("update orders.effects set state = 'refused', last_error = 'it was fulfilled before it could be held'")
     page = ann.get(path).text
     assert "The shop had fulfilled it before it could be held: the goods are out. Nothing is tried again." in page
-    assert "not taken the hold yet" not in page and 'name="word"' not in page
+    assert "not taken the hold yet" not in page and 'name="decision"' not in page
     assert "shipped before it could be held" in ann.get("/ops/orders").text
     assert rex.get(f"/ops/api/orders/demo/{order_id}").json["offers"] == []
     assert rex.analyst(order_id, "retry").status_code == 409
     assert fixtures.sql("select state from orders.effects") == [("refused",)]
 
 
-def test_while_its_refund_is_in_doubt_an_order_offers_no_word_and_leads_to_the_doubt(fixtures: Any) -> None:
+def test_while_its_refund_is_in_doubt_an_order_offers_no_decision_and_leads_to_the_doubt(fixtures: Any) -> None:
     order_id, rex = refused_by_shop(fixtures), fixtures.person("rex")
     assert rex.analyst(order_id, "refund").status_code == 200
     operation = doubted(fixtures, "120.00", 1)
@@ -318,7 +318,7 @@ def test_while_its_refund_is_in_doubt_an_order_offers_no_word_and_leads_to_the_d
     ann, path = fixtures.browser("ann", "approver", proved=True), f"/ops/orders/demo/{order_id}"
     page = ann.get(path).text
     assert f'<a href="/ops/in-doubt/{operation}">' in page and "No decision on it is taken before" in page
-    assert 'name="word"' not in page and "until a person says what" not in page
+    assert 'name="decision"' not in page and "until a person says what" not in page
     assert ann.get(f"/ops/in-doubt/{operation}").status_code == 200
     listed = ann.get("/ops/orders")
     assert (
@@ -335,7 +335,7 @@ def test_while_its_refund_is_in_doubt_an_order_offers_no_word_and_leads_to_the_d
     )
     shown = rex.get(f"/ops/api/orders/demo/{order_id}").json
     assert (shown["offers"], "refund_in_doubt" in shown) == (["retry", "hold"], False)
-    assert len(re.findall(r'name="word"', ann.get(path).text)) == 2
+    assert len(re.findall(r'name="decision"', ann.get(path).text)) == 2
 
 
 def test_the_lanes_say_in_words_where_their_orders_stand(fixtures: Any) -> None:

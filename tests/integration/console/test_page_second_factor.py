@@ -82,7 +82,7 @@ def test_a_code_works_once_and_only_around_now(fixtures: Any, monkeypatch: pytes
     known = fixtures.sql("select tenant_id, operator_id, secret from sentinel.second_factors")[0]
     used = [second_factors.use_step(fixtures.pool, *known[:2], step=7, secret=known[2]) for _ in range(2)]
     assert used == [True, False]
-    # The twin: a console that does not write down what was used.
+    # The mutant: a console that does not write down what was used.
     forget_used_codes(fixtures)
     monkeypatch.setattr(second_factors, "use_step", lambda *_, **__: True)
     code = code_of(fixtures, secret)
@@ -125,7 +125,7 @@ def test_five_causes_are_one_refusal_for_the_same_work(fixtures: Any, monkeypatc
     assert all(one == ["password", "secret"] * 2 for one in work), work
     # The right code of a refused sign-in was not used up.
     assert fixtures.sql("select last_step from sentinel.second_factors") == [(0,)]
-    # The twin: nobody's secret is not opened.
+    # The mutant: nobody's secret is not opened.
     monkeypatch.setattr(Vault, "open_nobodys", lambda self: None)
     _, work = flat_refusals(fixtures, app, secret, monkeypatch)
     assert len({len(one) for one in work}) > 1

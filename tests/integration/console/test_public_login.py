@@ -6,10 +6,10 @@ import pytest
 
 from sentinel.store.address import EMBEDDED
 from sentinel.store.database import BOARD, CONSOLE, PUBLIC
-from tests.acceptance.places import clean_env
 from tests.support.fixtures import Fixtures
 from tests.support.logins import program_url, public_urls
 from tests.support.ports import free_port
+from tests.support.served_programs import clean_env
 from tests.support.warm_process import run_warm
 
 

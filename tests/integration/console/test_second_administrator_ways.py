@@ -55,7 +55,7 @@ def gained(before: set[tuple[str, str]], after: set[tuple[str, str]]) -> set[tup
     return {one for one in after - before if "false" not in one[1]} | {one for one in before - after if one[1] == "x"}
 
 
-def test_no_route_of_the_console_gives_power_on_one_administrators_word(fixtures: Any) -> None:
+def test_no_route_of_the_console_gives_power_on_one_administrators_vote(fixtures: Any) -> None:
     """Every route that changes something is asked, with what its own form sends: a new one has to be named here or there."""
     declare_policies(fixtures.authority)
     app = with_secrets(fixtures)

@@ -1,4 +1,4 @@
-"""G13: a person decides exactly what was shown: its digest comes back with the word and is checked, on every way there is."""
+"""G13: a person decides exactly what was shown: its digest comes back with the vote and is checked, on every way there is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _names = (f"person{number}" for number in itertools.count())
 
 
 class Console:
-    """A browser: an approval as its operator reads it, and the operator's word."""
+    """A browser: an approval as its operator reads it, and the operator's vote."""
 
     def __init__(self, fixtures: Any) -> None:
         self.person = fixtures.person(next(_names))
@@ -74,7 +74,7 @@ def other_digests(fixtures: Any, way: Any, approval_id: uuid.UUID) -> list[str]:
 
 
 def taken_unseen(fixtures: Any, make_way: Any, verdict: str) -> list[str]:
-    """Digests of something else under which a word was taken all the same; the checker of this file."""
+    """Digests of something else under which a vote was taken all the same; the checker of this file."""
     way, found = make_way(fixtures), []
     approval_id = fixtures.approval("200.00")
     others = other_digests(fixtures, way, approval_id)
@@ -94,7 +94,7 @@ def taken_unseen(fixtures: Any, make_way: Any, verdict: str) -> list[str]:
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_word_about_something_else_than_was_shown_is_refused(fixtures: Any, way: str, verdict: str) -> None:
+def test_a_vote_about_something_else_than_was_shown_is_refused(fixtures: Any, way: str, verdict: str) -> None:
     assert taken_unseen(fixtures, WAYS[way], verdict) == []
 
 
@@ -108,7 +108,7 @@ def test_what_changed_since_it_was_shown_is_refused(fixtures: Any, way: str) -> 
     assert fixtures.approval_status(approval_id) == "pending"
 
 
-def test_the_command_line_tells_the_digest_it_decided_on_and_binds_the_word_to_it(fixtures: Any) -> None:
+def test_the_command_line_tells_the_digest_it_decided_on_and_binds_the_vote_to_it(fixtures: Any) -> None:
     hand, first, second = CommandLine(fixtures), fixtures.approval("200.00"), fixtures.approval("200.00")
     seen = hand.shown(first)
     spoken = ("--as", hand.email, "--reason", "looked")
@@ -149,7 +149,7 @@ def test_nothing_is_decided_unseen_over_http_and_the_document_says_so(fixtures: 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_mutant_that_does_not_compare_digests_takes_every_word_and_is_caught(fixtures: Any, way: str) -> None:
+def test_mutant_that_does_not_compare_digests_takes_every_vote_and_is_caught(fixtures: Any, way: str) -> None:
     ((text,),) = fixtures.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
     assert FENCE in text
     fixtures.sql("set role sentinel_owner; " + text.replace(FENCE, ""))

@@ -17,10 +17,10 @@ from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, OWNER, PU
 from sentinel.store.embedded import RunningServer, running
 from sentinel.store.embedded.logins import LOGINS, SUPERUSER, ensure_logins, scram_verifier
 from sentinel.store.migrate import migrate
-from tests.acceptance.places import run
 from tests.support.embedded_servers import Holder, ask, needs_linux, needs_root, refusal
 from tests.support.logins import as_login
 from tests.support.ports import free_port
+from tests.support.served_programs import run
 
 PROGRAMS = (AUTHORITY, WORKER, ORDERS, CONSOLE, PUBLIC, BOARD)
 TRUSTING = "# as an older version left it\nlocal all all trust\nhost all all 127.0.0.1/32 reject\nlocal replication all trust\n"

@@ -29,7 +29,7 @@ from worker.orders.alerts import (
     text_of,
 )
 from worker.orders.shop import Attempts, EffectKind, ShopStatus, SimulatedShop, perform
-from worker.outbound.effects import NoAnswer, Refused, Settled
+from worker.outbound.effects import EffectRefused, NoAnswer, Settled
 
 TENANT = uuid.uuid4()
 SIGNALS = {"signals": [{"code": "country_mismatch", "detail": "<!channel> GB & NG"}]}
@@ -211,8 +211,8 @@ def test_the_simulated_shop_ships_an_order_once_whoever_asks_how_often(desk: Des
     said = at_once([lambda: perform(shop, one, EffectKind.FULFIL, operation_id)] * 16)
     assert set(said) == {Settled(str(operation_id))}
     assert desk.admin.execute("select count(*) from orders.simulated_shop").fetchone() == (1,)
-    assert isinstance(perform(shop, one, EffectKind.FULFIL, uuid.uuid4()), Refused)
-    assert isinstance(perform(shop, one, EffectKind.HOLD, operation_id), Refused)
+    assert isinstance(perform(shop, one, EffectKind.FULFIL, uuid.uuid4()), EffectRefused)
+    assert isinstance(perform(shop, one, EffectKind.HOLD, operation_id), EffectRefused)
     assert shop.look(one) == ShopStatus("fulfilled", str(operation_id), str(operation_id))
     assert perform(shop, one, EffectKind.FULFIL, operation_id, Attempts(1, 60.0)) == Settled(str(operation_id))
 
@@ -220,10 +220,10 @@ def test_the_simulated_shop_ships_an_order_once_whoever_asks_how_often(desk: Des
 def test_the_simulated_shop_never_ships_what_it_holds(desk: Desk) -> None:
     shop, one = SimulatedShop(desk.pool, TENANT), review()
     said = at_once([lambda k=k: perform(shop, one, k, one.operation_id or uuid.uuid4()) for k in list(EffectKind) * 8])  # type: ignore[misc]
-    assert {type(answer) for answer in said} == {Settled, Refused}
+    assert {type(answer) for answer in said} == {Settled, EffectRefused}
     assert sum(isinstance(answer, Settled) for answer in said) == 8
     assert isinstance(perform(shop, review("o-2"), EffectKind.HOLD, uuid.uuid4()), Settled)
-    assert isinstance(perform(shop, review("o-2"), EffectKind.FULFIL, uuid.uuid4()), Refused)
+    assert isinstance(perform(shop, review("o-2"), EffectKind.FULFIL, uuid.uuid4()), EffectRefused)
 
 
 def test_a_database_that_is_down_is_no_answer() -> None:

@@ -1,4 +1,4 @@
-"""From a delivery to an analyst's word to the shop, with the real authority, intake, console function and refund worker."""
+"""From a delivery to an analyst's decision to the shop, with the real authority, intake, console function and refund worker."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from worker.orders.background import Background
 from worker.orders.replay_cli import replay_orders
 
 
-def say(orders: OrderFixtures, order_id: str, word: str, role: str = "approver") -> str:
+def say(orders: OrderFixtures, order_id: str, decision: str, role: str = "approver") -> str:
     """What became of a decision: the result, or the refusal's code."""
     fixtures = orders.fixtures
     try:
         return resolve_order(
-            fixtures.console_pool, actor(fixtures, role), "demo", order_id, word=word, reason="called the customer",
+            fixtures.console_pool, actor(fixtures, role), "demo", order_id, decision=decision, reason="called the customer",
             digest=orders.digest(order_id),
         ).result  # fmt: skip
     except SentinelError as error:
@@ -54,21 +54,23 @@ def shop_rows(orders: OrderFixtures) -> list[tuple[Any, ...]]:
     return orders.all("select order_id, status from orders.simulated_shop order by order_id")
 
 
-def test_each_word_has_its_effect_once_and_the_redelivery_says_where_the_order_stands(orders: OrderFixtures) -> None:
-    bodies = {word: queued(orders, f"o-{word}") for word in DECISIONS}
+def test_each_decision_has_its_effect_once_and_the_redelivery_says_where_the_order_stands(
+    orders: OrderFixtures,
+) -> None:
+    bodies = {decision: queued(orders, f"o-{decision}") for decision in DECISIONS}
     assert shop_rows(orders) == []
-    for word in DECISIONS:
-        assert say(orders, f"o-{word}", word) == word
+    for decision in DECISIONS:
+        assert say(orders, f"o-{decision}", decision) == decision
     orders.rounds(until=lambda: len(shop_rows(orders)) == 2 and orders.status_and_lane("o-fulfil")[0] == "FULFILLED")
     orders.rounds()
     assert shop_rows(orders) == [("o-fulfil", "fulfilled"), ("o-hold", "held")]
     ended = {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}
-    for word, body in bodies.items():
-        assert orders.status_and_lane(f"o-{word}") == (ended[word], "medium")
+    for decision, body in bodies.items():
+        assert orders.status_and_lane(f"o-{decision}") == (ended[decision], "medium")
         again = orders.deliver(body)
         # The same status as at first, and where the order stands now.
-        assert (again.status_code, again.json["status"]) == (202, ended[word].lower())
-        assert say(orders, f"o-{word}", "fulfil", "admin") == "conflict"
+        assert (again.status_code, again.json["status"]) == (202, ended[decision].lower())
+        assert say(orders, f"o-{decision}", "fulfil", "admin") == "conflict"
     assert orders.all("select kind, state from orders.effects order by kind") == [("fulfil", "done"), ("hold", "done")]
     assert orders.all("select ledger_entry_id, amount_minor from refunds.ledger_entries") == [
         ("order:demo:o-refund", 4250)
@@ -76,7 +78,7 @@ def test_each_word_has_its_effect_once_and_the_redelivery_says_where_the_order_s
     assert orders.fixtures.broken_invariants() == []
 
 
-def test_a_filed_refund_is_paid_once_on_the_word_that_filed_it(orders: OrderFixtures) -> None:
+def test_a_filed_refund_is_paid_once_on_the_decision_that_filed_it(orders: OrderFixtures) -> None:
     queued(orders, "o-1")
     assert say(orders, "o-1", "refund") == "refund"
     for _ in range(2):
@@ -107,9 +109,9 @@ def two_people_are_asked(fixtures: Fixtures, folder: Path) -> None:
     fixtures.authority.policies.reload()
 
 
-@pytest.mark.parametrize("word", ["fulfil", "refund", "hold"])
+@pytest.mark.parametrize("decision", ["fulfil", "refund", "hold"])
 def test_an_order_whose_approval_is_asked_again_waits_for_the_new_one_in_the_queue(
-    orders: OrderFixtures, tmp_path: Path, word: str
+    orders: OrderFixtures, tmp_path: Path, decision: str
 ) -> None:
     fixtures = orders.fixtures
     body = queued(orders, "o-1")
@@ -122,11 +124,11 @@ def test_an_order_whose_approval_is_asked_again_waits_for_the_new_one_in_the_que
     assert waits.approval_id != first
     assert [one.order_id for one in queue(fixtures.console_pool, fixtures.tenant_id, limit=5)] == ["o-1"]
     assert orders.deliver(body).json["approval_id"] == str(waits.approval_id)
-    assert say(orders, "o-1", word, "admin") == word
-    wanted = {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}[word]
+    assert say(orders, "o-1", decision, "admin") == decision
+    wanted = {"fulfil": "FULFILLED", "refund": "REFUND_FILED", "hold": "HELD"}[decision]
     orders.rounds(until=lambda: orders.status_and_lane("o-1") == (wanted, "medium"))
     said = analyst_decisions(fixtures.console_pool, fixtures.tenant_id, waits.review_id)
-    assert [one.decision for one in said] == ["fulfil", word]
+    assert [one.decision for one in said] == ["fulfil", decision]
     orders.rounds()
     assert fixtures.broken_invariants() == []
 
@@ -163,7 +165,7 @@ def test_nobody_says_of_an_order_that_it_was_handled_elsewhere(orders: OrderFixt
     assert say(orders, "o-1", "fulfil") == "fulfil"
 
 
-def test_words_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: OrderFixtures) -> None:
+def test_decisions_and_redeliveries_and_rounds_at_once_end_in_one_lane(orders: OrderFixtures) -> None:
     for number in range(4):
         order_id = f"o-{number}"
         body = queued(orders, order_id)

@@ -62,9 +62,9 @@ BREACHES: list[tuple[str, set[str], str]] = [
     ("a held order that the shop is not to hold", {"order_held_without_hold", "shop_did_unasked"},
      "delete from orders.effects where review_id = (select review_id from orders.reviews where order_id = 'o-high')"),
     ("a hold of a fulfilled order", {"order_held_without_hold"}, FULFIL.format(state="'intended'", order="'o-low'").replace("'fulfil'", "'hold'")),
-    ("a hold that was fulfilled", {"order_word_not_kept"}, "update orders.reviews set resolution = 'hold' where order_id = 'o-fulfil'"),
-    ("a refund that nobody asked for", {"order_word_not_kept"}, "update orders.reviews set resolution = null, resolved_at = null where order_id = 'o-refund'"),
-    ("a word on a high order", {"order_word_not_kept"}, "update orders.reviews set resolution = 'fulfil', resolved_at = now() where order_id = 'o-high'"),
+    ("a hold that was fulfilled", {"order_decision_not_kept"}, "update orders.reviews set resolution = 'hold' where order_id = 'o-fulfil'"),
+    ("a refund that nobody asked for", {"order_decision_not_kept"}, "update orders.reviews set resolution = null, resolved_at = null where order_id = 'o-refund'"),
+    ("a decision on a high order", {"order_decision_not_kept"}, "update orders.reviews set resolution = 'fulfil', resolved_at = now() where order_id = 'o-high'"),
     ("a refund without its row", {"order_refund_missing"}, "delete from refunds.ledger_entries where ledger_entry_id = 'order:demo:o-refund'"),
     ("a refund of another amount", {"order_refund_missing"}, "update refunds.ledger_entries set amount_minor = amount_minor + 1"),
     ("a refund that was denied and nobody heard of it", {"order_refund_died_unseen"},
@@ -90,16 +90,16 @@ BREACHES: list[tuple[str, set[str], str]] = [
 
 
 def every_way(orders: OrderFixtures) -> None:
-    """An order in each lane, one of each word, one that waits and one that is under way."""
+    """An order in each lane, one of each decision, one that waits and one that is under way."""
     for lane in ("low", "high"):
         assert orders.deliver(order_body(f"o-{lane}", lane)).status_code == 200
     for name in ("queued", *DECISIONS):
         assert orders.deliver(order_body(f"o-{name}", "medium")).status_code == 202
-    for word in DECISIONS:
+    for decision in DECISIONS:
         person = actor(orders.fixtures, "approver")
         resolve_order(
-            orders.fixtures.console_pool, person, "demo", f"o-{word}", word=word, reason="looked at it",
-            digest=orders.digest(f"o-{word}"),
+            orders.fixtures.console_pool, person, "demo", f"o-{decision}", decision=decision, reason="looked at it",
+            digest=orders.digest(f"o-{decision}"),
         )  # fmt: skip
     orders.rounds(until=lambda: orders.one("select count(*) from orders.simulated_shop") == 4)
     orders.rounds()

@@ -82,15 +82,15 @@ def test_an_order_with_nothing_to_pay_waits_for_a_person_who_cannot_refund_it(or
     assert orders.fixtures.broken_invariants() == []
 
 
-def say(orders: OrderFixtures, word: str) -> str:
-    """What became of an approver's word on o-1."""
+def say(orders: OrderFixtures, decision: str) -> str:
+    """What became of an approver's decision on o-1."""
     person = actor(orders.fixtures, "approver")
     return resolve_order(
         orders.fixtures.console_pool,
         person,
         "demo",
         "o-1",
-        word=word,
+        decision=decision,
         reason="looked at it",
         digest=orders.digest("o-1"),
     ).result

@@ -67,10 +67,10 @@ def test_an_order_that_the_authority_refuses_to_be_asked_about_is_a_persons_who_
     assert [one.order_id for one in queue(pool, tenant_id, limit=5)] == ["o-1"]
     assert queue_figures(pool, tenant_id).queued == orders.review.store.figures().queued == 1
     who = actor(fixtures, "approver")
-    for word in ("fulfil", "refund", "retry"):
+    for decision in ("fulfil", "refund", "retry"):
         with pytest.raises(Conflict):
-            resolve_order(pool, who, "demo", "o-1", word=word, reason="no", status="SCORED")
-    assert resolve_order(pool, who, "demo", "o-1", word="hold", reason="never asked").result == "hold"
+            resolve_order(pool, who, "demo", "o-1", decision=decision, reason="no", status="SCORED")
+    assert resolve_order(pool, who, "demo", "o-1", decision="hold", reason="never asked").result == "hold"
     assert orders.status_and_lane("o-1") == ("HELD", "high")
     orders.rounds(until=lambda: orders.all("select order_id, status from orders.simulated_shop") == [("o-1", "held")])
     assert queue(pool, tenant_id, limit=5) == []
@@ -86,7 +86,9 @@ def test_an_order_that_is_merely_not_answered_about_is_nobodys_to_hold(fixtures:
     orders.deliver(order_body("o-1"))
     assert queue(fixtures.console_pool, fixtures.tenant_id, limit=5) == []
     with pytest.raises(Conflict):
-        resolve_order(fixtures.console_pool, actor(fixtures, "approver"), "demo", "o-1", word="hold", reason="tired")
+        resolve_order(
+            fixtures.console_pool, actor(fixtures, "approver"), "demo", "o-1", decision="hold", reason="tired"
+        )
     orders.close()
 
 
@@ -161,7 +163,9 @@ def test_what_the_shop_refuses_goes_to_a_person_who_ends_it(fixtures: Fixtures, 
     orders.rounds()
     # Nothing is reported while somebody may still have it tried again.
     assert orders.one("select count(*) from sentinel.operation_states where status = 'in_doubt'") == 0
-    resolve_order(fixtures.console_pool, actor(fixtures, "approver"), "demo", "o-1", word="hold", reason="out of stock")
+    resolve_order(
+        fixtures.console_pool, actor(fixtures, "approver"), "demo", "o-1", decision="hold", reason="out of stock"
+    )
     assert orders.status_and_lane("o-1") == ("HELD", "low")
     orders.rounds()
     assert orders.all("select kind, state from orders.effects order by kind") == [

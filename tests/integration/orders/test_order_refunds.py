@@ -1,4 +1,4 @@
-"""A refund that an analyst files is paid on their word, or the order comes back to them: never neither (B6)."""
+"""A refund that an analyst files is paid on their decision, or the order comes back to them: never neither (B6)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.order_fixtures import SECRET, OrderFixtures, make_intake, ord
 from worker.refunds.ledger import Ledger
 
 
-def say(orders: OrderFixtures, order_id: str, word: str, *, source: str = "demo", who: Any = None) -> str:
+def say(orders: OrderFixtures, order_id: str, decision: str, *, source: str = "demo", who: Any = None) -> str:
     """What became of a decision: the result, or the refusal's code."""
     person = who or actor(orders.fixtures, "approver")
     try:
@@ -38,7 +38,7 @@ def say(orders: OrderFixtures, order_id: str, word: str, *, source: str = "demo"
             person,
             source,
             order_id,
-            word=word,
+            decision=decision,
             reason="called",
             digest=orders.digest(order_id),
             status=orders.status_and_lane(order_id)[0],
@@ -65,7 +65,7 @@ def rows(orders: OrderFixtures) -> list[tuple[Any, ...]]:
     return orders.all("select ledger_entry_id, status, reason_code from refunds.ledger_entries order by created_at")
 
 
-def test_a_guests_refund_is_paid_on_the_analysts_one_word(orders: OrderFixtures) -> None:
+def test_a_guests_refund_is_paid_on_the_analysts_one_decision(orders: OrderFixtures) -> None:
     """The finding: 3 of 3 refunds of orders without an account were denied (`fact_missing`)."""
     names = [f"o-{number}" for number in range(3)]
     for name in names:
@@ -81,7 +81,7 @@ def test_a_guests_refund_is_paid_on_the_analysts_one_word(orders: OrderFixtures)
     assert orders.fixtures.broken_invariants() == []
 
 
-def test_from_500_on_two_people_pay_it_and_the_word_on_the_order_is_the_first(orders: OrderFixtures) -> None:
+def test_from_500_on_two_people_pay_it_and_the_decision_on_the_order_is_the_first(orders: OrderFixtures) -> None:
     big = {"value": "600.00", "currency": "EUR"}
     orders.deliver(order_body("o-1", "medium", amount=big))
     ann, bob = actor(orders.fixtures, "approver"), actor(orders.fixtures, "admin")
@@ -137,7 +137,7 @@ def test_a_refund_that_is_denied_brings_its_order_back_with_the_reason_and_an_al
 
 
 def filed_by_a_retry_of_the_shop(orders: OrderFixtures) -> int:
-    """The checker: refunds that are filed on the word of a person who saw that the shop had refused, when the refund was refused too."""
+    """The checker: refunds that are filed on the decision of a person who saw that the shop had refused, when the refund was refused too."""
     orders.deliver(order_body("o-1", "medium"))
     assert say(orders, "o-1", "refund") == "refund"
     admin = orders.fixtures.admin
@@ -149,7 +149,13 @@ def filed_by_a_retry_of_the_shop(orders: OrderFixtures) -> int:
     person = actor(orders.fixtures, "approver")
     with suppress(SentinelError):
         resolve_order(
-            orders.fixtures.console_pool, person, "demo", "o-1", word="retry", reason="in stock", status="SHOP_REFUSED"
+            orders.fixtures.console_pool,
+            person,
+            "demo",
+            "o-1",
+            decision="retry",
+            reason="in stock",
+            status="SHOP_REFUSED",
         )
     return len(rows(orders)) - 1
 
@@ -158,7 +164,7 @@ def test_a_retry_that_was_meant_for_the_shop_files_no_refund(orders: OrderFixtur
     assert filed_by_a_retry_of_the_shop(orders) == 0
 
 
-def test_mutant_that_takes_a_word_wherever_its_order_stands_is_caught(orders: OrderFixtures) -> None:
+def test_mutant_that_takes_a_decision_wherever_its_order_stands_is_caught(orders: OrderFixtures) -> None:
     mutants.cut(orders.fixtures, "orders.resolve_review", "shown_status <> r.status", "false")
     assert filed_by_a_retry_of_the_shop(orders) == 1
 
@@ -237,7 +243,7 @@ ASKED = "APPROVAL_REQUIRED", "refunded_before"
     ("channel", "source", "ends_as"),
     [("retail", "", ASKED), ("private", "demo", ASKED), ("private", "", ASKED), ("retail", "shop", ("EXECUTED", "analyst_refund"))],
 )  # fmt: skip
-def test_an_order_that_was_refunded_under_another_budget_is_not_refunded_on_one_word(
+def test_an_order_that_was_refunded_under_another_budget_is_not_refunded_on_one_decision(
     orders: OrderFixtures, channel: str, source: str, ends_as: tuple[str, str]
 ) -> None:
     """Rows and facts without a source have a budget of their own, and so has another channel; another source's order is another."""
@@ -326,7 +332,7 @@ def test_a_refund_that_failed_after_its_start_waits_until_a_person_says_what_hap
     assert shown.refund_in_doubt == orders.one(
         "select operation_id from sentinel.operation_states where status = 'in_doubt'"
     )
-    assert [say(orders, "o-1", word) for word in ("retry", "hold")] == ["conflict"] * 2
+    assert [say(orders, "o-1", decision) for decision in ("retry", "hold")] == ["conflict"] * 2
     # It had been done: the order's way is over, and nothing is filed anew.
     admin.execute(
         "update sentinel.operation_states set status = 'completed', outcome = 'success', in_doubt_since = null,"
@@ -696,7 +702,7 @@ def test_what_becomes_of_who_took_a_filed_refunds_key_is_not_told_as_the_refunds
     assert orders.fixtures.broken_invariants() == told
 
 
-def test_an_order_whose_refunds_key_was_taken_is_held_on_one_word(orders: OrderFixtures) -> None:
+def test_an_order_whose_refunds_key_was_taken_is_held_on_one_decision(orders: OrderFixtures) -> None:
     orders.deliver(order_body("o-1", "medium"))
     assert say(orders, "o-1", "refund") == "refund"
     take_key(orders, "refund:order:demo:o-1", "success", **ANOTHER)
@@ -716,7 +722,7 @@ def test_a_refund_whose_answer_was_lost_is_in_doubt_by_the_operation_that_asks_t
     assert shown.refund_in_doubt == orders.one(
         "select operation_id from sentinel.operation_states where status = 'in_doubt'"
     )
-    assert [say(orders, "o-1", word) for word in ("retry", "hold")] == ["conflict"] * 2
+    assert [say(orders, "o-1", decision) for decision in ("retry", "hold")] == ["conflict"] * 2
 
 
 DEFAULT, EU = "retail-refund-agent", "eu"

@@ -18,7 +18,7 @@ from tests.support.shop_server import ShopServer
 CODES = (400, 401, 403, 404, 409, 410, 421, 422, 423, 424, 425, 429, 451, 503)
 
 
-def say(orders: OrderFixtures, order_id: str, word: str, role: str = "approver") -> str:
+def say(orders: OrderFixtures, order_id: str, decision: str, role: str = "approver") -> str:
     """What became of a decision: the result, or the refusal's code."""
     try:
         return resolve_order(
@@ -26,7 +26,7 @@ def say(orders: OrderFixtures, order_id: str, word: str, role: str = "approver")
             actor(orders.fixtures, role),
             "demo",
             order_id,
-            word=word,
+            decision=decision,
             reason="asked the shop",
             digest=orders.digest(order_id),
             status=orders.status_and_lane(order_id)[0],
@@ -81,13 +81,13 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
             ("SHOP_REFUSED", lane)
         }
         assert fixtures.broken_invariants() == []
-        # Still refused: back again, and a viewer's or an unknown word is none.
+        # Still refused: back again, and a viewer's or an unknown decision is none.
         assert say(orders, "o-0", "retry") == "retry" and say(orders, "o-1", "fulfil") == "conflict"
         assert say(orders, "o-1", "retry", "viewer") == "forbidden"
         orders.rounds(until=lambda: orders.status_and_lane("o-0")[0] == "SHOP_REFUSED")
         shop.forever = None
-        for name, word in (("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")):
-            assert say(orders, name, word) == word
+        for name, decision in (("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")):
+            assert say(orders, name, decision) == decision
         orders.make_due()
         orders.rounds(until=lambda: shop.held["o-2"] == 1 and orders.status_and_lane("o-1")[0] == "FULFILLED")
         orders.rounds()

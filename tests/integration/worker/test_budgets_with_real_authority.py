@@ -29,7 +29,7 @@ from worker.refunds.reconcile import FIND_BUDGETS
 from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import OrderFacts
 from worker.refunds.workflow.graph import Escalation
-from worker.settlement import Refused
+from worker.settlement import EffectRefused
 from worker.settlement.effects import Effects
 from worker.settlement.registry import system_names
 
@@ -137,7 +137,7 @@ def test_a_doubt_holds_its_amount_until_a_person_has_said_what_happened(
     shop: Shop, fixtures: Fixtures, executed: bool
 ) -> None:
     ordered(shop, 100_00)
-    shop.spies["simulated_refund"].says = [Refused("account closed")]
+    shop.spies["simulated_refund"].says = [EffectRefused("account closed")]
     asks(shop, "first", 60_00)
     assert shop.stands("first")[0] == "ERROR" and parts(shop) == (0, 0, 0, 60_00, 0)
     with Client(shop.url, fixtures.key, agent_id="retail-refund-agent") as client:
@@ -244,7 +244,7 @@ def part(shop: Shop, name: str) -> str | None:
 
 @pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])
 def test_a_row_without_an_order_says_how_its_doubt_ended(shop: Shop, fixtures: Fixtures, executed: bool) -> None:
-    shop.spies["simulated_refund"].says = [Refused("account closed")]
+    shop.spies["simulated_refund"].says = [EffectRefused("account closed")]
     asks_without_order(shop, "first")
     assert shop.stands("first") == ("ERROR", None, "settlement_refused") and part(shop, "first") == "in_doubt"
     with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
@@ -384,11 +384,11 @@ def says(fixtures: Fixtures, *, executed: bool) -> None:
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])
-def test_after_a_contradiction_the_last_word_says_where_the_amount_goes(
+def test_after_a_contradiction_the_last_decision_says_where_the_amount_goes(
     shop: Shop, fixtures: Fixtures, executed: bool
 ) -> None:
     ordered(shop, 100_00)
-    shop.spies["simulated_refund"].says = [Refused("account closed")]
+    shop.spies["simulated_refund"].says = [EffectRefused("account closed")]
     asks(shop, "first", 60_00)
     says(fixtures, executed=False)
     body = {"idempotency_key": "refund:first", "action": "refund.create", "agent_id": AGENT}
@@ -405,7 +405,7 @@ def test_after_a_contradiction_the_last_word_says_where_the_amount_goes(
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])
-def test_what_was_done_after_not_executed_is_settled_by_the_word_after_it_was_told(
+def test_what_was_done_after_not_executed_is_settled_by_the_decision_after_it_was_told(
     shop: Shop, fixtures: Fixtures, executed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ordered(shop, 100_00)

@@ -13,7 +13,7 @@ from sentinel.store.database import WORKER, with_role
 from tests.support.effects_server import InMemory, allowed_row, taken_over
 from tests.support.ledger_fixtures import LedgerFixtures
 from worker.refunds.rows import Change, Execution, LedgerEvent, LedgerRow, LedgerState
-from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled, SimulatedRefund, deliver_best_effort
+from worker.settlement import Effect, EffectRefused, NoAnswer, Saga, Settled, SimulatedRefund, deliver_best_effort
 from worker.settlement.effects import TRANSITIONS, Effects, EffectState, PlannedEffect
 
 S = EffectState
@@ -240,6 +240,6 @@ def test_a_refund_and_an_outside_effect_are_settled_together(ledger_fixtures: Le
     saga: Any = Saga("both", [Effect(SimulatedRefund()), Effect(outside)], records)
     row = allowed_row(ledger_fixtures, "r")
     outside.refuses = True
-    assert isinstance(saga.settle(row, row.start_id), Refused)
+    assert isinstance(saga.settle(row, row.start_id), EffectRefused)
     assert [record.system for record in records.of_entry("r")] == ["a"]
     assert not isinstance(saga.look_up(row.start_id), NoAnswer)

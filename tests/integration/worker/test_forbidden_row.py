@@ -280,7 +280,7 @@ def test_a_worker_whose_key_has_too_many_questions_open_does_the_rest_and_learns
         agent.run_once()
         assert ledger.states() == {"asked": "APPROVAL_REQUIRED"}
         assert mark_keys_at_limits(fixtures.authority.pool, 1000, 1) == 1
-        fixtures.admin.execute("update sentinel.crowded_keys set valid_until = clock_timestamp() + interval '1 hour'")
+        fixtures.admin.execute("update sentinel.keys_at_limit set valid_until = clock_timestamp() + interval '1 hour'")
         ledger.add(new_row("one-more", FOR_A_PERSON))
         single = agent.run_once()
         assert single.trouble is None and single.why_outside is not None and not single.row_failed

@@ -22,9 +22,9 @@ from sentinel.cli.gates import _sandbox
 from sentinel.platform.command_line import InvalidUsage
 from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from sentinel.platform.resources import policies_dir
-from tests.acceptance.places import run_warm_command
 from tests.support.fixtures import Fixtures
 from tests.support.logins import make_login
+from tests.support.served_programs import run_warm_command
 from worker.gates.judge import NOT_WIRED
 from worker.gates.simulated_systems import serve_simulated_systems
 from worker.refunds.settings import WorkerSettings

@@ -18,7 +18,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, let_leave_end
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.recording_server import problem
-from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled
+from worker.settlement import Effect, EffectRefused, NoAnswer, Saga, Settled
 from worker.settlement.effects import Effects, Left
 
 BUDGET = "select reserved_minor, executed_minor, handled_minor, in_doubt_minor from refunds.order_budgets"
@@ -140,7 +140,7 @@ def test_an_end_takes_back_money_too_or_says_that_it_stays(ledger_fixtures: Ledg
         assert found == Left("first is done and not taken back: it stays", moves_money=True)
         assert ledger_fixtures.all(EFFECTS) == [("first", "in_doubt"), ("second", "refused")]
     else:
-        assert found == Refused("nothing is left of it") and not first.stands(row.start_id)
+        assert found == EffectRefused("nothing is left of it") and not first.stands(row.start_id)
         assert saga.end(row, row.start_id) == found, "once more it is as it was"
 
 

@@ -138,7 +138,7 @@ def test_mutant_that_commits_without_looking_at_its_time_pays(fixtures: Fixtures
     assert [halt.scope for halt in list_halts(fixtures.console_pool, fixtures.tenant_id)] == ["agent_action"]
 
 
-def test_a_row_left_behind_by_a_dead_worker_is_not_paid_after_the_word(fixtures: Fixtures, real: Shop) -> None:
+def test_a_row_left_behind_by_a_dead_worker_is_not_paid_after_the_decision(fixtures: Fixtures, real: Shop) -> None:
     real.spies["simulated_refund"] = Between("simulated_refund", lambda: None, NoAnswer("the worker died here"))
     real.enter(RETAIL)
     real.run()

@@ -25,7 +25,7 @@ from worker.refunds import sql
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import NewRow, OrderFacts
 from worker.refunds.workflow.graph import Escalation
-from worker.settlement import NoAnswer, Refused
+from worker.settlement import EffectRefused, NoAnswer
 
 RETAIL = BRANCHES["retail/standard"]
 PAID, HALF = 100_00, 60_00
@@ -176,7 +176,7 @@ def test_parts_up_to_the_whole_are_paid_and_one_minor_unit_over_is_not(shop: Sho
     assert shop.stands("over") == ("APPROVAL_REQUIRED", "operator", Escalation.ORDER_OVERDRAWN)
 
 
-@pytest.mark.parametrize("says", [Refused("account closed"), NoAnswer("timed out")], ids=["refused", "silent"])
+@pytest.mark.parametrize("says", [EffectRefused("account closed"), NoAnswer("timed out")], ids=["refused", "silent"])
 def test_what_is_in_doubt_is_not_paid_again_under_another_refund_id(shop: Shop, says: Any) -> None:
     shop.settings["max_attempts"] = 2
     shop.fixtures.ledger.add_orders([order(f"o{n}") for n in range(6)])
@@ -184,7 +184,7 @@ def test_what_is_in_doubt_is_not_paid_again_under_another_refund_id(shop: Shop, 
     shop.fixtures.add(*(refund(f"first{n}", f"o{n}") for n in range(6)))
     shop.run(4)
     # A refusal ends the row, in doubt; silence never does, and the row keeps what it reserved.
-    stands, part = ("ERROR", "in_doubt") if isinstance(says, Refused) else ("ALLOWED", "reserved")
+    stands, part = ("ERROR", "in_doubt") if isinstance(says, EffectRefused) else ("ALLOWED", "reserved")
     assert {shop.stands(f"first{n}")[0] for n in range(6)} == {stands}
     shop.fixtures.add(*(refund(f"again{n}", f"o{n}") for n in range(6)))
     shop.run(2)

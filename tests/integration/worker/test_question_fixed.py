@@ -22,7 +22,7 @@ from worker.refunds.build import load_routes
 from worker.refunds.reporter import InDoubtPoller
 from worker.refunds.rows import FixedQuestion
 from worker.refunds.transitions import give_up
-from worker.settlement import NoAnswer, Refused
+from worker.settlement import EffectRefused, NoAnswer
 from worker.settlement.registry import system_names
 
 IN_DOUBT = "select in_doubt_minor, handled_minor from refunds.order_budgets"
@@ -88,10 +88,10 @@ def forget_action(shop: Shop) -> None:
 
 @pytest.mark.parametrize("kept", ["action and params", "the params alone"])
 @pytest.mark.parametrize("executed", [False, True], ids=["not executed", "executed"])
-def test_a_doubt_about_a_small_refund_is_settled_by_a_persons_word(
+def test_a_doubt_about_a_small_refund_is_settled_by_a_persons_decision(
     shop: Shop, fixtures: Fixtures, executed: bool, kept: str
 ) -> None:
-    shop.spies["private_refund"].says = [Refused("account closed")]
+    shop.spies["private_refund"].says = [EffectRefused("account closed")]
     confirmed(shop, "first")
     assert shop.stands("first")[0] == "ERROR" and shop.fixtures.all(IN_DOUBT) == [(400, 0)]
     assert fixtures.one("select action from sentinel.operations") == "refund.small.fee"
@@ -106,7 +106,7 @@ def test_a_doubt_about_a_small_refund_is_settled_by_a_persons_word(
 
 @pytest.mark.parametrize("edit", [edit_action, remove_route])
 def test_a_doubt_is_settled_although_its_route_reads_otherwise_by_now(shop: Shop, fixtures: Fixtures, edit) -> None:  # type: ignore[no-untyped-def]
-    shop.spies["private_refund"].says = [Refused("account closed")]
+    shop.spies["private_refund"].says = [EffectRefused("account closed")]
     confirmed(shop, "first")
     edit(shop)
     say(fixtures, False)

@@ -115,7 +115,7 @@ def closed_by_analyst(fixtures: LedgerFixtures, name: str) -> None:
 
 
 @pytest.mark.parametrize("may_be_done", [False, True])
-def test_a_worker_that_does_not_say_whose_word_it_is_frees_an_amount_and_says_nothing_of_a_person(
+def test_a_worker_that_does_not_say_who_decided_frees_an_amount_and_says_nothing_of_a_person(
     ledger_fixtures: LedgerFixtures, may_be_done: bool
 ) -> None:
     """One of before, in a rolling upgrade; what may have been done outside waits for one that says it."""
@@ -123,8 +123,10 @@ def test_a_worker_that_does_not_say_whose_word_it_is_frees_an_amount_and_says_no
     ledger_fixtures.admin.execute("set session_replication_role = replica")
     ledger_fixtures.admin.execute("update refunds.ledger_entries set budget_part = 'in_doubt'")
     ledger_fixtures.admin.execute("set session_replication_role = origin")
-    words = json.dumps([{"ledger_entry_id": "r", "executed": False}])
-    found = ledger_fixtures.all("select refunds.resolve_budget_doubts(%s, %s::jsonb)", ledger_fixtures.tenant_id, words)
+    resolutions = json.dumps([{"ledger_entry_id": "r", "executed": False}])
+    found = ledger_fixtures.all(
+        "select refunds.resolve_budget_doubts(%s, %s::jsonb)", ledger_fixtures.tenant_id, resolutions
+    )
     assert found == ([] if may_be_done else [("r",)])
     assert ledger_fixtures.one("select reason_code is distinct from 'not_executed' from refunds.ledger_entries")
 

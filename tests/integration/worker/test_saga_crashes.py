@@ -18,7 +18,7 @@ from tests.support.effects_server import (
 )
 from tests.support.ledger_fixtures import LedgerFixtures
 from worker.refunds.rows import LedgerRow
-from worker.settlement import Effect, EffectResult, NoAnswer, Refused, Saga, Settled
+from worker.settlement import Effect, EffectRefused, EffectResult, NoAnswer, Saga, Settled
 from worker.settlement import saga as saga_module
 from worker.settlement.effects import Effects
 from worker.settlement.saga import effect_reference
@@ -90,7 +90,7 @@ def shapes() -> dict[str, Callable[[InMemory, InMemory], None]]:
 
 
 WANTED: dict[str, type[EffectResult]] = {
-    "goes well": Settled, "second refuses": Refused, "first refuses": Refused, "cannot be taken back": NoAnswer,
+    "goes well": Settled, "second refuses": EffectRefused, "first refuses": EffectRefused, "cannot be taken back": NoAnswer,
     "answers are lost": Settled,
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_a_saga_that_does_not_look_first_doubles_at_a_naive_system(
     ledger_fixtures: LedgerFixtures, effect_records: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant of looking up: nothing is ever found."""
-    monkeypatch.setattr(saga_module, "is_there", lambda system, reference: Refused("not there"))
+    monkeypatch.setattr(saga_module, "is_there", lambda system, reference: EffectRefused("not there"))
     seen = []
     for place in range(12):
         _, _, _, systems = crashed_and_resumed(

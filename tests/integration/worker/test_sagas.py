@@ -21,7 +21,7 @@ from tests.support.effects_server import (
 from tests.support.ledger_fixtures import LedgerFixtures
 from tests.support.recording_server import problem
 from tests.support.scripted_server import deadline_for, faults
-from worker.settlement import Effect, NoAnswer, Refused, Saga, Settled
+from worker.settlement import Effect, EffectRefused, NoAnswer, Saga, Settled
 from worker.settlement.effects import Effects
 from worker.settlement.registry import HttpSystem
 from worker.settlement.saga import effect_reference
@@ -99,13 +99,13 @@ def test_a_refused_second_effect_takes_the_first_back_over_http(
     servers[0].faults.append(("DELETE", True, FAULTS["resets"]))
     row = allowed_row(ledger_fixtures, "r")
     saga = over_http(servers, records)
-    assert saga.settle(row, row.start_id) == Refused("b: 422 account closed")
+    assert saga.settle(row, row.start_id) == EffectRefused("b: 422 account closed")
     assert servers[0].gone == {str(row.start_id)}
     assert [record.state for record in records.of_entry("r")] == ["compensated", "refused"]
-    assert isinstance(saga.look_up(row.start_id), Refused)
+    assert isinstance(saga.look_up(row.start_id), EffectRefused)
     asked = len(servers[0].http.asked) + len(servers[1].http.asked)
     again = taken_over(ledger_fixtures, "r")
-    assert isinstance(saga.settle(again, again.start_id), Refused)
+    assert isinstance(saga.settle(again, again.start_id), EffectRefused)
     assert asked == len(servers[0].http.asked) + len(servers[1].http.asked), "a refused saga asks nobody again"
 
 
@@ -121,7 +121,7 @@ def test_a_compensation_that_nobody_knows_of_is_in_doubt_and_tried_again(
     assert isinstance(saga.look_up(row.start_id), NoAnswer)
     first.keeps = False
     row = taken_over(ledger_fixtures, "r")
-    assert isinstance(saga.settle(row, row.start_id), Refused)
+    assert isinstance(saga.settle(row, row.start_id), EffectRefused)
     assert not first.stands(row.start_id)
 
 
@@ -165,7 +165,7 @@ def test_a_look_up_of_a_saga_changes_nothing_and_knows_only_what_is_sure(
     first, second = InMemory("a"), InMemory("b")
     saga = Saga("a_then_b", [Effect(first), Effect(second)], records, in_flight_seconds=30)
     row = allowed_row(ledger_fixtures, "r")
-    assert saga.look_up(row.start_id) == Refused("never tried")
+    assert saga.look_up(row.start_id) == EffectRefused("never tried")
     second.loses_answers = 2
     assert isinstance(saga.settle(row, row.start_id), NoAnswer)
     before = records.of_entry("r")

@@ -17,7 +17,7 @@ from worker.failpoints import step_place
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.transitions import after_settlement_refused
 from worker.refunds.workflow.graph import StepName
-from worker.settlement import Effect, NoAnswer, Refused, Saga, Systems
+from worker.settlement import Effect, EffectRefused, NoAnswer, Saga, Systems
 from worker.settlement.effects import Effects
 
 RETAIL, DEFECT, PRICE = (BRANCHES[name] for name in ("retail/standard", "public/defect", "private/price_diff"))
@@ -40,7 +40,7 @@ def ready(shop: Shop, branch: Branch, name: str = "r") -> None:
 def never_executed(shop: Shop, authority: FakeAuthority) -> bool:
     """The checker: refused once and then willing, its system was asked once, and nothing was executed in five runs."""
     ready(shop, FEE)
-    shop.spies["private_refund"].says = [Refused("account closed")]
+    shop.spies["private_refund"].says = [EffectRefused("account closed")]
     shop.run()
     for _ in range(4):
         shop.fixtures.make_due()
@@ -63,7 +63,11 @@ def test_mutant_that_takes_a_refusal_for_silence_executes_it(
 
 
 def test_a_refused_row_ends_in_one_run_and_its_authority_is_told(shop: Shop, authority: FakeAuthority) -> None:
-    for name, says in {"refused": [Refused("422 account closed")], "silent": [NoAnswer("timeout")], "paid": []}.items():
+    for name, says in {
+        "refused": [EffectRefused("422 account closed")],
+        "silent": [NoAnswer("timeout")],
+        "paid": [],
+    }.items():
         shop.enter(RETAIL, name)
         shop.spies["simulated_refund"].says += says
     shop.settings["concurrency"] = 1
@@ -94,7 +98,7 @@ def test_a_refused_row_ends_in_one_run_and_its_authority_is_told(shop: Shop, aut
 
 def test_the_command_line_says_what_became_of_it(shop: Shop) -> None:
     shop.enter(RETAIL)
-    shop.spies["simulated_refund"].says = [Refused("422 account closed")]
+    shop.spies["simulated_refund"].says = [EffectRefused("422 account closed")]
     shop.run()
     assert worker_output(shop, "workflow", "explain", "r").count("ALLOWED → ERROR  (settlement_refused)") == 1
     summary = json.loads(worker_output(shop, "summary", "--json"))

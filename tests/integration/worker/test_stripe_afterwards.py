@@ -24,7 +24,7 @@ from worker.refunds.sql import FIND_ROWS
 from worker.settlement import NoAnswer, Settled
 from worker.settlement.effects import Effects
 from worker.settlement.registry import Systems
-from worker.settlement.stripe_events import Finding, SettlementFindings, SettlementWatch
+from worker.settlement.stripe_events import SettlementFindings, SettlementWatch, StripeMismatch
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_late_repeated_and_reordered_events_lead_to_the_same_findings(ledger: Le
     refunds = {name: ledger.refund(name) for name in names}
     waiting = [name for name in names for _ in range(3)]
     chance.shuffle(waiting)
-    seen: list[Finding] = []
+    seen: list[StripeMismatch] = []
     for name in waiting:
         if chance.random() < 0.4:
             ledger.server.set_status(refunds[name], "failed")

@@ -16,7 +16,7 @@ from tests.support.recording_server import problem
 from tests.support.stripe_server import StripeServer, stripe_error
 from worker.refunds.rows import OrderFacts
 from worker.refunds.settings import WorkerSettings
-from worker.settlement import EffectResult, NoAnswer, Refused, Settled
+from worker.settlement import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.settlement.effects import Effects
 from worker.settlement.registry import Systems
 from worker.settlement.stripe_events import SettlementFindings
@@ -100,7 +100,7 @@ def test_a_payment_that_stripe_does_not_show_may_be_corrected_as_long_as_nothing
     assert isinstance(desk.settle(), NoAnswer), "it may be the key that is wrong"
     assert desk.row.start_id is not None and isinstance(desk.stripe.look_up(desk.row.start_id), NoAnswer)
     ledger_fixtures.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 hour'")
-    assert isinstance(desk.stripe.look_up(desk.row.start_id), Refused), "and a person may end it"
+    assert isinstance(desk.stripe.look_up(desk.row.start_id), EffectRefused), "and a person may end it"
     server.forever = None
     desk.name("pi_A")
     assert isinstance(desk.settle_later(), Settled) and desk.refunded() == (100, 0) and desk.corrected() == []
@@ -116,8 +116,10 @@ def test_a_row_whose_order_names_no_payment_of_stripe_is_refused_and_ends(
 ) -> None:
     desk = Desk(ledger_fixtures, server, payment)
     found = desk.settle()
-    assert isinstance(found, Refused) and says in found.reason
+    assert isinstance(found, EffectRefused) and says in found.reason
     assert ledger_fixtures.all("select state from refunds.effects") == [("refused",)]
     desk.name("pi_A")
-    assert isinstance(desk.settle_later(), Refused), "refused for good: a fact that comes later pays nothing by itself"
+    assert isinstance(desk.settle_later(), EffectRefused), (
+        "refused for good: a fact that comes later pays nothing by itself"
+    )
     assert desk.refunded() == (0, 0) and server.bodies == []

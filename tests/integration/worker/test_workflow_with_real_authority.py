@@ -35,7 +35,7 @@ from tests.support.workflow_fixtures import BRANCHES, FEE, SECRETS, Branch, Shop
 from worker.images import Recognised
 from worker.refunds.intake import parse_row
 from worker.refunds.settings import WorkerSettings
-from worker.settlement import Refused
+from worker.settlement import EffectRefused
 from worker.settlement.registry import Systems
 
 RECEIPT = Recognised("fee_receipt", Money(2000, "USD"))
@@ -326,7 +326,7 @@ def test_what_its_system_refuses_for_good_is_in_doubt_at_once_and_its_budget_fre
         shop.show(shop.enter(FEE, name, value=1500, requested_at=yesterday, **over), RECEIPT)
         shop.run()
         shop.answer(name)
-        shop.spies["private_refund"].says = [Refused("account closed")] if name == "refused" else []
+        shop.spies["private_refund"].says = [EffectRefused("account closed")] if name == "refused" else []
         shop.run()
     assert shop.stands("refused") == ("ERROR", None, "settlement_refused")
     (doubt,) = list_in_doubt(fixtures.console_pool, fixtures.tenant_id)

@@ -12,7 +12,7 @@ from flask import Flask
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import HEALTH, ByListener, Documents, HotRoutes, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.wire import Answer, Request, query_value
+from sentinel.platform.http.wire import EdgeResponse, Request, query_value
 from tests.support.harness import on_a_loop
 
 JSON = (b"content-type", b"application/json")
@@ -43,9 +43,9 @@ def ask(
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(one.get("body", b"") for one in sent)
 
 
-async def echo(request: Request) -> Answer:
+async def echo(request: Request) -> EdgeResponse:
     """Says what it was given."""
-    return Answer(orjson.dumps({"body": request.json(), "key": request.header("HTTP_X_API_KEY")}))
+    return EdgeResponse(orjson.dumps({"body": request.json(), "key": request.header("HTTP_X_API_KEY")}))
 
 
 async def rest(scope: Any, receive: Any, send: Any) -> None:
@@ -92,10 +92,10 @@ def test_a_body_that_may_not_be_taken_is_refused_as_under_wsgi(headers: Any, par
 
 
 def test_what_a_handler_raises_is_a_problem_and_nothing_else_gets_out() -> None:
-    async def refuses(request: Request) -> Answer:
+    async def refuses(request: Request) -> EdgeResponse:
         raise InvalidInput.of("amount", "must be positive")
 
-    async def breaks(request: Request) -> Answer:
+    async def breaks(request: Request) -> EdgeResponse:
         raise RuntimeError("a secret")
 
     assert ask(app(refuses), headers=sized(b"{}"), parts=[b"{}"])[0] == 400

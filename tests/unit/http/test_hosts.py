@@ -12,7 +12,7 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import HotRoutes
 from sentinel.platform.http.readiness import Readiness
-from sentinel.platform.http.wire import Answer, Request, is_host
+from sentinel.platform.http.wire import EdgeResponse, Request, is_host
 from sentinel.platform.serving.health import create_app as health_app
 from tests.unit.http.test_asgi import ask, rest, sized
 
@@ -71,7 +71,7 @@ def test_a_flask_app_answers_with_a_problem_before_it_asks_who_it_is(host: str) 
 
 @pytest.mark.parametrize("host", BAD)
 def test_so_do_the_hot_routes(host: str) -> None:
-    async def never(request: Request) -> Answer:
+    async def never(request: Request) -> EdgeResponse:
         raise AssertionError
 
     named = (b"host", host.encode("latin-1", "replace"))

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from sentinel.core.errors import InvalidInput
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.bodies import MAX_BYTES
-from sentinel.platform.http.wire import Answer, HttpsOnly, QuickHandler, Request, head_of
+from sentinel.platform.http.wire import EdgeResponse, HttpsOnly, QuickHandler, Request, head_of
 from sentinel.platform.serving import connection_flow, http_protocol
 from sentinel.platform.serving.connection_bounds import Connections, Stage
 from sentinel.platform.serving.event_worker import protocol_config
@@ -34,10 +34,10 @@ class Hot(QuickHandler):
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
-        self.waiting: dict[Any, Callable[[Answer], None]] = {}
+        self.waiting: dict[Any, Callable[[EdgeResponse], None]] = {}
         self.environs: list[dict[str, Any]] = []
 
-    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+    def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
         body = request.json()
         self.begun.append(body["n"])
         self.environs.append(request.environ)
@@ -57,13 +57,13 @@ class Big(Hot):
 
     BODY = b"y" * 500_000
 
-    def begin(self, request: Request, reply: Callable[[Answer], None]) -> None:
+    def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
         self.begun.append(1)
-        reply(Answer(self.BODY))
+        reply(EdgeResponse(self.BODY))
 
 
-def json_answer(n: int) -> Answer:
-    return Answer(orjson.dumps({"n": n}))
+def json_answer(n: int) -> EdgeResponse:
+    return EdgeResponse(orjson.dumps({"n": n}))
 
 
 def flask() -> Flask:
@@ -100,7 +100,7 @@ class Listening:
     """How many requests of HELD came to their handler, which waits for `go_on`."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def hold(self, request: Request) -> Answer:
+    async def hold(self, request: Request) -> EdgeResponse:
         self.held += 1
         await self.go_on.wait()
         return json_answer(0)
@@ -688,7 +688,7 @@ def test_addresses_of_one_ipv6_network_share_their_places() -> None:
 
 
 def test_an_answer_head_names_each_header_once() -> None:
-    head = head_of(Answer(b"{}", 429, headers={"Retry-After": "3"}), {}, (("X-A", "b"),), True)
+    head = head_of(EdgeResponse(b"{}", 429, headers={"Retry-After": "3"}), {}, (("X-A", "b"),), True)
     assert re.fullmatch(
         rb"HTTP/1\.1 429 Too Many Requests\r\ncontent-type: application/json\r\nx-a: b\r\nretry-after: 3\r\n"
         rb"content-length: 2\r\nx-request-id: [0-9a-f]{32}\r\ndate: \w{3}, [ \w]+ [\d:]{8} GMT\r\n\r\n", head)  # fmt: skip

@@ -11,7 +11,7 @@ from flask import Flask
 from sentinel.core.errors import TooManyStreams
 from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, by_path
-from sentinel.platform.http.wire import Answer, HttpsOnly, Request
+from sentinel.platform.http.wire import EdgeResponse, HttpsOnly, Request
 from tests.support.asgi_client import InProcessApp
 
 
@@ -56,10 +56,10 @@ def edge(https_only: HttpsOnly) -> Edge:
     flask.add_url_rule("/page", "page", lambda: "a page")
     problems.register(flask)
 
-    async def hot(request: Request) -> Answer:
-        return Answer(b"{}")
+    async def hot(request: Request) -> EdgeResponse:
+        return EdgeResponse(b"{}")
 
-    async def broken(request: Request) -> Answer:
+    async def broken(request: Request) -> EdgeResponse:
         raise RuntimeError
 
     async def stream(environ: Any, receive: Any, send: Any) -> None:

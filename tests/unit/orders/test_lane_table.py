@@ -16,7 +16,7 @@ from worker.orders.lanes import (
     TRANSITIONS,
     LaneEvent,
     LaneState,
-    NoSuchTransition,
+    NoSuchLaneTransition,
     after,
 )
 from worker.orders.order import Lane, ReviewStatus
@@ -86,7 +86,7 @@ def test_every_standing_but_the_final_ones_leads_on_and_every_one_is_reached() -
 
 
 def test_what_is_not_in_the_table_is_refused() -> None:
-    with pytest.raises(NoSuchTransition):
+    with pytest.raises(NoSuchLaneTransition):
         after(LaneState(Lane.HIGH, ReviewStatus.HELD), LaneEvent.STARTED)
 
 

@@ -1,4 +1,4 @@
-"""The intake refuses to start where an analyst's word could not be one transaction."""
+"""The intake refuses to start where an analyst's decision could not be one transaction."""
 
 from __future__ import annotations
 

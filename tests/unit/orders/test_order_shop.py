@@ -14,7 +14,7 @@ from tests.support.shop_server import ShopServer, review
 from worker.orders.order import Review
 from worker.orders.settings import outlet_faults
 from worker.orders.shop import NOT_THERE, Attempts, EffectKind, HttpShop, Shop, ShopStatus, look, perform
-from worker.outbound.effects import EffectResult, NoAnswer, Refused, Settled
+from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled
 
 YES = ShopServer.yes()
 LONG_AGO = 3600.0
@@ -69,7 +69,7 @@ def test_a_hold_is_another_call_and_one_does_not_stand_for_the_other(server: Sho
     assert perform(shop, one, EffectKind.HOLD, uuid.uuid4()) == Settled("S-1")
     assert server.http.asked[0].path == "/orders/o-1/hold"
     assert shop.look(one) == ShopStatus("held", server.keys["o-1", "hold"], "S-o-1")
-    assert isinstance(perform(shop, one, EffectKind.FULFIL, uuid.uuid4()), Refused)
+    assert isinstance(perform(shop, one, EffectKind.FULFIL, uuid.uuid4()), EffectRefused)
     assert (server.shipped["o-1"], server.held["o-1"]) == (0, 1)
 
 
@@ -84,7 +84,7 @@ def test_any_order_id_stays_one_part_of_the_address(server: ShopServer, order_id
 @pytest.mark.parametrize("order_id", [".", "..", "..."])
 def test_an_order_id_that_would_be_folded_away_is_never_sent(server: ShopServer, order_id: str) -> None:
     shop = HttpShop(server.url)
-    assert isinstance(perform(shop, review(order_id), EffectKind.FULFIL, uuid.uuid4()), Refused)
+    assert isinstance(perform(shop, review(order_id), EffectKind.FULFIL, uuid.uuid4()), EffectRefused)
     assert shop.look(review(order_id)) == ShopStatus("open")
     assert server.http.asked == []
 
@@ -104,7 +104,7 @@ def test_whatever_the_shop_does_the_answer_is_a_value_in_time_and_never_a_made_u
     shop = HttpShop(wire.url, timeout_seconds=deadline)
     answer, seconds = took(lambda: shop.fulfil(review(), uuid.uuid4()))
     assert isinstance(answer, Settled) == (name == "201"), answer
-    assert not isinstance(answer, Refused)
+    assert not isinstance(answer, EffectRefused)
     assert seconds < deadline + SLACK
 
 
@@ -113,7 +113,7 @@ def test_whatever_the_shop_does_the_answer_is_a_value_in_time_and_never_a_made_u
 def test_only_a_final_no_to_the_order_itself_is_a_refusal(server: ShopServer, status: int, refused: bool) -> None:
     server.forever = ("POST", False, problem(status, "no"))
     answer = perform(HttpShop(server.url), review(), EffectKind.FULFIL, uuid.uuid4())
-    assert isinstance(answer, Refused if refused else NoAnswer)
+    assert isinstance(answer, EffectRefused if refused else NoAnswer)
     # A page is no refusal: it is a proxy's.
     server.forever = ("POST", False, lambda asked: asked.answer(status, b"<html>no</html>", "text/html"))
     assert isinstance(perform(HttpShop(server.url), review("o-2"), EffectKind.FULFIL, uuid.uuid4()), NoAnswer)
@@ -183,10 +183,10 @@ def test_an_order_that_somebody_else_fulfilled_is_no_success_of_ours(server: Sho
     shop, one = HttpShop(server.url), review()
     perform(shop, one, EffectKind.FULFIL, uuid.uuid4())
     other = uuid.uuid4()
-    assert look(shop, one, EffectKind.FULFIL, other) == Refused("it was fulfilled under another operation")
-    assert look(shop, one, EffectKind.HOLD, other) == Refused("it was fulfilled before it could be held")
+    assert look(shop, one, EffectKind.FULFIL, other) == EffectRefused("it was fulfilled under another operation")
+    assert look(shop, one, EffectKind.HOLD, other) == EffectRefused("it was fulfilled before it could be held")
     assert look(shop, review("o-9"), EffectKind.FULFIL, other) is NOT_THERE
-    assert isinstance(perform(shop, one, EffectKind.FULFIL, other, Attempts(1, LONG_AGO)), Refused)
+    assert isinstance(perform(shop, one, EffectKind.FULFIL, other, Attempts(1, LONG_AGO)), EffectRefused)
 
 
 class _NeverLooks(HttpShop):

@@ -296,7 +296,7 @@ def test_no_missing_or_malformed_fact_loosens_a_small_refund(small: CompiledPoli
 
 
 def _missing_is_zero(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
-    """Broken twin: what is missing reads as false or zero."""
+    """Mutant: what is missing reads as false or zero."""
     facts = extract_facts(policy, request)
     for name, kind in policy.conditions.variables.items():
         if kind in ("bool", "int"):
@@ -305,7 +305,7 @@ def _missing_is_zero(policy: CompiledPolicy, request: Mapping[str, Any], now: da
 
 
 def _truthy(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
-    """Broken twin: the engine's error texts count as true."""
+    """Mutant: the engine's error texts count as true."""
     rules = []
     for rule in policy.rules:
         condition = Truthy.__new__(Truthy)
@@ -315,7 +315,7 @@ def _truthy(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -
 
 
 def _skips_the_failed(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
-    """Broken twin: a rule that cannot answer is passed over, so an ALLOW needs no whole set of rules."""
+    """Mutant: a rule that cannot answer is passed over, so an ALLOW needs no whole set of rules."""
     facts = extract_facts(policy, request)
     activation = policy.conditions.activation(facts.variables)
     answered = tuple(rule for rule in policy.rules if rule.condition.holds(activation) is not None)
@@ -323,7 +323,7 @@ def _skips_the_failed(policy: CompiledPolicy, request: Mapping[str, Any], now: d
 
 
 def _caps_only_the_named(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> Decision:
-    """Broken twin: a limit is not asked where nobody says whose budget it is."""
+    """Mutant: a limit is not asked where nobody says whose budget it is."""
     decision = evaluate(policy, request, now)
     return msgspec.structs.replace(
         decision, limits=tuple(ask for ask in decision.limits if "~unknown" not in ask.subject)

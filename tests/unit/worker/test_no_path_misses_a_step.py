@@ -170,7 +170,7 @@ def test_one_thing_otherwise_is_judged_by_the_graph_as_by_the_specification(cell
             assert walk.asked in missing, "a person reads the reason that it is"
 
 
-# Twins: the same oracle over a graph that leaves something out
+# Mutants: the same oracle over a graph that leaves something out
 
 
 def skipping(name: StepName, following: StepName) -> Callable[..., Runner]:
@@ -243,7 +243,7 @@ def test_a_worker_that_takes_a_refusal_for_silence_is_caught(monkeypatch: pytest
     assert fault_of(walk, set(), set()).startswith("refused by its system, and it ended by ReleaseLease")
 
 
-TWINS: dict[str, dict[str, Any]] = {
+MUTANTS: dict[str, dict[str, Any]] = {
     "no kill switch": {"runner": skipping(S.KILL_SWITCH, S.CHECK_PARAMS)},
     "no check of the row": {"runner": skipping(S.CHECK_PARAMS, S.GATE_COMMON)},
     "no common step": {"runner": skipping(S.GATE_COMMON, next_step(S.GATE_COMMON))},
@@ -265,13 +265,13 @@ one_run = st.builds(
 HELD_BY_THE_NEXT_GATE = {"no image needed", "anything is recognised"}
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_graph_that_leaves_a_step_out_is_caught(name: str) -> None:
     def caught(life: Life) -> bool:
         try:
-            return wrong_in(life, **TWINS[name]).startswith("executed although")
+            return wrong_in(life, **MUTANTS[name]).startswith("executed although")
         except UnknownSystem:
-            return False  # what settles nowhere is not executed by this twin either
+            return False  # what settles nowhere is not executed by this mutant either
 
     few = settings(max_examples=4000, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))  # fmt: skip
     if name in HELD_BY_THE_NEXT_GATE:

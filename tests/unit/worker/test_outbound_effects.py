@@ -11,7 +11,7 @@ from tests.support.recording_server import problem
 from tests.support.shop_server import review
 from tests.unit.worker.test_settlement_systems import ROW, http_system
 from worker.orders.shop import HttpShop
-from worker.outbound.effects import FOR_GOOD, EffectResult, NoAnswer, Refused, Reply, Settled
+from worker.outbound.effects import FOR_GOOD, EffectRefused, EffectResult, NoAnswer, Reply, Settled
 from worker.settlement.effects import try_once
 from worker.settlement.registry import HttpSystem
 
@@ -22,7 +22,7 @@ NOT_FOR_GOOD = (401, 403, 404, 405, 407, 408, 409, 421, 423, 424, 425, 429)
 
 def refuses(code: int, *, is_problem: bool) -> bool:
     """Whether an answer with this status refuses the effect for good."""
-    return isinstance(Reply(code, is_problem, {}).not_done(), Refused)
+    return isinstance(Reply(code, is_problem, {}).not_done(), EffectRefused)
 
 
 def answers(code: int, body: bytes, kind: str) -> dict[str, EffectResult]:
@@ -45,7 +45,7 @@ def test_every_adapter_reads_every_code_by_the_one_table() -> None:
         final = refuses(code, is_problem=True)
         said = json.dumps({"title": "refused", "detail": "no"}).encode()
         found = answers(code, said, "application/problem+json")
-        assert {kind: isinstance(one, Refused) for kind, one in found.items()} == dict.fromkeys(
+        assert {kind: isinstance(one, EffectRefused) for kind, one in found.items()} == dict.fromkeys(
             ("fulfil", "hold", "settle"), final
         ), code
         # A page or plain JSON is a proxy's: nobody's word on the effect.
@@ -78,9 +78,9 @@ def test_a_system_that_did_it_and_refused_is_found_out_by_the_look_after_every_c
             effects.faults.append(("POST", True, problem(code, "refused")))
             if not isinstance(try_once(system, ROW, reference), Settled):
                 wrong.append(code)
-            # The twin believes the no: it would end a refund that was paid.
+            # The mutant believes the no: it would end a refund that was paid.
             effects.faults.append(("POST", True, problem(code, "refused")))
-            assert isinstance(system.settle(ROW, uuid.uuid4()), Refused)
+            assert isinstance(system.settle(ROW, uuid.uuid4()), EffectRefused)
         print(f"{len(wrong)} of {len(FOR_GOOD)} done refunds believed refused")
         assert wrong == []
         # And a refusal of which nobody can say what it did is no refusal.

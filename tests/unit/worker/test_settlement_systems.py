@@ -19,7 +19,7 @@ from tests.support.scripted_server import SLACK, faults, took
 from worker.gates.simulated_systems import NAMES, serve_simulated_systems
 from worker.refunds.rows import LedgerRow
 from worker.refunds.settings import WorkerSettings, read_settings
-from worker.settlement import NoAnswer, Refused, Settled, Systems, UnknownSystem, system_names
+from worker.settlement import EffectRefused, NoAnswer, Settled, Systems, UnknownSystem, system_names
 from worker.settlement.effects import compensate, try_once
 from worker.settlement.registry import HttpSystem
 
@@ -86,11 +86,11 @@ def test_a_look_up_never_says_done_before_it_is(system: Any) -> None:
 
 def test_a_look_up_finds_what_was_done_and_not_what_was_taken_back(server: EffectsServer) -> None:
     system, reference = http_system(server), uuid.uuid4()
-    assert system.look_up(reference) == Refused("not there")
+    assert system.look_up(reference) == EffectRefused("not there")
     settled = system.settle(ROW, reference)
     assert system.look_up(reference) == settled
     assert isinstance(system.compensate(reference), Settled)
-    assert system.look_up(reference) == Refused("not there")
+    assert system.look_up(reference) == EffectRefused("not there")
 
 
 def test_only_what_gives_money_back_moves_money() -> None:
@@ -161,7 +161,7 @@ def test_an_unusable_answer_to_a_look_up_or_a_compensation_is_no_answer(wire: Ef
 def test_a_problem_about_the_effect_is_a_refusal(server: EffectsServer, status: int) -> None:
     server.faults.append(("POST", False, problem(status, "already\nover\x00" + "x" * 1000)))
     answer = http_system(server).settle(ROW, uuid.uuid4())
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, EffectRefused)
     assert answer.reason.isprintable() and len(answer.reason) <= 210
 
 
@@ -213,7 +213,7 @@ def test_a_refusal_because_it_was_done_before_is_told_from_a_real_one(server: Ef
     server.faults.append(("POST", False, problem(422, "already refunded")))
     assert isinstance(try_once(system, ROW, reference), Settled)
     server.faults.append(("POST", False, problem(422, "closed account")))
-    assert isinstance(try_once(system, ROW, uuid.uuid4()), Refused)
+    assert isinstance(try_once(system, ROW, uuid.uuid4()), EffectRefused)
 
 
 def test_an_adapter_that_raises_is_no_answer() -> None:

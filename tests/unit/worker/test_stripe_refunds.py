@@ -16,7 +16,7 @@ from sentinel.core.stripe_units import our_amount, stripe_amount
 from tests.support.harness import scaled
 from tests.support.scripted_server import deadline_for, faults
 from tests.support.stripe_server import StripeServer, stripe_error
-from worker.outbound.effects import NoAnswer, Refused, Settled
+from worker.outbound.effects import EffectRefused, NoAnswer, Settled
 from worker.refunds.rows import LedgerRow
 from worker.settlement import stripe_refunds
 from worker.settlement.effects import try_once
@@ -111,12 +111,12 @@ def test_partial_refunds_of_one_payment_up_to_the_whole(server: StripeServer, pa
     assert try_once(stripe, row("lge_5"), uuid.uuid4()) == NoAnswer("the record names no payment to look at")
     reference = uuid.uuid4()
     payments.entries[reference] = "lge_5"
-    assert try_once(stripe, row("lge_5"), reference) == Refused("400 charge_already_refunded")
+    assert try_once(stripe, row("lge_5"), reference) == EffectRefused("400 charge_already_refunded")
     assert server.payments["pi_1"].refunded == 5000
 
 
 @pytest.mark.parametrize(("status", "result"), [
-    ("succeeded", Settled), ("pending", Settled), ("requires_action", NoAnswer), ("failed", Refused), ("canceled", Refused),
+    ("succeeded", Settled), ("pending", Settled), ("requires_action", NoAnswer), ("failed", EffectRefused), ("canceled", EffectRefused),
     ("new_word", NoAnswer),
 ])  # fmt: skip
 def test_what_a_refund_says_of_itself(server: StripeServer, payments: Payments, status: str, result: type) -> None:
@@ -132,12 +132,12 @@ _NOT_FOUND = (404, "invalid_request_error", "resource_missing")
 
 
 @pytest.mark.parametrize(("status", "kind", "code", "result"), [
-    (400, "invalid_request_error", "charge_already_refunded", Refused),
-    (400, "invalid_request_error", "charge_disputed", Refused),
-    (400, "invalid_request_error", "balance_insufficient", Refused),
-    (400, "invalid_request_error", None, Refused),
-    (402, "card_error", "card_declined", Refused),
-    (*_NOT_FOUND, Refused),
+    (400, "invalid_request_error", "charge_already_refunded", EffectRefused),
+    (400, "invalid_request_error", "charge_disputed", EffectRefused),
+    (400, "invalid_request_error", "balance_insufficient", EffectRefused),
+    (400, "invalid_request_error", None, EffectRefused),
+    (402, "card_error", "card_declined", EffectRefused),
+    (*_NOT_FOUND, EffectRefused),
     (400, "invalid_request_error", "lock_timeout", NoAnswer),
     (400, "invalid_request_error", "rate_limit", NoAnswer),
     (400, "idempotency_error", None, NoAnswer),
@@ -180,7 +180,7 @@ def test_a_broken_answer_is_never_done_and_the_next_look_knows(
     # A server that hangs keeps the call until its deadline; whatever came, what is there is found.
     first = hasty.settle(row(), reference)
     assert isinstance(first, NoAnswer)
-    assert isinstance(stripe.look_up(reference), Settled if happens else Refused)
+    assert isinstance(stripe.look_up(reference), Settled if happens else EffectRefused)
     assert isinstance(stripe.settle(row(), reference), Settled)
     assert len(wire.refunds_of("pi_1")) == 1
 
@@ -216,14 +216,14 @@ def test_without_a_payment_of_stripe_nothing_is_asked(
 ) -> None:
     payments.payments["lge_1"] = Payment(payment, "refund:lge_1")
     found = system(server, payments).settle(row(), uuid.uuid4())
-    assert isinstance(found, Refused)
+    assert isinstance(found, EffectRefused)
     assert says in found.reason
     assert server.http.asked == []
 
 
 def test_a_payment_in_another_currency_is_not_refunded(server: StripeServer, payments: Payments) -> None:
     found = system(server, payments).settle(row(currency="EUR"), uuid.uuid4())
-    assert found == Refused("the payment was in USD")
+    assert found == EffectRefused("the payment was in USD")
     assert server.refunds_of("pi_1") == []
 
 

@@ -39,7 +39,7 @@ from worker.refunds.rows import (
 )
 from worker.refunds.workflow.graph import FIRST, SUCCESSORS, Escalation, StepName
 from worker.refunds.workflow.routes import Route, Routes
-from worker.settlement import NoAnswer, Refused, Settled
+from worker.settlement import EffectRefused, NoAnswer, Settled
 
 # The result for operators: what happened to each row.
 
@@ -241,7 +241,7 @@ class RunContext:
     permission: Change | None = None
     """A permission that came with its start: recorded with the execution."""
     started: StartReceipt | Unreachable | Rejected | Untried | None = None
-    settled: Settled | Refused | NoAnswer | None = None
+    settled: Settled | EffectRefused | NoAnswer | None = None
     execution_id: uuid.UUID | None = None
     report: Report | None = None
     """The report that is still to be sent to the authority."""

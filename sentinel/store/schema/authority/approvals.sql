@@ -1,6 +1,6 @@
 -- Approvals: asked for, decided once by the people they need, or run out.
 
--- One question to people about one operation, with the terms under which their word is good.
+-- One question to people about one operation, with the terms under which their vote is good.
 create table sentinel.approvals (
   tenant_id             uuid not null,
   approval_id           uuid not null,
@@ -88,9 +88,9 @@ begin
   return new;
 end $$;
 
--- Who has approved this, each person once (sentinel.person_of): by a word on it, or on an approval that it follows. A word counts while its
--- person could still give it: active, in the role that is asked for now, and not become the requester since; a word given after
--- another person changed the account counts only on what was asked after that. An earlier word was about the same operation
+-- Who has approved this, each person once (sentinel.person_of): by a vote on it, or on an approval that it follows. A vote counts while its
+-- person could still give it: active, in the role that is asked for now, and not become the requester since; a vote given after
+-- another person changed the account counts only on what was asked after that. An earlier vote was about the same operation
 -- (its key binds the digest), and counts only where it was about every reason that is asked now.
 create or replace function sentinel.counted_votes(a sentinel.approvals, role_wanted text)
 returns table (operator_id uuid, email text, voted_at timestamptz) language sql stable as $$

@@ -122,7 +122,7 @@ begin
   permit_end := moment + make_interval(secs => t.permit_seconds);
   if exists (select from sentinel.halts where lifted_at is null)
     or not is_start and exists (
-      select from sentinel.crowded_keys c where c.principal_id = t.principal_id and c.open_permits > 0 and c.valid_until > began)
+      select from sentinel.keys_at_limit c where c.principal_id = t.principal_id and c.open_permits > 0 and c.valid_until > began)
     or exists (select from sentinel.operations o where o.idempotency_key = r.idempotency_key and o.tenant_id = t.tenant_id)
     or exists (select from sentinel.operation_states s
                where s.tenant_id = t.tenant_id and sentinel.once_folded(s.once_key) = sentinel.once_folded(r.once_key) and s.once_live) then

@@ -89,12 +89,12 @@ end $$;
 -- it asks of all rows together what plain_rows asks of each. The caller holds the locks of locks_of_batch.
 create or replace function sentinel.all_plain(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], sums sentinel.budget_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
-  crowded uuid[], moment timestamptz
+  at_limit uuid[], moment timestamptz
 ) returns integer[] language plpgsql as $$
 #variable_conflict use_column
 begin
   if cardinality(rates) > 0 and sentinel.is_rate_tight(rates, moment) then return null; end if;
-  if cardinality(crowded) > 0 and exists (select from unnest(terms) as t where t.principal_id = any(crowded)) then return null; end if;
+  if cardinality(at_limit) > 0 and exists (select from unnest(terms) as t where t.principal_id = any(at_limit)) then return null; end if;
   if exists (select from sentinel.halts where lifted_at is null) and exists (
       select from unnest(terms) as t where sentinel.halt_over(t.tenant_id, t.agent_id, t.action, t.scenario) is not null) then
     return null;
@@ -120,7 +120,7 @@ end $$;
 -- locks_of_batch, so what is read here is all there is.
 create or replace function sentinel.plain_rows(
   terms sentinel.guard_terms[], batch sentinel.guard_row[], sums sentinel.budget_sum[], rates sentinel.rate_sum[], parts sentinel.limit_parts,
-  crowded uuid[], moment timestamptz
+  at_limit uuid[], moment timestamptz
 ) returns integer[] language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -131,8 +131,8 @@ begin
     with a as materialized (
       select r.seq, t.tenant_id, r.idempotency_key, case when t.verdict <> 'DENY' then sentinel.once_folded(r.once_key) end as once,
              case when t.verdict <> 'DENY' and r.amount_minor is not null then r.limit_keys end as limit_keys, t.agent_id, t.action, t.scenario,
-             t.principal_id = any(crowded) and (t.verdict = 'APPROVAL_REQUIRED'
-               or t.verdict = 'ALLOW' and r.start_id is null and not coalesce(t.hand_out_is_start, false)) as is_crowded
+             t.principal_id = any(at_limit) and (t.verdict = 'APPROVAL_REQUIRED'
+               or t.verdict = 'ALLOW' and r.start_id is null and not coalesce(t.hand_out_is_start, false)) as is_at_limit
       from unnest(batch) as r join unnest(terms) as t on t.place = r.terms_place
     ), tight as materialized (
       select k.tenant_id, k.limit_key, k.is_total from unnest(sentinel.tight_sums(sums, parts)) as k)
@@ -140,7 +140,7 @@ begin
     where not exists (select from tight where is_total)
       and not exists (select from sentinel.operations o where o.idempotency_key = a.idempotency_key and o.tenant_id = a.tenant_id offset 0)
       and (a.tenant_id, a.idempotency_key) not in (select tenant_id, idempotency_key from a group by 1, 2 having count(*) > 1)
-      and not a.is_crowded
+      and not a.is_at_limit
       and not (any_halt and sentinel.halt_over(a.tenant_id, a.agent_id, a.action, a.scenario) is not null)
       and not exists (select from tight t where t.tenant_id = a.tenant_id and t.limit_key = any(a.limit_keys) offset 0)
       and (a.once is null or not exists (
@@ -208,7 +208,7 @@ declare
   began timestamptz := clock_timestamp();
   deadline timestamptz := began + make_interval(secs => patience_ms / 1000.0);
   locks bigint[];
-  crowded uuid[];
+  at_limit uuid[];
   plain integer[];                                                         -- seqs of what is recorded as a set
   parts sentinel.limit_parts;
   moment timestamptz;
@@ -220,7 +220,7 @@ begin
   if alone then perform pg_advisory_xact_lock(sentinel.halt_lock());
   else perform pg_advisory_xact_lock_shared(sentinel.halt_lock()); end if;
 
-  crowded := array(select c.principal_id from sentinel.crowded_keys c where c.valid_until > began);
+  at_limit := array(select c.principal_id from sentinel.keys_at_limit c where c.valid_until > began);
   locks := sentinel.locks_of_batch(terms, batch, rates);
   perform sentinel.take_locks(locks, deadline);
   if exists (select from unnest(terms) as t where t.terms_id is null) then terms := sentinel.put_in_terms(terms); end if;
@@ -232,9 +232,9 @@ begin
       plain := '{}';                                                       -- a replay alone: there is nothing more to look at
     end if;
   end if;
-  if plain is null then plain := sentinel.all_plain(terms, batch, sums, rates, parts, crowded, moment); end if;
+  if plain is null then plain := sentinel.all_plain(terms, batch, sums, rates, parts, at_limit, moment); end if;
   if plain is null then
-    plain := sentinel.plain_rows(terms, batch, sums, rates, parts, crowded, moment);
+    plain := sentinel.plain_rows(terms, batch, sums, rates, parts, at_limit, moment);
     if cardinality(plain) > 0 then
       sums := sentinel.budget_sums_of(sums, terms, batch, plain);
       rates := sentinel.rate_sums_of(rates, terms, batch, plain);
@@ -324,7 +324,7 @@ begin
   perform sentinel.take_late_locks(array(
     select unnest(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key))) from unnest(asks) as a), locks);
   return query select * from sentinel.record_rows(asks, array(
-    select c.principal_id from sentinel.crowded_keys c where c.principal_id = any(crowded) and c.open_permits > 0), began);
+    select c.principal_id from sentinel.keys_at_limit c where c.principal_id = any(at_limit) and c.open_permits > 0), began);
 end $$;
 
 -- What is read behind a lock must be what its last holder left.

@@ -217,7 +217,7 @@ end $$;
 
 -- These questions one by one, in the order in which they stand: that of their keys. What is decided is written in one go where
 -- the next question cannot look for it. The caller holds the locks of the batch.
-create or replace function sentinel.record_rows(asks sentinel.guard_input[], crowded uuid[], began timestamptz)
+create or replace function sentinel.record_rows(asks sentinel.guard_input[], at_limit uuid[], began timestamptz)
 returns setof sentinel.guard_output language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -244,7 +244,7 @@ begin
       return next sentinel.replay(ask, o, clock_timestamp());
       continue;
     end if;
-    if ask.principal_id = any(crowded) and sentinel.leaves_permit_out(ask) then
+    if ask.principal_id = any(at_limit) and sentinel.leaves_permit_out(ask) then
       refused.seq := ask.seq; refused.result := 'too_many_open';
       return next refused;
       continue;

@@ -71,7 +71,7 @@ exception when unique_violation then
 end $$;
 
 -- What a person found out. "Not executed" is final, and can be said only when nobody may act under the start any more. `shown` is the
--- `in_doubt_since` of the doubt that the person looked at: a word that was meant for a doubt before ends no later one. Null ends any doubt;
+-- `in_doubt_since` of the doubt that the person looked at: a decision that was meant for a doubt before ends no later one. Null ends any doubt;
 -- only the "not executed" of a contradiction, the one doubt that can follow on another, must name it.
 -- result: resolved | unknown | not_in_doubt | changed | still_acting (until `act_until`)
 create or replace function sentinel.resolve_in_doubt(

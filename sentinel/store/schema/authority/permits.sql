@@ -1,7 +1,7 @@
 -- Permits: renewed after everything was asked again, given back when they run out unused.
 
 -- Keys with so many permits out, or so many questions that nobody has decided, that they get no further one for now.
-create table sentinel.crowded_keys (
+create table sentinel.keys_at_limit (
   principal_id   uuid primary key,
   tenant_id      uuid not null,
   open_permits   integer not null,                                         -- how many are out; 0: it may have more
@@ -11,7 +11,7 @@ create table sentinel.crowded_keys (
 
 -- Whether a key has so many questions open that no further one is put to people for now.
 create or replace function sentinel.is_at_question_limit(principal uuid, moment timestamptz) returns boolean language sql stable as $$
-  select exists (select from sentinel.crowded_keys c where c.principal_id = principal and c.open_questions > 0 and c.valid_until > moment)
+  select exists (select from sentinel.keys_at_limit c where c.principal_id = principal and c.open_questions > 0 and c.valid_until > moment)
 $$;
 
 -- How somebody else holds what may happen only once: 'same', 'alike' (another spelling of it), or null. A look, for questions
@@ -150,7 +150,7 @@ end $$;
 
 -- Notes which keys have so many permits out, or so many questions open, that they get no further one; each process reads it in its next
 -- decision. Counted now and then instead of at each guard: it is exact to what a key can ask in that time.
-create or replace function sentinel.mark_crowded_keys(most integer, most_questions integer, valid_seconds integer) returns integer language plpgsql
+create or replace function sentinel.mark_keys_at_limits(most integer, most_questions integer, valid_seconds integer) returns integer language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   moment timestamptz := clock_timestamp();
@@ -172,13 +172,13 @@ begin
         select from sentinel.approvals a where a.status = 'pending' and a.principal_id = k.principal_id limit most_questions
       ) as few) as counted
     where counted.open_questions >= most_questions)
-  insert into sentinel.crowded_keys as c (principal_id, tenant_id, open_permits, open_questions, valid_until)
+  insert into sentinel.keys_at_limit as c (principal_id, tenant_id, open_permits, open_questions, valid_until)
   select l.principal_id, (array_agg(l.tenant_id))[1], max(l.open_permits), max(l.open_questions), moment + make_interval(secs => valid_seconds)
   from at_limit as l group by l.principal_id
   on conflict (principal_id) do update
     set open_permits = excluded.open_permits, open_questions = excluded.open_questions, valid_until = excluded.valid_until;
   get diagnostics marked = row_count;
-  delete from sentinel.crowded_keys c where c.valid_until < moment + make_interval(secs => valid_seconds);
+  delete from sentinel.keys_at_limit c where c.valid_until < moment + make_interval(secs => valid_seconds);
   return marked;
 end $$;
 

@@ -60,7 +60,7 @@ begin
     return out;
   end if;
   if s.not_executed_at is not null then
-    -- Nothing here says "go" any more, whoever asks and however. The answer is the last word: after a success that contradicted the first
+    -- Nothing here says "go" any more, whoever asks and however. The answer is what was said last: after a success that contradicted the first
     -- one a person may have said "executed"; until then both stand, the success as the outcome.
     out := sentinel.current_answer(ask, o.operation_id,
       case when s.status = 'completed' and s.outcome = 'success' then 'replayed' else 'not_executed' end);
@@ -85,7 +85,7 @@ begin
     where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id returning * into s;
   end if;
   if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (
-      select from sentinel.crowded_keys c where c.principal_id = ask.principal_id and c.open_permits > 0 and c.valid_until > moment) then
+      select from sentinel.keys_at_limit c where c.principal_id = ask.principal_id and c.open_permits > 0 and c.valid_until > moment) then
     out.seq := ask.seq; out.result := 'too_many_open';
     return out;
   end if;

@@ -62,7 +62,7 @@ language sql stable as $$
     order by g.created_at desc, g.report_id desc limit 1) as r on true
 $$;
 
--- Turns on, or moves the canary of what is on. '' when done, 'unchanged', 'canary_too_wide', else gate_refusal's word.
+-- Turns on, or moves the canary of what is on. '' when done, 'unchanged', 'canary_too_wide', else what gate_refusal says.
 -- What was off goes on for at most `first_percent` of the accounts. What is on goes down to fewer whatever the gate says: a
 -- smaller percentage is part of the larger one, so like turning off it only tightens. A switch without a gate (gate null) is only ever
 -- refused for being unchanged or too wide.

@@ -1,6 +1,6 @@
 -- What an analyst says about a queued order.
 
--- What people said of an order, every time: a review holds the last word only. Append-only.
+-- What people said of an order, every time: a review holds the last decision only. Append-only.
 create table orders.analyst_decisions (
   tenant_id   uuid not null,
   review_id   uuid not null,
@@ -28,7 +28,7 @@ create table orders.refunds (
   reason          text not null,
   via             text not null,
   state           text not null default 'filed' check (state in ('filed', 'paid', 'handled', 'refused', 'closed')),
-  carried_to      uuid,                                                    -- the approval that the word was carried to
+  carried_to      uuid,                                                    -- the approval that the decision was carried to
   carried_result  text,                                                    -- and what became of it there
   refused_code    text,                                                    -- why the worker ended it
   filed_at        timestamptz not null default clock_timestamp(),
@@ -68,7 +68,7 @@ end $$;
 
 -- The refund as a new row of the ledger, which asks for the person who filed it, and the order as a fact where it is none yet.
 -- Every try has the same refund id: whatever the authority still holds of an earlier one is not done again. No part of an order's id
--- begins with a dot, so a try's name is no other order's. A customer whom the order's fact, or without its word a row of the order,
+-- begins with a dot, so a try's name is no other order's. A customer whom the order's fact, or without one a row of the order,
 -- calls as the source does stays that account. A worker whose key is bound takes the rows of its agent alone, so the row is of an agent
 -- that works: the default one where a worker of it was heard of in the last minutes, else that of the worker that was heard of last.
 create or replace function orders.file_refund(r orders.reviews, operator uuid, why text, how text) returns text language plpgsql as $$
@@ -157,7 +157,7 @@ end $$;
 
 -- A person's decision on an order that came back, that the authority cannot be asked about, or whose hold the shop has not taken. `r` is locked. Nothing is loosened by
 -- it: a retry is of what was permitted and started, a refund is a new question.
-create or replace function orders.resolve_returned(r orders.reviews, operator uuid, word text, why text, how text)
+create or replace function orders.resolve_returned(r orders.reviews, operator uuid, analyst_decision text, why text, how text)
 returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -174,25 +174,25 @@ begin
   where p.tenant_id = r.tenant_id and p.operator_id = operator and p.active and p.role in ('approver', 'admin');
   refusal := case
     when person is null then 'role'
-    when not coalesce(word = any(case r.status when 'SHOP_REFUSED' then array['retry', 'refund', 'hold']
+    when not coalesce(analyst_decision = any(case r.status when 'SHOP_REFUSED' then array['retry', 'refund', 'hold']
       when 'REFUND_REFUSED' then array['retry', 'hold'] when 'HELD' then array['retry']
       when 'SCORED' then case when orders.question_is_refused(r) then array['hold'] end end), false) then 'not_queued'
     -- Whoever asks at this moment may have it started: nothing is said of it until that is over.
     when r.status = 'SCORED' and r.lease_until > clock_timestamp() then 'under_way'
     when r.status = 'HELD' and not exists (select from orders.effects f where f.tenant_id = r.tenant_id
          and f.review_id = r.review_id and f.kind = 'hold' and f.state = 'intended') then 'nothing_to_retry'
-    when r.status = 'SHOP_REFUSED' and word = 'retry'
+    when r.status = 'SHOP_REFUSED' and analyst_decision = 'retry'
          and sentinel.halt_over(r.tenant_id, 'order-review', 'order.fulfill', null) is not null then 'halted'
     when r.status = 'REFUND_REFUSED' and orders.refund_is_live(r) then 'refund_exists'
-    when word = 'retry' and orders.refund_is_undecided(failed) then 'refund_undecided'
-    when word = 'refund' then orders.refund_refusal(r) end;
+    when analyst_decision = 'retry' and orders.refund_is_undecided(failed) then 'refund_undecided'
+    when analyst_decision = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
-  perform orders.record_analyst_decision(r, word, operator, person, why, how);
+  perform orders.record_analyst_decision(r, analyst_decision, operator, person, why, how);
   if r.status = 'SCORED' then
     perform orders.hold_unasked(r);
-    return query select word, null::integer, null::integer, null::text; return;
+    return query select analyst_decision, null::integer, null::integer, null::text; return;
   end if;
-  to_status := case when word = 'hold' then 'HELD' when word = 'refund' or r.status = 'REFUND_REFUSED' then 'REFUND_FILED'
+  to_status := case when analyst_decision = 'hold' then 'HELD' when analyst_decision = 'refund' or r.status = 'REFUND_REFUSED' then 'REFUND_FILED'
     when r.status = 'SHOP_REFUSED' then 'STARTED' end;
   if to_status = 'STARTED' then
     update orders.reviews set status = 'STARTED', last_event = 'retried', lease_until = null, holder = null, attempts = 0,
@@ -206,7 +206,7 @@ begin
       resolved_at = clock_timestamp()
     where tenant_id = r.tenant_id and review_id = r.review_id and status = r.status;
     perform orders.abandon_fulfilment(r);
-    if word = 'retry' and failed.status = 'ERROR' and refunds.may_have_been_paid(failed) is null and not orders.refund_key_is_taken(failed) then
+    if analyst_decision = 'retry' and failed.status = 'ERROR' and refunds.may_have_been_paid(failed) is null and not orders.refund_key_is_taken(failed) then
       filed := orders.retry_refund(failed, operator, person, why, how);
     end if;
     update orders.refunds set state = 'closed'
@@ -217,10 +217,10 @@ begin
   elsif to_status = 'HELD' or r.status = 'HELD' then
     perform orders.request_hold(r);
   end if;
-  return query select word, null::integer, null::integer, filed;
+  return query select analyst_decision, null::integer, null::integer, filed;
 end $$;
 
--- Whether a refund of this order may still be paid, or may have been: no word is heard on it before a person has said.
+-- Whether a refund of this order may still be paid, or may have been: nothing is decided of it before a person has said.
 create or replace function orders.refund_is_live(r orders.reviews) returns boolean language sql stable as $$
   select exists (
     select from orders.refunds f join refunds.ledger_entries l using (tenant_id, ledger_entry_id)
@@ -275,12 +275,12 @@ create or replace function orders.refund_refusal(r orders.reviews) returns text 
       and e.refund_id = orders.refund_name(r.source, r.order_id)) then 'refund_exists' end
 $$;
 
--- An analyst's word on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back; hold one that the authority cannot be asked about. With its owner's rights, because the console may neither
+-- An analyst's decision on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back; hold one that the authority cannot be asked about. With its owner's rights, because the console may neither
 -- change a review nor write into the ledger: what it may is this. Review first, approval second: everybody locks in this order.
--- A word is about the status that was shown: "retry" must name it, because it means something else in each, and any other may.
--- result: the word; "recorded" while more people have to approve; or a refusal, and then nothing was written.
+-- A decision is about the status that was shown: "retry" must name it, because it means something else in each, and any other may.
+-- result: the decision; "recorded" while more people have to approve; or a refusal, and then nothing was written.
 create or replace function orders.resolve_review(
-  tenant uuid, src text, ord text, operator uuid, word text, why text, shown_digest text, shown_status text, how text, event uuid,
+  tenant uuid, src text, ord text, operator uuid, analyst_decision text, why text, shown_digest text, shown_status text, how text, event uuid,
   second_event uuid
 ) returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -293,37 +293,37 @@ declare
   person text;
 begin
   select * into r from orders.reviews where tenant_id = tenant and source = src and order_id = ord for update;
-  if shown_status <> r.status or shown_status is null and word = 'retry' and r.review_id is not null then
+  if shown_status <> r.status or shown_status is null and analyst_decision = 'retry' and r.review_id is not null then
     return query select 'status_changed', null::integer, null::integer, null::text; return;
   end if;
   if r.status in ('SCORED', 'SHOP_REFUSED', 'REFUND_REFUSED', 'HELD') then
-    return query select * from orders.resolve_returned(r, operator, word, why, how); return;
+    return query select * from orders.resolve_returned(r, operator, analyst_decision, why, how); return;
   end if;
   refusal := case when r.review_id is null then 'unknown'
-    when r.status <> 'QUEUED' or r.resolution is not null or r.approval_id is null or word = 'retry' then 'not_queued'
-    when word = 'refund' then orders.refund_refusal(r) end;
+    when r.status <> 'QUEUED' or r.resolution is not null or r.approval_id is null or analyst_decision = 'retry' then 'not_queued'
+    when analyst_decision = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
   select * into said from sentinel.resolve_approval(tenant, r.approval_id, operator,
-    case word when 'fulfil' then 'approve' else 'reject' end, why, shown_digest, how, event, second_event);
+    case analyst_decision when 'fulfil' then 'approve' else 'reject' end, why, shown_digest, how, event, second_event);
   select p.email into person from sentinel.operators p where p.tenant_id = tenant and p.operator_id = operator;
   if said.result in ('approved', 'rejected', 'recorded') then
-    perform orders.record_analyst_decision(r, word, operator, person, why, how);
+    perform orders.record_analyst_decision(r, analyst_decision, operator, person, why, how);
   end if;
   if said.result not in ('approved', 'rejected') then
     return query select said.result, said.approvals_given, said.people_required, null::text; return;
   end if;
   -- An approved one stays queued until the intake has its permit; it looks at once.
-  update orders.reviews set resolution = word, resolved_by = person, resolution_reason = why, resolved_at = clock_timestamp(),
+  update orders.reviews set resolution = analyst_decision, resolved_by = person, resolution_reason = why, resolved_at = clock_timestamp(),
     next_attempt_at = clock_timestamp(),
-    status = case word when 'fulfil' then 'QUEUED' when 'refund' then 'REFUND_FILED' else 'HELD' end,
-    last_event = case word when 'fulfil' then last_event when 'refund' then 'refund_filed' else 'held' end
+    status = case analyst_decision when 'fulfil' then 'QUEUED' when 'refund' then 'REFUND_FILED' else 'HELD' end,
+    last_event = case analyst_decision when 'fulfil' then last_event when 'refund' then 'refund_filed' else 'held' end
   where tenant_id = tenant and review_id = r.review_id and status = 'QUEUED' and resolution is null;
-  if word = 'refund' then
+  if analyst_decision = 'refund' then
     filed := orders.file_refund(r, operator, why, how);
-  elsif word = 'hold' then
+  elsif analyst_decision = 'hold' then
     perform orders.request_hold(r);
   end if;
-  return query select word, said.approvals_given, said.people_required, filed;
+  return query select analyst_decision, said.approvals_given, said.people_required, filed;
 end $$;
 
 -- The closed try that a later try of the same order was denied for (`duplicate_resource`): the authority holds the refund id for it, and it
@@ -337,7 +337,7 @@ create or replace function orders.try_that_holds_refund(denied orders.refunds) r
 $$;
 
 -- What became of filed refunds. A person who files one has said yes to it: where its row asks for that and for nothing
--- else that was not seen, the word is carried to its approval, under every rule of approvals. A row that was denied or
+-- else that was not seen, the decision is carried to its approval, under every rule of approvals. A row that was denied or
 -- failed brings the order back to a person, with the reason and an alert; one that went on after all takes it along, also where it has
 -- ended anew since (its end is later than the one that was told), and one whose doubt has ended says so there: `refund_failed` may have
 -- been paid, `refund_unpaid` surely not. One that was denied for an earlier try gives way to it (`try_that_holds_refund`).

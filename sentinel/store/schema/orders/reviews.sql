@@ -90,7 +90,7 @@ create table orders.reviews (
   start_id          uuid,                                                  -- stored before the start is asked
   decided_at        timestamptz,
   due_at            timestamptz,                                           -- until when an analyst should have answered
-  -- the analyst's last word: all of them are in orders.analyst_decisions
+  -- the analyst's last decision: all of them are in orders.analyst_decisions
   resolution        text check (resolution in ('fulfil', 'refund', 'hold')),
   resolved_by       text,
   resolution_reason text,

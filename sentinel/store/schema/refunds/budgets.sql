@@ -116,7 +116,7 @@ begin
 end $$;
 
 -- Where an entry's amount stands after a change of its status. A part is taken with a permission or a question to a person,
--- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by the authority's word alone; so
+-- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by what the authority answers alone; so
 -- that it is asked about, an entry that names no order is in doubt there too, although no budget counts it. What was executed and sent back
 -- by a bank is let go by that finding alone.
 create or replace function refunds.set_budget_part() returns trigger language plpgsql as $$
@@ -246,17 +246,17 @@ begin
   return null;
 end $$;
 
--- What the authority says by now about entries that ended in doubt: executed (somebody else's word, so it counts as handled)
+-- What the authority says by now about entries that ended in doubt: executed (somebody else says so, so it counts as handled)
 -- or not; the entry says so from then on, and one that was not executed has no time to act any more. Returns those that were in doubt
 -- and are not any more.
--- words: [{ledger_entry_id, executed, never_started, last_error}]
-create or replace function refunds.resolve_budget_doubts(tenant uuid, words jsonb) returns setof text language sql as $$
+-- resolutions: [{ledger_entry_id, executed, never_started, last_error}]
+create or replace function refunds.resolve_budget_doubts(tenant uuid, resolutions jsonb) returns setof text language sql as $$
   update refunds.ledger_entries e set budget_part = case when w.executed then 'handled' end,
     last_error = coalesce(w.last_error, e.last_error),
     -- Who does not say whether it is a person's decision (a worker of before) says nothing more than that the amount is free.
     act_until = case when w.executed or w.never_started is null then e.act_until end,
     reason_code = case when w.executed or w.never_started is distinct from false then e.reason_code else 'not_executed' end
-  from jsonb_to_recordset(words) as w (ledger_entry_id text, executed boolean, never_started boolean, last_error text)
+  from jsonb_to_recordset(resolutions) as w (ledger_entry_id text, executed boolean, never_started boolean, last_error text)
   where e.tenant_id = tenant and e.ledger_entry_id = w.ledger_entry_id and e.status = 'ERROR' and e.budget_part = 'in_doubt'
     -- That nothing was started is no person's decision, and a restored authority says it of what it forgot. It is not believed of what was
     -- started as the ledger knows it: by its end, or by an effect outside, which is recorded only under an answered start.

@@ -24,7 +24,7 @@ from worker.refunds.transitions import RetryPolicy, is_outside
 from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.routes import IN_PARTS
 from worker.refunds.workflow.runner import RunContext, StepResult, Untried, lease_lost, trail_entry, untouched
-from worker.settlement import EffectResult, NoAnswer, Refused, Settled
+from worker.settlement import EffectRefused, EffectResult, NoAnswer, Settled
 from worker.settlement.effects import Ending, Left
 from worker.settlement.registry import Systems, UnknownSystem
 
@@ -201,7 +201,7 @@ class ExecuteBySystem:
             if found.moves_money:
                 self._ledger.apply([transitions.start_refused(row, "a person said that this was not executed")])
                 context.event = transitions.after_not_executed_but(row, Settled(found.what[:200]), system=name)
-        elif isinstance(found, Refused):
+        elif isinstance(found, EffectRefused):
             context.event = transitions.after_not_executed(row)
         elif isinstance(found, NoAnswer):
             context.event = transitions.after_not_executed_unseen(row, found, self._retry_policy, system=name)
@@ -222,7 +222,7 @@ class ExecuteBySystem:
         if system is None and not self._systems.has_record:
             return "none", NoAnswer("there is no record to read")
         if system is None or getattr(system, "settles_in_ledger", False):
-            return system.name if system else "none", Refused("never tried")
+            return system.name if system else "none", EffectRefused("never tried")
         if isinstance(system, Ending):
             return system.name, system.end(context.row, context.row.start_id)
         return system.name, system.look_up(context.row.start_id)
@@ -231,7 +231,7 @@ class ExecuteBySystem:
         row, settled = context.row, context.settled
         if isinstance(settled, Settled):
             return StepResult({"reference": settled.reference}, StepName.CONFIRM, tool_used=name)
-        if isinstance(settled, Refused):
+        if isinstance(settled, EffectRefused):
             operation_id = _permit(context).operation_id
             context.event = event = transitions.after_settlement_refused(
                 row, operation_id, system=name, reason=settled.reason

@@ -17,7 +17,7 @@ from tests.integration.console.test_shown_is_decided import FENCE
 from tests.support.orders_console_fixtures import queued, status_and_resolution
 
 
-def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(fixtures: Any) -> None:
+def test_a_vote_needs_its_reason_its_digest_its_role_and_a_proof(fixtures: Any) -> None:
     ann, vic, approval_id = fixtures.browser("ann"), fixtures.browser("vic", "viewer"), fixtures.approval()
     address = f"/ops/approvals/{approval_id}"
     shown = digest_on(card(ann, approval_id))
@@ -55,7 +55,7 @@ def test_a_word_needs_its_reason_its_digest_its_role_and_a_proof(fixtures: Any) 
     assert "ann@demo.local" in page
     assert "Nothing else waits for you." in page
 
-    # The twin does not compare digests: what was never shown is taken, and that is seen.
+    # The mutant does not compare digests: what was never shown is taken, and that is seen.
     ((function,),) = fixtures.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
     assert FENCE in function
     fixtures.sql("set role sentinel_owner; " + function.replace(FENCE, ""))
@@ -70,7 +70,7 @@ def words_counted(fixtures: Any) -> tuple[int, list[int]]:
     return votes(fixtures, approval_id), answers
 
 
-def test_a_form_sent_again_is_one_word_and_no_error(fixtures: Any) -> None:
+def test_a_form_sent_again_is_one_vote_and_no_error(fixtures: Any) -> None:
     assert words_counted(fixtures) == (1, [303] * 5)
     ann, approval_id = fixtures.browser("ann", proved=True), fixtures.approval("600.00")
     assert say(ann, approval_id).status_code == 303
@@ -78,7 +78,7 @@ def test_a_form_sent_again_is_one_word_and_no_error(fixtures: Any) -> None:
     assert "another person has to vote" in page
     assert fixtures.approval_status(approval_id) == "pending"
 
-    # The twin takes one person for several, and is caught.
+    # The mutant takes one person for several, and is caught.
     fixtures.sql("alter table sentinel.approval_votes drop constraint approval_votes_pkey")
     assert words_counted(fixtures) != (1, [303] * 5)
 
@@ -216,7 +216,7 @@ def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(fixture
     assert votes(fixtures, approval_id) == 0
 
 
-def test_an_orders_card_has_its_signals_fenced_and_the_analysts_words(fixtures: Any) -> None:
+def test_an_orders_card_has_its_signals_fenced_and_the_analysts_choices(fixtures: Any) -> None:
     app = fixtures.app()
     for word, ends in (("fulfil", "QUEUED"), ("refund", "REFUND_FILED"), ("hold", "HELD")):
         order_id, ann = queued(fixtures), fixtures.browser(f"analyst-{word}", app=app)
