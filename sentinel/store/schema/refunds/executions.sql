@@ -50,9 +50,7 @@ begin
         where l.tenant_id = x.tenant_id and l.ledger_entry_id = x.ledger_entry_id for update) e on true
       where (e.claim_epoch = x.claim_epoch and e.start_id = x.start_id
         and (e.refund_id, e.amount_minor, e.currency) = (x.refund_id, x.amount_minor, x.currency)
-        -- Where the permission came with its start it is recorded by what follows in this transaction.
-        and (e.status = 'ALLOWED' and e.operation_id = x.operation_id
-             or e.status = 'GUARDING' and e.order_ref is null and coalesce(e.operation_id, x.operation_id) = x.operation_id)
+        and e.status in ('ALLOWED', 'EXECUTED') and e.operation_id = x.operation_id
       ) is not true) then
     raise exception 'no started permit of this claim matches the execution'
       using errcode = 'check_violation', constraint = 'execution_matches_permit';
@@ -67,44 +65,43 @@ end $$;
 -- settled: [{ledger_entry_id, epoch, execution_id, start_event_id, system, report_id, report, steps,
 --   start_id, decision, reason_code, operation_id, decision_event_id, proof_id, approval_id}], the last seven with such a permission
 create or replace function refunds.record_executions(tenant uuid, settled jsonb) returns setof text language plpgsql as $$
-declare
-  held text[];
 begin
-  held := array(
-    select e.ledger_entry_id from refunds.ledger_entries e
-    join jsonb_to_recordset(settled) as s (ledger_entry_id text, epoch bigint, start_id uuid, operation_id uuid)
-      on e.ledger_entry_id = s.ledger_entry_id and e.claim_epoch = s.epoch
-    where e.tenant_id = tenant and e.lease_until > clock_timestamp() and e.act_until > clock_timestamp()
+  return query
+  with held as materialized (
+    select s.*
+    from jsonb_to_recordset(settled) as s (ledger_entry_id text, epoch bigint, execution_id uuid, start_event_id uuid, system text,
+      report_id uuid, report jsonb, steps jsonb, start_id uuid, decision text, reason_code text, operation_id uuid,
+      decision_event_id uuid, proof_id text, approval_id uuid)
+    join refunds.ledger_entries e on e.tenant_id = tenant and e.ledger_entry_id = s.ledger_entry_id and e.claim_epoch = s.epoch
+    where e.lease_until > clock_timestamp() and e.act_until > clock_timestamp()
       and (s.operation_id is null and e.status = 'ALLOWED'
            or s.operation_id is not null and e.status = 'GUARDING' and e.start_id = s.start_id and e.order_ref is null)
-    order by e.ledger_entry_id for update of e);
-  insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, system,
-                                  operation_id, start_id, start_event_id, claim_epoch)
-  select e.tenant_id, s.execution_id, e.ledger_entry_id, e.refund_id, e.amount_minor, e.currency, s.system,
-         coalesce(s.operation_id, e.operation_id), e.start_id, s.start_event_id, e.claim_epoch
-  from jsonb_to_recordset(settled) as s (ledger_entry_id text, execution_id uuid, start_event_id uuid, system text, operation_id uuid)
-  join refunds.ledger_entries e on e.tenant_id = tenant and e.ledger_entry_id = s.ledger_entry_id
-  where e.ledger_entry_id = any (held);
-  insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
-  select tenant, s.report_id, s.ledger_entry_id, s.report
-  from jsonb_to_recordset(settled) as s (ledger_entry_id text, report_id uuid, report jsonb)
-  where s.ledger_entry_id = any (held);
-  insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
-  select tenant, s.ledger_entry_id, s.epoch, s.steps
-  from jsonb_to_recordset(settled) as s (ledger_entry_id text, epoch bigint, steps jsonb)
-  where s.ledger_entry_id = any (held) and s.steps is not null;
-  -- The permit is used up: a slip that is worth nothing any more need not lie about.
-  return query
+    order by e.ledger_entry_id for update of e
+  ), executed as (
+    -- The permit is used up: a slip that is worth nothing any more need not lie about.
     update refunds.ledger_entries e set status = 'EXECUTED', last_event = 'executed',
       event_number = e.event_number + case e.status when 'ALLOWED' then 1 else 2 end, lease_until = null, permit_token = null,
-      last_error = null, decision = coalesce(s.decision, e.decision), reason_code = coalesce(s.reason_code, e.reason_code),
-      operation_id = coalesce(s.operation_id, e.operation_id), decision_event_id = coalesce(s.decision_event_id, e.decision_event_id),
-      proof_id = coalesce(s.proof_id, e.proof_id), approval_id = coalesce(s.approval_id, e.approval_id),
+      last_error = null, decision = coalesce(h.decision, e.decision), reason_code = coalesce(h.reason_code, e.reason_code),
+      operation_id = coalesce(h.operation_id, e.operation_id), decision_event_id = coalesce(h.decision_event_id, e.decision_event_id),
+      proof_id = coalesce(h.proof_id, e.proof_id), approval_id = coalesce(h.approval_id, e.approval_id),
       waits = case e.status when 'ALLOWED' then e.waits else 0 end
-    from jsonb_to_recordset(settled) as s (ledger_entry_id text, decision text, reason_code text, operation_id uuid,
-      decision_event_id uuid, proof_id text, approval_id uuid)
-    where e.tenant_id = tenant and e.ledger_entry_id = s.ledger_entry_id and e.ledger_entry_id = any (held)
-    returning e.ledger_entry_id;
+    from held as h where e.tenant_id = tenant and e.ledger_entry_id = h.ledger_entry_id
+    returning e.ledger_entry_id, e.refund_id, e.amount_minor, e.currency, e.operation_id, e.start_id, e.claim_epoch,
+      h.execution_id, h.start_event_id, h.system, h.report_id, h.report, h.steps
+  ), executions as (
+    insert into refunds.executions (tenant_id, execution_id, ledger_entry_id, refund_id, amount_minor, currency, system, operation_id,
+                                    start_id, start_event_id, claim_epoch)
+    select tenant, x.execution_id, x.ledger_entry_id, x.refund_id, x.amount_minor, x.currency, x.system, x.operation_id,
+           x.start_id, x.start_event_id, x.claim_epoch
+    from executed as x
+  ), reports as (
+    insert into refunds.outbox (tenant_id, outbox_id, ledger_entry_id, payload)
+    select tenant, x.report_id, x.ledger_entry_id, x.report from executed as x
+  ), trails as (
+    insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
+    select tenant, x.ledger_entry_id, x.claim_epoch, x.steps from executed as x where x.steps is not null
+  )
+  select x.ledger_entry_id from executed as x;
 end $$;
 
 -- Reports that the authority refused for good are sent no more, because a person says so; `said` is who and why. What was reported as done
