@@ -55,7 +55,7 @@ def test_a_guard_is_a_span_of_the_callers_trace_without_arguments(
     app = InProcessApp(create_app(settings, fixtures.authority, SharedRateLimit(per_second=1000, burst=1000)))
     try:
         headers = {"X-API-Key": fixtures.key, "traceparent": PARENT}
-        body = guard_body("key_of_the_traced", value=900)
+        body = guard_body("key_of_the_traced", value="913.57")
         answer = app.test_client().post("/api/sentinel/action/guard", json=body, headers=headers).get_json()
         refused = app.test_client().post("/api/sentinel/action/guard", json={}, headers=headers)
     finally:
@@ -71,7 +71,8 @@ def test_a_guard_is_a_span_of_the_callers_trace_without_arguments(
     assert told["sentinel.decision"] == "APPROVAL_REQUIRED" and told["sentinel.approval_id"] == answer["approval_id"]
     assert (told["gen_ai.operation.name"], told["gen_ai.tool.name"]) == ("execute_tool", "refund.create")
     assert not [name for name in told if "argument" in name or "result" in name]
-    assert "900" not in str(told.values()) and "key_of_the_traced" not in str(told), "no amount, no key, no params"
+    assert "913.57" not in str(told) and 91357 not in told.values(), "no amount"
+    assert "key_of_the_traced" not in str(told), "no key, no params"
 
 
 def test_a_failing_span_harms_no_answer(fixtures: Fixtures, traced: Tracing, monkeypatch: pytest.MonkeyPatch) -> None:
