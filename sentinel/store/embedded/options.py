@@ -47,6 +47,8 @@ def _ours(socket_dir: Path) -> dict[str, str]:
         "max_connections": "216",
         "jit": "off",
         "shared_buffers": f"{shared_buffers_mib(_memory_bytes())}MB",
+        # What a burst made of the log is kept for the next: a new segment is 16 MiB of zeros, written while everybody waits to commit.
+        "min_wal_size": "1GB",
         "max_wal_size": "2GB",
         "checkpoint_timeout": "15min",
         # A young table grows fast: learn about it soon, or plans made while it was empty stay in use.

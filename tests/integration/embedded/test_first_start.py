@@ -52,6 +52,7 @@ def test_a_new_folder_gets_a_durable_checksummed_utf8_database_on_a_private_sock
             "listen_addresses": "",
             "max_connections": "216",
             "jit": "off",
+            "min_wal_size": "1GB",
             "max_wal_size": "2GB",
             "TimeZone": "UTC",
         }
