@@ -218,8 +218,8 @@ def test_a_doubt_is_ended_once_and_a_stale_tab_is_told_what_was_said(
     watch.expect("status 409")
     operation_id = doubted(place.fixtures, "9.00", 1)
     page, stale = (people.operator("admin", path=f"/ops/in-doubt/{operation_id}") for _ in range(2))
-    for one, word in ((page, "Executed."), (stale, "Not executed.")):
-        one.get_by_role("radio", name=word).first.check()
+    for one, choice in ((page, "Executed."), (stale, "Not executed.")):
+        one.get_by_role("radio", name=choice).first.check()
         one.get_by_label("Evidence").fill("the bank's statement of today")
         one.get_by_label("Your password").fill(PASSWORD)
         one.get_by_role("button", name="Record it").click()

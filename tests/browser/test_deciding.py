@@ -16,9 +16,9 @@ from tests.integration.console.conftest import PASSWORD
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 
-def decide(page: Any, word: str, *, reason: str = "looked at it", proof: str = "") -> None:
+def decide(page: Any, choice: str, *, reason: str = "looked at it", proof: str = "") -> None:
     """Fill the card's form and send it."""
-    page.get_by_role("radio", name=re.compile(f"^{word}")).check()
+    page.get_by_role("radio", name=re.compile(f"^{choice}")).check()
     page.get_by_label("Reason").fill(reason)
     if proof:
         page.get_by_label("Your password").fill(proof)
@@ -58,7 +58,7 @@ def test_two_people_approve_what_takes_two_and_the_first_sees_the_second(people:
     decide(first, "Approve", proof=PASSWORD)
     expect(first.get_by_text("1 of 2 people have approved")).to_be_visible()
     assert place.fixtures.approval_status(approval) == "pending"
-    # Who looked on is told before the next word is given, and sees who spoke.
+    # Who looked on is told before the next vote is given, and sees who spoke.
     expect(second.get_by_text("This changed while you looked.")).to_be_visible()
     second.get_by_role("button", name="Show it as it is now").click()
     expect(second.get_by_text("1 of 2 people have approved")).to_be_visible()

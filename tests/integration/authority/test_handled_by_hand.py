@@ -91,9 +91,9 @@ def test_of_many_votes_at_once_one_decides(fixtures: Fixtures) -> None:
     for _ in range(3):
         body = asks(guard_body(), "open_complaint")
         answer = fixtures.guard(body)
-        words = [lambda: by_hand(fixtures, answer).result, lambda: decide(fixtures, answer["approval_id"], role="admin").result,
+        votes = [lambda: by_hand(fixtures, answer).result, lambda: decide(fixtures, answer["approval_id"], role="admin").result,
                  lambda: decide(fixtures, answer["approval_id"], "reject", role="admin").result] * 3  # fmt: skip
-        told = at_once(words)
+        told = at_once(votes)
         assert sum(isinstance(one, str) for one in told) == 1, told
         assert fixtures.guard(body)["status"] in ("approved", "denied")
     assert fixtures.broken_invariants() == []

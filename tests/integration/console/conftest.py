@@ -72,14 +72,14 @@ class Person:
     def handled(self, approval_id: Any) -> Any:
         return self._decide(approval_id, "handled", {"reason": "paid at the till", "reference": "till-7"})
 
-    def analyst(self, order_id: str, word: str, reason: str = "called the customer") -> Any:
+    def analyst(self, order_id: str, decision: str, reason: str = "called the customer") -> Any:
         """An analyst's decision on an order of the source `demo`, after a look at it."""
         path = f"/ops/api/orders/demo/{quote(order_id)}"
         answer = self.get(path)
         seen = {"digest": answer.json.get("digest", "unseen")}
         if answer.status_code == 200:
             seen["status"] = answer.json["status"]
-        return self.post(f"{path}/{word}", {"reason": reason, **seen})
+        return self.post(f"{path}/{decision}", {"reason": reason, **seen})
 
     def _decide(self, approval_id: Any, verdict: str, body: dict[str, Any]) -> Any:
         """Look first, as a person does: what was shown goes with the decision."""

@@ -18,8 +18,8 @@ def waiting(answer: Any) -> str:
 
 def approve(fixtures: Any, approval_id: str, second: Any) -> None:
     """The second administrator's browser approves it."""
-    word = {"verdict": "approve", "reason": "we spoke about it", "digest": fixtures.digest(approval_id)}
-    answer = second.submit(f"/ops/approvals/{approval_id}", **word)
+    vote = {"verdict": "approve", "reason": "we spoke about it", "digest": fixtures.digest(approval_id)}
+    answer = second.submit(f"/ops/approvals/{approval_id}", **vote)
     assert answer.status_code == 303, answer.get_data(as_text=True)
 
 

@@ -171,10 +171,10 @@ def test_the_command_line_shows_what_is_offered_and_records_what_was_handled(fix
 
     (listed,) = json.loads(run("list", "--json").stdout)
     assert (listed["offers"], listed["handled_reference"]) == (["approve", "reject", "handled"], None)
-    word = ["handled", str(approval_id), "--as", bob.email, "--reason", "by hand"]
-    assert run(*word).exit_code == 2
-    assert run(*word, "--reference", "x" * 201).exit_code != 0
-    done = run(*word, "--reference", "ticket 7")
+    handled = ["handled", str(approval_id), "--as", bob.email, "--reason", "by hand"]
+    assert run(*handled).exit_code == 2
+    assert run(*handled, "--reference", "x" * 201).exit_code != 0
+    done = run(*handled, "--reference", "ticket 7")
     assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "Handled as bob@demo.local (local administrator).")
     (listed,) = json.loads(run("list", "--json").stdout)
     assert (listed["status"], listed["offers"], listed["handled_reference"]) == ("rejected", [], "ticket 7")
@@ -459,7 +459,7 @@ def transitions(fixtures: Any, contenders: int = 12) -> int:
     events = fixtures.sql(
         "select count(*) from sentinel.events where kind in ('approval_approved', 'approval_rejected')"
     )[0][0]
-    decided = sum(word in ("approved", "rejected") for word in said)
+    decided = sum(result in ("approved", "rejected") for result in said)
     assert decided == events
     print(f"N={len(said)} at once, {decided} decided")
     return decided

@@ -195,12 +195,21 @@ def test_a_contradiction_is_resolved_only_as_the_one_that_was_listed(fixtures: A
         "update sentinel.operation_states set status = 'in_doubt', started_at = clock_timestamp(),"
         " act_until = clock_timestamp(), in_doubt_since = clock_timestamp(), in_doubt_reason = 'contradiction'"
     )
-    word = ("in-doubt", "resolve", str(recorded.operation_id), "--not-executed", "--evidence", "x", "--as", abe.email)
-    refused(run(fixtures, *word), 1, "a success was reported after")
-    refused(run(fixtures, *word, "--since", "2026-05-03T10:00:00Z"), 1, "not the doubt that was looked at")
-    refused(run(fixtures, *word, "--since", "yesterday"), 2, "since: must be an RFC 3339 time")
+    resolution = (
+        "in-doubt",
+        "resolve",
+        str(recorded.operation_id),
+        "--not-executed",
+        "--evidence",
+        "x",
+        "--as",
+        abe.email,
+    )
+    refused(run(fixtures, *resolution), 1, "a success was reported after")
+    refused(run(fixtures, *resolution, "--since", "2026-05-03T10:00:00Z"), 1, "not the doubt that was looked at")
+    refused(run(fixtures, *resolution, "--since", "yesterday"), 2, "since: must be an RFC 3339 time")
     (listed,) = printed_json(fixtures, "in-doubt", "list")
-    assert printed_json(fixtures, *word, "--since", listed["in_doubt_since"])["executed"] is False
+    assert printed_json(fixtures, *resolution, "--since", listed["in_doubt_since"])["executed"] is False
 
 
 def test_a_key_is_shown_once_kept_as_a_hash_rotated_and_revoked(fixtures: Any) -> None:

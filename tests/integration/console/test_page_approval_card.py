@@ -23,7 +23,7 @@ from sentinel.platform.resources import policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from tests.integration.console.approval_pages import card, digest_on, say, votes
 from tests.integration.console.test_page_policies import BARE, SOURCE, with_odd_policy
-from tests.integration.console.test_page_policies import words as order_votes
+from tests.integration.console.test_page_policies import words as page_words
 from tests.support.verbs import guarded
 
 HOSTILE = {
@@ -177,7 +177,7 @@ def test_a_card_shows_each_condition_below_its_sentence(
     shown = [html.unescape(one) for one in SOURCE.findall(page)]
     assert sorted(shown) == sorted(one.when for one in (*policy.rules, *policy.limits) if one.when)
     assert BARE.findall(page) == []
-    told = order_votes(ann.get(f"/ops/approvals/{approval_id}"))
+    told = page_words(ann.get(f"/ops/approvals/{approval_id}"))
     for wanted in (
         "The amount is more than is paid without a person, and not more than a person may approve. amount_minor >",
         "numbers.allow_up_to: 150.00 EUR, 150.00 GBP, 150.00 USD numbers.approve_up_to: 1,000.00 EUR",

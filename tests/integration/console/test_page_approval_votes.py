@@ -1,4 +1,4 @@
-"""Words on an approval's card: whose counts, when, and once."""
+"""Votes on an approval's card: whose counts, when, and once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ops_console.pages import approval_votes as approval_words
+from ops_console.pages import approval_votes
 from sentinel.authority import approval_queue
 from sentinel.core.errors import EngineUnavailable
 from tests.integration.console.approval_pages import ZERO, card, digest_of, digest_on, listed, say, votes
@@ -218,18 +218,18 @@ def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(fixture
 
 def test_an_orders_card_has_its_signals_fenced_and_the_analysts_choices(fixtures: Any) -> None:
     app = fixtures.app()
-    for word, ends in (("fulfil", "QUEUED"), ("refund", "REFUND_FILED"), ("hold", "HELD")):
-        order_id, ann = queued(fixtures), fixtures.browser(f"analyst-{word}", app=app)
+    for decision, ends in (("fulfil", "QUEUED"), ("refund", "REFUND_FILED"), ("hold", "HELD")):
+        order_id, ann = queued(fixtures), fixtures.browser(f"analyst-{decision}", app=app)
         (approval_id,) = fixtures.sql("select approval_id from orders.reviews where order_id = %s", order_id)[0]
         page = card(ann, approval_id)
         assert re.findall(r'name="verdict" value="(\w+)"', page) == ["fulfil", "refund", "hold"]
         assert "billing GB, shipping NG" in re.findall(r'<figure class="untrusted">.*?</figure>', page, re.S)[0]
         assert "secret@x.example" not in page
         assert say(ann, approval_id, "reject").status_code == 400
-        if word != "hold":
-            assert say(ann, approval_id, word).status_code == 400
+        if decision != "hold":
+            assert say(ann, approval_id, decision).status_code == 400
         for _ in range(2):
-            assert say(ann, approval_id, word, proof=PASSWORD).status_code == 303
-        assert status_and_resolution(fixtures, order_id) == (ends, word)
+            assert say(ann, approval_id, decision, proof=PASSWORD).status_code == 303
+        assert status_and_resolution(fixtures, order_id) == (ends, decision)
         assert votes(fixtures, approval_id) == 1
-        assert approval_words.REPEATED in card(ann, approval_id)
+        assert approval_votes.REPEATED in card(ann, approval_id)

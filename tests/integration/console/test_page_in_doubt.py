@@ -1,4 +1,4 @@
-"""The pages of doubt: by age and money, with evidence; one word ends it, and a second one is told what was said before."""
+"""The pages of doubt: by age and money, with evidence; one decision ends it, and a second one is told what was said before."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_amounts_of_different_currencies_are_not_compared(fixtures: Any, monkeyp
         assert vic.get(f"/ops/in-doubt{bad}").status_code == 400, bad
 
 
-@pytest.mark.parametrize(("word", "budget"), [("yes", "captured"), ("no", "released")])
-def test_a_decision_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, word: str, budget: str) -> None:
+@pytest.mark.parametrize(("executed", "budget"), [("yes", "captured"), ("no", "released")])
+def test_a_decision_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, executed: str, budget: str) -> None:
     app, operation_id = fixtures.app(), doubted(fixtures, "100.00", 1)
     path = f"/ops/in-doubt/{operation_id}/resolve"
     ann, abe = fixtures.browser("ann", "approver", app), fixtures.browser("abe", "admin", app)
-    form = {"executed": word, "evidence": EVIL, "in_doubt_since": looked_at(abe, operation_id)}
+    form = {"executed": executed, "evidence": EVIL, "in_doubt_since": looked_at(abe, operation_id)}
     assert ann.submit(path, **form).status_code == 403
     shown = words(abe.get(f"/ops/in-doubt/{operation_id}"))
     assert "100.00 USD count as paid against its limits" in shown and "can be done twice" in shown
@@ -99,7 +99,7 @@ def test_a_decision_with_evidence_and_proof_ends_a_doubt_once(fixtures: Any, wor
         assert abe.submit(path, **{**form, **given}, proof=PASSWORD).status_code == 400, given
     assert fixtures.sql("select state from sentinel.reservations") == [("held",)]
     assert abe.submit(path, **form).status_code == 303
-    again = abe.submit(path, **{**form, "executed": "no" if word == "yes" else "yes"})
+    again = abe.submit(path, **{**form, "executed": "no" if executed == "yes" else "yes"})
     assert again.status_code == 409 and "This was resolved already" in words(again) and "abe@demo.local" in words(again)
     assert "<img src=x" not in again.get_data(as_text=True)
     assert fixtures.sql("select state from sentinel.reservations") == [(budget,)]
@@ -129,10 +129,10 @@ def test_a_form_that_was_left_open_does_not_end_the_doubt_that_came_after_it(fix
     abe = fixtures.browser("abe", "admin", fixtures.app(), proved=True)
     path, old = f"/ops/in-doubt/{operation_id}/resolve", looked_at(abe, operation_id)
     fixtures.sql(DOUBT, "contradiction", 0, operation_id)
-    for word in ("no", "yes"):
-        answer = abe.submit(path, executed=word, evidence="statement of this morning", in_doubt_since=old)
+    for executed in ("no", "yes"):
+        answer = abe.submit(path, executed=executed, evidence="statement of this morning", in_doubt_since=old)
         assert (answer.status_code, "not the doubt that was looked at" in words(answer)) == (409, True)
-        assert ">statement of this morning<" in answer.text and f'value="{word}" checked' not in answer.text
+        assert ">statement of this morning<" in answer.text and f'value="{executed}" checked' not in answer.text
         assert "This action of this agent is halted" in words(answer)
     assert fixtures.sql("select status, in_doubt_reason from sentinel.operation_states") == [
         ("in_doubt", "contradiction")

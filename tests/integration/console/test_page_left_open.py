@@ -1,4 +1,4 @@
-"""A tab that was left open over another sign-in: nothing is done, the words stay, and the next word counts."""
+"""A tab that was left open over another sign-in: nothing is done, the words stay, and the next vote counts."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_every_form_of_an_earlier_session_does_nothing_and_comes_back_on_its_pag
     assert faults(fixtures, browser, about) == []
     fixtures.sql("update sentinel.operator_sessions set stepped_up_at = null")
     assert faults(fixtures, browser, about, proved=False) == [], "who just signed in anew has proved nothing yet"
-    # And the next word counts.
-    word = {"digest": about["digest"], "verdict": "reject", "reason": WORDS}
-    assert browser.submit(f"/ops/approvals/{about['approval_id']}", **word).status_code == 303
+    # And the next vote counts.
+    vote = {"digest": about["digest"], "verdict": "reject", "reason": WORDS}
+    assert browser.submit(f"/ops/approvals/{about['approval_id']}", **vote).status_code == 303
     assert fixtures.approval_status(about["approval_id"]) == "rejected"
-    gone = post_old_form(browser, "/ops/approvals/00000000-0000-0000-0000-000000000000", **word)
+    gone = post_old_form(browser, "/ops/approvals/00000000-0000-0000-0000-000000000000", **vote)
     assert gone.status_code == 404
 
 
@@ -165,8 +165,8 @@ def test_too_many_wrong_proofs_and_passwords_say_when_to_come_back(fixtures: Any
     app, approval = fixtures.app(), fixtures.approval("220.00")
     (digest,) = fixtures.sql("select digest from sentinel.approvals")[0]
     browser = fixtures.browser("ann", "approver", app)
-    word = {"digest": digest, "verdict": "approve", "reason": "x", "proof": "wrong wrong wrong"}
-    answers = [browser.submit(f"/ops/approvals/{approval}", **word) for _ in range(11)]
+    vote = {"digest": digest, "verdict": "approve", "reason": "x", "proof": "wrong wrong wrong"}
+    answers = [browser.submit(f"/ops/approvals/{approval}", **vote) for _ in range(11)]
     assert {one.status_code for one in answers[:10]} == {400}
     assert answers[-1].status_code == 429 and int(answers[-1].headers["Retry-After"]) > 0
     client = app.test_client()

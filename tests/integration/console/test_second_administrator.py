@@ -128,8 +128,8 @@ def test_a_crash_between_vote_and_act_leaves_both_undone_or_repeatable(two: Two)
     before = power(fixtures)
     broken = "alter table sentinel.event_rows add constraint broken check (kind not in ('operator_role_set', 'key_created')) not valid"
     fixtures.sql(broken)
-    word = {"verdict": "approve", "reason": "yes"}
-    assert two.bea.submit(f"/ops/approvals/{role}", **word, digest=fixtures.digest(role)).status_code >= 500
+    vote_given = {"verdict": "approve", "reason": "yes"}
+    assert two.bea.submit(f"/ops/approvals/{role}", **vote_given, digest=fixtures.digest(role)).status_code >= 500
     assert (fixtures.approval_status(role), fixtures.sql("select count(*) from sentinel.approval_votes")) == (
         "pending",
         [(0,)],
@@ -164,8 +164,8 @@ def test_two_who_approve_or_collect_at_once_do_it_once(two: Two) -> None:
             return sorted(threads.map(one, people))
 
     for asked in (role, key):
-        word = {"verdict": APPROVE, "reason": "yes", "digest": fixtures.digest(asked)}
-        vote = lambda who, asked=asked, word=word: resolve_approval(fixtures.pool, who, asked, **word)  # noqa: E731
+        vote_given = {"verdict": APPROVE, "reason": "yes", "digest": fixtures.digest(asked)}
+        vote = lambda who, asked=asked, vote_given=vote_given: resolve_approval(fixtures.pool, who, asked, **vote_given)  # noqa: E731
         assert at_once(vote, admins) == ["conflict", "done"]
     assert at_once(lambda who: collect_change(fixtures.pool, who, key), [asker, asker]) == ["conflict", "done"]
     assert fixtures.sql("select kind, count(*) from sentinel.events where kind in ('operator_role_set', 'key_created')"
@@ -232,8 +232,8 @@ def shown_in_batch(two: Two, asked: str) -> str:
 
 
 def printed_by_command(two: Two, asked: str) -> str:
-    word = ["approvals", "approve", asked, "--as", "bea@demo.local", "--reason", "we spoke about it"]
-    return CliRunner().invoke(main.main, word, env={"SENTINEL_DATABASE_URL": two.fixtures.url}).output
+    vote_given = ["approvals", "approve", asked, "--as", "bea@demo.local", "--reason", "we spoke about it"]
+    return CliRunner().invoke(main.main, vote_given, env={"SENTINEL_DATABASE_URL": two.fixtures.url}).output
 
 
 @pytest.mark.parametrize("way", [shown_on_page, shown_in_batch, printed_by_command])

@@ -95,11 +95,11 @@ def test_a_fulfilment_that_the_shop_refused_is_back_with_a_person_who_tries_agai
             "o-0": "FULFILLED", "o-1": "FULFILLED", "o-2": "HELD", "o-3": "REFUND_FILED",
         }  # fmt: skip
         assert (dict(shop.shipped), dict(shop.held)) == ({"o-0": 1, "o-1": 1}, {"o-2": 1})
-        words = orders.all(
+        decided = orders.all(
             "select r.order_id, w.decision from orders.analyst_decisions w join orders.reviews r using (review_id)"
             " where w.from_status = 'SHOP_REFUSED' order by 1, w.decision_id"
         )
-        assert words == [("o-0", "retry"), ("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")]
+        assert decided == [("o-0", "retry"), ("o-0", "retry"), ("o-1", "retry"), ("o-2", "hold"), ("o-3", "refund")]
         assert fixtures.broken_invariants() == []
         orders.close()
 
