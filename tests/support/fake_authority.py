@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -64,12 +63,12 @@ class FakeAuthority:
         """Whose key every key is; None: `key` is no route of it, as of another server."""
         self.misbehave: Callable[[Exchange], bool] = lambda exchange: False
         self.lock = threading.Lock()
-        self._server: ThreadingHTTPServer | None = None
+        self._server: FakeServer | None = None
 
     # Running
 
     def forget(self) -> None:
-        """As new for another test of the same server, but for its switches and standing halts."""
+        """As from a backup of before it was asked anything, but for its switches and standing halts."""
         self.operations, self.calls, self.halted = {}, [], False
         self.misbehave = lambda exchange: False
 
@@ -83,7 +82,7 @@ class FakeAuthority:
     def running(self, port: int = 0) -> Iterator[FakeAuthority]:
         """Serve for the block."""
         self._server = FakeServer(("127.0.0.1", port), handler_for(self.handle))
-        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()
         try:
             yield self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -68,10 +69,24 @@ class Part(Exchange):
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Takes a crowd."""
+    """Takes a crowd, and stops at once: a server for each test is cheap."""
 
     daemon_threads = True
     request_queue_size = 128
+
+    def serve_forever(self, poll_interval: float = 0) -> None:
+        """Take connections until `shutdown`, which no waiting for an interval delays."""
+        while True:
+            try:
+                link, address = self.get_request()
+            except OSError:
+                return
+            self.process_request(link, address)
+
+    def shutdown(self) -> None:
+        """Take no connection any more; what is connected stays so."""
+        with contextlib.suppress(OSError):  # closed before
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A worker that is killed in the middle is what these tests are about: no noise."""

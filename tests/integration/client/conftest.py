@@ -22,15 +22,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no Node: {error}")
 
 
-@pytest.fixture(scope="session")
-def shared() -> Iterator[FakeAuthority]:
-    """One server for all."""
+@pytest.fixture
+def authority() -> Iterator[FakeAuthority]:
+    """A server of the test's own: what another test has on its way does not arrive here."""
     with FakeAuthority().running() as running:
         yield running
-
-
-@pytest.fixture
-def authority(shared: FakeAuthority) -> FakeAuthority:
-    """The server, forgetful of what other tests did."""
-    shared.forget()
-    return shared

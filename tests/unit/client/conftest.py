@@ -9,15 +9,8 @@ import pytest
 from tests.support.fake_authority import FakeAuthority
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[FakeAuthority]:
-    """One server for the module."""
+@pytest.fixture
+def authority() -> Iterator[FakeAuthority]:
+    """A server of the test's own: what another test has on its way does not arrive here."""
     with FakeAuthority().running() as running:
         yield running
-
-
-@pytest.fixture
-def authority(shared: FakeAuthority) -> FakeAuthority:
-    """The server, forgetful of what other tests did."""
-    shared.forget()
-    return shared

@@ -23,17 +23,11 @@ GOOD = {"account": {"days": 12}, "failed": 3}
 FAULTS = faults(json.dumps(GOOD).encode())
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[ScriptedServer]:
-    with ScriptedServer().running() as running:
-        yield running
-
-
 @pytest.fixture
-def server(shared: ScriptedServer) -> ScriptedServer:
-    shared.asked.clear()
-    shared.script = lambda asked: asked.say(GOOD)
-    return shared
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer().running() as running:
+        running.script = lambda asked: asked.say(GOOD)
+        yield running
 
 
 def lookup(server: ScriptedServer, seconds: float = 5.0, path: str = "/a/{account_ref}?o={order_id}") -> Lookup:

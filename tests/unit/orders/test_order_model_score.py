@@ -65,17 +65,11 @@ MALFORMED: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[ScriptedServer]:
+@pytest.fixture
+def wire() -> Iterator[ScriptedServer]:
+    """A real socket: for what breaks on the way, how long it takes and how much it is."""
     with ScriptedServer().running() as running:
         yield running
-
-
-@pytest.fixture
-def wire(shared: ScriptedServer) -> ScriptedServer:
-    """A real socket: for what breaks on the way, how long it takes and how much it is."""
-    shared.asked.clear()
-    return shared
 
 
 @pytest.fixture

@@ -91,17 +91,11 @@ def test_no_bytes_make_the_check_raise_anything_else(content: bytes) -> None:
 # Every recogniser
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[ScriptedServer]:
+@pytest.fixture
+def wire() -> Iterator[ScriptedServer]:
+    """A real socket: for what breaks on the way, how long it takes and how much it is."""
     with ScriptedServer().running() as running:
         yield running
-
-
-@pytest.fixture
-def wire(shared: ScriptedServer) -> ScriptedServer:
-    """A real socket: for what breaks on the way, how long it takes and how much it is."""
-    shared.asked.clear()
-    return shared
 
 
 @pytest.fixture

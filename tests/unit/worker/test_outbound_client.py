@@ -25,16 +25,10 @@ from tests.support.scripted_server import SLACK, ScriptedServer, deadline_for, f
 FAULTS = faults(b'{"ok": true}')
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[ScriptedServer]:
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
     with ScriptedServer().running() as running:
         yield running
-
-
-@pytest.fixture
-def server(shared: ScriptedServer) -> ScriptedServer:
-    shared.asked.clear()
-    return shared
 
 
 def ask(url: str, *, seconds: float = 8.0, max_bytes: int = 64 << 10) -> Response | NoResponse:
