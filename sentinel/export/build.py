@@ -44,13 +44,12 @@ def make_sender(settings: ExportSettings, pool: Pool) -> EventSender:
     receivers: dict[str, Receiver] = {"webhook": webhook_receiver(settings), **_receivers_by_setting(settings)}
     # A lease outlasts the calls that one portion takes: a webhook's event is two messages at most.
     deliveries = Deliveries(
-        pool, list(receivers), lease_seconds=2 * settings.timeout_seconds + 2, give_up_seconds=settings.give_up_seconds
-    )
-    tenant_id = _tenant_of(settings, pool) if settings.by_setting else None
+        pool, list(receivers), tenant_id=_tenant_of(settings, pool) if settings.by_setting else None,
+        lease_seconds=2 * settings.timeout_seconds + 2, give_up_seconds=settings.give_up_seconds,
+    )  # fmt: skip
     for kind, types in settings.by_setting.items():
-        assert tenant_id is not None
-        deliveries.open_endpoint(tenant_id, new_id(), kind, types)
-    return EventSender(deliveries, receivers, tenant_id=tenant_id, tracing=tracing_of("sentinel-export"))
+        deliveries.open_endpoint(new_id(), kind, types)
+    return EventSender(deliveries, receivers, tracing=tracing_of("sentinel-export"))
 
 
 def _receivers_by_setting(settings: ExportSettings) -> dict[str, Receiver]:

@@ -54,18 +54,20 @@ class Resend:
 
 
 _RECEIVER = "e.kind, e.url, e.event_types, e.secret_number, coalesce(e.old_secret_until > clock_timestamp(), false) as old_secret_too"
+# A webhook's address is in its row. Those of other kinds are a sender's settings, and what they get is one tenant's: no other sender has them.
+_SERVED = "e.kind = any(%(kinds)s) and (e.kind = 'webhook' or e.tenant_id = %(served_tenant_id)s)"
 # Whoever waited longest, since its pause or its latest turn was over; not one that another sender is looking at just now.
 CLAIM = SqlTemplate("""
 with due as materialized (
   select e.tenant_id, e.endpoint_id from sentinel.event_endpoints e
-  where e.kind = any(%(kinds)s) and e.disabled_at is null and e.next_attempt_at <= clock_timestamp() and e.lease_until <= clock_timestamp()
+  where {served} and e.disabled_at is null and e.next_attempt_at <= clock_timestamp() and e.lease_until <= clock_timestamp()
     and exists (select from sentinel.feed_heads h
                 where h.tenant_id = e.tenant_id and h.position > e.position or h.tenant_id = {nil} and h.position > e.global_position)
   order by greatest(e.next_attempt_at, e.lease_until) limit 1 for no key update skip locked)
 update sentinel.event_endpoints e set epoch = e.epoch + 1, lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 from due where e.tenant_id = due.tenant_id and e.endpoint_id = due.endpoint_id
 returning e.tenant_id, e.endpoint_id, {receiver}, e.position, e.global_position, e.epoch, e.attempts
-""").fill(nil=f"'{GLOBAL}'", receiver=_RECEIVER)
+""").fill(nil=f"'{GLOBAL}'", receiver=_RECEIVER, served=_SERVED)
 
 _MINE = """tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s and disabled_at is null
   and position = %(from_position)s and global_position = %(from_global_position)s"""
@@ -138,14 +140,14 @@ EVENT_AT = _EVENTS + "where f.tenant_id = %(tenant_id)s and f.position = %(posit
 TAKE_RESEND = SqlTemplate("""
 with asked as materialized (
   select d.tenant_id, d.endpoint_id, d.event_id from sentinel.dead_letters d join sentinel.event_endpoints e using (tenant_id, endpoint_id)
-  where d.resend_asked_at is not null and d.delivered_at is null and d.lease_until <= clock_timestamp() and e.kind = any(%(kinds)s)
+  where d.resend_asked_at is not null and d.delivered_at is null and d.lease_until <= clock_timestamp() and {served}
     and e.disabled_at is null
   order by d.resend_asked_at limit 1 for no key update of d skip locked)
 update sentinel.dead_letters d set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 from asked join sentinel.event_endpoints e using (tenant_id, endpoint_id)
 where d.tenant_id = asked.tenant_id and d.endpoint_id = asked.endpoint_id and d.event_id = asked.event_id
 returning d.tenant_id, d.endpoint_id, d.event_id, d.feed_tenant_id, d.position, {receiver}
-""").fill(receiver=_RECEIVER)
+""").fill(receiver=_RECEIVER, served=_SERVED)
 _LETTER = (
     "tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and event_id = %(event_id)s and delivered_at is null"
 )
@@ -180,13 +182,18 @@ def pause_seconds(attempts: int, spread: float) -> float:
 class Deliveries:
     """What one sender does on the database. Every method raises `EngineUnavailable` when it does not answer."""
 
-    def __init__(self, pool: Pool, kinds: Sequence[str], *, lease_seconds: float, give_up_seconds: float) -> None:
-        self._pool, self._kinds = pool, list(kinds)
+    def __init__(
+        self, pool: Pool, kinds: Sequence[str], *, tenant_id: uuid.UUID | None = None, lease_seconds: float,
+        give_up_seconds: float,
+    ) -> None:  # fmt: skip
+        """`tenant_id`: whose events the receivers by setting get; None where there are none."""
+        self._pool, self._kinds, self._tenant_id = pool, list(kinds), tenant_id
         self._lease_seconds, self._give_up_seconds = lease_seconds, give_up_seconds
+        self._serving = {"kinds": self._kinds, "served_tenant_id": tenant_id, "lease_seconds": lease_seconds}
 
     def claim(self) -> Claim | None:
         """The receiver that waited longest for what the feed has, if one does and nobody serves it."""
-        return one_row(self._pool, Claim, CLAIM, {"kinds": self._kinds, "lease_seconds": self._lease_seconds})
+        return one_row(self._pool, Claim, CLAIM, self._serving)
 
     def events_after(self, feed: uuid.UUID, position: int, kinds: Sequence[str], limit: int) -> list[FeedEvent]:
         """The next events of a feed; those of other kinds without their bodies."""
@@ -234,7 +241,7 @@ class Deliveries:
 
     def take_resend(self) -> Resend | None:
         """A dead letter that somebody wants tried once more."""
-        return one_row(self._pool, Resend, TAKE_RESEND, {"kinds": self._kinds, "lease_seconds": self._lease_seconds})
+        return one_row(self._pool, Resend, TAKE_RESEND, self._serving)
 
     def mark(self, letter: Resend, error: str | None) -> None:
         """Record the result of the attempt."""
@@ -250,17 +257,17 @@ class Deliveries:
         assert found is not None
         return found
 
-    def open_endpoint(self, tenant_id: uuid.UUID, endpoint_id: uuid.UUID, kind: str, types: Sequence[str]) -> None:
+    def open_endpoint(self, endpoint_id: uuid.UUID, kind: str, types: Sequence[str]) -> None:
         """Make the receiver of a setting, unless it is there and has not ended; it gets what comes from now on."""
-        fields = {"tenant_id": tenant_id, "endpoint_id": endpoint_id, "kind": kind, "types": list(types)}
+        fields = {"tenant_id": self._tenant_id, "endpoint_id": endpoint_id, "kind": kind, "types": list(types)}
         changed(self._pool, OPEN_ENDPOINT, fields)
 
-    def keep_served(self, tenant_id: uuid.UUID | None, kinds: Sequence[str], unserved_seconds: int | None) -> int:
-        """The tenant's receivers of these kinds are served, by the settings; those that no sender served for so long (None: any time) end.
+    def keep_served(self, unserved_seconds: int | None) -> int:
+        """The tenant's receivers by setting are served; those that no sender served for so long (None: any time) end.
 
         How many ended.
         """
-        fields = {"tenant_id": tenant_id, "kinds": list(kinds), "unserved_seconds": unserved_seconds}
+        fields = {"tenant_id": self._tenant_id, "kinds": self._kinds, "unserved_seconds": unserved_seconds}
         ended: int = scalar(self._pool, KEEP_SERVED, fields)
         return ended
 

@@ -43,12 +43,10 @@ class EventSender:
     """Serves the receivers of one database. Several senders, here or elsewhere, share them."""
 
     def __init__(
-        self, deliveries: Deliveries, receivers: Mapping[str, Receiver], *, tenant_id: uuid.UUID | None = None,
-        spread: Callable[[], float] = random.random, tracing: Tracing | None = None,
+        self, deliveries: Deliveries, receivers: Mapping[str, Receiver], *, spread: Callable[[], float] = random.random,
+        tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
-        """`tenant_id`: whose events the receivers by setting get."""
         self._deliveries, self._receivers, self._spread, self._tracing = deliveries, receivers, spread, tracing
-        self._tenant_id = tenant_id
         self._began = time.monotonic()
         self._served_at = -math.inf
 
@@ -99,7 +97,7 @@ class EventSender:
         self._served_at = now
         unserved = UNSERVED_SECONDS if now - self._began >= SETTLED_SECONDS else None
         try:
-            ended = self._deliveries.keep_served(self._tenant_id, list(self._receivers), unserved)
+            ended = self._deliveries.keep_served(unserved)
         except SentinelError:
             return
         if ended:
@@ -116,28 +114,30 @@ class EventSender:
     def _serve(self, claim: Claim, stop: threading.Event) -> None:
         """Everything behind the cursor, what concerns every tenant first, for at most a turn."""
         until = time.monotonic() + TURN_SECONDS
+
+        def is_over() -> bool:
+            return stop.is_set() or time.monotonic() > until
+
         kinds = kinds_of(claim.event_types)
         held: Claim | None = claim
         for feed in (GLOBAL, claim.tenant_id):
             more = True
-            while held is not None and more:
-                if stop.is_set() or time.monotonic() > until:
-                    break
+            while held is not None and more and not is_over():
                 after = held.global_position if feed == GLOBAL else held.position
                 events = self._deliveries.events_after(feed, after, kinds, PORTION)
-                held = self._deliver(held, feed, events, stop) if events else held
+                held = self._deliver(held, feed, events, is_over) if events else held
                 more = len(events) == PORTION
         if held is not None:
             self._deliveries.release(held)
 
     def _deliver(
-        self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], stop: threading.Event
+        self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], is_over: Callable[[], bool]
     ) -> Claim | None:
-        """Hand these over, as many at once as the receiver takes; None once the claim is given back or another's."""
+        """Hand these over until the turn is over, as many at once as the receiver takes; None once the claim is given back or another's."""
         receiver, held = self._receivers[claim.kind], claim
         wanted = [event for event in events if messages_of(event, claim.event_types)]
         for first in range(0, len(wanted), receiver.at_once):
-            if stop.is_set():
+            if is_over():
                 return held
             portion = wanted[first : first + receiver.at_once]
             error = self._send(held, portion)

@@ -7,6 +7,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from sentinel.authority.webhooks import (
     resend,
 )
 from sentinel.core.errors import Conflict, NotFound
+from sentinel.export import sender as sender_module
 from sentinel.export.build import make_sender
 from sentinel.export.deliveries import Deliveries, pause_seconds
 from sentinel.export.settings import PRIVATE_CLIENT
@@ -94,6 +96,28 @@ def test_a_receiver_that_is_always_behind_takes_turns_with_younger_ones(export: 
             served.append(claim.endpoint_id)
             deliveries.release(claim)
     assert served == [export.endpoint_id, younger] * 2
+
+
+def test_a_slow_receiver_is_served_for_a_turn_before_the_next_one(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: the turn's end was looked at between portions of 200 events, half an hour of a receiver that takes 9 s for each."""
+    clock = [0.0]
+    monkeypatch.setattr(sender_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def slowly(asked: Asked) -> None:
+        clock[0] += 9
+        asked.answer(204, b"")
+
+    with EventReceiver().running() as other:
+        export.add(other)
+        wanted = [export.fixtures.guard()["decision_event_id"] for _ in range(8)]
+        export.fixtures.run_housekeeping()
+        export.receiver.faults[:] = [slowly] * len(wanted)
+        export.sender.round()
+        assert 0 < len(export.receiver.http.asked) < 5 and other.ids == []
+        export.sender.round()
+        assert set(other.ids) >= set(wanted), "and then the next one"
 
 
 def test_410_disables_a_webhook_until_an_administrator_enables_it(export: Export) -> None:

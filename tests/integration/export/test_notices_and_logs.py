@@ -28,11 +28,11 @@ from sentinel.export.settings import ExportSettings, load_export_settings
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.event_receiver import answers
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
-from tests.support.fixtures import Fixtures, guard_body, unique
+from tests.support.fixtures import Fixtures, add_tenant, guard_body, unique
 from tests.support.harness import let_permits_expire
 from tests.support.ledger_fixtures import wait_until
 from tests.support.lifecycle import policy_change
-from tests.support.scripted_server import ScriptedServer
+from tests.support.scripted_server import Asked, ScriptedServer
 
 CONSOLE = "https://console.shop.example/"
 
@@ -324,10 +324,7 @@ def test_of_a_batch_that_is_not_taken_only_the_old_decisions_are_given_up(
 
 def kept_served(export: Export, sender: EventSender, seconds: int) -> int:
     """A settled sender says what it serves; how many receivers ended that nobody had for so long."""
-    kinds = list(sender._receivers)
-    return Deliveries(export.pool, kinds, lease_seconds=1, give_up_seconds=1).keep_served(
-        sender._tenant_id, kinds, seconds
-    )
+    return sender._deliveries.keep_served(seconds)
 
 
 def test_a_receiver_whose_setting_was_taken_out_ends_and_begins_anew_with_it(
@@ -351,6 +348,38 @@ def test_a_receiver_whose_setting_was_taken_out_ends_and_begins_anew_with_it(
     send(export, with_log)
     (asked,) = server.asked
     assert [one["decision_id"] for one in json.loads(gzip.decompress(asked.body))] == [later], "what comes from now on"
+
+
+def test_what_is_sent_to_a_setting_is_its_own_tenants_whoever_else_sends_from_this_database(
+    export: Export, server: ScriptedServer
+) -> None:
+    """The finding: a sender took the receivers of its kinds of every tenant, and sent what was theirs to its own address."""
+    fixtures = export.fixtures
+    other_tenant, other_key, _ = add_tenant(fixtures.url, "other")
+    with ScriptedServer().running() as others:
+        own = sender_with(export, decision_log_url=f"{server.url}/logs", tenant_id=fixtures.tenant_id)
+        theirs = sender_with(export, decision_log_url=f"{others.url}/logs", tenant_id=other_tenant)
+        asked = [fixtures.guard(), fixtures.post("action/guard", guard_body(), key=other_key).get_json()]
+        send(export, own)
+        assert (len(server.asked), len(others.asked)) == (1, 0)
+        others.script = answers(500)
+        send(export, theirs)
+        export.let_hours_pass(24)
+        export.due_now()
+        send(export, theirs)
+        again = "update sentinel.dead_letters set resend_asked_at = clock_timestamp(), resend_asked_by = 'a' where tenant_id = %s"
+        assert fixtures.admin.execute(again, [other_tenant]).rowcount == 1
+        others.script = answers(200)
+        send(export, own)
+        assert len(server.asked) == 1, "nor what is sent again"
+        send(export, theirs)
+    sent = [[*map(decisions_in, one.asked)] for one in (server, others)]
+    assert sent == [[[asked[0]["decision_event_id"]]], [[asked[1]["decision_event_id"]]] * 3]
+
+
+def decisions_in(asked: Asked) -> list[str]:
+    """The decisions of a portion of a decision log."""
+    return [one["decision_id"] for one in json.loads(gzip.decompress(asked.body))]
 
 
 def test_a_running_sender_says_what_it_serves_and_ends_the_rest(
