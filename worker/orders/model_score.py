@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.core.money import money_out
 from sentinel.platform.outbound.client import JsonClient, NoResponse, Response
 from sentinel.platform.outbound.failures import FailureKind
-from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Order, Score, Signal
+from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, Order, Score, Signal, mail_domain
 from worker.outbound.chat_completions import PATH, BadCompletion, chat_request, content_of, strict_load
 from worker.outbound.effects import one_line
 
@@ -125,7 +125,7 @@ def _facts(order: Order, rules: Score) -> dict[str, Any]:
         "billing_country": _cut(order.billing_country),
         "shipping_country": _cut(order.shipping_country),
         "shipping_speed": _cut(order.shipping_speed),
-        "mail_domain": _cut((order.email or "").rpartition("@")[2] or None),
+        "mail_domain": _cut(mail_domain(order.email)),
         "failed_payments": order.failed_payments,
         "items": [{"title": _cut(item.title), "quantity": item.quantity} for item in order.items[:MAX_ITEMS]],
         "number_of_items": len(order.items),

@@ -31,6 +31,18 @@ MAX_SIGNAL_CHARS = 500
 """The longest detail of one signal."""
 
 
+_MAILBOX = re.compile(r"[^\s<>]+@(?P<domain>[\w-]{1,63}(?:\.[\w-]{1,63})*)\.?")
+
+
+def mail_domain(email: str | None) -> str | None:
+    """The domain of one plain mail address, also in angle brackets behind a name; None of anything else: it may be a name or a number."""
+    written = (email or "").strip()
+    if written.endswith(">"):
+        written = written[:-1].rpartition("<")[2].strip()
+    found = _MAILBOX.fullmatch(written)
+    return found and found["domain"]
+
+
 class Band(StrEnum):
     """What the score says; `unknown` goes to a person."""
 

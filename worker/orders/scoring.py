@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from sentinel.core.money import Money
 from worker.orders.model_score import ModelCode, ModelScore, fall_back
-from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, KnownAccount, Order, Score, Signal
+from worker.orders.order import MAX_SIGNAL_CHARS, RANK, Band, KnownAccount, Order, Score, Signal, mail_domain
 from worker.orders.rule_settings import Amounts, CountRule, RuleSettings
 
 
@@ -106,9 +106,8 @@ class RulesScore:
 
     def _mail(self, order: Order, known: KnownAccount) -> Iterator[RuleHit]:
         rule = self._numbers.mail
-        mailbox, _, domain = _folded(order.email or "").rpartition("@")
-        domain = domain.strip(" <>").rstrip(".")
-        if not mailbox or not domain:
+        domain = mail_domain(_folded(order.email or ""))
+        if domain is None:
             yield RuleHit(Code.MAIL_UNKNOWN, rule.unknown, "there is no mail address")
         elif any(domain == known_one or domain.endswith("." + known_one) for known_one in self._numbers.mail_domains):
             yield RuleHit(Code.DISPOSABLE_MAIL, rule.band, f"the mail address is at {domain}")

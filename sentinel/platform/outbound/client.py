@@ -8,6 +8,7 @@ kept.
 from __future__ import annotations
 
 import functools
+import logging
 import socket
 import ssl
 import threading
@@ -25,6 +26,9 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from sentinel.platform.outbound.failures import FailureKind
+
+# It logs whole addresses, with what is secret in them or a customer's, beside what it makes of a server's odd headers.
+logging.getLogger("urllib3").setLevel(logging.CRITICAL)
 
 MAX_BYTES = 64 << 10
 """The largest body that is read where nothing else is said."""
@@ -192,6 +196,7 @@ def _dial(connection: HTTPConnection) -> socket.socket:
             link.settimeout(_bounds.left())
             link.connect(address)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link.settimeout(_bounds.left())  # for the handshake of TLS, which is one call
         except OSError as error:
             link.close()
             failed = error

@@ -18,6 +18,8 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate, parseaddr
 
+from sentinel.platform.outbound.client import look_up
+
 # One plain address and nothing that a header, a list or a route could be made of.
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}")
 
@@ -84,16 +86,21 @@ class Mailer:
 
     @contextlib.contextmanager
     def _connected(self, deadline: float) -> Iterator[smtplib.SMTP]:
-        account, server = self._account, self._unconnected()
+        account, tls = self._account, _Tls(deadline)
+        server = smtplib.SMTP(local_hostname=account.domain, timeout=account.timeout_seconds)
+        server._host = account.host  # type: ignore[attr-defined]  # what starttls checks the certificate against
         # A time limit per read is none for a server that sends a byte now and then: the whole call ends here.
         done = threading.Event()
         threading.Thread(target=_shut_at, args=(server, deadline, done), name="smtp-watch", daemon=True).start()
         try:
-            code, said = server.connect(account.host, account.port)
+            server.sock = _dial(account.host, account.port, deadline)
+            if account.security == "tls":
+                server.sock = tls.wrap_socket(server.sock, server_hostname=account.host)
+            code, said = server.getreply()
             if code != 220:
                 raise smtplib.SMTPConnectError(code, said)
             if account.security == "starttls":
-                server.starttls(context=ssl.create_default_context())
+                server.starttls(context=tls)  # type: ignore[arg-type]
             if account.username:
                 server.login(account.username, account.password)
             yield server
@@ -102,17 +109,6 @@ class Mailer:
         finally:
             done.set()
             server.close()
-
-    def _unconnected(self) -> smtplib.SMTP:
-        us, seconds = self._account.domain, self._account.timeout_seconds
-        found: smtplib.SMTP
-        if self._account.security == "tls":
-            found = smtplib.SMTP_SSL(local_hostname=us, timeout=seconds, context=ssl.create_default_context())
-        else:
-            found = smtplib.SMTP(local_hostname=us, timeout=seconds)
-        # What certificates are checked against; only the constructor that connects would set it.
-        found._host = self._account.host  # type: ignore[attr-defined]
-        return found
 
     def _written(self, mail: Mail) -> EmailMessage:
         written = EmailMessage(policy=SMTP)
@@ -124,6 +120,41 @@ class Mailer:
         written["Content-Language"] = mail.language
         written.set_content(mail.text, cte="quoted-printable")
         return written
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the deadline is over")
+    return left
+
+
+def _dial(host: str, port: int, deadline: float) -> socket.socket:
+    """A connection to the first address that takes one. smtplib's own looks a name up without a limit, and gives each address the whole time."""
+    failed = OSError("the name has no address")
+    for family, kind, protocol, _, address in look_up(host, port, _left(deadline)):
+        link = socket.socket(family, kind, protocol)
+        try:
+            link.settimeout(_left(deadline))
+            link.connect(address)
+        except OSError as error:
+            link.close()
+            failed = error
+        else:
+            return link
+    raise failed
+
+
+class _Tls:
+    """As a context of TLS, with a handshake that is over by the deadline: no other thread can shut a connection in the middle of one."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+
+    def wrap_socket(self, link: socket.socket, *, server_hostname: str) -> ssl.SSLSocket:
+        """The connection over TLS. Raises `OSError`."""
+        link.settimeout(_left(self._deadline))
+        return ssl.create_default_context().wrap_socket(link, server_hostname=server_hostname)
 
 
 def _shut_at(server: smtplib.SMTP, deadline: float, done: threading.Event) -> None:

@@ -40,5 +40,6 @@ class SlackWebhook:
 def _fault(answered: Response) -> str | None:
     if not 200 <= answered.status < 300:
         return f"http_{answered.status}"
-    # A page is a portal's or a proxy's, whatever its status says.
-    return "a web page" if answered.content_type == "text/html" else None
+    # Slack says `ok` as text/html. Another page is a portal's or a proxy's, whatever its status says.
+    is_page = answered.content_type == "text/html" and answered.body.strip().lower() != b"ok"
+    return "a web page" if is_page else None

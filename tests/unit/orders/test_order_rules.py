@@ -71,6 +71,7 @@ TABLE: list[tuple[str, dict[str, Any], KnownAccount, Band, list[str]]] = [
     ("in capitals, below it and with a dot", {"email": "X@a.MailInator.COM."}, KNOWN, MEDIUM, ["disposable_mail"]),
     ("one with a hyphen", {"email": "x@temp-mail.org"}, KNOWN, MEDIUM, ["disposable_mail"]),
     ("two at signs", {"email": "x@example.com@yopmail.com"}, KNOWN, MEDIUM, ["disposable_mail"]),
+    ("one with a name behind it", {"email": "x@mailinator.com (Jane)"}, KNOWN, LOW, ["mail_unknown"]),
     ("a name and a full-width box", {"email": "A <x@ｙopmail.com>"}, KNOWN, MEDIUM, ["disposable_mail"]),
     ("a name that only ends so", {"email": "x@notmailinator.com"}, KNOWN, LOW, []),
     ("a name that only begins so", {"email": "x@mailinator.com.example.org"}, KNOWN, LOW, []),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import ssl
 import threading
 import time
 import uuid
@@ -22,6 +23,7 @@ import pytest
 
 from sentinel.demo.access import DemoAccess
 from sentinel.demo.command import Ports, _environment
+from sentinel.platform.outbound import mail
 from sentinel.platform.outbound.mail import SmtpAccount
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.busy import in_time
@@ -273,6 +275,50 @@ def test_a_server_that_drips_is_not_waited_for_either() -> None:
         began = time.monotonic()
         assert mail_by(server, timeout_seconds=0.6).deliver(message()) == Failed("smtp: timeout")
         assert in_time(time.monotonic() - began, 3)
+
+
+def test_addresses_that_let_nobody_connect_take_one_deadline_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: each address had the whole time, and the look-up of the name any time it liked."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        crowd = [socket.socket() for _ in range(4)]
+        for one in crowd:
+            one.setblocking(False)
+            one.connect_ex(address)
+        targets = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)] * 50
+        monkeypatch.setattr(mail, "look_up", lambda host, port, seconds: targets)
+        began = time.monotonic()
+        found = mail_by(SimpleNamespace(port=address[1]), timeout_seconds=0.4).deliver(message())
+        for one in crowd:
+            one.close()
+    assert found == Failed("smtp: timeout")
+    assert in_time(time.monotonic() - began, 3)
+
+
+def test_a_name_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: silent.wait(30))
+    began = time.monotonic()
+    found = mail_by(SimpleNamespace(port=1), timeout_seconds=0.4).deliver(message())
+    silent.set()
+    assert found == Failed("smtp: timeout")
+    assert in_time(time.monotonic() - began, 3)
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_a_handshake_has_what_is_left_of_the_time(monkeypatch: pytest.MonkeyPatch, security: str) -> None:
+    """Over TLS nobody else can end a call in the middle of the handshake."""
+    given: list[float | None] = []
+
+    def note(self: Any, link: socket.socket, **_: Any) -> Any:
+        given.append(link.gettimeout())
+        raise OSError("seen enough")
+
+    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", note)
+    answers = (*OK[:1], b"250-here\r\n250 STARTTLS\r\n", b"220 go\r\n")
+    with mail_server(answers, drip_seconds=0.002) as server:
+        assert mail_by(server, security=security, timeout_seconds=9.0).deliver(message()) == Failed("smtp: OSError")
+    assert given[0] is not None and given[0] < 9.0
 
 
 def test_a_mail_that_was_taken_is_delivered_even_if_the_server_never_says_goodbye() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import requests
@@ -140,8 +143,6 @@ def test_cookies_of_one_answer_are_not_sent_with_the_next_question(server: Scrip
 
 
 def test_a_large_body_to_a_server_that_does_not_read_ends_in_time() -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         found, seconds = took(lambda: exchange("POST", url, b"x" * (30 << 20), deadline_seconds=0.6, max_bytes=10))
@@ -205,3 +206,33 @@ def test_the_bounds_hold_over_tls(tls_server: tuple[ScriptedServer, Path], monke
         found, seconds = took(lambda: ask(server.url, seconds=deadline))
         assert isinstance(found, NoResponse) and found.kind.value == expected
         assert seconds < deadline + SLACK
+
+
+def test_a_handshake_has_what_is_left_of_the_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: it had the time that was left before connecting, so an exchange could take twice its own."""
+    now = [0.0]
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    given: list[float | None] = []
+
+    def connect(self: Any, address: Any) -> None:
+        now[0] += 6
+        super(client._BoundedSocket, self).connect(address)
+
+    def note(self: Any, link: socket.socket, **_: Any) -> Any:
+        given.append(link.gettimeout())
+        raise OSError("seen enough")
+
+    monkeypatch.setattr(client._BoundedSocket, "connect", connect, raising=False)
+    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", note)
+    assert ask(server.url.replace("http:", "https:"), seconds=8.0) == NoResponse(FailureKind.BROKEN)
+    assert given == [2.0]
+
+
+@pytest.mark.parametrize("line", [b"no colon here\r\n", b": no name\r\n"])
+def test_an_odd_header_writes_no_address_into_the_log(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture, line: bytes
+) -> None:
+    """The finding: the library's warning had the whole address, with a customer's reference or a webhook's secret."""
+    server.script = lambda asked: asked.raw(b"HTTP/1.1 200 OK\r\n" + line + b"Content-Length: 2\r\n\r\n{}")
+    ask(server.url + "/T/B/secret-part")
+    assert server.asked and "secret-part" not in caplog.text
