@@ -73,7 +73,7 @@ grant update (status, last_event, event_number, claim_epoch, claimed_by, lease_u
 grant update (account_ref, ordered_at, paid_minor, currency, recorded_at) on refunds.orders to sentinel_worker;
 grant update (attempts, next_attempt_at, last_error, acknowledged_at) on refunds.outbox to sentinel_worker;
 grant update on refunds.workers, refunds.approval_cursors to sentinel_worker;
-grant delete on refunds.workers to sentinel_worker;
+grant delete on refunds.workers, refunds.process_requests to sentinel_worker;
 grant update (claimed_by, lease_until, finished_at, result) on refunds.process_requests to sentinel_worker;
 grant execute on all functions in schema refunds to sentinel_worker;
 -- Runs with its owner's rights; who may execute it could hang it on a table of its own and write any trail.

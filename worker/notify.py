@@ -106,11 +106,15 @@ class Failed:
 
 
 class Notifier(Protocol):
-    """A way to a customer. `deliver` takes seconds at most and never raises."""
+    """A way to a customer. `deliver` never raises."""
 
     @property
     def name(self) -> str:
         """How settings and logs call it."""
+
+    @property
+    def longest_seconds(self) -> float:
+        """What one message takes at most."""
 
     def deliver(self, message: Message) -> Delivered | Failed:
         """Hand over one message."""
@@ -122,7 +126,7 @@ FILE_NAME = "confirmations.jsonl"
 class FileNotifier:
     """Appends to `confirmations.jsonl` in a folder; links are secrets, so only this account can read them."""
 
-    name = "file"
+    name, longest_seconds = "file", 0.0
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -177,7 +181,7 @@ class SmtpNotifier:
     name = "smtp"
 
     def __init__(self, account: SmtpAccount) -> None:
-        self._mailer = Mailer(account)
+        self._mailer, self.longest_seconds = Mailer(account), account.timeout_seconds
 
     def deliver(self, message: Message) -> Delivered | Failed:
         """Hand one message in."""
@@ -189,7 +193,7 @@ class SmtpNotifier:
 class LogNotifier:
     """Logs the card's id. Nothing else of the message leaves the process."""
 
-    name = "log"
+    name, longest_seconds = "log", 0.0
 
     def deliver(self, message: Message) -> Delivered | Failed:
         """Logged; counts as delivered."""
@@ -232,7 +236,8 @@ class Messenger:
         Raises `LedgerUnavailable`; what was sent but could not be marked is sent once more, later.
         """
         self._confirmations.wake_answered()
-        return sum(self._deliver(card) for card in self._confirmations.undelivered(limit))
+        cards = self._confirmations.undelivered(limit, self._notifier.longest_seconds)
+        return sum(self._deliver(card) for card in cards)
 
     def _deliver(self, card: UndeliveredCard) -> bool:
         outcome, name = self._outcome(self._message(card)), self._notifier.name

@@ -41,6 +41,9 @@ values (%(tenant_id)s, %(kind)s, %(source)s, %(order_id)s, %(occasion)s, %(summa
 on conflict on constraint alerts_once do nothing
 """
 # Taken for one try: the next try of anybody is after the pause, so that a sender that dies holds nothing up for long.
+HOLD_SECONDS = 60.0
+"""Beside what the sending takes: alerts of a process that died are due again after this."""
+
 _TAKE = """
 with due as materialized (
   select tenant_id, alert_id from orders.alerts
@@ -107,6 +110,8 @@ class Channel(Protocol):
     """Where alerts go. Thread-safe."""
 
     name: str
+    longest_seconds: float
+    """What one message takes at most."""
 
     def send(self, alert: Alert) -> str | None:
         """None when it was taken, else what went wrong, in a word or two without the address."""
@@ -115,7 +120,7 @@ class Channel(Protocol):
 class LogChannel:
     """A line in the log, where no channel is configured. The order's id and codes, no details."""
 
-    name = "log"
+    name, longest_seconds = "log", 0.0
 
     def send(self, alert: Alert) -> str | None:
         """Always taken."""
@@ -138,7 +143,7 @@ class SlackChannel:
     name = "slack"
 
     def __init__(self, url: str, alert_client: PublicHttpClient = OUTSIDE, deadline_seconds: float = 5.0) -> None:
-        self._webhook = SlackWebhook(url, alert_client, deadline_seconds)
+        self._webhook, self.longest_seconds = SlackWebhook(url, alert_client, deadline_seconds), deadline_seconds
 
     def send(self, alert: Alert) -> str | None:
         """One try."""
@@ -193,7 +198,9 @@ class Alerts:
 
     def deliver_due(self, limit: int = 20) -> int:
         """One try for each alert that is due; returns how many were taken by the channel."""
-        due = self._run(_TAKE, class_row(Alert), limit=limit, hold_seconds=60.0)
+        # Nobody else takes one of them before this one has tried the last.
+        hold = HOLD_SECONDS + limit * self._channel.longest_seconds
+        due = self._run(_TAKE, class_row(Alert), limit=limit, hold_seconds=hold)
         return sum(self._deliver(alert) for alert in due)
 
     def waiting(self) -> AlertBacklog:

@@ -453,7 +453,6 @@ class Agent:
         try:
             try:
                 self._publish_status("running")
-                self._ledger.forget_workers(self._settings.agent_id)
             except LedgerUnavailable as error:
                 # A loop waits for its database; a single run finds out with its first claim.
                 _log.warning("the database does not answer yet: %s", error)

@@ -27,8 +27,8 @@ from worker.refunds.settings import WorkerSettings
 
 Value = TypeVar("Value")
 
-TRY_SECONDS = 60.0
-"""A worker that took a card to deliver and died is followed by the next try after this."""
+HOLD_SECONDS = 60.0
+"""Beside what the sending takes: cards of a worker that died are due again after this."""
 
 OPEN = "select refunds.open_confirmations(%(tenant_id)s, %(asks)s, %(expires_seconds)s)"
 LATEST = """
@@ -38,7 +38,7 @@ from refunds.latest_confirmations(%(tenant_id)s, %(ids)s)
 # Only cards of rows that wait for their customer already: an answer that came before the row waits would wake nobody.
 TAKE_UNDELIVERED = """
 update refunds.confirmations c set delivery_attempts = c.delivery_attempts + 1,
-  next_delivery_at = clock_timestamp() + make_interval(secs => %(try_seconds)s)
+  next_delivery_at = clock_timestamp() + make_interval(secs => %(hold_seconds)s)
 where c.tenant_id = %(tenant_id)s and c.confirmation_id in (
   select u.confirmation_id from refunds.confirmations u
   join refunds.ledger_entries e on e.tenant_id = u.tenant_id and e.ledger_entry_id = u.ledger_entry_id
@@ -168,9 +168,11 @@ class Confirmations:
         """The newest card of each of these rows that has one. What is expired here stays so."""
         return {card.ledger_entry_id: card for card in self._rows(Confirmation, LATEST, ids=list(ids))}
 
-    def undelivered(self, limit: int) -> list[UndeliveredCard]:
-        """Take up to `limit` cards whose link is due to be sent, for one try each; no other worker gets them meanwhile."""
-        return self._rows(UndeliveredCard, TAKE_UNDELIVERED, limit=limit, try_seconds=TRY_SECONDS)
+    def undelivered(self, limit: int, longest_seconds: float = 0.0) -> list[UndeliveredCard]:
+        """Take up to `limit` cards whose link is due to be sent, for one try each of at most `longest_seconds`; no other worker gets
+        them meanwhile."""
+        hold = HOLD_SECONDS + limit * longest_seconds
+        return self._rows(UndeliveredCard, TAKE_UNDELIVERED, limit=limit, hold_seconds=hold)
 
     def link(self, card: UndeliveredCard) -> str:
         """The address of a card's page. A bearer secret: for its customer only, never for a log."""

@@ -330,9 +330,10 @@ class Ledger:
             sql.SHOW_WORKER, agent_id=agent_id, mode=mode, status=status, last_action=last_action, last_decision=last_decision
         )  # fmt: skip
 
-    def forget_workers(self, agent_id: str) -> None:
-        """Drop the agent's processes that were not seen for a day, but for this one."""
+    def forget_ended(self, agent_id: str) -> None:
+        """Drop the agent's processes that were not seen for a day, but for this one, and operators' questions answered a month ago."""
         self._run(sql.FORGET_WORKERS, agent_id=agent_id)
+        self._run(sql.FORGET_PROCESS_REQUESTS)
 
     def untaken(self, agent: str, *, due_seconds: float, silent_seconds: float) -> list[UntakenRows]:
         """Rows that no worker takes, by agent: due for so long, of others than `agent`, of which no worker was heard of for so long."""

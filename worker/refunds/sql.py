@@ -412,6 +412,15 @@ delete from refunds.workers w using (
 where w.tenant_id = gone.tenant_id and w.worker_id = gone.worker_id
 """
 
+# What operators asked to be processed at once, and were told long ago.
+FORGET_PROCESS_REQUESTS = """
+delete from refunds.process_requests r using (
+  select tenant_id, request_id from refunds.process_requests
+  where tenant_id = %(tenant_id)s and finished_at < statement_timestamp() - interval '30 days'
+  limit 1000 for update skip locked) as gone
+where r.tenant_id = gone.tenant_id and r.request_id = gone.request_id
+"""
+
 # Rows that have been due for a while and that no worker takes: of other agents than `agent`, to which this worker's key is bound, and of
 # which no worker was heard of lately. A worker whose key is bound to none takes them sooner.
 FIND_UNTAKEN = """

@@ -236,6 +236,11 @@ def test_links_go_out_only_once_the_row_waits(cards: Cards) -> None:
     ]
     assert "someone" not in repr(taken)
     assert cards.confirmations.undelivered(10) == [], "it is in one worker's hands"
+    due = "select extract(epoch from next_delivery_at - clock_timestamp())::float from refunds.confirmations where delivery_attempts = 1"
+    assert 50 < cards.one(due) <= 60
+    cards.admin.execute("update refunds.confirmations set next_delivery_at = clock_timestamp(), delivery_attempts = 0")
+    cards.confirmations.undelivered(10, 9.0)
+    assert 140 < cards.one(due) <= 150, "for as long as sending ten of them may take"
     cards.confirmations.postpone(taken[0].confirmation_id, "smtp: timeout", 0.0)
     assert [card.delivery_attempts for card in cards.confirmations.undelivered(10)] == [2]
     cards.confirmations.mark_delivered(taken[0].confirmation_id)

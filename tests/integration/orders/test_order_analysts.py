@@ -207,7 +207,7 @@ def test_an_alert_channel_that_is_down_leaves_the_order_held_and_the_alert_waiti
 class Silent:
     """A channel that answers nothing until it is let go."""
 
-    name = "silent"
+    name, longest_seconds = "silent", 5.0
 
     def __init__(self) -> None:
         self.asked, self.go_on = threading.Event(), threading.Event()

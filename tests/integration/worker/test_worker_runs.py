@@ -411,6 +411,21 @@ def test_a_run_drops_its_agents_processes_that_were_not_seen_for_a_day(
         assert seen == {"retail-refund-agent": 1 + runs, "another": 3}
 
 
+def test_a_run_drops_questions_that_were_answered_a_month_ago(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    ledger_fixtures.admin.execute(
+        "insert into refunds.process_requests (tenant_id, request_id, requested_by, finished_at)"
+        " select %s, gen_random_uuid(), who, clock_timestamp() - days * interval '1 day'"
+        " from (values ('now', 0), ('lately', 29), ('long ago', 31)) as r (who, days)",
+        [ledger_fixtures.tenant_id],
+    )
+    with ledger_fixtures.agent(authority.url) as agent:
+        agent.run_once()
+    left = ledger_fixtures.all("select requested_by from refunds.process_requests order by 1")
+    assert left == [("lately",), ("now",)]
+
+
 def test_a_heartbeat_keeps_a_row_that_takes_longer_than_its_lease(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:

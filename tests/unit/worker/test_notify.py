@@ -360,7 +360,7 @@ class FakeCards:
     def wake_answered(self) -> int:
         return 0
 
-    def undelivered(self, limit: int) -> list[Any]:
+    def undelivered(self, limit: int, longest_seconds: float) -> list[Any]:
         fields = {
             "ledger_entry_id": "l", "digest": "", "order_ref": "ORD", "channel": "private", "scenario": "fee", "amount_minor": 980,
             "currency": "EUR", "language": None, "contact": "someone@shop.example", "expires_at": datetime(2030, 1, 1, tzinfo=UTC),
@@ -380,7 +380,7 @@ class FakeCards:
 class Scripted:
     """A notifier that answers as told."""
 
-    name = "scripted"
+    name, longest_seconds = "scripted", 0.0
 
     def __init__(self, *outcomes: Delivered | Failed | Exception) -> None:
         self.outcomes = list(outcomes)
