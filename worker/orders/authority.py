@@ -34,6 +34,7 @@ from worker.orders.order import ACTION, AGENT_ID, ClaimedOrder, order_key, resou
 from worker.orders.store import OrderStore
 from worker.orders.transitions import pause_seconds
 from worker.outbound.report_answers import is_refused_for_good
+from worker.switch_cache import SwitchCache, halts_cover
 
 RISK_CLASS = "standard"
 RESOLVED = "resolved-not-executed"
@@ -45,6 +46,14 @@ class AuthorityClient:
 
     def __init__(self, client: Client, *, act_within_seconds: int = 60) -> None:
         self._client, self._act_within_seconds = client, act_within_seconds
+        self._switch_cache = SwitchCache(client)
+
+    def is_halted(self) -> bool:
+        """Whether a halt covers fulfilling: what is asked under one is denied for ever. Not known without an answer: asking then gets none either."""
+        try:
+            return halts_cover(self._switch_cache.current(), agent_id=AGENT_ID, action=ACTION, scenario="")
+        except Unreachable:
+            return False
 
     def guard(self, works: Sequence[ClaimedOrder]) -> list[GuardAnswer | Unreachable | Rejected]:
         """Ask what is stored with up to 64 orders, the same at every try; a permission is started with its answer.

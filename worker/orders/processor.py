@@ -60,7 +60,15 @@ class OrderSteps(OrderTaking):
     """The steps from the authority's answer on: ask, fulfil or hold, settle, report. As `OrderTaking`'s."""
 
     def ask(self, runs: list[OrderRun]) -> None:
-        """Ask the authority, which starts what it permits, and record its answers and what follows from them at once."""
+        """Ask the authority, which starts what it permits, and record its answers and what follows from them at once.
+
+        Nothing is asked for the first time under a halt: it would be denied for good, and a halt is for now.
+        """
+        if self.authority.is_halted():
+            self._put_off([(run, HALTED) for run in runs if run.work.status == ReviewStatus.SCORED])
+            runs = [run for run in runs if run.work.status != ReviewStatus.SCORED]
+            if not runs:
+                return
         self._pass(OrderFailpoint.BEFORE_GUARD, runs)
         answers = self._answers(runs)
         self._pass(OrderFailpoint.AFTER_GUARD, runs)
@@ -244,6 +252,7 @@ class OrderSteps(OrderTaking):
             run.response = order_response(run.work)
 
 
+HALTED: Row = {"error": "halted", "pause_seconds": 30.0}
 REFUSED_AGAIN = (400, 422)
 """What is refused so is refused for what it says, and what an order is asked about is asked the same for ever."""
 _HOLD_IT = "this order can only be put on hold here, and handled in the shop"

@@ -200,11 +200,7 @@ def test_whatever_a_channel_answers_is_a_word_or_two(server: ScriptedServer, nam
     server.script, known = faults(b"ok")[name]
     alert = Alert(uuid.uuid4(), "order_held", "demo", "o-1", "held", {}, 1)
     said = SlackChannel(server.url, LOOPBACK_CLIENT, deadline_seconds=deadline_for(known)).send(alert)
-    assert (
-        said is None
-        if known == "answered" and name not in ("429", "500", "redirect", "HTML", "deep")
-        else said
-    )
+    assert said is None if known == "answered" and name not in ("429", "500", "redirect", "HTML", "deep") else said
     assert server.url not in str(said)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,7 +16,7 @@ from sentinel.cli.scratch import listening
 from sentinel.core.errors import Conflict
 from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import actor, decide, let_permits_expire
-from tests.support.order_fixtures import make_intake, order_body
+from tests.support.order_fixtures import OrderFixtures, make_intake, order_body
 from tests.support.shop_server import FlakyShop
 from worker.failpoints import Failpoints, OrderFailpoint
 from worker.orders.order import KnownAccount, Order, Score, Signal
@@ -195,11 +195,43 @@ def test_an_order_approved_before_it_was_queued_goes_on_at_once(fixtures: Fixtur
     orders.rounds()
     assert orders.status_and_lane("o-1") == ("SCORED", None), "a halt is for now; what was decided before it stands"
     lift_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), halted.halt_id, reason="over")
-    orders.make_due()
-    orders.rounds(until=lambda: orders.status_and_lane("o-1") == ("FULFILLED", "medium"))
+    orders.rounds(until=is_fulfilled_once_due(orders, "medium"))
     assert [row[0] for row in orders.all("select event from orders.events order by event_id")] == [
         "scored", "needs_analyst", "queued", "started", "fulfilled",
     ]  # fmt: skip
+    orders.close()
+
+
+def is_fulfilled_once_due(orders: OrderFixtures, lane: str) -> Callable[[], bool]:
+    """Whether the one order is fulfilled; until then it is due again: halts are looked at from memory for half a second."""
+
+    def look() -> bool:
+        orders.make_due()
+        return orders.status_and_lane("o-1") == ("FULFILLED", lane)
+
+    return look
+
+
+@pytest.mark.parametrize("halt", [{"scope": "global"}, {"scope": "tenant"}, {"scope": "agent_action", "target": "order-review order.fulfill"}, {"scope": "action", "target": "order.*"}], ids=str)  # fmt: skip
+def test_an_order_that_arrives_under_a_halt_is_decided_after_it(
+    fixtures: Fixtures, authority_url: str, halt: dict[str, str]
+) -> None:
+    """The finding: it was denied for good, and no lifting of the halt brought it back."""
+    orders = make_intake(fixtures, authority_url)
+    admin = local_administrator(fixtures.tenant_id)
+    halted = set_halt(fixtures.console_pool, admin, reason="drill", **halt)  # type: ignore[arg-type]
+    body = order_body("o-1")
+    answer = orders.deliver(body)
+    assert (answer.status_code, answer.json["status"]) == (202, "received")
+    orders.make_due()
+    orders.rounds()
+    assert orders.deliver(body).status_code == 202
+    assert orders.status_and_lane("o-1") == ("SCORED", None)
+    assert orders.all("select last_error from orders.reviews") == [("halted",)]
+    assert orders.one("select count(*) from sentinel.operations where action = 'order.fulfill'") == 0
+    lift_halt(fixtures.console_pool, admin, halted.halt_id, reason="over")
+    orders.rounds(until=is_fulfilled_once_due(orders, "low"))
+    assert fixtures.broken_invariants() == []
     orders.close()
 
 

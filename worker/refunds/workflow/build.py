@@ -26,7 +26,6 @@ from worker.refunds.workflow.steps.checks import (
     KillSwitch,
     RouteModeScenario,
     ScenarioValidate,
-    SwitchCache,
 )
 from worker.refunds.workflow.steps.execute_by_system import Confirm, ExecuteBySystem
 from worker.refunds.workflow.steps.order_and_image import (
@@ -37,6 +36,7 @@ from worker.refunds.workflow.steps.order_and_image import (
     RecogniseImage,
 )
 from worker.settlement.registry import Systems
+from worker.switch_cache import SwitchCache
 
 
 @dataclass(frozen=True, slots=True)

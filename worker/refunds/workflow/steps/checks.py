@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache
 
-from sentinel.client import Client, Rejected, Switches, Unreachable
+from sentinel.client import Switches, Unreachable
 from sentinel.core.money import DIGITS, Money
 from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 from worker.critic.case import CriticCase, Opinion
@@ -25,11 +24,12 @@ from worker.refunds.workflow.graph import Escalation, StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN, Route, Routes, master_of
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, to_person
 from worker.settlement.registry import Systems
+from worker.switch_cache import NOTHING_ON, SwitchCache, halts_cover
 
 # kill_switch: no halt covers the row, and every switch of its route is on.
 #
-# Switches and halts are cached for half a second. The authority decides them again: this only keeps rows from being asked
-# about that must go to a person first. A switch that cannot be read is off.
+# The authority decides switches and halts again: this only keeps rows from being asked about that must go to a person first. A switch
+# that cannot be read is off.
 
 _NEXT = next_step(StepName.KILL_SWITCH)
 
@@ -131,48 +131,6 @@ def _switched(board: Switches, name: str, account: str | None) -> tuple[Escalati
     if percent < 100 and (account is None or not in_canary(name, account, percent)):
         return Escalation.OUTSIDE_CANARY, {"switch": name, "canary_percent": percent}
     return None
-
-
-FRESH_SECONDS = 0.5
-NOTHING_ON = Switches(switches={}, halts=(), policies={})
-
-
-class SwitchCache:
-    """The switches and halts as the authority last said, asked again once they are older than `FRESH_SECONDS`. Thread-safe."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._lock = threading.Lock()
-        self._seen: tuple[float, Switches] | None = None
-
-    def current(self) -> Switches:
-        """The switches, from memory while they are fresh. Nothing is on where the authority refuses to say. Raises `Unreachable`."""
-        with self._lock:
-            if self._seen is not None and time.monotonic() - self._seen[0] < FRESH_SECONDS:
-                return self._seen[1]
-            try:
-                found = self._client.switches()
-            except Rejected:
-                found = NOTHING_ON
-            self._seen = (time.monotonic(), found)
-            return found
-
-
-def halts_cover(board: Switches, *, agent_id: str, action: str, scenario: str) -> bool:
-    """Whether a halt in force covers this; the authority's own check is the one that counts."""
-    targets = {"agent": agent_id, "scenario": scenario, "agent_action": f"{agent_id} {action}"}
-    for halt in board.halts:
-        if halt.scope in ("global", "tenant") or targets.get(halt.scope) == halt.target:
-            return True
-        if halt.scope == "action" and _names(halt.target, action):
-            return True
-    return False
-
-
-def _names(target: str | None, action: str) -> bool:
-    if target is None:
-        return False
-    return target == action or (target.endswith(".*") and action.startswith(target[:-1]))
 
 
 def switches_of(route: Route) -> tuple[str, ...]:

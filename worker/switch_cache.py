@@ -1,0 +1,56 @@
+"""The authority's switches and halts, cached for half a second, for looking before asking. Its own check is the one that counts."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from sentinel.client import Client, Rejected, Switches, Unreachable
+
+FRESH_SECONDS = 0.5
+NOTHING_ON = Switches(switches={}, halts=(), policies={})
+
+
+class SwitchCache:
+    """The switches and halts as the authority last said, asked again once they are older than `FRESH_SECONDS`. Thread-safe."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._seen: tuple[float, Switches | Unreachable] | None = None
+
+    def current(self) -> Switches:
+        """The switches, from memory while they are fresh. Nothing is on where the authority refuses to say. Raises `Unreachable`."""
+        with self._lock:
+            if self._seen is None or time.monotonic() - self._seen[0] >= FRESH_SECONDS:
+                found = self._asked()
+                self._seen = (time.monotonic(), found)
+            seen = self._seen[1]
+        if isinstance(seen, Unreachable):
+            raise seen
+        return seen
+
+    def _asked(self) -> Switches | Unreachable:
+        try:
+            return self._client.switches()
+        except Rejected:
+            return NOTHING_ON
+        except Unreachable as error:  # for those who wait too: each would wait as long
+            return error
+
+
+def halts_cover(board: Switches, *, agent_id: str, action: str, scenario: str) -> bool:
+    """Whether a halt in force covers this; the authority's own check is the one that counts."""
+    targets = {"agent": agent_id, "scenario": scenario, "agent_action": f"{agent_id} {action}"}
+    for halt in board.halts:
+        if halt.scope in ("global", "tenant") or targets.get(halt.scope) == halt.target:
+            return True
+        if halt.scope == "action" and _names(halt.target, action):
+            return True
+    return False
+
+
+def _names(target: str | None, action: str) -> bool:
+    if target is None:
+        return False
+    return target == action or (target.endswith(".*") and action.startswith(target[:-1]))
