@@ -26,7 +26,6 @@ from tests.support.order_fixtures import OrderFixtures, intake_process, make_int
 from tests.support.ports import free_port
 from worker.orders.store import DeliveredOrder, DeliveryLook, OrderStore, TakeOutcome, TakeResult, body_digest
 
-
 COUNTED = (
     'orders_deliveries_total{result="200",source="demo"} 8.0', 'orders_deliveries_total{result="replayed",source="demo"} 1.0',
     'orders_decided_total{event="allowed",lane="low"} 8.0',
@@ -175,13 +174,9 @@ def test_a_shop_of_large_orders_is_allowed_longer_deliveries(orders: OrderFixtur
     with intake_process(orders.fixtures, orders.authority_url, orders.key, from_nothing=True, **env) as process:
         assert process.post(order_body("o-large", note="x" * note)) in (200, 202)
         assert process.post(order_body("o-large", note="x" * (note + 1))) == 413
-        with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=10) as answer:
-            counted = answer.read().decode()
-    assert 'orders_deliveries_total{result="body-too-large",source="demo"} 1.0' in counted
-    assert 'orders_deliveries_total{result="body-too-large",source="shop"} 0.0' in counted
-    assert [status for (status,) in orders.all("select status from orders.reviews where order_id = 'o-large'")] == [
-        "FULFILLED"
-    ]
+        wait_until(lambda: 'orders_deliveries_total{result="body-too-large",source="demo"} 1.0' in scraped(health))
+        assert 'orders_deliveries_total{result="body-too-large",source="shop"} 0.0' in scraped(health)
+        wait_until(lambda: orders.status_and_lane("o-large") == ("FULFILLED", "low"))
 
 
 @pytest.mark.parametrize("module", ["worker.orders.serving", "sentinel.authority.serving", "ops_console.__main__"])
