@@ -175,6 +175,8 @@ class LedgerRow(Struct, frozen=True, gc=False):
     """Tries in a row that came to nothing for what is outside; `attempts` are those that speak of the row."""
     may_be_started: bool = False
     """Whether a start may be on record under `start_id`."""
+    is_begun_outside: bool = False
+    """Whether something was begun for it in an outside system that surely is not undone."""
 
     @property
     def own_start_id(self) -> uuid.UUID:

@@ -14,7 +14,8 @@ from worker.refunds.risk_facts import LEDGER_SAYS
 ROW_COLUMNS = """e.tenant_id, e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
   e.channel, e.scenario, e.mode, e.account_ref, e.source, e.order_ref, e.claim_epoch, e.attempts, e.waits, e.guard_request::text as guard_request,
   e.operation_id, e.decision_event_id, e.decision, e.reason_code, e.permit_token, e.start_id, e.last_error,
-  e.start_id is not null and e.act_until is not null as may_be_started"""
+  e.start_id is not null and e.act_until is not null as may_be_started,
+  e.start_id is not null and refunds.is_begun_outside(e.tenant_id, e.ledger_entry_id) as is_begun_outside"""
 
 # Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
 # A worker whose key is bound to its agent (`agent`, else null) takes no row that the authority would refuse it to ask about.

@@ -92,6 +92,8 @@ REFUSED = "settlement_refused"
 
 STARTED_ELSEWHERE = "started_elsewhere"
 """The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
+START_FORGOTTEN = "start_forgotten"
+"""The reason of a row that was begun outside, and of which the authority knows no start: it may have been paid."""
 EXECUTED_ELSEWHERE = "executed_elsewhere"
 """The reason of a row whose start is on record as executed, mostly by a person's decision, and that has no execution here."""
 RESOLVED = "resolved-not-executed"
@@ -108,6 +110,11 @@ _NEVER_PAID = (
 _EXECUTED = "it was executed, says the authority: a person said so, or a report that this ledger does not have. Nothing more of it is tried"
 _ENTER_ANEW = "to pay this refund, enter it under another ledger entry id"
 _IN_DOUBT = "; it may have been started: see `sentinel in-doubt list`"
+_NEVER_STARTED = (LedgerEvent.APPROVAL_REQUIRED, LedgerEvent.DENIED)
+_FORGOTTEN = (
+    "it was begun in an outside system, and the authority knows of no start of it, as after a restore: it may have been paid."
+    " Look there what came of it"
+)
 _SAY_SO = "; an administrator says so: "
 
 
@@ -142,6 +149,8 @@ def was_not_executed(answer: GuardAnswer) -> bool:
 def after_guard(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
     """The event that a guard's answer means for its row."""
     change = _meaning(row, answer, retry_policy)
+    if row.is_begun_outside and change.event in _NEVER_STARTED and change.reason_code != HANDLED:
+        return give_up(row, _FORGOTTEN, reason=START_FORGOTTEN, in_doubt=True)
     if change.event is LedgerEvent.ALLOWED or answer.status in ("already_started", "completed"):
         return change
     # What is recorded so was never started.

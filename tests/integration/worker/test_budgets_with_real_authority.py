@@ -322,6 +322,63 @@ def test_an_authority_that_forgot_the_start_frees_nothing_that_was_begun_outside
     assert parts(shop) == (0, 0, 0, 60_00, 0)
 
 
+def asked_anew_after(shop: Shop, fixtures: Fixtures, restore: Callable[[Fixtures], None], *, names_order: bool) -> None:
+    """A refund that was done outside, whose end the ledger does not know, is asked about again after a restore.
+
+    By then a person has to be asked: everything is halted, or the customer has complained of an order.
+    """
+    if names_order:
+        ordered(shop, 100_00)
+    platform = InMemory("platform_backend")
+    outside(shop, platform)
+    platform.loses_answers = 99
+    shop.fixtures.add(new_row("first", 60_00, order_ref="o" if names_order else None, risk=CLEAN))
+    shop.run()
+    assert shop.stands("first")[0] == "ALLOWED" and len(platform.done) == 1
+    restore(fixtures)
+    if restore is restore_before_the_start:
+        complain(shop, closed=False)
+    else:
+        set_halt(fixtures.console_pool, actor(fixtures, "admin"), scope="tenant", reason="restored")
+    shop.fixtures.make_due()
+    shop.run()
+
+
+@pytest.mark.parametrize(
+    ("restore", "names_order"),
+    [(restore_before_the_start, True), (restore_before_the_decision, True), (restore_before_the_decision, False)],
+)
+def test_what_was_begun_outside_is_in_doubt_where_a_restored_authority_asks_a_person_about_it(
+    shop: Shop, fixtures: Fixtures, restore: Callable[[Fixtures], None], names_order: bool
+) -> None:
+    """The finding: it waited for that person, and was DENIED when nobody answered: its order's amount was free, and paid again."""
+    asked_anew_after(shop, fixtures, restore, names_order=names_order)
+    assert shop.stands("first") == ("ERROR", None, "start_forgotten") and part(shop, "first") == "in_doubt"
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        assert [name for _ in range(3) for name in poller(shop, client).look()] == []
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": "effects_open"}
+    if names_order:
+        assert parts(shop) == (0, 0, 0, 60_00, 0)
+
+
+def test_the_ledger_itself_denies_nothing_that_was_begun_outside(shop: Shop, fixtures: Fixtures) -> None:
+    """Whatever a worker makes of an answer."""
+    with patch("worker.refunds.transitions._NEVER_STARTED", ()):
+        asked_anew_after(shop, fixtures, restore_before_the_decision, names_order=True)
+        vote(shop, fixtures, "first", "reject")
+    assert shop.stands("first")[0] != "DENIED" and parts(shop) == (60_00, 0, 0, 0, 0)
+    mutants.cut(
+        fixtures,
+        "refunds.set_budget_part",
+        "and refunds.is_begun_outside(new.tenant_id, new.ledger_entry_id)",
+        "and false",
+    )
+    with patch("worker.refunds.transitions._NEVER_STARTED", ()):
+        shop.fixtures.make_due()
+        shop.run()
+    assert shop.stands("first")[0] == "DENIED" and parts(shop) == (0, 0, 0, 0, 0), "the mutant frees what was paid"
+
+
 def test_mutant_that_believes_it_gives_the_amount_away_twice(shop: Shop, fixtures: Fixtures) -> None:
     fence = "or exists (select from refunds.effects f where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id)"
     mutants.cut(fixtures, "refunds.resolve_budget_doubts", fence)

@@ -145,19 +145,32 @@ def test_no_execution_while_an_effect_was_never_begun(ledger_fixtures: LedgerFix
     assert ledger_fixtures.ledger.record_executions([execution(row)]) == {"r"}
 
 
-@pytest.mark.parametrize("event", [LedgerEvent.GAVE_UP, LedgerEvent.DENIED])
+@pytest.mark.parametrize(("event", "reason"), [(LedgerEvent.GAVE_UP, None), (LedgerEvent.DENIED, "handled_by_person")])
 def test_a_row_that_is_given_up_leaves_what_was_under_way_in_doubt(
-    ledger_fixtures: LedgerFixtures, records: Effects, event: LedgerEvent
+    ledger_fixtures: LedgerFixtures, records: Effects, event: LedgerEvent, reason: str | None
 ) -> None:
     for state in S:
         put_into(ledger_fixtures, records, allowed_row(ledger_fixtures, f"in_{state}"), 1, state)
     ledger_fixtures.make_due()
     held = ledger_fixtures.ledger.claim(len(S))
-    changes = [Change(row, LedgerState.GUARDING, event, last_error="gave up") for row in held]
+    changes = [Change(row, LedgerState.GUARDING, event, last_error="gave up", reason_code=reason) for row in held]
     assert len(ledger_fixtures.ledger.apply(changes)) == len(S)
     for state in S:
         wanted = S.IN_DOUBT if state in (S.INTENDED, S.COMPENSATING) else state
         assert [record.state for record in records.of_entry(f"in_{state}")] == [wanted]
+
+
+def test_a_row_that_was_begun_outside_is_not_denied(ledger_fixtures: LedgerFixtures, records: Effects) -> None:
+    for state in S:
+        put_into(ledger_fixtures, records, allowed_row(ledger_fixtures, f"in_{state}"), 1, state)
+    ledger_fixtures.make_due()
+    refused: dict[str, str] = {}
+    changes = [
+        Change(row, LedgerState.GUARDING, LedgerEvent.DENIED, reason_code="approval_expired")
+        for row in ledger_fixtures.ledger.claim(len(S))
+    ]
+    assert set(ledger_fixtures.ledger.apply(changes, refused)) == {"in_refused", "in_compensated"}
+    assert set(refused) == {f"in_{state}" for state in S} - {"in_refused", "in_compensated"}
 
 
 # Refund, then notice

@@ -118,9 +118,14 @@ end $$;
 -- Where an entry's amount stands after a change of its status. A part is taken with a permission or a question to a person,
 -- kept until the entry ends, and then it is what the end was. What has ended in doubt is let go by what the authority answers alone; so
 -- that it is asked about, an entry that names no order is in doubt there too, although no budget counts it. What was executed and sent back
--- by a bank is let go by that finding alone.
+-- by a bank is let go by that finding alone. What was begun outside is not denied: a restored authority may have forgotten its start.
 create or replace function refunds.set_budget_part() returns trigger language plpgsql as $$
 begin
+  if new.status = 'DENIED' and old.status <> 'DENIED' and new.start_id is not null and new.reason_code is distinct from 'handled_by_person'
+     and refunds.is_begun_outside(new.tenant_id, new.ledger_entry_id) then
+    raise exception '% was begun outside and may have been paid', new.ledger_entry_id
+      using errcode = 'check_violation', constraint = 'ledger_begun_not_denied';
+  end if;
   if new.status <> old.status then
     new.budget_part := case new.status
       when 'EXECUTED' then 'executed'
@@ -267,7 +272,7 @@ create or replace function refunds.resolve_budget_doubts(tenant uuid, resolution
 $$;
 
 create trigger set_budget_part before update on refunds.ledger_entries for each row
-  when ((new.order_ref is not null or new.status = 'ERROR')
+  when ((new.order_ref is not null or new.status in ('ERROR', 'DENIED'))
     and (new.status is distinct from old.status or new.budget_part is distinct from old.budget_part))
   execute function refunds.set_budget_part();
 create trigger update_order_budgets after update on refunds.ledger_entries

@@ -54,6 +54,12 @@ create index effects_later on refunds.effects (tenant_id, next_attempt_at)
   where best_effort and state in ('intended', 'in_doubt');
 create index effects_open on refunds.effects (tenant_id, updated_at) where state in ('compensating', 'in_doubt');
 
+-- Whether something was begun for an entry in an outside system that surely is not undone: the entry may have been paid.
+create or replace function refunds.is_begun_outside(tenant uuid, entry text) returns boolean language sql stable as $$
+  select exists (select from refunds.effects f
+                 where f.tenant_id = tenant and f.ledger_entry_id = entry and not f.best_effort and f.state not in ('refused', 'compensated'))
+$$;
+
 create or replace function refunds.check_effect() returns trigger language plpgsql as $$
 begin
   if tg_op = 'INSERT' then

@@ -37,9 +37,7 @@ begin
                  where x.tenant_id = e.tenant_id and x.ledger_entry_id = e.ledger_entry_id) then 'executed'
     when e.budget_part = 'handled' or e.reason_code = 'executed_elsewhere' then 'handled' -- its doubt has ended so
     when e.reason_code in ('started_elsewhere', 'settlement_refused') then e.reason_code
-    when exists (select from refunds.effects f
-                 where f.tenant_id = e.tenant_id and f.ledger_entry_id = e.ledger_entry_id and not f.best_effort
-                   and f.state not in ('refused', 'compensated')) then 'effects_open'
+    when refunds.is_begun_outside(e.tenant_id, e.ledger_entry_id) then 'effects_open'
     when e.budget_part is not null then 'start_in_doubt'                   -- its order's budget still counts it
     -- A person's decision, which the authority holds to for ever; where its system did it all the same, that is for a person again.
     when e.reason_code = 'not_executed' then case
