@@ -287,12 +287,15 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = coalesce(%(entry)s, (
   where f.tenant_id = %(tenant_id)s and f.system = %(system)s and f.reference = %(reference)s))
 """
 
-# Once and for all, before the request that may move money; whoever comes second gets the first one's.
-_FIX_PAYMENT = """
-update refunds.effects set payment_ref = coalesce(payment_ref, %(payment_ref)s)
-where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and system = %(system)s and state = 'intended'
-returning payment_ref
-"""
+# Once and for all, before the request that may move money; whoever comes second gets the first one's. What was read before it took time:
+# that request too is made only while the claim holds and the time to act is not over, and is what was tried last.
+_FIX_PAYMENT = SqlTemplate("""{held}
+update refunds.effects f set payment_ref = coalesce(f.payment_ref, %(payment_ref)s), tried_at = clock_timestamp()
+from held h
+where f.tenant_id = h.tenant_id and f.ledger_entry_id = h.ledger_entry_id and f.system = %(system)s and f.state = 'intended'
+  and h.act_until > clock_timestamp()
+returning f.payment_ref
+""").fill(held=_HELD)
 
 _ROWS = SqlTemplate("""
 select {row_columns} from refunds.ledger_entries e
@@ -321,9 +324,14 @@ class Effects:
         """The payment of the entry whose effect in `system` is on record under `reference`."""
         return self._payment(entry=None, system=system, reference=reference)
 
-    def fix_payment(self, system: str, ledger_entry_id: str, payment_ref: str) -> str | None:
-        """Fix what the entry's effect in `system` is asked of, unless it is already; what it is by now. None: it is not being tried."""
-        fields = {"entry": ledger_entry_id, "system": system, "payment_ref": payment_ref}
+    def fix_payment(self, system: str, row: LedgerRow, payment_ref: str) -> str | None:
+        """Fix what the row's effect in `system` is asked of, unless it is already; what it is by now. None: it may not be asked for any more."""
+        fields = {
+            "entry": row.ledger_entry_id,
+            "epoch": row.claim_epoch,
+            "system": system,
+            "payment_ref": payment_ref,
+        }
         return next(iter(self._run(_FIX_PAYMENT, scalar_row, **fields)), None)
 
     def _payment(self, **fields: Any) -> Payment | None:

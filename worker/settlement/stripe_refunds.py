@@ -62,8 +62,8 @@ class Payments(Protocol):
     def payment_of_reference(self, system: str, reference: uuid.UUID) -> Payment | None:
         """The payment of the entry whose effect is recorded under this reference."""
 
-    def fix_payment(self, system: str, ledger_entry_id: str, payment_ref: str) -> str | None:
-        """Fix the payment that the entry's effect is asked of, once; which it is by now. None: the effect is not being tried."""
+    def fix_payment(self, system: str, row: LedgerRow, payment_ref: str) -> str | None:
+        """Fix the payment that the row's effect is asked of, once; which it is by now. None: the claim or the time to act is over."""
 
 
 def idempotency_key(tenant_id: uuid.UUID, entry_key: str) -> str:
@@ -123,7 +123,10 @@ class StripeRefunds:
             return currency
         if currency != row.currency:
             return EffectRefused(f"the payment was in {currency}")
-        if self._fix(row, found.payment_ref) != found.payment_ref:
+        fixed = self._fix(row, found.payment_ref)
+        if fixed is None:
+            return NoAnswer("another worker took the lease over, or its time to act is over")
+        if fixed != found.payment_ref:
             return NoAnswer("another try was begun with another payment")
         return self._create(row, found, amount)
 
@@ -142,7 +145,7 @@ class StripeRefunds:
 
     def _fix(self, row: LedgerRow, payment_ref: str) -> str | None:
         assert self._payments is not None
-        return self._payments.fix_payment(self.name, row.ledger_entry_id, payment_ref)
+        return self._payments.fix_payment(self.name, row, payment_ref)
 
     def is_ours(self, refund: Mapping[str, Any]) -> str | None:
         """The entry that a refund was made for by us; None where it was made elsewhere."""

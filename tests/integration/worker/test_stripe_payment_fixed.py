@@ -92,6 +92,41 @@ def test_a_fact_corrected_while_the_outcome_is_unknown_pays_nothing_twice(
     assert [finding for finding, *_ in desk.corrected()] == ["payment_corrected"], "a person still looks"
 
 
+@pytest.mark.parametrize("over", ["its time to act", "its lease"])
+def test_what_is_read_slowly_moves_no_money_after_its_time(
+    ledger_fixtures: LedgerFixtures, server: StripeServer, over: str
+) -> None:
+    """The finding: the reads before it were slow, and the refund was asked for after a person may have said that it was not executed."""
+    desk = Desk(ledger_fixtures, server, "pi_A")
+    column = {"its time to act": "act_until", "its lease": "lease_until"}[over]
+    real = server._payment
+
+    def slowly(name: str) -> Any:
+        ledger_fixtures.admin.execute(f"update refunds.ledger_entries set {column} = clock_timestamp()".encode())
+        return real(name)
+
+    server._payment = slowly  # type: ignore[method-assign]
+    assert isinstance(desk.settle(), NoAnswer)
+    assert desk.refunded() == (0, 0)
+
+
+def test_the_request_that_may_move_money_is_what_was_tried_last(
+    ledger_fixtures: LedgerFixtures, server: StripeServer
+) -> None:
+    """For as long after it as a system may work on it, "not there" may mean "not there yet"."""
+    desk = Desk(ledger_fixtures, server, "pi_A")
+    loses_the_answer(server, happens=False)
+    real = server._payment
+
+    def slowly(name: str) -> Any:
+        ledger_fixtures.admin.execute("update refunds.effects set tried_at = tried_at - interval '1 hour'")
+        return real(name)
+
+    server._payment = slowly  # type: ignore[method-assign]
+    assert isinstance(desk.settle(), NoAnswer)
+    assert desk.row.start_id is not None and isinstance(desk.stripe.look_up(desk.row.start_id), NoAnswer)
+
+
 def test_a_payment_that_stripe_does_not_show_may_be_corrected_as_long_as_nothing_was_asked_of_it(
     ledger_fixtures: LedgerFixtures, server: StripeServer
 ) -> None:

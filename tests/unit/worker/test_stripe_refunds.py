@@ -44,12 +44,12 @@ class Payments:
     def payment_of(self, ledger_entry_id: str) -> Payment | None:
         return self.payments.get(ledger_entry_id)
 
-    def fix_payment(self, system: str, ledger_entry_id: str, payment_ref: str) -> str | None:
-        known = self.payments[ledger_entry_id]
-        self.payments[ledger_entry_id] = dataclasses.replace(
+    def fix_payment(self, system: str, row: LedgerRow, payment_ref: str) -> str | None:
+        known = self.payments[row.ledger_entry_id]
+        self.payments[row.ledger_entry_id] = dataclasses.replace(
             known, payment_ref=known.payment_ref or payment_ref, is_fixed=True
         )
-        return self.payments[ledger_entry_id].payment_ref
+        return self.payments[row.ledger_entry_id].payment_ref
 
     def payment_of_reference(self, system: str, reference: uuid.UUID) -> Payment | None:
         return self.payments.get(self.entries.get(reference, ""))
@@ -188,7 +188,7 @@ def test_a_broken_answer_is_never_done_and_the_next_look_knows(
 def test_a_look_that_is_refused_proves_nothing(server: StripeServer, payments: Payments) -> None:
     reference, stripe = uuid.uuid4(), system(server, payments)
     payments.entries[reference] = "lge_1"
-    payments.fix_payment("stripe", "lge_1", "pi_1")
+    payments.fix_payment("stripe", row(), "pi_1")
     server.forever = ("GET", False, stripe_error(*_NOT_FOUND[:2], _NOT_FOUND[2]))
     assert isinstance(stripe.look_up(reference), NoAnswer)
     assert isinstance(stripe.settle(row(), reference), NoAnswer)
