@@ -100,7 +100,7 @@ class Mailer:
             if code != 220:
                 raise smtplib.SMTPConnectError(code, said)
             if account.security == "starttls":
-                server.starttls(context=tls)  # type: ignore[arg-type]
+                server.starttls(context=tls)  # type: ignore[call-overload]
             if account.username:
                 server.login(account.username, account.password)
             yield server
