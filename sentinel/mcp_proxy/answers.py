@@ -54,8 +54,11 @@ def refused_result(refused: CallRefused) -> types.CallToolResult:
     return _error_result(text, details)
 
 
-def in_doubt_result(answer: GuardAnswer, failure: str, *, is_sent: bool) -> types.CallToolResult:
-    """The call was started, and what came of it is not known to the authority; `is_sent`: the server may have executed it."""
+def in_doubt_result(answer: GuardAnswer, failure: str, *, is_sent: bool, is_reported: bool) -> types.CallToolResult:
+    """The call was started, and what came of it is not known to the authority; `is_sent`: the server may have executed it.
+
+    `is_reported`: as an error; else the authority is told nothing, for the server may still act.
+    """
     what = _sent(failure) if is_sent else f"The call was started at the authority and not sent ({failure})"
     text = f"{what} [{IN_DOUBT}]. Do not call it again for the same purpose; a person finds out what happened."
     details = {
@@ -63,7 +66,7 @@ def in_doubt_result(answer: GuardAnswer, failure: str, *, is_sent: bool) -> type
         "reason_code": IN_DOUBT,
         "retry": "never",
         **_known(answer),
-        "outcome": "error",
+        **({"outcome": "error"} if is_reported else {}),
     }
     return _error_result(text, details)
 

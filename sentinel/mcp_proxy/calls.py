@@ -28,7 +28,7 @@ from sentinel.client.guarded import (
 from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, lost_result, upstream_unavailable
 from sentinel.mcp_proxy.log_messages import LogMessages
-from sentinel.mcp_proxy.upstream import Connection, Upstream, UpstreamUnavailable, reason_of
+from sentinel.mcp_proxy.upstream import AnswerLost, Connection, Upstream, UpstreamUnavailable, reason_of
 from sentinel.tools import ToolCall, ToolRefused
 
 log = logging.getLogger("sentinel.mcp_proxy")
@@ -62,13 +62,22 @@ class PermittedCall:
 
 @dataclass(slots=True)
 class _Attempt:
-    """How far a call came. `failure`: started, and what came of it is not known; nothing did where it was not sent."""
+    """How far a call came. `failure`: started, and what came of it is not known; nothing did where it was not sent.
+
+    `is_answered`: by the server itself, with a result or an error of its own.
+    """
 
     is_started: bool = False
     is_sent: bool = False
+    is_answered: bool = False
     refusal: ClientError | None = None
     result: Result | None = None
     failure: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody acts any more: nothing was sent, or the server has answered. Only then an error may be reported."""
+        return self.is_answered or not self.is_sent
 
 
 class GuardedCalls:
@@ -149,10 +158,12 @@ class GuardedCalls:
                     )
                 except MCPError as error:
                     answered = error
+                except AnswerLost as lost:
+                    attempt.failure = str(lost)
         except UpstreamUnavailable as away:
             raise CallRefused(upstream_unavailable(str(away))) from away
-        except Exception as lost:
-            attempt.failure = reason_of(lost)
+        except Exception as broken:
+            attempt.failure = attempt.failure or reason_of(broken)
         if answered is not None:
             raise answered
         if attempt.result is not None:
@@ -168,15 +179,25 @@ class GuardedCalls:
                 await self._attempt(connection, call, answer, attempt)
         except UpstreamUnavailable as away:
             attempt.refusal = upstream_unavailable(str(away))
-        except Exception as lost:
+        except Exception as broken:
             if attempt.result is None:
-                attempt.failure = attempt.failure or reason_of(lost)
+                attempt.failure = attempt.failure or reason_of(broken)
         if not attempt.is_started:
             raise CallRefused(attempt.refusal or upstream_unavailable(attempt.failure or "closed"), answer)
         if attempt.result is None:
             attempt.failure = attempt.failure or "ConnectionLost"
-        await self._report(answer, attempt.failure)
-        return attempt.result or in_doubt_result(answer, attempt.failure or "", is_sent=attempt.is_sent)
+        if attempt.is_over:
+            await self._report(answer, attempt.failure)
+        else:
+            # An error would end the time in which nobody may say that it was not executed, and the server may still act.
+            log.warning(
+                "the answer to %s was lost (%s): it is in doubt once its time is over",
+                answer.idempotency_key,
+                attempt.failure,
+            )
+        return attempt.result or in_doubt_result(
+            answer, attempt.failure or "", is_sent=attempt.is_sent, is_reported=attempt.is_over
+        )
 
     async def _attempt(
         self, connection: Connection, call: PermittedCall, answer: GuardAnswer, attempt: _Attempt
@@ -203,9 +224,11 @@ class GuardedCalls:
             attempt.result = await connection.call(
                 call.params, headers=headers, seconds=self._seconds, progress=call.updates.progress
             )
-            attempt.failure = _failure_of(attempt.result)
-        except Exception as error:
-            attempt.failure = reason_of(error)
+            attempt.failure, attempt.is_answered = _failure_of(attempt.result), True
+        except MCPError as error:
+            attempt.failure, attempt.is_answered = reason_of(error), True
+        except AnswerLost as lost:
+            attempt.failure = str(lost)
         if isinstance(attempt.result, types.InputRequiredResult):
             attempt.result = None  # it would have to be sent again, with an answer that no policy has seen
 

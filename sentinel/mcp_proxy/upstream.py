@@ -38,8 +38,21 @@ _RESULT: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequir
 _US = types.Implementation(name="sentinel-mcp-proxy", version=__version__)
 
 
+_MADE_HERE = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.PARSE_ERROR, types.INVALID_REQUEST}
+"""Codes of errors that the SDK makes itself where no answer came: a closed connection, a timeout, garbage, 202, a redirect, a lost session."""
+_MADE_HERE_OF_A_STATUS = {
+    (types.METHOD_NOT_FOUND, "Not Found"),
+    (types.INTERNAL_ERROR, "Server returned an error response"),
+}
+"""The same of an HTTP status without a JSON-RPC error. Servers answer these codes for themselves, so the SDK's text tells them apart."""
+
+
 class UpstreamUnavailable(Exception):
     """The server cannot be reached, and nothing was sent to it for this call."""
+
+
+class AnswerLost(Exception):
+    """A call may have been sent, and the server did not answer it: it may still act. The text is the reason, in a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +125,19 @@ class Connection:
     async def call(
         self, params: types.CallToolRequestParams, *, headers: Mapping[str, str], seconds: float, progress: Any = None
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Send the call, once. Raises as `ask`."""
+        """Send the call, once. Raises `MCPError` where the server answered with an error of its own, else `AnswerLost`."""
         if self.http is not None:
             self.http.headers.update(headers)
         # Not `call_tool`, which may list tools, refuse a result that came, or send the call a second time.
-        found: types.CallToolResult | types.InputRequiredResult = await self.ask(
-            types.CallToolRequest(params=params), _RESULT, seconds=seconds, progress=progress
-        )
+        request = types.CallToolRequest(params=params)
+        try:
+            found: types.CallToolResult | types.InputRequiredResult = await self.ask(
+                request, _RESULT, seconds=seconds, progress=progress
+            )
+        except Exception as error:
+            if is_servers_own(error):
+                raise
+            raise AnswerLost(reason_of(error)) from error
         return found
 
 
@@ -362,8 +381,19 @@ class StdioUpstream:
                 one.end()
 
 
+def is_servers_own(error: Exception) -> bool:
+    """Did the server answer with this error? No for one that the SDK makes itself, and for one of a server that uses the SDK's codes:
+    what is taken for an answer says that nobody acts any more.
+    """
+    if not isinstance(error, MCPError):
+        return False
+    return error.code not in _MADE_HERE and (error.code, error.message) not in _MADE_HERE_OF_A_STATUS
+
+
 def reason_of(error: BaseException) -> str:
     """What broke a connection, in a word: the name of the innermost error. Its text may have what must not leave the proxy."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
+    if isinstance(error, AnswerLost):
+        return str(error)
     return f"MCPError {error.code}" if isinstance(error, MCPError) else type(error).__name__
