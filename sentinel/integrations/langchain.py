@@ -20,9 +20,9 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command, interrupt
 
 from sentinel.client.errors import ApprovalPending, ClientError
-from sentinel.integrations.langgraph_calls import unfit
 from sentinel.integrations.refusals import refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
+from sentinel.integrations.unfit_calls import unfit
 
 Result: TypeAlias = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 

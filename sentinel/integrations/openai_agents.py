@@ -18,6 +18,7 @@ from typing import Any
 from weakref import WeakSet
 
 from agents import Agent, FunctionTool, RunContextWrapper, RunState
+from agents.function_schema import function_schema
 from agents.items import ToolApprovalItem
 from agents.tool import maybe_invoke_function_tool_failure_error_function as failure_message
 from agents.tool_context import ToolContext
@@ -25,6 +26,7 @@ from agents.tool_context import ToolContext
 from sentinel.client.errors import ClientError
 from sentinel.integrations.refusals import refusal_message
 from sentinel.integrations.tool_guard import CallNames, Refused, ToolGuard
+from sentinel.integrations.unfit_calls import unfit_to_function_tool
 from sentinel.tools.arguments import arguments_text, lenient_arguments, parse_arguments
 
 _made: WeakSet[Any] = WeakSet()
@@ -53,6 +55,7 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
     # A copy without a formatter of errors, so that a failure is seen as one and not as a sentence for the model.
     raising = dataclasses.replace(tool, _failure_error_function=None, _use_default_failure_error_function=False)
     unasked: dict[str, str] = {}  # what the model is told of such a call
+    raise_if_unfit = unfit_to_function_tool(guard, tool, function_schema)
 
     async def invoke(context: ToolContext[Any], text: str) -> Any:
         async def call(arguments: dict[str, Any]) -> Any:
@@ -63,6 +66,7 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
             return unasked.pop(context.tool_call_id)
         try:
             given = parse_arguments(text)
+            raise_if_unfit(given)
         except ClientError as malformed:
             return refusal_message(malformed)
         try:
@@ -79,9 +83,10 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
     async def needs_approval(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
         unasked.pop(call_id, None)
         try:
+            raise_if_unfit(arguments)
             return await guard.approval_pending(tool.name, arguments) is not None
-        except ClientError as passing:
-            unasked[call_id] = refusal_message(passing)
+        except ClientError as unfit_or_passing:
+            unasked[call_id] = refusal_message(unfit_or_passing)
             return False
 
     _made.update((invoke, needs_approval))

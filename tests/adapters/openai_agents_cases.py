@@ -9,17 +9,18 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from agents import Agent, FunctionTool, Runner, RunState, function_tool
 from agents.items import ToolCallOutputItem
 from agents.testing import ScriptedModel, assistant_message, function_call
+from pydantic import Field
 
 from sentinel.client import AsyncClient, Client, NoAnswerKind, Unreachable
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.openai_agents import approve_decided, protect, protect_agent
 from sentinel.tools.parse import parse_tool_table
-from tests.support.tool_texts import PAY_AND_NOTE
+from tests.support.tool_texts import PAY_AND_NOTE, PAY_STRICTLY
 
 TABLE = parse_tool_table(PAY_AND_NOTE)
 
@@ -93,6 +94,36 @@ class Cases:
         calls = [("pay", {"order": "o3", "copies": None}), ("pay", {"order": "o4", "limit": None})]
         runs = [await self.run(protect_agent(self.agent(tools, one), self.guard)) for one in calls]
         return runs[1] | {"told": runs[0]["told"] + runs[1]["told"]}
+
+    async def unfit(self) -> dict[str, Any]:
+        """The model is corrected, call by call; the function takes less than the table, and what the table injects. One tool is an object."""
+        made = self
+
+        def pay(order: str, copies: Annotated[int, Field(ge=2)], note: Literal["gift"], operation: str) -> str:
+            made.called.append([order, copies, note, len(operation)])
+            return "done"
+
+        class Paying:
+            """An object that is called like a function."""
+
+            def __call__(
+                self, order: str, copies: Annotated[int, Field(ge=2)], note: Literal["gift"], operation: str
+            ) -> str:
+                return pay(order, copies, note, operation)
+
+        self.guard = ToolGuard(parse_tool_table(PAY_STRICTLY), self.guard.client)
+        said = []
+        for number, function in enumerate((pay, Paying())):
+            order = {"order": f"o{number + 7}"}
+            calls = [
+                {**order, "copies": 3},
+                {**order, "copies": 3, "note": "x"},
+                {**order, "copies": 1, "note": "gift"},
+            ]
+            tool = function_tool(function, name_override="pay", strict_mode=False)
+            turns = [("pay", one) for one in [*calls, {**order, "copies": 2, "note": "gift"}]]
+            said += (await self.run(protect_agent(self.agent([tool], *turns), self.guard)))["told"]
+        return {"called": self.called, "told": said}
 
     async def own_error(self) -> dict[str, Any]:
         """The tool asks an authority of its own, which is silent."""

@@ -68,6 +68,24 @@ def test_a_call_that_could_not_be_asked_about_is_made_again_and_waits_by_an_inte
     assert "tried again later" in found["told"][0], "not that a person decides: no interruption is left for it"
 
 
+def test_what_the_sdk_would_not_call_is_not_started(cases: dict[str, Any]) -> None:
+    """The finding: the SDK refused the arguments behind the start, before the function: in doubt, and the corrected call was refused."""
+    found = cases["unfit"]
+    wrong = [
+        "the argument note: Field required",
+        "the argument note: Input should be 'gift'",
+        "the argument copies: Input should be greater",
+    ]
+    assert len(found["told"]) == 8
+    for number, told in enumerate(found["told"]):
+        if number % 4 == 3:
+            assert told == "done", "the key is free"
+        else:
+            assert wrong[number % 4] in told and "[malformed_argument]" in told
+    assert found["called"] == [["o7", 2, "gift", 36], ["o8", 2, "gift", 36]]
+    assert (cases["outcomes"]["pay:o7"], cases["outcomes"]["pay:o8"]) == ("success", "success")
+
+
 def test_a_null_of_the_models_reaches_no_tool(cases: dict[str, Any]) -> None:
     found = cases["nulls"]
     assert found["called"] == [["pay", "o3", 50]], "as if it had been left out, which is what was asked about"

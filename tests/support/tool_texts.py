@@ -17,3 +17,7 @@ tools:
       risk.customer_attempts_24h: '1'
   - {server: local, tool: note, unguarded: It only writes a note.}
 """
+PAY_STRICTLY = PAY_AND_NOTE.replace(
+    "lines: {type: json, required: false}}",
+    "note: {type: string, required: false}}\n    inject: [{argument: operation, from: operation_id}]",
+)
