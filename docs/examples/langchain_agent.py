@@ -4,6 +4,7 @@ The model is scripted; put yours in its place. Wants the extra `langchain`.
 """
 
 import sys
+import time
 from pathlib import Path
 
 from langchain.agents import create_agent
@@ -48,7 +49,10 @@ def main(url: str, key: str) -> None:
         state = agent.invoke({"messages": [("user", "Thank our customers.")]}, thread)
         while waiting := state.get("__interrupt__"):
             for interrupt in waiting:  # one for each call that waits
-                approval_id = interrupt.value["sentinel"]["approval_id"]
+                approval_id = interrupt.value["sentinel"].get("approval_id")
+                if approval_id is None:  # resumed while the authority could not be asked: resume again a little later
+                    time.sleep(5)
+                    continue
                 print(f"waiting for {approval_id}", flush=True)
                 client.wait_for_approval(approval_id, timeout_seconds=600)
             # Whatever the run is resumed with: the authority is asked again.

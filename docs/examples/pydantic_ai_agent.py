@@ -4,6 +4,7 @@ The model is scripted; put yours in its place. Wants the extra `pydantic-ai`.
 """
 
 import sys
+import time
 from pathlib import Path
 
 from pydantic_ai import Agent, DeferredToolRequests
@@ -39,7 +40,10 @@ def main(url: str, key: str) -> None:
         result = agent.run_sync("Thank our customers.")
         while isinstance(requests := result.output, DeferredToolRequests):
             for call in requests.approvals:
-                approval_id = requests.metadata[call.tool_call_id]["sentinel"]["approval_id"]
+                approval_id = requests.metadata[call.tool_call_id]["sentinel"].get("approval_id")
+                if approval_id is None:  # gone on while the authority could not be asked: go on again a little later
+                    time.sleep(5)
+                    continue
                 print(f"waiting for {approval_id}", flush=True)
                 client.wait_for_approval(approval_id, timeout_seconds=600)
             # approve_all only lets the run go on: the authority is asked again.

@@ -6,7 +6,7 @@ Put it last: then it sees the arguments that run, and no other middleware repeat
 `ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`.
 
 What waits for a person interrupts the graph. The value that it is resumed with is ignored: the authority is asked again, so a
-resume is a nudge and never an approval. A guarded tool must not interrupt the graph itself: it would be in doubt.
+resume is a nudge and never an approval, and one that comes while the authority cannot be asked interrupts again. A guarded tool must not interrupt the graph itself: it would be in doubt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command, interrupt
 
 from sentinel.client.errors import ApprovalPending, ClientError
-from sentinel.integrations.refusals import refusal_details, refusal_message
+from sentinel.integrations.refusals import is_outage, refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 from sentinel.integrations.unfit_calls import unfit
 
@@ -43,7 +43,7 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
             attempted = unfit(self._guard, request) or self._guard.attempt(*_tried(request, handler))
             if isinstance(attempted, Ran):
                 return attempted.result
-            if not self._waits(request.tool_call, attempted.error):
+            if not self._waits(request, attempted.error):
                 return _refused(request.tool_call, attempted.error)
 
     async def awrap_tool_call(
@@ -54,18 +54,25 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
             attempted = unfit(self._guard, request) or await self._guard.attempt_async(*_tried(request, handler))
             if isinstance(attempted, Ran):
                 return attempted.result
-            if not self._waits(request.tool_call, attempted.error):
+            if not self._waits(request, attempted.error):
                 return _refused(request.tool_call, attempted.error)
 
-    def _waits(self, call: Any, error: ClientError) -> bool:
-        """Interrupt where a person must decide; True when the graph was resumed, so that the authority is asked again."""
-        if not self._interrupts or not isinstance(error, ApprovalPending):
+    def _waits(self, request: ToolCallRequest, error: ClientError) -> bool:
+        """Interrupt where a person must decide; True when the graph was resumed, so that the authority is asked again.
+
+        A resume in an outage interrupts again: told to the model, the interruption would be gone, and nobody went on once approved.
+        """
+        in_outage, call = is_outage(error) and _is_resumed(request), request.tool_call
+        if not self._interrupts or not (in_outage or isinstance(error, ApprovalPending)):
             return False
         # In the shape that inboxes for tool approvals know. Whatever they answer changes nothing here.
-        interrupt(
-            {"type": "tool_approval", "tool_call_id": call["id"], "name": call["name"], "args": call["args"],
-             "description": refusal_message(error), "sentinel": refusal_details(error)}
-        )  # fmt: skip
+        told = {
+            "type": "tool_approval", "tool_call_id": call["id"], "name": call["name"], "args": call["args"],
+            "description": refusal_message(error), "sentinel": refusal_details(error),
+        }  # fmt: skip
+        interrupt(told)
+        while in_outage:  # past the resumes of before: each would try the authority that is away once more
+            interrupt(told)
         return True
 
 
@@ -73,20 +80,14 @@ def _tried(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) 
     """What to attempt, as `ToolGuard.attempt` takes it."""
     call, running = request.tool_call, getattr(request.runtime, "execution_info", None)
     names = CallNames(call["id"], getattr(running, "thread_id", None))
-    return (
-        call["name"],
-        call["args"],
-        lambda given: handler(_with(request, given)),
-        partial(_is_error, call["id"]),
-        names,
-    )
+    run = lambda given: handler(request.override(tool_call={**call, "args": given}))  # noqa: E731
+    return call["name"], call["args"], run, partial(_is_error, call["id"]), names
 
 
-def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:
-    """The request with the arguments to run with."""
-    if arguments == request.tool_call["args"]:
-        return request
-    return request.override(tool_call={**request.tool_call, "args": arguments})
+def _is_resumed(request: ToolCallRequest) -> bool:
+    """Is its task gone on with after an interrupt? By what `interrupt` would return: LangGraph says it nowhere else."""
+    pad = request.runtime.config["configurable"].get("__pregel_scratchpad")
+    return pad is not None and bool(pad.resume or pad.get_null_resume(False) is not None)
 
 
 def _is_error(call_id: str | None, result: Any) -> bool:

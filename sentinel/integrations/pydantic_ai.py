@@ -4,7 +4,7 @@
 
 What waits for a person ends the run with `DeferredToolRequests`; its metadata has the approval. Go on with
 `requests.build_results(approve_all=True)` when it is decided: that is a nudge and no approval, the authority is asked again,
-and what still waits is deferred again. A refusal is the tool's result. `ModelRetry` in a guarded tool counts as a failure: the
+and what still waits is deferred again, also while the authority cannot be asked (then the metadata has no approval). A refusal is the tool's result. `ModelRetry` in a guarded tool counts as a failure: the
 operation is in doubt, for nobody knows how far it came.
 
 Wherever it stands among capabilities, it asks last: about the arguments that run, each time that they run, and reports what the
@@ -21,7 +21,7 @@ from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.toolsets import WrapperToolset
 
 from sentinel.client.errors import ApprovalPending, ClientError
-from sentinel.integrations.refusals import refusal_details, refusal_message
+from sentinel.integrations.refusals import is_outage, refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 from sentinel.tools import ToolRefused
 
@@ -72,7 +72,9 @@ class _GuardedTools(WrapperToolset[Any]):
         return {name: _marked(tool) for name, tool in (await super().get_tools(ctx)).items()}
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
-        """Ask, and run the tool with what was asked about. Raises `ApprovalRequired` where a person must decide."""
+        """Ask, and run the tool with what was asked about. Raises `ApprovalRequired` where a person must decide, and for a call that was
+        deferred already where nobody can say whether one has.
+        """
 
         async def run(arguments: dict[str, Any]) -> Any:
             return await self.wrapped.call_tool(name, arguments, ctx, tool)
@@ -81,7 +83,7 @@ class _GuardedTools(WrapperToolset[Any]):
         attempted = await self.guard.attempt_async(name, tool_args, run, named=names)
         if isinstance(attempted, Ran):
             return attempted.result
-        if isinstance(attempted.error, ApprovalPending):
+        if isinstance(attempted.error, ApprovalPending) or (ctx.tool_call_approved and is_outage(attempted.error)):
             raise ApprovalRequired(metadata={"sentinel": refusal_details(attempted.error)}) from attempted.error
         return refusal_message(attempted.error)
 

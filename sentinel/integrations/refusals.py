@@ -13,7 +13,9 @@ from sentinel.client.errors import (
     KeyConflict,
     Rejected,
     StartedTooLate,
+    Unreachable,
 )
+from sentinel.tools import ToolRefused
 
 
 def refusal_details(error: ClientError) -> dict[str, Any]:
@@ -30,6 +32,14 @@ def refusal_details(error: ClientError) -> dict[str, Any]:
     code, reason = _denied(error)
     retry = "never" if error.is_final or error.is_of_tool else "later"
     return {"decision": "DENY", "reason_code": code, "reason": reason, "retry": retry}
+
+
+def is_outage(error: ClientError) -> bool:
+    """Nobody knows how the call stands: the authority gave no answer, or facts could not be read. What waits for a person waits on.
+
+    Not a halt: that is an answer, and the model is told.
+    """
+    return isinstance(error, Unreachable) or (isinstance(error, ToolRefused) and not error.is_final)
 
 
 def refusal_message(error: ClientError) -> str:

@@ -16,7 +16,7 @@ from langgraph.types import Command
 
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.langchain import SentinelMiddleware
-from tests.adapters.driver import Driver, Shop, Turn, serve
+from tests.adapters.driver import UNKNOWN, Driver, Shop, Turn, serve
 
 MEMORY = InMemorySaver()
 
@@ -103,7 +103,7 @@ class LangChain(Driver):
     def waiting_for(self, value: dict[str, Any]) -> str:
         """What an interrupt waits for, by its id."""
         assert value["type"] == "tool_approval"
-        return str(value["sentinel"]["approval_id"])
+        return str(value["sentinel"].get("approval_id", UNKNOWN))
 
     def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
         calls = [{"name": one["tool"], "args": one["args"], "id": one["id"]} for one in command["calls"]]
@@ -127,6 +127,8 @@ class LangChain(Driver):
         def to_send(state: Any) -> Any:
             if command["do"] == "begin":
                 return given
+            if command.get("at_large"):
+                return Command(resume=given)
             return Command(resume={one.id: given for one in state.interrupts})
 
         async def run_async() -> Any:

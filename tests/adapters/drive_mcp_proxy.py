@@ -22,7 +22,7 @@ from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.main import Proxy
 from sentinel.mcp_proxy.options import Options
 from sentinel.mcp_proxy.tasks import EXTENSION
-from tests.adapters.driver import Driver, Turn, serve
+from tests.adapters.driver import Driver, Turn, facts_of, serve
 from tests.adapters.payments_server import payments_server
 
 
@@ -118,12 +118,11 @@ class Proxied(Driver):
     @asynccontextmanager
     async def _proxy(self, guard: ToolGuard, command: dict[str, Any]) -> AsyncIterator[str]:
         upstream = payments_server(lambda tool, headers, **arguments: self.shop.do(tool, **arguments))
-        facts = command["facts"]
         async with served(upstream.streamable_http_app()) as upstream_url:
             options = Options(
                 authority=command["url"], key=command["key"], table=guard.table, server="local", upstream_url=upstream_url,
                 upstream_command=[], credential="sk_test", credential_name="Authorization", listen=None, allowed_hosts=[],
-                agent=command["agent"], facts=(lambda tool, arguments: facts) if facts is not None else None, seconds=10.0,
+                agent=command["agent"], facts=facts_of(command), seconds=10.0,
                 authority_seconds=command.get("timeout", 5),
             )  # fmt: skip
             async with Proxy(options) as proxy, served(proxy.server.streamable_http_app(stateless_http=True)) as url:

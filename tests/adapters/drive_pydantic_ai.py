@@ -16,7 +16,7 @@ from pydantic_ai.toolsets import CombinedToolset, FunctionToolset, WrapperToolse
 
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.pydantic_ai import SentinelCapability
-from tests.adapters.driver import Driver, Shop, Turn, serve
+from tests.adapters.driver import UNKNOWN, Driver, Shop, Turn, serve
 
 
 def tools_of(shop: Shop) -> list[Any]:
@@ -101,7 +101,7 @@ class PydanticAI(Driver):
 
     def waiting_for(self, metadata: dict[str, Any]) -> str:
         """What a deferred call waits for, by its id."""
-        return str(metadata["sentinel"]["approval_id"])
+        return str(metadata["sentinel"].get("approval_id", UNKNOWN))
 
     def begin(self, guard: ToolGuard, command: dict[str, Any]) -> Turn:
         calls = [ToolCallPart(one["tool"], one["args"], tool_call_id=one["id"]) for one in command["calls"]]

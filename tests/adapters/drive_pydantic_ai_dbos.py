@@ -18,7 +18,7 @@ from pydantic_ai.models.function import FunctionModel
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.pydantic_ai import SentinelCapability
 from tests.adapters.drive_pydantic_ai import outputs_of, tools_of
-from tests.adapters.driver import Driver, Shop, Turn, serve
+from tests.adapters.driver import UNKNOWN, Driver, Shop, Turn, serve
 from tests.adapters.postgresql_urls import sqlalchemy_url
 
 
@@ -65,7 +65,7 @@ async def run(thread: str, earlier: dict[str, Any] | None) -> dict[str, Any]:
         "approvals": [
             {"tool_name": one.tool_name, "args": one.args, "tool_call_id": one.tool_call_id} for one in deferred.approvals
         ],
-        "waiting": [deferred.metadata[one.tool_call_id]["sentinel"]["approval_id"] for one in deferred.approvals],
+        "waiting": [deferred.metadata[one.tool_call_id]["sentinel"].get("approval_id", UNKNOWN) for one in deferred.approvals],
         "outputs": outputs_of(result.new_messages()),
     }  # fmt: skip
 

@@ -22,6 +22,22 @@ from tests.adapters.recorded_spans import RecordedSpans
 TABLE = read_tool_table(Path(__file__).with_name("tools.yaml"))
 
 
+UNKNOWN = "unknown"
+"""In the place of an approval, where an interruption says of none."""
+
+
+def facts_of(command: dict[str, Any]) -> Any:
+    """What the program knows of every call; None: it looks nothing up; "away": it cannot be read."""
+    facts = command["facts"]
+
+    def look_up(tool: str, arguments: Any) -> Any:
+        if facts == "away":
+            raise OSError("the shop's database is away")
+        return facts
+
+    return look_up if facts is not None else None
+
+
 @dataclass
 class Shop:
     """The provider behind the tools: it notes every call, and may fail or die in the middle of one."""
@@ -72,9 +88,7 @@ def serve(kind: type[Driver]) -> None:
         shop = Shop(command.get("shop", "works"))
         driver = kind(shop)
         client = Client(command["url"], command["key"], agent_id=command["agent"], timeout_seconds=command.get("timeout", 5), retries=0)  # fmt: skip
-        facts = command["facts"]
-        known = (lambda tool, arguments: facts) if facts is not None else None
-        guard = ToolGuard(TABLE, client, facts=known)
+        guard = ToolGuard(TABLE, client, facts=facts_of(command))
         answer: dict[str, Any] = {"raised": None, "messages": [], "waiting": []}
         sys.stdout = answers if shop.behaviour == "dies" else sys.stderr
         try:

@@ -1,4 +1,4 @@
-"""LangChain: a failure that a tool answers is one, and what LangGraph would not call is not started."""
+"""LangChain: a failure that a tool answers is one, what LangGraph would not call is not started, and what waits is kept in an outage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.conftest import Agent
-from tests.adapters.test_rules import messages_of
+from tests.adapters.test_rules import NEEDS_PERSON, messages_of
 
 langchain = pytest.mark.parametrize(
     "agent", [("langchain", "sync"), ("langchain", "async")], indirect=True, ids=["sync", "async"]
@@ -46,3 +46,12 @@ def test_what_langgraph_would_not_call_is_not_started(
     assert agent.place.operations(agent.payment) == []
     again = agent.begin(agent.refund(reason="fraudulent"), refund="strict")
     assert len(again["calls"]) == 1, "the key is free"
+
+
+@langchain
+def test_a_resume_that_names_no_interrupt_keeps_what_waits_in_an_outage_too(agent: Agent) -> None:
+    waiting = agent.begin(agent.refund(NEEDS_PERSON))
+    away = agent.resume(at_large=True, url="http://127.0.0.1:9", timeout=0.3)
+    assert away["calls"] == [] and len(away["waiting"]) == 1
+    agent.place.vote(waiting["waiting"][0])
+    assert [call["amount"] for call in agent.resume(at_large=True)["calls"]] == [NEEDS_PERSON]

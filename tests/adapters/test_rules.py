@@ -289,13 +289,25 @@ def test_a_lost_authority_means_that_the_tool_is_not_called(agent: Agent, faulty
     assert "Not executed" in messages_of(answer) or answer["raised"]
 
 
-@pytest.mark.parametrize("agent", [("mcp_proxy", "tasks")], indirect=True)
-def test_a_task_goes_on_after_an_authority_that_was_away_while_it_waited(agent: Agent) -> None:
+OUTAGES: dict[str, dict[str, Any]] = {
+    "authority": {"url": "http://127.0.0.1:9", "timeout": 0.3}, "facts": {"facts": "away"},
+}  # fmt: skip
+KEEP_WAITING = [form for form in FORMS if form[0] in ("langchain", "pydantic_ai", "pydantic_ai_dbos")]
+"""What waits there is the framework's to keep, as it is in these: who calls again, or approves whatever interrupts, needs nothing kept."""
+KEEP_WAITING += [("openai_agents", "asked"), ("openai_agents", "postgres"), ("mcp_proxy", "tasks")]
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+@pytest.mark.parametrize("agent", KEEP_WAITING, indirect=True, ids=["-".join(one) for one in KEEP_WAITING])
+def test_what_waits_goes_on_after_an_outage_in_which_it_was_resumed(agent: Agent, outage: str) -> None:
+    """The finding: the model was told that there was no answer, the interruption was gone, and nobody went on once a person had approved."""
     waiting = agent.begin(agent.refund(NEEDS_PERSON))
-    away = agent.resume(url="http://127.0.0.1:9", timeout=0.3)
-    assert away["calls"] == [] and "authority_unreachable" in messages_of(away)
+    for _ in range(2):
+        away = agent.resume(**OUTAGES[outage])
+        assert away["calls"] == []
     agent.place.vote(waiting["waiting"][0])
     assert [call["amount"] for call in agent.resume()["calls"]] == [NEEDS_PERSON]
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:40000", "completed", "success")]
 
 
 RULES_THAT_TURN_RED: dict[str, Callable[[Agent, ScriptedServer], None]] = {
