@@ -5,7 +5,8 @@
 What waits for a person ends the run with `DeferredToolRequests`; its metadata has the approval. Go on with
 `requests.build_results(approve_all=True)` when it is decided: that is a nudge and no approval, the authority is asked again,
 and what still waits is deferred again, also while the authority cannot be asked (then the metadata has no approval). A refusal is the tool's result. `ModelRetry` in a guarded tool counts as a failure: the
-operation is in doubt, for nobody knows how far it came.
+operation is in doubt, for nobody knows how far it came. So does one that raises `ApprovalRequired` or `CallDeferred` itself; a toolset
+under `approval_required()` would do so for each call and is refused. Output functions are no tools, and not asked about.
 
 Wherever it stands among capabilities, it asks last: about the arguments that run, each time that they run, and reports what the
 tool itself came to. A capability whose ordering is `innermost` too, and which wraps the toolset, belongs before it in the list.
@@ -13,12 +14,13 @@ tool itself came to. A capability whose ordering is `innermost` too, and which w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
-from pydantic_ai.exceptions import ApprovalRequired
-from pydantic_ai.toolsets import WrapperToolset
+from pydantic_ai.exceptions import ApprovalRequired, UserError
+from pydantic_ai.toolsets import AbstractToolset, ApprovalRequiredToolset, WrapperToolset
 
 from sentinel.client.errors import ApprovalPending, ClientError
 from sentinel.integrations.refusals import is_outage, refusal_details, refusal_message
@@ -68,7 +70,12 @@ class _GuardedTools(WrapperToolset[Any]):
     guard: ToolGuard
 
     async def get_tools(self, ctx: Any) -> dict[str, Any]:
-        """The tools, marked."""
+        """The tools, marked. Raises `UserError` for a toolset that asks for approvals itself: it would behind the start, in doubt each time."""
+        if any(isinstance(one, ApprovalRequiredToolset) for one in _within(self.wrapped)):
+            raise UserError(
+                "a toolset under approval_required() asks behind the authority, when its tool is started: let the policy ask a person,"
+                " or give a tool that runs unguarded requires_approval=True"
+            )
         return {name: _marked(tool) for name, tool in (await super().get_tools(ctx)).items()}
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
@@ -86,6 +93,15 @@ class _GuardedTools(WrapperToolset[Any]):
         if isinstance(attempted.error, ApprovalPending) or (ctx.tool_call_approved and is_outage(attempted.error)):
             raise ApprovalRequired(metadata={"sentinel": refusal_details(attempted.error)}) from attempted.error
         return refusal_message(attempted.error)
+
+
+def _within(toolset: AbstractToolset[Any]) -> Iterator[AbstractToolset[Any]]:
+    """The toolset and those that it wraps, combines, or has made for this step."""
+    yield toolset
+    inner = (getattr(toolset, "wrapped", None), getattr(toolset, "_toolset", None), *getattr(toolset, "toolsets", ()))
+    for one in inner:
+        if isinstance(one, AbstractToolset):
+            yield from _within(one)
 
 
 def _marked(tool: Any) -> Any:

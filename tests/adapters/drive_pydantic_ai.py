@@ -12,7 +12,7 @@ from pydantic_ai import Agent, DeferredToolRequests
 from pydantic_ai.capabilities import AbstractCapability, Hooks
 from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.toolsets import CombinedToolset, FunctionToolset, WrapperToolset
+from pydantic_ai.toolsets import CombinedToolset, DynamicToolset, FunctionToolset, WrapperToolset
 
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.pydantic_ai import SentinelCapability
@@ -92,6 +92,16 @@ def other_capability(name: str, shop: Shop) -> Any:
     return made[name]()
 
 
+def asking(kind: str, tools: list[Any]) -> Any:
+    """A toolset that asks for approvals itself: as it is, within others, or made for each step."""
+    asks = FunctionToolset(tools).approval_required()
+    return {
+        "plain": asks,
+        "within": asks.filtered(lambda ctx, tool: True),
+        "dynamic": DynamicToolset(lambda ctx: asks),
+    }[kind]
+
+
 class PydanticAI(Driver):
     """One agent per command, with `others` capabilities, before ours where it says `first`."""
 
@@ -125,8 +135,9 @@ class PydanticAI(Driver):
         ours, others = self.capability(guard, command), command.get("others", [])
         made = [other_capability(name, self.shop) for name in others]
         tools = [tool for tool in tools_of(self.shop) if "adds" not in others or tool.__name__ not in ADDED]
+        own = {"toolsets": [asking(command["asking"], tools)]} if "asking" in command else {"tools": tools}
         agent = Agent(
-            FunctionModel(model), tools=tools, capabilities=[*made, ours] if command.get("first") else [ours, *made],
+            FunctionModel(model), **own, capabilities=[*made, ours] if command.get("first") else [ours, *made],
             output_type=[str, DeferredToolRequests],
         )  # fmt: skip
         result = await agent.run(**given, conversation_id=command["thread"])

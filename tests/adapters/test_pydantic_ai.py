@@ -53,3 +53,12 @@ def test_a_tool_that_a_capability_adds_around_the_others_runs_only_where_the_tab
     assert sorted(call["tool"] for call in answer["calls"]) == ["create_refund", "look_up"]
     assert "tool_not_guardable" in messages_of(answer)
     assert [key for key, _, _ in agent.place.operations(agent.payment)] == [f"refund:{agent.payment}:5000"]
+
+
+@pydantic_ai
+@pytest.mark.parametrize("kind", ["plain", "within", "dynamic"])
+def test_a_toolset_that_asks_for_approvals_itself_is_refused(agent: Agent, kind: str) -> None:
+    """The finding: its calls were started and then not made, each one in doubt."""
+    answer = agent.begin(agent.refund(), asking=kind)
+    assert answer["raised"].startswith("UserError: a toolset under approval_required() asks behind the authority")
+    assert answer["calls"] == [] and agent.place.operations(agent.payment) == []
