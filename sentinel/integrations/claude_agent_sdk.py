@@ -14,13 +14,15 @@ import logging
 import uuid
 from typing import Any
 
-from sentinel.client import ClientError, Outcome, Rejected, StartedTooLate
+from sentinel.client import ClientError, GuardAnswer, Outcome, Rejected, StartedTooLate
 from sentinel.client.guarded import Stopwatch, is_started_too_late, outcome_of, raise_unless_permitted, refused_start
+from sentinel.integrations.hook_calls import has_failed, table_name, without_injected
 from sentinel.integrations.refusals import refusal_details, refusal_message
 from sentinel.integrations.tool_guard import ToolGuard
-from sentinel.tools import ToolCall, ToolTable
+from sentinel.tools import ToolCall
 
-OWN_TOOLS = "claude"
+_MOST_STARTED = 1_000
+"""Calls under way whose answers are kept. Of one that never ends nobody tells, so the oldest go."""
 _log = logging.getLogger(__name__)
 
 
@@ -31,6 +33,7 @@ class ClaudeHooks:
         if guard.wait_seconds:
             raise ValueError("a hook waits for no person: its guard must have no wait_seconds")
         self._guard, self._pending = guard, pending
+        self._started: dict[str, GuardAnswer] = {}
 
     def matchers(self, tools: str | None = None) -> dict[str, list[Any]]:
         """For `ClaudeAgentOptions(hooks=…)`: tools whose names match (None: all), none of which runs where the hook fails."""
@@ -65,16 +68,19 @@ class ClaudeHooks:
         except ClientError as error:
             waits = refusal_details(error)["decision"] == "APPROVAL_REQUIRED"
             return _decision(self._pending if waits else "deny", refusal_message(error))
+        self._keep(tool_use_id or given.get("tool_use_id"), answer)
         run_with = {**call.arguments, **call.injected("argument", operation_id=answer.operation_id)}
         changed = {"updatedInput": run_with} if run_with != given["tool_input"] else {}
         return _decision("allow", f"{answer.reason_code} ({answer.operation_id})", **changed)
 
     async def post_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
         """Report the outcome; not of an interrupted tool, which may go on where it runs. Unreported, it is in doubt by itself."""
+        started = self._started.pop(tool_use_id or given.get("tool_use_id"), None)
+        if given.get("is_interrupt"):
+            return {}
         try:
-            call = await self._call(given, without_injected(self._guard.table, given))
-            if call.question is not None and not given.get("is_interrupt"):
-                await self._guard.async_client.report(**_outcome(call, given))
+            if (outcome := await self._outcome(given, started)) is not None:
+                await self._guard.async_client.report(**outcome)
         except ClientError as error:
             _log.warning("the outcome of %s was not reported: %s", given.get("tool_name"), error.detail)
             return {
@@ -82,37 +88,29 @@ class ClaudeHooks:
             }
         return {}
 
+    def _keep(self, call_id: str | None, answer: GuardAnswer) -> None:
+        """Until the call is over: its facts may be others then, by its own effect."""
+        if call_id is not None:
+            self._started[call_id] = answer
+        if len(self._started) > _MOST_STARTED:
+            del self._started[next(iter(self._started))]
+
+    async def _outcome(self, given: Any, started: GuardAnswer | None) -> Outcome | None:
+        """Of the operation that was started; where another process did, of the one that the table makes of the call. None: unguarded."""
+        error = "ToolFailed" if has_failed(given) else None
+        if started is not None:
+            return outcome_of(started, error)
+        question = (await self._call(given, without_injected(self._guard.table, given))).question
+        if question is None:
+            return None
+        return {
+            "idempotency_key": question["idempotency_key"], "action": question["action"], "outcome": "error" if error else "success",
+            "error": error, "resource": question.get("resource"), "risk_class": question.get("risk_class"),
+        }  # fmt: skip
+
     async def _call(self, given: Any, arguments: dict[str, Any]) -> ToolCall:
         server, tool = table_name(given["tool_name"])
         return await self._guard.on_server(server).call_of_async(tool, arguments)
-
-
-def table_name(tool_name: str) -> tuple[str, str]:
-    """ "mcp__stripe__create_refund" → ("stripe", "create_refund"); "Bash" → ("claude", "Bash")."""
-    prefix, _, rest = tool_name.partition("__")
-    server, separator, tool = rest.partition("__")
-    return (server, tool) if prefix == "mcp" and separator else (OWN_TOOLS, tool_name)
-
-
-def without_injected(table: ToolTable, given: Any) -> dict[str, Any]:
-    """The model's arguments of a call that ran: what the hook injected came back with them, and is no argument of the table."""
-    mapping = table.find(*table_name(given["tool_name"]))
-    names = mapping.action.injected_arguments if mapping and mapping.action else set()
-    return {name: value for name, value in given["tool_input"].items() if name not in names}
-
-
-def _outcome(call: ToolCall, given: Any) -> Outcome:
-    question = call.question
-    assert question is not None
-    response = given.get("tool_response")
-    failed = given.get("hook_event_name") == "PostToolUseFailure" or (
-        isinstance(response, dict) and bool(response.get("is_error") or response.get("isError"))
-    )
-    return {
-        "idempotency_key": question["idempotency_key"], "action": question["action"],
-        "outcome": "error" if failed else "success", "error": "ToolFailed" if failed else None,
-        "resource": question.get("resource"), "risk_class": question.get("risk_class"),
-    }  # fmt: skip
 
 
 def _decision(decision: str, reason: str, **more: Any) -> dict[str, Any]:

@@ -16,8 +16,9 @@ import pytest
 
 from sentinel.client import Client
 from sentinel.integrations import ToolGuard
-from sentinel.integrations.claude_agent_sdk import ClaudeHooks, table_name
+from sentinel.integrations.claude_agent_sdk import ClaudeHooks
 from sentinel.integrations.claude_code import main
+from sentinel.integrations.hook_calls import table_name
 from sentinel.tools.parse import parse_tool_table
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_exchange import Exchange
@@ -261,6 +262,45 @@ def test_a_tool_is_started_for_as_long_as_it_may_take(
     assert decision(hook({**given, "tool_input": {"charge": "ch_3", "amount": 100}})[1]) == "allow"
     assert [authority.operations[f"refund:ch_{n}"].declared for n in (1, 2, 3)] == [[1800], [900], [None]]
     assert judged == [1800, 900, None]
+
+
+BY_ACCOUNT = TABLE.replace("args.charge'", "args.charge + facts.account'").replace(
+    "facts: {clean: ", "facts: {account: {type: string, from: program}, clean: "
+)
+
+
+@pytest.mark.parametrize("after_the_effect", [{}, {"account": "acct-2", "clean": True}])
+@pytest.mark.parametrize("event", ["PostToolUse", "PostToolUseFailure"])
+def test_what_was_started_is_reported_whatever_became_of_its_facts(
+    authority: FakeAuthority, event: str, after_the_effect: dict[str, Any]
+) -> None:
+    """The finding: facts were looked up again after the effect, which had removed one, or made another operation of it: no report."""
+    authority.operations.clear()
+    known: dict[str, Any] = {"account": "acct-1", "clean": True}
+    with Client(authority.url, "key", agent_id="a") as client:
+        hooks = ClaudeHooks(ToolGuard(parse_tool_table(BY_ACCOUNT), client, facts=lambda *call: known))
+        assert decision(on_a_loop(hooks.pre_tool_use(before(), "toolu_1"))) == "allow"
+        known = after_the_effect
+        assert on_a_loop(hooks.post_tool_use(after(event), "toolu_1")) == {}
+    outcomes = {key: operation.outcome for key, operation in authority.operations.items()}
+    assert outcomes == {"refund:ch_1acct-1": "success" if event == "PostToolUse" else "error"}
+
+
+def test_of_calls_that_never_end_the_oldest_are_forgotten(
+    authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.operations.clear()
+    monkeypatch.setattr("sentinel.integrations.claude_agent_sdk._MOST_STARTED", 2)
+    with Client(authority.url, "key", agent_id="a") as client:
+        hooks = ClaudeHooks(ToolGuard(parse_tool_table(TABLE), client, facts={"clean": True}))
+        given = [{**before(), "tool_input": {"charge": f"ch_{n}", "amount": 100}} for n in range(3)]
+        for number, one in enumerate(given):
+            assert decision(on_a_loop(hooks.pre_tool_use(one, f"toolu_{number}"))) == "allow"
+        assert list(hooks._started) == ["toolu_1", "toolu_2"]
+        for number, one in enumerate(given):
+            on_a_loop(hooks.post_tool_use({**one, "hook_event_name": "PostToolUse"}, f"toolu_{number}"))
+        assert hooks._started == {}
+    assert [operation.outcome for operation in authority.operations.values()] == ["success"] * 3
 
 
 def test_a_guard_that_waits_for_people_is_none_for_hooks() -> None:
