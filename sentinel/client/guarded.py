@@ -182,9 +182,16 @@ class AsyncGuarded(_Run):
         return False
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        """The decorator form for a coroutine function. Raises `TypeError` for a generator function."""
-        if runs_as(function) == "generator":
+        """The decorator form for a coroutine function. Raises `TypeError` for another one: of a plain function the effect would be done, and
+        then nothing be there to await.
+        """
+        runs = runs_as(function)
+        if runs == "generator":
             raise TypeError(f"{function!r} is a generator function, which is not over when it returns")
+        if runs == "plain":
+            raise TypeError(
+                f"{function!r} is no coroutine function: guard a plain function by a Client, or make it one"
+            )
 
         @functools.wraps(function)
         async def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -257,6 +264,8 @@ def runs_as(function: Callable[..., Any]) -> Literal["plain", "coroutine", "gene
 
     while isinstance(function, functools.partial):
         function = function.func
+    if inspect.iscoroutinefunction(function):  # also of an object that is marked as one
+        return "coroutine"
     if not inspect.isroutine(function):
         function = type(function).__call__
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

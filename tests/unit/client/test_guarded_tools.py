@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -95,6 +96,40 @@ def test_a_generator_function_is_not_decorated(guard: ToolGuard, name: str) -> N
 def test_a_coroutine_function_is_not_decorated_by_a_client_for_threads(guard: ToolGuard, name: str) -> None:
     with pytest.raises(TypeError, match="AsyncClient"):
         guarded(guard.client, "a", **QUESTION)(COROUTINES[name])
+
+
+class Plain:
+    """An object that is called like a plain function."""
+
+    def __call__(self, order: str) -> str:
+        return order
+
+
+PLAIN: dict[str, Any] = {
+    "function": lambda order: order, "object": Plain(), "method": Plain().__call__, "class": Plain, "built in": print,
+    "partial": functools.partial(Plain(), "o"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plain_function_is_not_decorated_by_a_client_for_event_loops(guard: ToolGuard, name: str) -> None:
+    """The finding: its effect was done, and reported as an error, for there was nothing to await."""
+    with pytest.raises(TypeError, match="guard a plain function by a Client"):
+        guarded(guard.async_client, "a", **QUESTION)(PLAIN[name])
+
+
+@pytest.mark.parametrize("function", [*COROUTINES.values(), AsyncMock()], ids=[*COROUTINES, "marked"])
+def test_whatever_is_called_as_a_coroutine_function_is_decorated_by_a_client_for_event_loops(
+    guard: ToolGuard, authority: FakeAuthority, function: Any
+) -> None:
+    given = () if isinstance(function, functools.partial) else ("o",)
+
+    async def on_the_loop() -> None:
+        async with AsyncClient(authority.url, "key", agent_id="agent") as client:
+            await guarded(client, "a", **QUESTION)(function)(*given)
+
+    on_a_loop(on_the_loop())
+    assert authority.operations["k"].outcome == "success"
 
 
 def test_an_object_that_is_called_as_a_coroutine_function_is_reported_when_it_is_over(
