@@ -103,7 +103,7 @@ class Transport:
             link.close()
 
     def _send_and_receive(self, link: socket.socket, request: bytes, deadline: float) -> RawResponse:
-        link.settimeout(max(deadline - time.monotonic(), 0.001))
+        _limit(link, deadline)
         link.sendall(request)
         answer = read_response(link, deadline)
         if answer.is_reusable:
@@ -139,21 +139,29 @@ class Transport:
     def _dial(self, deadline: float) -> socket.socket:
         failed: OSError | None = None
         for family, kind, protocol, _, address in look_up(self._endpoint.host, self._endpoint.port, deadline):
+            if failed is not None and time.monotonic() >= deadline:
+                raise TimeoutError("the deadline is over") from failed
             link = socket.socket(family, kind, protocol)
             try:
-                link.settimeout(max(deadline - time.monotonic(), 0.001))
+                _limit(link, deadline)
                 link.connect(address)
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return self._secured(link)
+                return self._secured(link, deadline)
             except OSError as error:
                 link.close()
                 failed = error
         raise failed or OSError("the name has no address")
 
-    def _secured(self, link: socket.socket) -> socket.socket:
+    def _secured(self, link: socket.socket, deadline: float) -> socket.socket:
         if self._endpoint.tls is None:
             return link
+        _limit(link, deadline)  # for the handshake, which would have the time of the connection once more
         return self._endpoint.tls.wrap_socket(link, server_hostname=self._endpoint.host)
+
+
+def _limit(link: socket.socket, deadline: float) -> None:
+    """Give what is left until `deadline` to the next thing that is done with the link."""
+    link.settimeout(max(deadline - time.monotonic(), 0.001))
 
 
 def look_up(host: str, port: int, deadline: float) -> list[Any]:

@@ -9,13 +9,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvloop
 
-from sentinel.client import AsyncClient, Client, NoAnswerKind, Unreachable, async_transport
-from sentinel.client.transport import Endpoint
+from sentinel.client import AsyncClient, Client, NoAnswerKind, Unreachable, async_transport, transport
+from sentinel.client.transport import Endpoint, Transport
 from tests.support.busy import in_time
 from tests.support.fake_authority import FakeAuthority
 from tests.support.harness import at_once
@@ -117,3 +118,58 @@ def test_an_address_is_looked_up_in_no_thread_and_a_name_once_for_a_connection(
 
 def test_clients_of_one_process_read_the_certificates_of_authorities_once() -> None:
     assert Endpoint("https://a.example", {}).tls is Endpoint("https://b.example", {}).tls is not None
+
+
+class SlowNetwork:
+    """Addresses that take `seconds` of the test's own clock to be connected to, or to refuse; each link knows the time that it was given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *seconds: float, refuses: bool = False) -> None:
+        self.now, self.left, self.refuses, self.tried = 100.0, 0.0, refuses, 0
+        self._seconds = iter(seconds)
+        addresses = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (f"192.0.2.{n}", 443)) for n, _ in enumerate(seconds)]
+        monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(transport, "look_up", lambda *given: addresses)
+        monkeypatch.setattr(socket, "socket", lambda *kind: self)
+
+    def connect(self, address: Any) -> None:
+        """One address, within the time that is left to the link."""
+        self.tried += 1
+        took = next(self._seconds)
+        self.now += min(took, self.left)
+        if self.refuses or took > self.left:
+            raise ConnectionRefusedError if took <= self.left else TimeoutError
+
+    def settimeout(self, left: float) -> None:
+        self.left = left
+
+    def setsockopt(self, *option: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_handshake_has_what_the_connection_left_of_a_calls_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: it had the whole time again, so a call lasted twice as long as it may."""
+    network, given = SlowNetwork(monkeypatch, 3.0), list[float]()
+    asking = Transport("https://authority.test", headers={})
+
+    def hangs(link: Any, server_hostname: str) -> Any:
+        given.append(link.left)
+        raise TimeoutError
+
+    monkeypatch.setattr(asking._endpoint, "tls", SimpleNamespace(wrap_socket=hangs))
+    with pytest.raises(Unreachable) as silent:
+        asking.exchange("GET", "/", None, network.now + 5)
+    assert given == [2.0] and silent.value.kind is NoAnswerKind.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("seconds", "refuses", "tried"), [((9.0, 0.0), False, 1), ((2.0, 2.0, 2.0, 2.0), True, 3), ((1.0, 1.0), True, 2)]
+)
+def test_no_further_address_is_tried_once_a_calls_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], refuses: bool, tried: int
+) -> None:
+    network = SlowNetwork(monkeypatch, *seconds, refuses=refuses)
+    with pytest.raises(Unreachable) as silent:
+        Transport("http://authority.test", headers={}).exchange("GET", "/", None, network.now + 5)
+    assert network.tried == tried
+    assert silent.value.kind is (NoAnswerKind.REFUSED if sum(seconds) < 5 else NoAnswerKind.TIMEOUT)
