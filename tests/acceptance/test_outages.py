@@ -139,6 +139,18 @@ def test_a_process_in_the_place_of_a_killed_one_leaves_what_another_authority_pu
     assert eventually(lambda: in_force() == own and not_in_force() == 0, within=20)
 
 
+def test_a_process_that_ends_in_order_is_replaced_and_the_others_serve_on(frail: Served) -> None:
+    """The finding: it removed the folder of the shared counters, no other could start, and the whole program ended with 3."""
+    before = children(frail)
+    ended = min(before)
+    os.kill(ended, signal.SIGTERM)
+    assert eventually(lambda: len(children(frail) - before) == 1 and ended not in children(frail), within=20)
+    for number in range(20):
+        assert frail.guard(guard_body(unique(f"replaced-{number}")))["decision"] == "ALLOW"
+        assert request("GET", f"{frail.health_url}/metrics").status == 200
+    assert (frail.process.poll(), len(children(frail))) == (None, 2)
+
+
 def test_acknowledged_decisions_survive_the_death_of_the_database(postgres: Embedded, frail: Served) -> None:
     seen = {}
     for round_ in range(2):

@@ -181,12 +181,17 @@ def _forget(worker: Any) -> None:
 
 @contextlib.contextmanager
 def metrics_folder() -> Iterator[None]:
-    """A fresh folder in which the processes share their counters; enter it before importing the metrics."""
-    folder = tempfile.mkdtemp(prefix="sentinel-metrics-")
+    """A fresh folder in which the processes share their counters; enter it before importing the metrics.
+
+    It goes with the block of the process that made it.
+    """
+    folder, maker = tempfile.mkdtemp(prefix="sentinel-metrics-"), os.getpid()
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
     try:
         yield
     finally:
-        # Otherwise metrics of this process would later point to a deleted folder.
-        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
-        shutil.rmtree(folder, ignore_errors=True)
+        # A process forked inside the block unwinds through it as it ends: the folder is still its parent's and siblings'.
+        if os.getpid() == maker:
+            # Otherwise metrics of this process would later point to a deleted folder.
+            os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+            shutil.rmtree(folder, ignore_errors=True)
