@@ -37,9 +37,12 @@ class PendingRow(Generic[Row, Result]):
 
     __slots__ = ("_answers", "_place", "arrived", "done", "error", "row")
 
-    def __init__(self, row: Row, done: Callable[[PendingRow[Row, Result]], None] | None = None) -> None:
+    def __init__(
+        self, row: Row, done: Callable[[PendingRow[Row, Result]], None] | None = None, arrived: float | None = None
+    ) -> None:
         self.row = row
-        self.arrived = time.monotonic()
+        self.arrived = time.monotonic() if arrived is None else arrived
+        """When it was asked for, by the monotonic clock: what it waited for before it came here counts."""
         self.done = done
         """Called once, when the outcome is there."""
         self._answers: Sequence[Result] | None = None
@@ -186,9 +189,12 @@ class BatchCommitter(Generic[Row, Result]):
         self._terms = most, slow_seconds, max_parallel
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
 
-    def add(self, row: Row, done: Callable[[PendingRow[Row, Result]], None]) -> None:
-        """Commit a row with others, and call `done` with its outcome: on the running loop, and never from within this call."""
-        self._line().add(PendingRow(row, done))
+    def add(self, row: Row, done: Callable[[PendingRow[Row, Result]], None], arrived: float | None = None) -> None:
+        """Commit a row with others, and call `done` with its outcome: on the running loop, and never from within this call.
+
+        `arrived` is when it was asked for, by the monotonic clock, where that was not just now.
+        """
+        self._line().add(PendingRow(row, done, arrived))
 
     async def recorded(self, row: Row) -> Result:
         """The committed answer to one row. Raises what `commit` raises for this row alone."""
@@ -316,8 +322,12 @@ class _Line:
     def _sweep(self) -> None:
         """Refuse rows that waited too long; those that no commit took are never committed."""
         before = time.monotonic() - WAIT_SECONDS
-        while self._waiting and self._waiting[0].arrived < before:
-            _give_up(self._waiting.popleft())
+        # In any place of the line: a row may have waited elsewhere before it came.
+        late = [row for row in self._waiting if row.arrived < before]
+        if late:
+            self._waiting = deque(row for row in self._waiting if row.arrived >= before)
+        for row in late:
+            _give_up(row)
         for batch in self._in_hand:
             for row in batch:
                 if row.arrived < before:

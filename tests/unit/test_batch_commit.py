@@ -311,6 +311,37 @@ def test_a_row_that_waits_too_long_is_given_up_and_never_committed_late(monkeypa
     assert commit.kept == Counter([0]), "the one in hand is not taken back; the one in the line is"
 
 
+def test_what_a_row_waited_before_it_came_counts_in_any_place_of_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: whose key was looked up for minutes had another fifteen seconds to be committed in."""
+    monkeypatch.setattr(batch_commit, "_SWEEPS", 500)
+    kept: list[int] = []
+    told: dict[int, Any] = {}
+
+    async def three() -> None:
+        goes_on, in_hand = asyncio.Event(), asyncio.Event()
+
+        async def commit(rows: Sequence[Any], *_: Any) -> list[int]:
+            in_hand.set()
+            await goes_on.wait()
+            kept.extend(rows)
+            return list(rows)
+
+        committer: BatchCommitter[int, int] = BatchCommitter(commit, max_parallel=1)
+        long_ago = time.monotonic() - batch_commit.WAIT_SECONDS - 1
+        for row, arrived in ((0, None), (1, None), (2, long_ago)):
+            committer.add(row, lambda pending, row=row: told.update({row: pending.error}), arrived)  # type: ignore[misc]
+            if not row:
+                await in_hand.wait()
+        while 2 not in told:
+            await asyncio.sleep(0.001)
+        goes_on.set()
+        while len(told) < 3:
+            await asyncio.sleep(0.001)
+
+    on_a_loop(three())
+    assert kept == [0, 1] and isinstance(told.pop(2), EngineUnavailable) and told == {0: None, 1: None}
+
+
 def test_one_committer_serves_several_loops() -> None:
     committer = BatchCommitter(Store(seconds=0.001))
     assert all_at_once(committer, 5) == all_at_once(committer, 5) == [0, 1, 2, 3, 4]

@@ -81,7 +81,7 @@ class _Single(QuickHandler):
                 loop.call_soon(self._commit_arrived, loop)
             arrived.append((caller, request, reply, began))
             return
-        task = loop.create_task(self._look_up_and_commit(request, reply, began))
+        task = loop.create_task(self._look_up_and_commit(request, reply, began, time.monotonic()))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
@@ -93,14 +93,19 @@ class _Single(QuickHandler):
             except Exception as error:
                 reply(problem_answer(error, request.environ))
 
-    async def _look_up_and_commit(self, request: Request, reply: Callable[[EdgeResponse], None], began: float) -> None:
+    async def _look_up_and_commit(
+        self, request: Request, reply: Callable[[EdgeResponse], None], began: float, arrived: float
+    ) -> None:
         try:
             caller = await self._context.identity.caller_async(self._call.scope, request.environ)
-            self._commit(caller, request, reply, began)
+            self._commit(caller, request, reply, began, arrived)
         except Exception as error:
             reply(problem_answer(error, request.environ))
 
-    def _commit(self, caller: Caller, request: Request, reply: Callable[[EdgeResponse], None], began: float) -> None:
+    def _commit(
+        self, caller: Caller, request: Request, reply: Callable[[EdgeResponse], None], began: float,
+        arrived: float | None = None,
+    ) -> None:  # fmt: skip
         row, prepared = self._call.prepare(
             caller, self._call.reader.read(request.body()), began, trace_of(request.environ)
         )
@@ -112,7 +117,7 @@ class _Single(QuickHandler):
             except Exception as error:
                 reply(problem_answer(error, request.environ))
 
-        self._call.commit.add(row, committed)
+        self._call.commit.add(row, committed, arrived)
 
 
 def count_unavailable(error: Exception | None) -> None:

@@ -2,18 +2,19 @@
 
 Whoever makes up well-formed keys costs a look-up each. Those of keys that this process did not accept yet are few at a time and have
 threads of their own, and what is remembered of them takes no accepted key's place: nobody whose key it knows waits for them.
+On the event loop all who wait for one key share its look-up, for two seconds at most (`key_lookups.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
+from sentinel.authority.api.key_lookups import KeyLookUps
 from sentinel.authority.engine import Caller
 from sentinel.authority.keys import KeyUses, find_key, looks_like_key, secret_hash
 from sentinel.authority.metrics import RATE_LIMITED
@@ -30,11 +31,13 @@ _BYTES_OF_ONE = 4096
 _REMEMBER_SECONDS = 0.8
 _REFRESH_SECONDS = 0.4
 _REMEMBER_MOST = 10_000
-_NEW_AT_ONCE = 2
-"""Look-ups of keys that were not accepted before, at a time in a process."""
-_NEW_WAITING = 64
+_KNOWN_AT_ONCE, _KNOWN_MOST = 4, 1000
+"""Look-ups of keys that were accepted before, at a time in a process, and with those that wait for it."""
+_NEW_AT_ONCE, _NEW_MOST = 2, 64
+"""The same of keys that were not."""
 _NEW_PATIENCE_SECONDS = 0.25
 """A call in a thread waits so long for its look-up to begin."""
+_KNOWN_REFUSED = "Too many keys are being looked up."
 _NEW_REFUSED = "Too many keys that were not seen before are being looked up."
 
 
@@ -51,10 +54,14 @@ class Identity:
         self._clock = clock
         self._known: dict[bytes, tuple[float, Caller]] = {}
         self._unknown: dict[bytes, float] = {}
-        self._refreshing: set[bytes] = set()
+        look_ups = partial(KeyLookUps, shared_seconds=_REMEMBER_SECONDS, clock=clock)
+        self._known_look_ups = look_ups(
+            self._find_anew, at_once=_KNOWN_AT_ONCE, most=_KNOWN_MOST, name="known keys", refusal=_KNOWN_REFUSED
+        )
         self._new = threading.BoundedSemaphore(_NEW_AT_ONCE)
-        self._new_threads = ThreadPoolExecutor(_NEW_AT_ONCE, thread_name_prefix="new keys")
-        self._new_waiting = 0
+        self._new_look_ups = look_ups(
+            self._find, at_once=_NEW_AT_ONCE, most=_NEW_MOST, name="new keys", refusal=_NEW_REFUSED
+        )
 
     def caller(self, scope: str | None, environ: dict[str, Any]) -> Caller:
         """A request's caller; None asks for no scope. Raises `Unauthenticated`, `RateLimited` or `Forbidden` (scope, tenant)."""
@@ -77,21 +84,13 @@ class Identity:
         age = self._clock() - known[0]
         if age >= _REMEMBER_SECONDS:
             return None
-        if age >= _REFRESH_SECONDS and hashed not in self._refreshing:
-            self._refreshing.add(hashed)
-            asyncio.get_running_loop().run_in_executor(None, self._refresh, hashed)
+        if age >= _REFRESH_SECONDS:
+            with contextlib.suppress(EngineUnavailable):  # with too many under way it is found anew once it is too old
+                self._known_look_ups.begin(hashed)
         return self._accepted(scope, environ, hashed, known[1])
 
-    def _refresh(self, hashed: bytes) -> None:
-        """Find a key anew; where that fails, what is remembered of it is soon too old."""
-        try:
-            with contextlib.suppress(SentinelError):
-                self._find_anew(hashed)
-        finally:
-            self._refreshing.discard(hashed)
-
     async def caller_async(self, scope: str, environ: dict[str, Any], *, may_wait: bool = False) -> Caller:
-        """`caller` on an event loop: the database is asked in a thread.
+        """`caller` on an event loop: the database is asked in a thread. Where it does not answer in two seconds: `EngineUnavailable`.
 
         One that `may_wait` is not refused where its key's rate is used up: `is_within_rate` tells when it may go on.
         """
@@ -152,24 +151,10 @@ class Identity:
         known = self._known.get(hashed)
         if known is not None and self._clock() - known[0] < _REMEMBER_SECONDS:
             return known[1]
-        if known is not None:
-            return await self._in_thread(None, self._find, hashed)
-        if self._is_unknown(hashed):
+        if known is None and self._is_unknown(hashed):
             return None
-        if was_accepted:
-            return await self._in_thread(None, self._find_anew, hashed)
-        if self._new_waiting >= _NEW_WAITING:
-            raise EngineUnavailable(_NEW_REFUSED)
-        self._new_waiting += 1
-        try:
-            return await self._in_thread(self._new_threads, self._find, hashed)
-        finally:
-            self._new_waiting -= 1
-
-    async def _in_thread(
-        self, threads: Executor | None, find: Callable[[bytes], Caller | None], hashed: bytes
-    ) -> Caller | None:
-        return await asyncio.get_running_loop().run_in_executor(threads, find, hashed)
+        is_known = known is not None or was_accepted
+        return await (self._known_look_ups if is_known else self._new_look_ups).find(hashed)
 
     def _find(self, hashed: bytes) -> Caller | None:
         known = self._known.get(hashed)

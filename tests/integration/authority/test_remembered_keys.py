@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from sentinel.authority.api import identity as keys_in_memory
+from sentinel.authority.api import key_lookups
 from sentinel.authority.api.identity import Identity
 from sentinel.authority.keys import LIVE, find_key, make_secret, secret_hash
 from sentinel.core.errors import EngineUnavailable, SentinelError, Unauthenticated
 from sentinel.platform.http.rate_limit import SharedRateLimit
-from tests.support.fixtures import Fixtures
+from tests.support.busy import in_time
+from tests.support.fixtures import Fixtures, guard_body
 from tests.support.harness import on_a_loop
 
 
@@ -44,7 +47,7 @@ def identity(fixtures: Fixtures, clock: Clock) -> Counted:
 
 
 async def settled(made: Counted) -> None:
-    while made._refreshing:
+    while made._known_look_ups.under_way:
         await asyncio.sleep(0.002)
 
 
@@ -136,6 +139,7 @@ def test_nobody_with_a_key_waits_for_who_makes_keys_up(fixtures: Fixtures, monke
         return find_key(pool, hashed)
 
     monkeypatch.setattr(keys_in_memory, "find_key", slow)
+    monkeypatch.setattr(key_lookups, "LOOK_UP_SECONDS", 30)  # whoever makes them up is waited for here, not refused
 
     async def use() -> None:
         clock = Clock()
@@ -172,3 +176,90 @@ def test_a_made_up_key_in_a_thread_waits_a_moment_at_most(fixtures: Fixtures, mo
         made.caller("guard", made_up())
     with pytest.raises(Unauthenticated):
         made.caller("guard", made_up())
+
+
+def test_while_the_database_is_silent_who_has_a_key_is_refused_in_time_and_asks_it_once(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: each request of a key that was too old asked by itself, without a deadline, in a line without end."""
+    silent, speaks = threading.Event(), threading.Event()
+
+    def find(pool: Any, hashed: bytes) -> Any:
+        if silent.is_set():
+            speaks.wait(60)
+        return find_key(pool, hashed)
+
+    monkeypatch.setattr(keys_in_memory, "find_key", find)
+
+    async def use() -> None:
+        clock = Clock()
+        made, environ = identity(fixtures, clock), {"HTTP_X_API_KEY": fixtures.key}
+        caller = await made.caller_async("guard", dict(environ))
+        silent.set()
+        clock.now += 0.9
+        began = time.monotonic()
+        asking = [asyncio.ensure_future(refusal(made, dict(environ))) for _ in range(300)]
+        try:
+            await asyncio.wait(asking, timeout=20)
+            assert in_time(time.monotonic() - began, 5)
+            assert {one.result() for one in asking} == {EngineUnavailable.code}
+            assert made.asked == 2, "as it was made known, and once for all who asked then"
+        finally:
+            silent.clear()
+            speaks.set()
+        await settled(made)
+        assert await made.caller_async("guard", dict(environ)) == caller
+
+    on_a_loop(use())
+
+
+def test_nobody_is_given_what_was_asked_so_long_ago_that_the_key_may_be_revoked(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look-up under way is shared with those who come soon after it began; who comes later has the key looked up once more."""
+    read, go_on = threading.Event(), threading.Event()
+
+    def slowly_told(pool: Any, hashed: bytes) -> Any:
+        row = find_key(pool, hashed)
+        read.set()
+        go_on.wait(30)
+        return row
+
+    monkeypatch.setattr(keys_in_memory, "find_key", slowly_told)
+
+    async def use() -> None:
+        clock = Clock()
+        made, environ = identity(fixtures, clock), {"HTTP_X_API_KEY": fixtures.key}
+        first, soon = (asyncio.ensure_future(refusal(made, dict(environ))) for _ in range(2))
+        await asyncio.to_thread(read.wait, 30)
+        fixtures.admin.execute("update sentinel.agent_keys set revoked_at = clock_timestamp()")
+        clock.now += 0.9
+        late = asyncio.ensure_future(refusal(made, dict(environ)))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await asyncio.gather(first, soon, late) == ["", "", Unauthenticated.code]
+        assert made.asked == 2
+
+    on_a_loop(use())
+
+
+def test_what_a_request_waits_for_its_key_counts_into_the_time_in_which_it_is_committed(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[float] = []
+    arrived: list[float] = []
+    decisions = fixtures.authority.decisions
+    add = decisions.add
+
+    def find(pool: Any, hashed: bytes) -> Any:
+        looked_up.append(time.monotonic())
+        return find_key(pool, hashed)
+
+    def noted(row: Any, done: Any, *at: Any) -> None:
+        arrived.extend(at)
+        add(row, done, *at)
+
+    monkeypatch.setattr(keys_in_memory, "find_key", find)
+    monkeypatch.setattr(decisions, "add", noted)
+    assert fixtures.guard(guard_body())["decision"] == "ALLOW"
+    assert len(looked_up) == len(arrived) == 1 and arrived[0] < looked_up[0]
