@@ -89,6 +89,7 @@ def create_app(
         app,
         threads=settings.board_threads if is_public else settings.threads,
         streams=by_path(streams),
+        readiness=meta.readiness_of(context),
         health_port=settings.board_health_port if is_public else settings.health_port,
         https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
         headers=HEADERS,

@@ -8,35 +8,17 @@ from ops_console import metrics
 from ops_console.api.rendering import DESCRIPTION, SECURITY_SCHEMES
 from ops_console.context import ConsoleContext
 from sentinel.authority.tenants import public_tenants
-from sentinel.platform.http.openapi import OpenApiText, documented
-from sentinel.platform.http.readiness import (
-    Readiness,
-    alive,
-    database_checks,
-    exposition,
-    exposition_answer,
-    holds,
-    readiness_answer,
-)
+from sentinel.platform.http.openapi import OpenApiText, document_health, documented
+from sentinel.platform.http.readiness import Readiness, database_checks, exposition, exposition_answer, holds
 from sentinel.store.database import BOARD, Pool
 from sentinel.store.safety import database_status
 
 
 def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the meta routes."""
-    readiness = _readiness_of(context)
     document = OpenApiText(title="sentinel console", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES)
 
-    @blueprint.get("/healthz")
-    @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
-    def healthz() -> Response:
-        return alive()
-
-    @blueprint.get("/readyz")
-    @documented("Whether operators and the public can be served",
-                responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})})  # fmt: skip
-    def readyz() -> Response:
-        return readiness_answer(readiness)
+    document_health(blueprint, "Whether operators and the public can be served")
 
     @blueprint.get("/metrics")
     @documented(
@@ -53,7 +35,9 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return Response(document.of(current_app), content_type="application/json")
 
 
-def _readiness_of(context: ConsoleContext) -> Readiness:
+def readiness_of(context: ConsoleContext) -> Readiness:
+    """What /readyz says: the databases of the console and of the board, and their schema."""
+
     def checks() -> dict[str, bool]:
         found = database_checks(lambda: database_status(context.pool, context.login.role))
         board = database_checks(lambda: database_status(context.board.pool, BOARD), "board")

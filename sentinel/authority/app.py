@@ -39,6 +39,7 @@ from sentinel.platform.http.asgi import Edge, by_path, first_of
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.openapi import answered_on_the_loop
 from sentinel.platform.http.rate_limit import SharedRateLimit
+from sentinel.platform.http.readiness import Readiness
 from sentinel.platform.http.wire import HttpsOnly
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import ReloadablePolicies
@@ -116,12 +117,14 @@ def create_app(
     places = StreamSlots(settings.max_streams, settings.max_streams_per_tenant, settings.max_streams_per_key)
     feed = ApprovalFeed(partial(_decided_since, authority.pool), authority.clock, places, stopping)
     stream = approvals_stream(context.identity, feed)
+    readiness = meta.readiness_of(authority)
     return Edge(
-        _flask_app(context, settings),
+        _flask_app(context, settings, readiness),
         threads=settings.threads,
         posts=by_path({prefix + path: one for prefix in (*PREFIXES, *TOLERATED) for path, one in posts.items()} | own),
         streams=by_path({f"{prefix}/approvals/stream": stream for prefix in (*PREFIXES, *TOLERATED)}),
         others=first_of([one.find for one in (aap.AapRoutes(context, calls, feed), requests) if one is not None]),
+        readiness=readiness,
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls),
     )
@@ -144,7 +147,7 @@ def _decided_since(pool: Pool, owner: Whose, since: datetime) -> list[DecidedApp
     )
 
 
-def _flask_app(context: Context, settings: Settings) -> Flask:
+def _flask_app(context: Context, settings: Settings, readiness: Readiness) -> Flask:
     app = Flask("sentinel.api", static_folder=None)
     app.json = _OrjsonProvider(app)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
@@ -165,6 +168,6 @@ def _flask_app(context: Context, settings: Settings) -> Flask:
         access_requests.routes(root, context)
     aap_wire.routes(root, context)
     app.register_blueprint(root)
-    meta.routes(app, context, left_out=TOLERATED)
+    meta.routes(app, context, readiness, left_out=TOLERATED)
     problems.register(app)
     return app

@@ -12,15 +12,8 @@ from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge, by_path
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.http.docs_page import docs_page
-from sentinel.platform.http.openapi import Documentation, OpenApiText, answered_on_the_loop, documented
-from sentinel.platform.http.readiness import (
-    Readiness,
-    alive,
-    database_checks,
-    exposition,
-    exposition_answer,
-    readiness_answer,
-)
+from sentinel.platform.http.openapi import Documentation, OpenApiText, answered_on_the_loop, document_health, documented
+from sentinel.platform.http.readiness import Readiness, database_checks, exposition, exposition_answer
 from sentinel.platform.http.ready_gauge import ReadyGauge
 from sentinel.platform.http.wire import Handler, HttpsOnly
 from sentinel.store.database import ORDERS
@@ -80,13 +73,15 @@ def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: Order
         "/webhooks/<source>/orders/created", "deliver_created", answered_on_the_loop(_DELIVERY), methods=["POST"]
     )
     posts = _settlement_webhooks(app, intake, store, settings)
-    _meta_routes(app, store, key)
+    readiness = _readiness_of(store, key)
+    _meta_routes(app, store, readiness)
     app.register_blueprint(docs_page("sentinel order review"))
     problems.register(app)
     return Edge(
         app,
         threads=_DOCUMENT_THREADS,
         posts=partial(intake.handler_of, posts),
+        readiness=readiness,
         health_port=settings.health_port,
         https_only=HttpsOnly(settings.behind_tls, settings.trusted_proxies),
         max_body_bytes=settings.max_body_bytes,
@@ -117,22 +112,10 @@ def _readiness_of(store: OrderStore, key: KeyCheck) -> Readiness:
     return Readiness(checks)
 
 
-def _meta_routes(app: Flask, store: OrderStore, key: KeyCheck) -> None:
-    readiness = _readiness_of(store, key)
+def _meta_routes(app: Flask, store: OrderStore, readiness: Readiness) -> None:
     document = OpenApiText(title="sentinel order review", description=DESCRIPTION, security_schemes={})
 
-    @app.get("/healthz")
-    @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
-    def healthz() -> Response:
-        return alive()
-
-    @app.get("/readyz")
-    @documented(
-        "Whether orders can be taken",
-        responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
-    )
-    def readyz() -> Response:
-        return readiness_answer(readiness)
+    document_health(app, "Whether orders can be taken")
 
     @app.get("/metrics")
     @documented(

@@ -10,16 +10,8 @@ from sentinel.authority.engine import Authority
 from sentinel.authority.guard import try_guard
 from sentinel.authority.policies import are_policies_declared
 from sentinel.platform.http.docs_page import FILES, docs_page
-from sentinel.platform.http.openapi import OpenApiText, documented
-from sentinel.platform.http.readiness import (
-    Readiness,
-    alive,
-    database_checks,
-    exposition,
-    exposition_answer,
-    holds,
-    readiness_answer,
-)
+from sentinel.platform.http.openapi import OpenApiText, document_health, documented
+from sentinel.platform.http.readiness import Readiness, database_checks, exposition, exposition_answer, holds
 from sentinel.platform.http.ready_gauge import ReadyGauge
 from sentinel.store.database import AUTHORITY
 from sentinel.store.safety import database_status
@@ -34,26 +26,14 @@ SECURITY_SCHEMES = {
 }
 
 
-def routes(app: Flask, context: Context, *, left_out: tuple[str, ...] = ()) -> None:
+def routes(app: Flask, context: Context, readiness: Readiness, *, left_out: tuple[str, ...] = ()) -> None:
     """Add the meta routes to the app. Paths that begin with one of `left_out` are not in its document."""
     meta = Blueprint("meta", __name__)
-    readiness = _readiness_of(context.authority)
     document = OpenApiText(
         title="sentinel authority", description=DESCRIPTION, security_schemes=SECURITY_SCHEMES, left_out=left_out
     )
 
-    @meta.get("/healthz")
-    @documented("Whether the process answers", responses={200: ("It does.", {"type": "object"})})
-    def healthz() -> Response:
-        return alive()
-
-    @meta.get("/readyz")
-    @documented(
-        "Whether decisions can be given",
-        responses={200: ("They can.", {"type": "object"}), 503: ("Not now, and why.", {"type": "object"})},
-    )
-    def readyz() -> Response:
-        return readiness_answer(readiness)
+    document_health(meta, "Whether decisions can be given")
 
     @meta.get("/metrics")
     @documented(
@@ -78,7 +58,9 @@ def routes(app: Flask, context: Context, *, left_out: tuple[str, ...] = ()) -> N
     app.register_blueprint(docs_page("sentinel authority"))
 
 
-def _readiness_of(authority: Authority) -> Readiness:
+def readiness_of(authority: Authority) -> Readiness:
+    """What /readyz says: the database and its schema, whether the policies in force are declared there, and whether a guard can be decided."""
+
     def checks() -> dict[str, bool]:
         found = database_checks(lambda: database_status(authority.pool, AUTHORITY))
         declared = found["schema"] and holds(lambda: are_policies_declared(authority))

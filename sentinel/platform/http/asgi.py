@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from flask import Flask
@@ -33,6 +33,7 @@ from sentinel.platform.http.problems import (
     unread_problem,
 )
 from sentinel.platform.http.wire import (
+    ALIVE,
     EdgeResponse,
     Handler,
     HttpsOnly,
@@ -44,6 +45,9 @@ from sentinel.platform.http.wire import (
     require_host,
 )
 
+if TYPE_CHECKING:
+    from sentinel.platform.http.readiness import Readiness
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -54,8 +58,8 @@ StreamHandler = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
 
-METRICS = "/metrics"
-HEALTH = ("/healthz", "/readyz", METRICS)
+HEALTHZ, READYZ, METRICS = "/healthz", "/readyz", "/metrics"
+HEALTH = (HEALTHZ, READYZ, METRICS)
 EVENT_STREAM = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """The headers of every stream of server-sent events."""
 STALLED_SECONDS = 30.0
@@ -72,8 +76,9 @@ log = structlog.get_logger("sentinel.http")
 class Edge:
     """The app that a process serves, and that tests ask: an ASGI app around a Flask app.
 
-    `posts` finds the handler of a POST route by its path, `streams` the one of a stream, `others` one by method and path;
-    everything else is the Flask app's, in `threads` threads. `health_port` is that of the address for supervisors, 0 where there is none. `headers` are those of what the
+    `posts` finds the handler of a POST route by its path, `streams` the one of a stream, `others` one by method and path; /healthz, and
+    /readyz by `readiness`, are answered on the event loop too: no thread that waits for a database keeps a supervisor waiting.
+    Everything else is the Flask app's, in `threads` threads. `health_port` is that of the address for supervisors, 0 where there is none. `headers` are those of what the
     event loop or the server itself answers; streams and the Flask app set their own. Handlers are given bodies of up to
     `max_body_bytes`; those beyond it are not waited for.
     """
@@ -86,6 +91,7 @@ class Edge:
         posts: Callable[[str], Handler | None] = lambda path: None,
         streams: Callable[[str], StreamHandler | None] = lambda path: None,
         others: Callable[[str, str], Handler | None] = lambda method, path: None,
+        readiness: Readiness | None = None,
         health_port: int = 0,
         https_only: HttpsOnly,
         headers: Mapping[str, str] = MappingProxyType({}),
@@ -98,6 +104,7 @@ class Edge:
         self._posts = posts
         self._health_port = health_port
         self._https_only = https_only
+        others = first_of([_health_routes(readiness), others])
         self._app = ByListener(
             HotRoutes(
                 Documents(flask, threads), posts, streams, headers, others, max_body_bytes, outage_text_of(flask)
@@ -147,6 +154,20 @@ def by_path(handlers: Mapping[str, T]) -> Callable[[str], T | None]:
 def first_of(finders: Sequence[Callable[[str, str], Handler | None]]) -> Callable[[str, str], Handler | None]:
     """Finds a handler by method and path where the first of these does."""
     return lambda method, path: next((found for find in finders if (found := find(method, path)) is not None), None)
+
+
+def _health_routes(readiness: Readiness | None) -> Callable[[str, str], Handler | None]:
+    """Finds the handlers of /healthz and /readyz; of the latter where something says whether the program is ready."""
+
+    async def healthz(_: Request) -> EdgeResponse:
+        return EdgeResponse(ALIVE)
+
+    async def readyz(_: Request) -> EdgeResponse:
+        assert readiness is not None
+        return await readiness.answer()
+
+    find = by_path({HEALTHZ: healthz} if readiness is None else {HEALTHZ: healthz, READYZ: readyz})
+    return lambda method, path: find(path) if method in ("GET", "HEAD") else None
 
 
 def _adding(headers: Sequence[tuple[bytes, bytes]], send: Send) -> Send:

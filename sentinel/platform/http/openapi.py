@@ -15,7 +15,7 @@ from sentinel import __version__
 from sentinel.core.errors import NotFound, Unauthenticated
 
 if TYPE_CHECKING:  # the worker's runs take documented routes from here and serve none
-    from flask import Flask, Response
+    from flask import Blueprint, Flask, Response
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -66,6 +66,15 @@ def answered_on_the_loop(
 
     view.documentation = documentation  # type: ignore[attr-defined]
     return view
+
+
+def document_health(routes: Flask | Blueprint, whether: str) -> None:
+    """Add /healthz and /readyz, which every edge answers, to the documented routes; `whether` says what a ready program can do."""
+    found: dict[str, Any] = {"type": "object"}
+    healthz = Documentation("Whether the process answers", responses={200: ("It does.", found)})
+    readyz = Documentation(whether, responses={200: ("They can.", found), 503: ("Not now, and why.", found)})
+    for name, documentation in (("healthz", healthz), ("readyz", readyz)):
+        routes.add_url_rule(f"/{name}", name, answered_on_the_loop(documentation))
 
 
 PROBLEM: dict[str, Any] = {

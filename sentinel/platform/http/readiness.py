@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import orjson
@@ -13,6 +15,7 @@ import structlog
 from flask import Response
 
 from sentinel.core.errors import SentinelError
+from sentinel.platform.http.wire import ALIVE, NOT_STORED, EdgeResponse
 from sentinel.store.migrate import HEAD
 from sentinel.store.safety import DatabaseStatus
 
@@ -27,27 +30,48 @@ log = structlog.get_logger("sentinel")
 class Readiness:
     """What a program's checks found, by name, kept for half a second: however many ask, the database is asked twice a second.
 
-    Anybody may ask /readyz, and an answer costs about ten statements. Who asks while the checks are made waits for them.
+    Anybody may ask /readyz, and an answer costs about ten statements. The checks are made in one thread, and all who ask meanwhile wait
+    for what it finds: on an event loop without a thread.
     """
 
     def __init__(self, check: Callable[[], Mapping[str, bool]], now: Callable[[], float] = time.monotonic) -> None:
         self._check, self._now, self._lock = check, now, threading.Lock()
         self._made_at = float("-inf")
-        self._checks: dict[str, bool] = {}
+        self._latest: Future[Mapping[str, bool]] | None = None
 
     @property
     def checks(self) -> Mapping[str, bool]:
-        """Which checks hold."""
+        """Which checks hold; waits for them in the caller's thread."""
+        return self._found().result()
+
+    async def answer(self) -> EdgeResponse:
+        """The answer to /readyz, waited for on the event loop."""
+        return _answer_of(await asyncio.wrap_future(self._found()))
+
+    def _found(self) -> Future[Mapping[str, bool]]:
+        """What was found lately, or what is being looked for now."""
         with self._lock:
-            if self._now() - self._made_at >= REMEMBERED_SECONDS:
-                self._checks = dict(self._check())
-                self._made_at = self._now()
-            return self._checks
+            latest = self._latest
+            if latest is None or (latest.done() and self._now() - self._made_at >= REMEMBERED_SECONDS):
+                latest = self._latest = Future()
+                latest.set_running_or_notify_cancel()  # a client that leaves does not cancel it for the others
+                # No pool's thread: one that waits for a silent database must not hold up the end of the process.
+                threading.Thread(target=self._look, args=(latest,), name="readiness", daemon=True).start()
+            return latest
+
+    def _look(self, asked: Future[Mapping[str, bool]]) -> None:
+        try:
+            found = dict(self._check())
+        except BaseException as error:
+            asked.set_exception(error)
+        else:
+            self._made_at = self._now()
+            asked.set_result(found)
 
 
 def alive() -> Response:
     """200: the process answers."""
-    return Response(b'{"status":"ok"}', content_type="application/json")
+    return Response(ALIVE, content_type="application/json")
 
 
 def database_checks(ask: Callable[[], DatabaseStatus], name: str = "session") -> dict[str, bool]:
@@ -76,15 +100,18 @@ def holds(check: Callable[[], bool]) -> bool:
 
 
 def readiness_answer(readiness: Readiness) -> Response:
+    """The answer to /readyz for a program that has no event loop."""
+    given = _answer_of(readiness.checks)
+    return Response(given.body, status=given.status, content_type=given.content_type, headers=dict(given.headers))
+
+
+def _answer_of(checks: Mapping[str, bool]) -> EdgeResponse:
     """200 when every check holds; else 503, to be asked again in a second. Nobody may store it."""
-    checks = readiness.checks
     ready = all(checks.values())
-    body = {"status": "ready" if ready else "not ready", "checks": checks}
-    response = Response(orjson.dumps(body), status=200 if ready else 503, content_type="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    if not ready:
-        response.headers["Retry-After"] = "1"
-    return response
+    body = orjson.dumps({"status": "ready" if ready else "not ready", "checks": checks})
+    if ready:
+        return EdgeResponse(body)
+    return EdgeResponse(body, status=503, headers={**NOT_STORED, "Retry-After": "1"})
 
 
 def exposition(*figures: Collector) -> bytes:

@@ -48,6 +48,8 @@ class Request(msgspec.Struct, eq=False):
 
 MAX_QUERY_FIELDS = 20
 NOT_STORED: Mapping[str, str] = MappingProxyType({"Cache-Control": "no-store"})
+ALIVE = b'{"status":"ok"}'
+"""What /healthz says: the process answers."""
 
 
 class EdgeResponse(msgspec.Struct):
