@@ -135,7 +135,8 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
         except HttpParserUpgrade:
             self._is_last = True  # nothing is spoken here but HTTP/1.1
         except HttpParserError as error:
-            if not self._is_last:
+            # What follows the last request of a connection is let be; that request's own body is part of it.
+            if self._is_in_body or not self._is_last:
                 self._refuse(400, str(error))
         if (self._is_in_head or (self._is_in_body and self._incoming is None)) and not self._went_on:
             self._framing_bytes += len(data)

@@ -527,6 +527,23 @@ def test_a_body_that_breaks_off_in_the_middle_is_refused_and_holds_nobody(before
     within(scene)
 
 
+@pytest.mark.parametrize("before", [b"", post({"n": 1, "now": True}), COLD])
+@pytest.mark.parametrize("last", [b"HTTP/1.1\r\nConnection: close", b"HTTP/1.0"])
+def test_so_is_one_of_the_last_request_of_a_connection(last: bytes, before: bytes) -> None:
+    """The finding: it got no answer, and its connection was cut when the time for a body was over."""
+    head = b"POST /echo %b\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % last
+
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
+        writer.write(before + head + b"3\r\nabc\r\nzz\r\n")
+        if before:
+            assert (await answer(reader)).status == 200
+        assert (await answer(reader)).status == 400
+        assert await is_closed(reader)
+
+    within(scene)
+
+
 def test_who_wants_another_protocol_is_answered_in_this_one_and_closed() -> None:
     async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
