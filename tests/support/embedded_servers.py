@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -114,6 +115,18 @@ def alive(pid: int) -> bool:
         # A zombie that waits for its parent is as good as gone.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+def may_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on it is as for root without CAP_SYS_PTRACE: what another account's processes run and where they are is not to be seen."""
+    readlink = os.readlink
+
+    def refused(path: str | Path) -> str:
+        if str(path).startswith("/proc/"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", refused)
 
 
 def ask(url: str, statement: str) -> tuple[object, ...] | None:

@@ -2,6 +2,7 @@
 
 What is started here ends with this process (on Linux). A process id in a file proves nothing: it may be stale and taken by a
 stranger. On Linux a process is ours if it runs `postgres` inside the data folder (/proc); elsewhere if its command line says so.
+Where we may not look at it, as root in a container without CAP_SYS_PTRACE, nobody knows: it is not signalled, and not taken for gone.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ def _environment() -> dict[str, str]:
 STEP_SECONDS = 2.0
 _STRAY_SECONDS = 5.0
 _POLL_SECONDS = 0.02
+_ENDED = ("", "Z", "X")
+"""States of processes that are gone, or wait for their parent."""
 
 
 def recorded_pid(data_dir: Path) -> int | None:
@@ -95,21 +98,49 @@ def _pid_file_lines(data_dir: Path) -> list[str]:
 
 
 def live_server(data_dir: Path) -> int | None:
-    """The process id of the server that runs on `data_dir` now, else None."""
+    """The process id of the server that runs on `data_dir` now, else None. Where we may not look at it, only its address tells."""
     pid = recorded_pid(data_dir)
-    return pid if pid is not None and belongs_to(pid, data_dir) else None
+    return pid if pid is not None and _is_ours(pid, data_dir) is not False else None
 
 
 def belongs_to(pid: int, data_dir: Path) -> bool:
-    """True if `pid` is a living PostgreSQL process of this data folder."""
+    """True if `pid` is seen to be a living PostgreSQL process of this data folder: only such a one is signalled."""
+    return _is_ours(pid, data_dir) is True
+
+
+def may_belong_to(pid: int, data_dir: Path) -> bool:
+    """As `belongs_to`, and true where we may not look and what everybody may read speaks for it: its name, and its account, the data's."""
+    found = _is_ours(pid, data_dir)
+    if found is not None:
+        return found
+    try:
+        is_of_its_account = os.stat(f"/proc/{pid}").st_uid == os.stat(data_dir).st_uid
+        return is_of_its_account and _name_and_state(pid)[0].startswith("postgres")
+    except OSError:
+        return False
+
+
+def _is_ours(pid: int, data_dir: Path) -> bool | None:
+    """Whether `pid` is a living PostgreSQL process of this data folder; None where we may not look."""
     if sys.platform != "linux":
         said = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
         return "postgres" in said.stdout and str(data_dir) in said.stdout
     try:
         program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
         return program.startswith("postgres") and os.path.samefile(f"/proc/{pid}/cwd", data_dir)
+    except PermissionError:
+        return None if _name_and_state(pid)[1] not in _ENDED else False
     except OSError:
         return False
+
+
+def _name_and_state(pid: int) -> tuple[str, str]:
+    """A process's name and the letter of its state, which everybody may read (proc_pid_stat(5)); "" where it is gone."""
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+    except OSError:
+        return "", ""
+    return name, rest.split()[0]
 
 
 def strays(data_dir: Path) -> list[int]:
@@ -144,6 +175,7 @@ def stop_child(process: subprocess.Popen[bytes]) -> None:
 def clear_leftovers(data_dir: Path) -> None:
     """Before a start, with the start lock held: stop processes that a killed starter or server left behind.
 
+    Raises `EmbeddedError` where one goes on that may be ours and that we may not look at.
     A backend of a killed server may still be in a statement, could still commit it, and holds the
     shared memory that the next server needs; it normally goes by itself within milliseconds.
     """
@@ -151,6 +183,12 @@ def clear_leftovers(data_dir: Path) -> None:
     if pid is None:
         return
     stop_server(pid, data_dir)
+    # One that we may not look at: a server ends with its starter.
+    if not _gone(lambda: not may_belong_to(pid, data_dir), _STRAY_SECONDS):
+        raise EmbeddedError(
+            f"process {pid} runs PostgreSQL, and whether on {data_dir} this account may not see (CAP_SYS_PTRACE): where its command line"
+            f" names that folder, end it and start again; else delete {data_dir / 'postmaster.pid'}"
+        )
     if not _gone(lambda: not strays(data_dir), _STRAY_SECONDS):
         for stray in strays(data_dir):
             with suppress(ProcessLookupError):
@@ -165,7 +203,7 @@ def _is_foreign_process(data_dir: Path) -> bool:
     pid = recorded_pid(data_dir)
     if pid is None or sys.platform != "linux":
         return False
-    return os.path.exists(f"/proc/{pid}") and not belongs_to(pid, data_dir) and not strays(data_dir)
+    return os.path.exists(f"/proc/{pid}") and not may_belong_to(pid, data_dir) and not strays(data_dir)
 
 
 def _gone(test: Callable[[], bool], seconds: float) -> bool:

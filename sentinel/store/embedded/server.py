@@ -157,7 +157,7 @@ class Embedded:
         """True while the server process lives."""
         if self._process is not None and self._is_starter():
             return self._process.poll() is None
-        return self._server is not None and process.belongs_to(self._server.pid, self._server.data_dir)
+        return self._server is not None and process.may_belong_to(self._server.pid, self._server.data_dir)
 
     def _is_starter(self) -> bool:
         """False in a process forked from the one whose child the server is."""
@@ -226,6 +226,7 @@ class Embedded:
         )
 
     def _join(self) -> RunningServer | None:
+        """The server that another process keeps, once it answers at its address; with the start lock held, and the keeper's not to be had."""
         for data_dir in data_folders(self._layout.home()).values():
             pid, socket_dir = process.live_server(data_dir), process.recorded_socket_dir(data_dir)
             if self._own and socket_dir not in self._layout.socket_dirs():

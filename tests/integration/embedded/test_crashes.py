@@ -31,6 +31,7 @@ from tests.support.embedded_servers import (
     eventually,
     is_answering,
     launch_without_watch,
+    may_not_look,
     needs_linux,
 )
 
@@ -177,6 +178,46 @@ def test_a_stale_pid_file_does_not_stop_a_start(base: Path, whose: str) -> None:
         os.chown(pid_file, owner.st_uid, owner.st_gid)
     with running(base, own=True) as again:
         assert ask(again.admin_url, "SELECT 1") == (1,)
+
+
+@needs_linux
+def test_a_living_server_that_nobody_may_look_at_keeps_its_pid_file(
+    base: Path, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: it was taken for a stranger, and the file that keeps a second server from its data was deleted under it."""
+    monkeypatch.setattr(process, "_STRAY_SECONDS", 0.1)
+    holders.append(Holder(base, "own"))
+    pid, _, url = holders[0].server()
+    (pid_file,) = base.glob("postgres/[0-9]*/postmaster.pid")
+    may_not_look(monkeypatch)
+    with pytest.raises(EmbeddedError, match=f"process {pid} runs PostgreSQL"):
+        process.clear_leftovers(pid_file.parent)
+    assert process.recorded_pid(pid_file.parent) == pid and is_answering(url)
+    assert holders[0].finish() == 0
+
+
+@needs_linux
+def test_a_server_that_nobody_may_look_at_is_waited_for_when_its_starter_was_killed(
+    base: Path, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holders.append(Holder(base, "own"))
+    left, _, _ = holders[0].server()
+    may_not_look(monkeypatch)
+    holders[0].kill()
+    with running(base, own=True) as again:
+        assert again.pid != left and not alive(left)
+        assert ask(again.admin_url, "SELECT 1") == (1,)
+
+
+@needs_linux
+def test_a_stale_pid_file_names_a_stranger_that_nobody_may_look_at(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name, or its account, shows that it is none of ours: both may be read by everybody."""
+    data_dir = base / "18"
+    data_dir.mkdir(parents=True)
+    (data_dir / "postmaster.pid").write_text(f"{os.getpid()}\n{data_dir}\n")
+    may_not_look(monkeypatch)
+    process.clear_leftovers(data_dir)
+    assert not (data_dir / "postmaster.pid").exists()
 
 
 def _stranger_lives_through_remove(base: Path) -> bool:

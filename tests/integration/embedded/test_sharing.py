@@ -15,7 +15,7 @@ from sentinel.store.embedded import (
     supervised,
 )
 from tests.support.busy import in_time
-from tests.support.embedded_servers import Holder, alive, ask, eventually, is_answering
+from tests.support.embedded_servers import Holder, alive, ask, eventually, is_answering, may_not_look, needs_linux
 
 
 def test_two_short_commands_at_once_share_one_server(base: Path, holders: list[Holder]) -> None:
@@ -35,6 +35,25 @@ def test_two_short_commands_at_once_share_one_server(base: Path, holders: list[H
     assert joiner.finish() == 0
     assert starter.finish() == 0
     assert not alive(answers[0][0])
+
+
+@needs_linux
+def test_a_server_that_nobody_may_look_at_is_joined_at_its_address(
+    base: Path, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: as root in a container without CAP_SYS_PTRACE no second program could join, and was told to end the one that works."""
+    holders.append(Holder(base, "own"))
+    pid, _, _ = holders[0].server()
+    may_not_look(monkeypatch)
+    joined = Embedded(base)
+    try:
+        server = joined.start()
+        assert (server.pid, server.started_by_us, joined.is_alive()) == (pid, False, True)
+        assert ask(server.admin_url, "SELECT 1") == (1,)
+        assert holders[0].finish() == 0
+        assert eventually(lambda: not joined.is_alive()), "one that is gone is seen to be gone"
+    finally:
+        joined.stop()
 
 
 def _second_owner(base: Path, extra: str, holders: list[Holder]) -> str:
