@@ -83,8 +83,9 @@ LOCKS_FREE = (
 def command(as_json: bool, checkpoints: Path | None, minutes: float) -> None:
     """Check settings, policies, the database's safety, every invariant and the evidence against its checkpoints.
 
-    Read-only. What is damaged is named by its id. Any program's login will do, and what it may not read is told as not
-    checked; the console's may read all of it. Exit 1 when something is wrong, or took longer than --minutes.
+    Read-only. What is damaged is named by its id. The login of the authority, the console, the worker or the intake will
+    do, and what it may not read is told as not checked; the console's may read all of it. Exit 1 when something is wrong,
+    or took longer than --minutes.
     """
     kept = data_dir() / CHECKPOINTS
     if checkpoints is None and not os.environ.get("SENTINEL_DATABASE_URL") and kept.exists():
@@ -169,8 +170,8 @@ def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
                 raise
             if number == len(roles):
                 raise MissingGrant(
-                    f"cannot use the database at {describe(url)}: its login may act as none of {', '.join(roles)}: use a"
-                    f" program's login, or `grant {CONSOLE} to <login>` as an administrator"
+                    f"cannot use the database at {describe(url)}: its login may act as none of {', '.join(roles)}: use the login"
+                    f" of the authority, the console, the worker or the intake, or `grant {CONSOLE} to <login>` as an administrator"
                 ) from None
     raise AssertionError("no role was asked for")
 

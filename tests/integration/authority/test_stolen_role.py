@@ -18,7 +18,7 @@ from sentinel.authority.actor import local_administrator
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.settings import Settings
 from sentinel.cli.main import main
-from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, ORDERS, PUBLIC, WORKER
+from sentinel.store.database import AUTHORITY, BOARD, CONSOLE, EXPORTER, ORDERS, PUBLIC, WORKER
 from sentinel.store.embedded import RunningServer
 from sentinel.store.migrate import migrate
 from tests.conftest import at
@@ -165,6 +165,22 @@ def test_trying_leaves_nothing(fixtures: Fixtures) -> None:
 
 def counts(fixtures: Fixtures) -> list[int]:
     return [fixtures.one(f"select count(*) from sentinel.{table}") for table in ("operations", "operation_states", "events", "usage", "reservations", "feed")]  # fmt: skip
+
+
+@pytest.mark.parametrize("role", [AUTHORITY, CONSOLE, WORKER, ORDERS, EXPORTER, PUBLIC, BOARD])
+def test_the_logins_that_the_doctor_takes_are_those_it_names(
+    fixtures: Fixtures, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: any program's login would do, its help said, and refused those of sender, public and board: use a program's."""
+    named = "the login of the authority, the console, the worker or the intake"
+    monkeypatch.setenv("SENTINEL_DATABASE_URL", program_url(fixtures.url, role))
+    done = CliRunner().invoke(main, ["doctor"])
+    if role in (AUTHORITY, CONSOLE, WORKER, ORDERS):
+        assert done.exit_code == 0, done.output
+    else:
+        assert done.exit_code == 2 and f"use {named}" in done.stderr
+    told = " ".join(CliRunner().invoke(main, ["doctor", "--help"]).stdout.split())
+    assert named.capitalize() in told
 
 
 def test_the_doctor_tells_when_anybody_may_lock(fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch) -> None:
