@@ -26,7 +26,7 @@ from sentinel.core.errors import EngineUnavailable
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.logs import configure_logs
 from sentinel.platform.serving.process_group import run_side_by_side
-from sentinel.platform.serving.server import Listener, Server, metrics_folder
+from sentinel.platform.serving.server import Listener, Server, metrics_folder, require_listeners
 from sentinel.store.safety import require_board, require_ready
 
 _BETWEEN_COUNTS_SECONDS = 0.3
@@ -43,8 +43,7 @@ def serve(
     """Run the console until it is told to stop. Raises one-line refusals before anything listens."""
     configure_logs(settings.log_level, program="console")
     shares = [_SHARES[audience](settings) for audience in audiences]
-    for share in shares:
-        share.listener.require()
+    require_listeners(*(share.listener for share in shares))
     _require_databases(settings, shares)
     with metrics_folder():
         # What counts is imported only once the folder of the shared counters is there; here, so that the servers share it.

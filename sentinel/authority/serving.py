@@ -26,7 +26,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.logs import buffer_log_lines, configure_logs
-from sentinel.platform.serving.server import Listener, Server, metrics_folder
+from sentinel.platform.serving.server import Listener, Server, metrics_folder, require_listeners
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.policy.errors import PolicyError
 from sentinel.policy.library import PolicyLibrary, ReloadablePolicies
@@ -46,7 +46,7 @@ def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
         settings.host, settings.port, settings.max_connections, settings.max_connections_per_address, "--port or SENTINEL_PORT",
         "SENTINEL_HEALTH_PORT", "SENTINEL_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),
     )  # fmt: skip
-    listener.require()
+    require_listeners(listener)
     policies = _first_policies(settings.policies_dir)
     _require_checkpoint_file(settings.checkpoint_file)
     require_ready(settings.database_url, AUTHORITY, connections=settings.processes * max(2, settings.pool_size))

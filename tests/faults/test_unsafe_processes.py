@@ -67,6 +67,10 @@ CONSOLE: Bad = {
     "commits that do not wait for the disk": (no_waiting_for_the_disk, "synchronous_commit"),
     "a database that cannot be written": (read_only, "read"),
     "a taken port": (listen, "already in use"),
+    "one port for two listeners": (
+        lambda p: {"SENTINEL_CONSOLE_HEALTH_PORT": str(p.port)}, "SENTINEL_CONSOLE_HEALTH_PORT: must be another"),
+    "one port for two listeners of two audiences": (
+        lambda p: {"SENTINEL_BOARD_HEALTH_PORT": str(p.port)}, "SENTINEL_BOARD_HEALTH_PORT: must be another"),
 }  # fmt: skip
 
 

@@ -160,6 +160,14 @@ BAD: dict[str, tuple[Callable[[Place], dict[str, str] | None], str]] = {
     "commits that do not wait for the disk": (no_waiting_for_the_disk, "synchronous_commit"),
     "a database that cannot be written": (read_only, "read"),
     "a taken port": (listen, "already in use"),
+    "one port for two listeners": (
+        lambda p: {"SENTINEL_HEALTH_PORT": str(p.port)},
+        "SENTINEL_HEALTH_PORT: must be another",
+    ),
+    "a port of every address for another listener": (
+        lambda p: {"SENTINEL_HEALTH_PORT": str(p.port), "SENTINEL_HEALTH_HOST": "0.0.0.0"},
+        "SENTINEL_HEALTH_PORT: must be another",
+    ),
 }
 
 

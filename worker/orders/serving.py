@@ -10,7 +10,7 @@ import structlog
 
 from sentinel.platform.http.rate_limit import SharedRateLimit
 from sentinel.platform.logs import configure_logs
-from sentinel.platform.serving.server import Listener, Server, metrics_folder
+from sentinel.platform.serving.server import Listener, Server, metrics_folder, require_listeners
 from sentinel.store.database import ORDERS
 from sentinel.store.safety import require_ready
 from worker.orders.key_check import refuse_wrong_key
@@ -27,7 +27,7 @@ def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
         "SENTINEL_ORDERS_HEALTH_PORT", "SENTINEL_ORDERS_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),
         behind_proxies=settings.trusted_proxies > 0,
     )  # fmt: skip
-    listener.require()
+    require_listeners(listener)
     require_ready(settings.database_url, ORDERS, connections=settings.processes * settings.pool_size)
     refuse_wrong_key(settings)
     with metrics_folder():

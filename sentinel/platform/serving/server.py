@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -27,6 +28,7 @@ from sentinel.core.errors import SentinelError
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.serving.connection_bounds import Connections
 from sentinel.platform.serving.event_worker import EventWorker
+from sentinel.platform.settings import UnsafeConfiguration
 
 # Open files of a process beside its clients' connections: the database, files, the program itself.
 _OTHER_FILES = 500
@@ -95,11 +97,33 @@ class Listener:
         """Every (host, port) to listen on."""
         return [(self.host, self.port), *([self.health] if self.health[1] else [])]
 
-    def require(self) -> None:
-        """Raise `CannotServe` where a port is taken, or the machine does not allow so many open files."""
-        for place, name in zip(self.addresses, (self.port_name, self.health_name), strict=False):
-            require_free_port(*place, name)
-        require_open_files(self.connections + _OTHER_FILES, self.connections_name)
+    @property
+    def named_addresses(self) -> list[tuple[str, tuple[str, int]]]:
+        """The same, each with the setting that says its port."""
+        return list(zip((self.port_name, self.health_name), self.addresses, strict=False))
+
+
+def require_listeners(*listeners: Listener) -> None:
+    """Raise what keeps a program from serving on these, each with the setting to change.
+
+    `UnsafeConfiguration` where two of their addresses are one; `CannotServe` where a port is taken, or the machine does not allow so many
+    open files.
+    """
+    named = [one for listener in listeners for one in listener.named_addresses]
+    for (first, place), (second, other) in combinations(named, 2):
+        if place[1] == other[1] and _meet(place[0], other[0]):
+            raise UnsafeConfiguration(f"{second}: must be another port than {first}, which is {place[1]} too")
+    for name, place in named:
+        require_free_port(*place, name)
+    for listener in listeners:
+        require_open_files(listener.connections + _OTHER_FILES, listener.connections_name)
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether who has a port of one host has it of the other too: 0.0.0.0 is all addresses of IPv4, and :: those of both families."""
+    hosts = {"127.0.0.1" if host == "localhost" else host for host in (one, other)}
+    of_ipv4 = not any(":" in host for host in hosts)
+    return len(hosts) == 1 or "::" in hosts or (of_ipv4 and "0.0.0.0" in hosts)  # noqa: S104 - nothing is bound here
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]

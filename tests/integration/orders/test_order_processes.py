@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS
 from tests import mutants
 from tests.support.fixtures import Fixtures
@@ -24,6 +25,8 @@ from tests.support.ledger_fixtures import ROOT, wait_until
 from tests.support.logins import program_url
 from tests.support.order_fixtures import OrderFixtures, intake_process, make_intake, order_body
 from tests.support.ports import free_port
+from worker.orders import serving
+from worker.orders.settings import OrderReviewSettings
 from worker.orders.store import DeliveredOrder, DeliveryLook, OrderStore, TakeOutcome, TakeResult, body_digest
 
 COUNTED = (
@@ -177,6 +180,13 @@ def test_a_shop_of_large_orders_is_allowed_longer_deliveries(orders: OrderFixtur
         wait_until(lambda: 'orders_deliveries_total{result="body-too-large",source="demo"} 1.0' in scraped(health))
         assert 'orders_deliveries_total{result="body-too-large",source="shop"} 0.0' in scraped(health)
         wait_until(lambda: orders.status_and_lane("o-large") == ("FULFILLED", "low"))
+
+
+def test_an_intake_with_one_port_for_two_listeners_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "configure_logs", lambda *_, **__: None)
+    port = free_port()
+    with pytest.raises(UnsafeConfiguration, match="^SENTINEL_ORDERS_HEALTH_PORT: must be another port"):
+        serving.serve(OrderReviewSettings(port=port, health_port=port))
 
 
 @pytest.mark.parametrize("module", ["worker.orders.serving", "sentinel.authority.serving", "ops_console.__main__"])

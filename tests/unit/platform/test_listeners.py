@@ -1,0 +1,42 @@
+"""Where the listeners of one program may be: nowhere twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.platform.serving.server import Listener, require_listeners
+from sentinel.platform.settings import UnsafeConfiguration
+from tests.support.ports import free_port
+
+
+def listener(host: str, port: int, *health: tuple[str, int], name: str = "PORT") -> Listener:
+    return Listener(host, port, 10, 10, name, f"HEALTH_{name}", "CONNECTIONS", *health)
+
+
+@pytest.mark.parametrize(
+    ("host", "health_host"),
+    [
+        ("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0"),
+        ("::", "127.0.0.1"), ("0.0.0.0", "::"), ("::1", "::"), ("::1", "::1"),
+    ],
+)  # fmt: skip
+def test_one_port_for_two_listeners_is_refused_by_its_setting(host: str, health_host: str) -> None:
+    """The finding: it passed the checks of a start, and ended in words that name no setting."""
+    port = free_port()
+    with pytest.raises(
+        UnsafeConfiguration, match=f"^HEALTH_PORT: must be another port than PORT, which is {port} too$"
+    ):
+        require_listeners(listener(host, port, (health_host, port)))
+
+
+def test_so_it_is_between_the_servers_of_one_program() -> None:
+    port, other = free_port(), free_port()
+    one, two = listener("127.0.0.1", port), listener("127.0.0.1", other, ("127.0.0.1", port), name="BOARD")
+    with pytest.raises(UnsafeConfiguration, match="^HEALTH_BOARD: must be another port than PORT"):
+        require_listeners(one, two)
+
+
+def test_ports_of_their_own_and_one_port_of_two_addresses_are_taken() -> None:
+    port = free_port()
+    require_listeners(listener("127.0.0.1", port, ("127.0.0.1", free_port())), listener("127.0.0.2", port))
+    require_listeners(listener("127.0.0.1", free_port()), listener("127.0.0.1", free_port()))
