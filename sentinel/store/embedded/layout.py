@@ -101,7 +101,8 @@ def make_base(layout: Layout) -> None:
     mode = 0o711 if os.geteuid() == 0 else 0o700
     for folder in (layout.base, layout.run_dir):
         if not folder.is_dir():
-            folder.mkdir(parents=True)
+            # Another command that starts now may make it first.
+            folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
 
 

@@ -51,6 +51,22 @@ def _unreachable_programs(home: Path) -> Path:
     return target / "bin"
 
 
+def test_two_commands_that_start_at_once_may_both_make_the_folders(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: one of them was told that the folder is a file."""
+    is_dir = Path.is_dir
+
+    def made_by_another_meanwhile(path: Path) -> bool:
+        found = is_dir(path)
+        if not found:
+            os.mkdir(path)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_dir", made_by_another_meanwhile)
+        layout.make_base(layout.Layout.of(base))
+    assert (base / "postgres").is_dir()
+
+
 @needs_root
 def test_a_lost_relocated_folder_is_never_replaced_by_an_empty_one(base: Path) -> None:
     home = base.parent / "home"
