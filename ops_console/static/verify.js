@@ -95,18 +95,24 @@ const check = async (text) => {
   return { pack, stated, body, computed, intact: computed === stated };
 };
 
-// The pack on record under a pack's own name; null when there is none, or it cannot be asked for.
+// Nobody said whether a pack is on record: the server did not answer, or not with a pack.
+class Unanswered extends Error {}
+
+// The pack on record under a pack's own name; null when the server says that there is none. Throws `Unanswered`.
 const recorded = async (name) => {
   if (typeof name !== "string" || !/^pf_[0-9a-f]{32}$/.test(name)) return null;
   try {
     const answer = await fetch(`/verify/${name}.json`);
-    return answer.ok ? await answer.json() : null;
+    if (answer.status === 404) return null;
+    if (answer.ok) return partsOf(await answer.text()).pack;
   } catch {
-    return null;
+    // As any other answer that says neither.
   }
+  throw new Unanswered();
 };
 
 const GOOD = { kind: "done", text: "Match: this proof is intact. Its hash is the hash of its content." };
+const UNKNOWN = { kind: "warning", text: "Its hash fits its content, as that of a forged proof does. Try again, so that it is compared." };
 const BAD = { kind: "refused", text: "No match: this proof was changed. Its hash is not the hash of its content." };
 
 // What this page shows of the pack, by field; null where it had to name characters that cannot be shown as they are.
@@ -124,32 +130,48 @@ const money = ({ value, currency }) => {
 };
 const written = (value) => (value === null || value === undefined ? "" : typeof value === "object" ? money(value) : String(value));
 
-const noteOnPage = (found) => {
+// Whether a pack is what this page shows (`forged`: it is not), and what to say of it.
+const comparedWithPage = (found) => {
   const names = shownHere().filter(([name, text]) => text !== null && text !== written(found.pack[name])).map(([name]) => name);
-  return names.length === 0 ? "" : `This is not the proof this page shows: ${names.join(", ")} ${names.length === 1 ? "differs" : "differ"}.`;
+  if (names.length === 0) return { note: "" };
+  const note = `This is not the proof this page shows: ${names.join(", ")} ${names.length === 1 ? "differs" : "differ"}.`;
+  return { note, forged: "Its hash fits its content, but this is not the proof this page shows." };
 };
 
 // Identifiers that are minted for the public: a pack that was given to an agent has its own words there.
 const isMinted = (value) => typeof value === "string" && /^p(ag|ac|le|rf)_[a-z2-7]{16}$/.test(value);
 
-const noteOn = (found, known) => {
-  if (known === null) return "There is no proof of that name on record here, so only its own hash was checked.";
+// The same of what is on record under its name; `unknown`: that could not be asked, so nothing is known of it.
+const comparedWithRecord = async (found) => {
+  let known;
+  try {
+    known = await recorded(found.pack.proof_id);
+  } catch (error) {
+    if (!(error instanceof Unanswered)) throw error;
+    return { note: "It could not be compared with what is on record here now.", unknown: true };
+  }
+  if (known === null) return { note: "There is no proof of that name on record here, so only its own hash was checked." };
   const replaced = Object.keys(known).filter((name) => isMinted(known[name]) && typeof found.pack[name] === "string" && found.pack[name] !== known[name]);
   const names = differing(found.pack, known).filter((name) => !replaced.includes(name) && !(name === "hash" && replaced.length > 0));
-  if (names.length === 0 && replaced.length === 0) return "";
-  if (names.length === 0) return `Everything else is what is on record here. Identifiers are not public and were not compared: ${replaced.join(", ")}.`;
-  return `It is not what is on record here: ${names.join(", ")} ${names.length === 1 ? "differs" : "differ"}.`;
+  if (names.length === 0 && replaced.length === 0) return { note: "" };
+  if (names.length === 0) return { note: `Everything else is what is on record here. Identifiers are not public and were not compared: ${replaced.join(", ")}.` };
+  const note = `It is not what is on record here: ${names.join(", ")} ${names.length === 1 ? "differs" : "differ"}.`;
+  return { note, forged: "Its hash fits its content, but this is not the proof of that name." };
+};
+
+// A hash that somebody recomputed after changing something fits, and is still not what was decided: so it is no match before
+// that was asked.
+const verdictOn = ({ intact }, { forged, unknown }) => {
+  if (!intact) return BAD;
+  if (forged) return { kind: "refused", text: forged };
+  return unknown ? UNKNOWN : GOOD;
 };
 
 const report = async (place, text, isPasted) => {
   try {
     const found = await check(text);
-    const note = isPasted ? noteOn(found, await recorded(found.pack.proof_id)) : noteOnPage(found);
-    // A hash that somebody recomputed after changing something fits, and is still not what was decided.
-    const forged = found.intact && (isPasted ? note.startsWith("It is not") : note !== "");
-    const told = `Its hash fits its content, but this is not the proof ${isPasted ? "of that name" : "this page shows"}.`;
-    const verdict = forged ? { kind: "refused", text: told } : found.intact ? GOOD : BAD;
-    tell(place, verdict, { ...found, note });
+    const compared = isPasted ? await comparedWithRecord(found) : comparedWithPage(found);
+    tell(place, verdictOn(found, compared), { ...found, note: compared.note });
   } catch (error) {
     const told = error instanceof Mismatch ? error.message : `That is no proof: ${error.message}.`;
     tell(place, { kind: "refused", text: told }, {});

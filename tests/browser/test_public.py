@@ -185,6 +185,40 @@ def test_the_pack_that_an_agent_was_given_is_checked_against_the_public_one(plac
     expect(told).to_contain_text("decision differs")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [{"status": 503, "body": "{}"}, {"status": 200, "body": "<p>Sign in to the network</p>"}, None],
+    ids=["503", "another's page", "no connection"],
+)
+def test_a_pasted_proof_is_no_match_while_the_record_cannot_be_asked(
+    place: Place, visitor: Any, watch: Watch, answer: dict[str, Any] | None
+) -> None:
+    """The finding: that nobody answered counted as "not on record", and a forged proof was said to be intact."""
+    watch.expect(r"status 503: .*\.json", r"request failed: .*\.json", r"console: .*ERR_FAILED")
+    pack = json.loads(visitor.request.get(f"{place.paths['proof']}.json").text())
+    forged = {**pack, "decision": "ALLOW" if pack["decision"] != "ALLOW" else "DENY"}
+    visitor.goto("/verify/")
+    told = visitor.locator("#paste-result")
+
+    def paste(pack: dict[str, Any]) -> None:
+        visitor.get_by_label("The proof as JSON").fill(json.dumps(pack))
+        visitor.get_by_role("button", name="Verify what I pasted").click()
+
+    visitor.route("**/verify/*.json", lambda route: route.fulfill(**answer) if answer else route.abort("failed"))
+    for intact in ({**forged, "hash": pack_hash(forged)}, pack):
+        paste(intact)
+        expect(told).to_contain_text(intact["hash"])
+        expect(told).to_contain_text("could not be compared with what is on record here now")
+        expect(told.locator(".said.warning")).to_have_count(2)
+        expect(told.locator(".said.done")).to_have_count(0)
+        expect(told).not_to_contain_text("Match")
+    paste(forged)
+    expect(told).to_contain_text("No match: this proof was changed.")
+    visitor.unroute("**/verify/*.json")
+    paste({**forged, "hash": pack_hash(forged)})
+    expect(told).to_contain_text("this is not the proof of that name")
+
+
 def test_a_proof_that_the_server_tampered_with_on_its_way_fails(place: Place, visitor: Any) -> None:
     def tamper(route: Any) -> None:
         pack = json.loads(route.fetch().text())

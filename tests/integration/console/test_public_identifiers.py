@@ -406,6 +406,21 @@ def test_a_public_proof_verifies_alone_and_against_the_record_and_a_forged_one_d
             assert not json.loads(done.output)["holds"]
 
 
+def test_a_proof_with_true_in_the_place_of_one_is_not_what_is_recorded(fixtures: Any, tmp_path: Any) -> None:
+    """The finding: packs were compared as Python compares, for which true is 1 and false is 0."""
+    recorded = ask(fixtures, amount="1.00")
+    own = {**json.loads(recorded.pack), "hash": recorded.pack_hash}
+    public = fixtures.app().test_client().get(f"/verify/{own['proof_id']}.json").json
+    for pack in (own, public):
+        assert pack["amount"]["value"] == 1
+        altered = {**pack, "amount": {**pack["amount"], "value": True}}
+        for one, intact in ((altered, False), ({**altered, "hash": pack_hash(altered)}, True)):
+            done = compare(fixtures, tmp_path / "pack.json", one)
+            told = json.loads(done.output)
+            assert (done.exit_code, told["holds"]) == (1, False)
+            assert (told["is_recorded"], told["is_published"], told["intact"]) == (False, False, intact)
+
+
 def test_a_record_that_was_changed_is_told_by_the_comparison(fixtures: Any, tmp_path: Any) -> None:
     recorded = ask(fixtures, params={"refund_id": "rf_changed"})
     name = json.loads(recorded.pack)["proof_id"]
