@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from ops_console.accounts.collect_change import collect_change
+from sentinel.authority import protected_changes
 from sentinel.authority.actor import Actor
 from sentinel.authority.approvals import APPROVE, resolve_approval
 from sentinel.authority.housekeeping import run_housekeeping
@@ -197,6 +198,28 @@ def test_who_shuts_out_the_second_administrator_is_not_thereby_alone(two: Two) -
     )
     assert done.exit_code == 0, done.output
     assert two.ask("issue").status_code == 201
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("how", ["active = false, shut_out_by = %s", "role = 'approver', changed_by = %s"], ids=["shut out", "demoted"])  # fmt: skip
+def test_who_is_no_administrator_any_more_does_nothing_by_what_was_under_way(
+    two: Two, act: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: the one who was left counted as a sole administrator, and what the other had under way was done at once."""
+    fixtures, real, before = two.fixtures, protected_changes._ask, []
+    ada, bea = (
+        fixtures.sql("select operator_id from sentinel.operators where email = %s", f"{name}@demo.local")[0][0]
+        for name in ("ada", "bea")
+    )
+
+    def after_it(*arguments: Any, **asked: Any) -> Any:
+        fixtures.sql(f"update sentinel.operators set {how} where operator_id = %s", ada, bea)
+        before.append(power(fixtures))
+        return real(*arguments, **asked)
+
+    monkeypatch.setattr(protected_changes, "_ask", after_it)
+    assert two.ask(act, by=two.bea).status_code == 403
+    assert [power(fixtures)] == before
 
 
 def test_taking_power_away_never_waits(two: Two) -> None:

@@ -150,11 +150,12 @@ declare
   moment timestamptz;
 begin
   perform sentinel.take_operators_lock(tenant);
+  -- As it is now, behind the lock: whoever asks may have been shut out, or an administrator no more, since the request began.
+  if by_id is not null and not sentinel.is_active_admin(tenant, by_id) then result := 'role'; return next; return; end if;
   if not sentinel.needs_second_administrator(act) or not sentinel.is_change_pending(tenant, by_id) then
     result := sentinel.make_change(tenant, by_id, who, request, given, false, event);
     return next; return;
   end if;
-  if by_id is not null and not sentinel.is_active_admin(tenant, by_id) then result := 'role'; return next; return; end if;
   select c.approval_id into waits_for from sentinel.protected_changes c join sentinel.approvals a using (tenant_id, approval_id)
   where c.tenant_id = tenant and c.request = asked and c.asked_by is not distinct from by_id and c.done_at is null
     and (a.status = 'pending' and a.expires_at > clock_timestamp() or sentinel.is_collectable(a));
