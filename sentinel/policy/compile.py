@@ -29,7 +29,7 @@ from sentinel.policy.model import (
 )
 from sentinel.policy.parse import RESERVED_REASONS, ParsedPolicy, parse_policy
 from sentinel.policy.parse_facts import NAME_FORM
-from sentinel.policy.source import Scalar, Source, character_place, read_source
+from sentinel.policy.source import Node, Scalar, Source, character_place, read_source
 from sentinel.policy.vouching import check_evidence, check_vouching
 
 
@@ -112,16 +112,30 @@ class CompiledPolicy:
 
 
 def try_compile(path: Path, *, name: str | None = None) -> tuple[CompiledPolicy | None, list[PolicyError]]:
-    """The compiled policy and no errors, or None and all errors."""
+    """The compiled policy and no errors, or None and all errors. Never raises, whatever the file holds."""
     try:
-        source, root = read_source(path, name=name)
-        parsed = parse_policy(source, root)
+        return _try_compile(*read_source(path, name=name))
     except PolicyError as error:
         return None, [error]
+    except Exception as error:  # a file that no check foresaw must not end the authority
+        return None, [_unforeseen(error, name or str(path))]
+
+
+def _try_compile(source: Source, root: Node) -> tuple[CompiledPolicy | None, list[PolicyError]]:
+    parsed = parse_policy(source, root)
     compiled = _compile(source, parsed) if parsed.facts_are_sound else None
     if source.errors or compiled is None:
         return None, sorted(source.errors, key=lambda error: (error.line, error.column))
     return compiled, []
+
+
+def _unforeseen(error: Exception, file: str) -> PolicyError:
+    """The error of a file at which a check itself failed; its cause has the trace."""
+    said = " ".join(str(error).split())[:200]
+    hint = "no check names the place: look at what was changed last"
+    fault = PolicyError(f"cannot be compiled: {type(error).__name__}: {said}", file=file, hint=hint)
+    fault.__cause__ = error
+    return fault
 
 
 def variables(policy: Policy) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 The engine returns errors as *truthy strings*; here only the object True is true, only False is false, and
 everything else is None, "could not answer". What could weaken that is refused when a policy is loaded:
-a type other than BOOL, doubles, `dyn`, `has(` (on dotted variables it answers false), text over 2,000 characters.
+a type other than BOOL, doubles, `dyn`, `has(` (on dotted variables it answers false), text over 2,000 characters as it is written.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sentinel.policy.expression_parts import CheckedExpression, checked_expressi
 from sentinel.policy.source import Scalar
 
 MAX_TEXT = 2000
+"""The most characters of an expression in a file, as it is written there."""
 TYPES = {
     "bool": cel.Type.BOOL,
     "int": cel.Type.INT,
@@ -71,8 +72,6 @@ class Token:
 
 def tokens(text: str) -> tuple[Token, ...]:
     """A condition's tokens without spaces and comments. Raises `ConditionError` on what we do not accept."""
-    if len(text) > MAX_TEXT:
-        raise ConditionError(f"longer than {MAX_TEXT} characters")
     found = tuple(_scan(text))
     for before, token in pairwise(found):
         if before.kind in ("name", "string") and token.kind == "string":
@@ -85,8 +84,12 @@ def tokens(text: str) -> tuple[Token, ...]:
 def written(parsed: Scalar) -> str:
     """The text of an expression in a YAML file: every reader of such a file takes it from here.
 
-    Raises `ConditionError` for a comment where YAML made one line of several: it would silently take away what follows.
+    Raises `ConditionError` for one over `MAX_TEXT` characters, and for a comment where YAML made one line of several: it would
+    silently take away what follows. The length is looked at here alone: the normalised text, which is compiled, kept and read
+    back, has more spaces.
     """
+    if len(parsed.text) > MAX_TEXT:
+        raise ConditionError(f"longer than {MAX_TEXT} characters")
     is_joined = not parsed.one_line and parsed.style != "|"
     comment = next(_comments(parsed.text), None) if is_joined else None
     if comment is not None:

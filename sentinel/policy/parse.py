@@ -190,7 +190,7 @@ class _Items:
                 table = source.table(item, f"an entry of {what}")
                 name = self._id(source, table, what)
                 when = table.entries.get("when")
-                if isinstance(when, Scalar) and when.kind == "str":
+                if isinstance(when, Scalar) and when.kind == "str" and when.text:
                     self.conditions[name] = when
                 found.append(take(source.within(name, what.removesuffix("s")), table, name))
         return tuple(found)

@@ -83,10 +83,14 @@ class Source:
 
     def error(self, place: SourcePosition | None, message: str, hint: str | None = None) -> PolicyError:
         """The error at this place, with the line it stands on."""
-        line = self.lines[place.line - 1] if place and place.line <= len(self.lines) else ""
+        line = self.line(place.line) if place else ""
         return PolicyError(
             message, file=self.name, place=place, rule=self.rule, part=self.part, hint=hint, source_line=line
         )
+
+    def line(self, number: int) -> str:
+        """A line of the file, counted from 1; empty past its end, where YAML places what is missing there."""
+        return self.lines[number - 1] if number <= len(self.lines) else ""
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -134,7 +138,7 @@ class Source:
         return node.text
 
     def _comment_hint(self, place: SourcePosition) -> str | None:
-        begins = self.lines[place.line - 1][place.column - 1 :].lstrip() if place.line <= len(self.lines) else ""
+        begins = self.line(place.line)[place.column - 1 :].lstrip()
         return 'what begins with "#" is a comment: put the text in quotes' if begins.startswith("#") else None
 
     def integer(self, node: Node, what: str, *, least: int, most: int) -> int:
@@ -198,16 +202,17 @@ def plain(source: Source, node: Node) -> Any:
 
 
 def character_place(source: Source, parsed: Scalar, offset: int) -> SourcePosition:
-    """Where a character of a text, e.g. of a condition, stands in the file; its start where YAML folded the lines."""
+    """Where a character of a text, e.g. of a condition, stands in the file; its start where YAML folded the lines, or it has none."""
     if parsed.one_line:
         return SourcePosition(parsed.place.line, parsed.place.column + offset + (parsed.style in ("'", '"')))
-    if parsed.style != "|":
+    kept = parsed.text.rstrip("\n")
+    if parsed.style != "|" or not kept:
         return parsed.place
     # An error at the end of the text belongs to its last line, not to whatever follows the block.
-    before = parsed.text[: min(offset, len(parsed.text.rstrip("\n")))].split("\n")
+    before = kept[:offset].split("\n")
     line = parsed.place.line + len(before)
     # A literal block keeps its lines but for the block's own indentation.
-    indentation = len(source.lines[line - 1]) - len(parsed.text.split("\n")[len(before) - 1])
+    indentation = max(0, len(source.line(line)) - len(kept.split("\n")[len(before) - 1]))
     return SourcePosition(line, indentation + len(before[-1]) + 1)
 
 
@@ -250,7 +255,7 @@ def _compose(source: Source, text: str) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = SourcePosition(mark.line + 1, mark.column + 1) if mark else None
-        line = source.lines[place.line - 1] if place and place.line <= len(source.lines) else ""
+        line = source.line(place.line) if place else ""
         hint = _yaml_hint(line, str(error.problem))
         raise source.error(place, f"not valid YAML: {error.problem or error.context}", hint) from error
     except (yaml.YAMLError, RecursionError) as error:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from policy_samples import POLICY
+from policy_samples import NOW, POLICY, sample_request
 
-from sentinel.cli.policy import show
+from sentinel.cli.policy import check, show
+from sentinel.core.canonical import canonical_json
+from sentinel.core.decision import Verdict
 from sentinel.platform.resources import policies_dir, roles_sql
+from sentinel.policy import compile as compiling
 from sentinel.policy.describe import describe, lint_policy
 from sentinel.policy.errors import PolicyError
+from sentinel.policy.evaluate import evaluate
+from sentinel.policy.explain import compile_stored_policy
 from sentinel.policy.library import NOT_POLICIES, PolicyLibrary, ReloadablePolicies
 
 
@@ -92,6 +98,79 @@ def test_a_bad_file_at_reload_keeps_the_last_good_set(tmp_path: Path) -> None:
     path.write_text(POLICY.replace('USD: "10.00"', 'USD: "11.00"'))
     assert holder.reload() is holder.library
     assert holder.library.policies[0].digest != first.policies[0].digest
+
+
+_LAST = POLICY[POLICY.index("limits:") : POLICY.index("approval:")]
+UNDER_NOTHING = {
+    "empty": "    when: |\n",
+    "empty at the very end": "    when: |",
+    "folded": "    when: >\n",
+    "blank lines": "    when: |+\n\n\n",
+    "spaces": "    when: |\n      \n",
+}
+
+
+@pytest.mark.parametrize("last", UNDER_NOTHING.values(), ids=UNDER_NOTHING.keys())
+def test_a_file_that_ends_with_an_empty_condition_is_told_with_its_place_and_keeps_the_last_good_set(
+    last: str, tmp_path: Path
+) -> None:
+    """The finding: the place was looked for on a line after the file's last, and the authority's processes ended on SIGHUP."""
+    path = tmp_path / "sample.yaml"
+    path.write_text(POLICY)
+    holder = ReloadablePolicies(tmp_path)
+    first = holder.library
+    path.write_text(POLICY.replace(_LAST, "") + _LAST + last)
+    with pytest.raises(PolicyError) as caught:
+        holder.reload()
+    assert holder.library is first
+    assert (caught.value.file, caught.value.line, caught.value.column) == (str(path), 39, 11)
+    assert (caught.value.part, caught.value.rule) == ("limit", "account_day")
+    told = CliRunner().invoke(check, [str(tmp_path)])
+    assert told.exit_code == 1
+    assert f'{path}:39:11: error: limit "account_day": when' in told.stderr
+
+
+@pytest.mark.parametrize("verdict", ["ALLOW", "DENY"])
+def test_a_condition_is_as_long_as_it_is_written(verdict: str, tmp_path: Path) -> None:
+    """The finding: a list of 145 accounts was 1,900 characters for one check and 2,040 for the next, and ended the authority."""
+    accounts = ",".join(f'"acct_{number:05}"' for number in range(145))
+    rule = (
+        f"  - {{id: listed, says: It is listed., when: 'account in [{accounts}]', then: {verdict}, reason: listed}}\n"
+    )
+    (tmp_path / "sample.yaml").write_text(POLICY.replace("rules:\n", "rules:\n" + rule))
+    [policy] = PolicyLibrary.load(tmp_path).policies
+    assert len(policy.policy.rules[0].when) > 2000
+    found = evaluate(policy, sample_request(account_ref="acct_00144"), NOW)
+    assert (found.verdict, found.findings[0].rule_id) == (Verdict(verdict), "listed")
+    kept = compile_stored_policy(canonical_json(policy.policy.document()), policy.digest)
+    assert kept is not None and kept.digest == policy.digest
+
+
+def test_a_fault_that_no_check_foresaw_is_one_of_its_file_and_keeps_the_last_good_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, good = tmp_path / "sample.yaml", tmp_path / "other.yaml"
+    path.write_text(POLICY)
+    good.write_text(POLICY.replace("policy: sample", "policy: other").replace("sample.pay", "other.pay"))
+    holder = ReloadablePolicies(tmp_path)
+    first, honest = holder.library, compiling.check_vouching
+
+    def fails(*given: Any) -> None:
+        if given[1].policy.policy_id == "sample":
+            raise LookupError("nobody\nthought of it")
+        honest(*given)
+
+    monkeypatch.setattr(compiling, "check_vouching", fails)
+    with pytest.raises(PolicyError) as caught:
+        holder.reload()
+    assert holder.library is first
+    assert caught.value.file == str(path)
+    assert caught.value.message == "cannot be compiled: LookupError: nobody thought of it"
+    assert isinstance(caught.value.__cause__, LookupError)
+    told = CliRunner().invoke(check, [str(tmp_path)])
+    assert (told.exit_code, f"{path}: error: cannot be compiled" in told.stderr) == (1, True)
+    with pytest.raises(PolicyError):
+        ReloadablePolicies(tmp_path)
 
 
 def test_a_set_that_its_last_check_refuses_is_not_taken(tmp_path: Path) -> None:

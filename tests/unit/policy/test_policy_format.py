@@ -164,6 +164,8 @@ def test_an_error_is_explained_as_a_compiler_would(tmp_path: Path) -> None:
         ("when: |\n      true &&\n        risk.knwon", 19, 9),
         ("when: |\n      true &&\n", 18, 14),
         ("when: >-\n      true &&\n      risk.knwon", 17, 11),
+        ("when: |", 17, 11),
+        ("when: |\n      // nothing", 18, 7),
     ],
 )
 def test_the_caret_finds_its_place_in_every_kind_of_yaml_text(
