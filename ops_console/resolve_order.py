@@ -43,11 +43,6 @@ _REFUSALS: dict[str, SentinelError] = {
 }
 
 
-_NOTHING_AGAINST = {
-    "duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1,
-}  # fmt: skip
-
-
 def refund_refusal(policies: PoliciesInForce, amount_minor: int, currency: str) -> str | None:
     """The reason for which a refund of this amount would be denied whatever else is known of it; None where a person may file it.
 
@@ -56,8 +51,7 @@ def refund_refusal(policies: PoliciesInForce, amount_minor: int, currency: str) 
     if amount_minor <= 0:
         return None
     return policies.refusal(REFUND_ACTION, {
-        "amount": money_out(Money(amount_minor, currency)), "refund_id": "order", "ledger_entry_id": "order", "account_ref": "any",
-        "channel": "retail", "scenario": "standard", "risk": _NOTHING_AGAINST, "escalation": "analyst_refund",
+        "amount": money_out(Money(amount_minor, currency)), "channel": "retail", "scenario": "standard", "escalation": "analyst_refund",
     })  # fmt: skip
 
 

@@ -23,13 +23,13 @@ from sentinel.authority.approval_details import LimitUsage, limit_usage
 from sentinel.authority.keys import is_workers
 from sentinel.authority.operations import DecidedOperation, find_decided
 from sentinel.authority.policies import digests_in_force, policy_text
-from sentinel.core.decision import NO_POLICY_DIGEST, ReservationRequest, Verdict
+from sentinel.core.decision import NO_POLICY_DIGEST, ReservationRequest
 from sentinel.core.errors import EngineUnavailable
 from sentinel.core.operation import Operation
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
 from sentinel.policy.errors import PolicyError
-from sentinel.policy.evaluate import evaluate
+from sentinel.policy.evaluate import certain_denial, evaluate
 from sentinel.policy.explain import RuleExplanation, compile_stored_policy, explain
 from sentinel.policy.facts import Requester
 from sentinel.policy.library import PolicyLibrary
@@ -81,14 +81,14 @@ class PoliciesInForce:
     library: PolicyLibrary | None
 
     def refusal(self, action: str, params: Mapping[str, Any]) -> str | None:
-        """The reason code with which this is denied for every requester; None where it is not, or cannot be told."""
+        """The reason code with which this is denied, whatever else is known of it and whoever asks (`certain_denial`); None where
+        that depends, or cannot be told. `params` are those that are known."""
         if self.library is None:
             return None
         policy = self.library.find(action)
         if policy is None:
             return NO_MATCHING_POLICY
-        decided = evaluate(policy, {"action": action, "params": params}, datetime.now(UTC))
-        return decided.reason_code if decided.verdict is Verdict.DENY else None
+        return certain_denial(policy, {"action": action, "params": params}, datetime.now(UTC))
 
 
 class PolicyInspector:

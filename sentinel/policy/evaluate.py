@@ -29,11 +29,12 @@ from sentinel.policy.facts import (
     WORKER_REQUESTER,
     FactSet,
     Requester,
+    carries,
     extract_facts,
     identifier,
     without,
 )
-from sentinel.policy.model import SUBJECTS, Limit
+from sentinel.policy.model import SUBJECTS, Limit, variable_name
 
 UNKNOWN = "~unknown"
 """The subject when the request has no value, or one its sender cannot vouch for: all of these share one budget, so that
@@ -149,6 +150,25 @@ def rule_findings(policy: CompiledPolicy, facts: FactSet) -> list[Finding | None
     bound = _bound_answers(policy, facts) if facts.unbound else None
     said = facts.variables
     return _found(policy, policy.rule_conditions.answers(said), vouched, bound, _reasons(policy, said))
+
+
+def certain_denial(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> str | None:
+    """The reason code with which everything is denied that says what `request` says, whatever else it says and whoever asks; None
+    where that depends on the rest. `now` as for `evaluate`.
+
+    A fact whose first path is empty in `request` is unknown, and so is whether it will be there: left out, not set to false, so
+    that no rule answers by it. Limits are not asked.
+    """
+    facts = extract_facts(policy, request)
+    for fact in policy.policy.facts:
+        if not carries(request, fact.paths[:1]):
+            facts.variables.pop(variable_name(fact), None)
+            facts.variables.pop(f"present.{fact.name}", None)
+    if "now" in policy.used:
+        facts.variables["now"] = now
+    findings = [one for one in rule_findings(policy, facts) if one is not None]
+    denials = tuple(one for one in findings if one.verdict is Verdict.DENY and not one.failed)
+    return combine(denials).reason_code if denials or not findings else None
 
 
 def _found(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,6 +17,8 @@ from sentinel.authority.actor import Actor
 from sentinel.authority.policies import remember_policies
 from sentinel.core.canonical import canonical_json
 from sentinel.core.errors import SentinelError
+from sentinel.platform.resources import policies_dir
+from sentinel.policy.library import PolicyLibrary
 from sentinel.store.database import CONSOLE, ORDERS, with_role
 from tests.support.harness import at_once, scaled
 from tests.support.orders_console_fixtures import held, queued, refused_by_shop, status_and_resolution
@@ -78,6 +81,31 @@ def test_a_refund_that_the_policies_in_force_deny_is_not_offered_whatever_the_fi
     assert listed["offers"] == shown["offers"]
     assert ann.analyst(order_id, "refund").status_code == 409
     assert fixtures.sql("select count(*) from refunds.ledger_entries") == [(0,)]
+
+
+@pytest.mark.parametrize(("when", "refused"), [
+    ("risk.order_age_days < 1", None), ("!present.risk.order_age_days", None), ("account == 'any'", None),
+    ("amount_minor >= 20000 && scenario == 'standard'", "large_refund"),
+])  # fmt: skip
+def test_a_refund_is_refused_only_for_a_rule_that_denies_it_whatever_else_is_known(
+    fixtures: Any, tmp_path: Path, when: str, refused: str | None
+) -> None:
+    """The finding: once a DENY read a fact that the console had not made up, every analyst's refund was refused as `fact_missing`."""
+    text = (policies_dir() / "retail_refund.yaml").read_text()
+    facts = "  risk.order_age_days: {type: int, from: params.risk.order_age_days, vouched_by: worker}\n"
+    facts += "  scenario: {type: string, from: params.scenario, vouched_by: worker}\n"
+    rule = f'  - {{id: other, says: It is another., when: "{when}", then: DENY, reason: large_refund}}\n'
+    file = tmp_path / "retail_refund.yaml"
+    file.write_text(text.replace("facts:\n", f"facts:\n{facts}", 1).replace("rules:\n", f"rules:\n{rule}", 1))
+    declared = PolicyLibrary.load(tmp_path).policies
+    remember_policies(fixtures.authority.pool, [
+        (one.digest, one.policy.policy_id, one.policy.version, canonical_json(one.policy.document())) for one in declared
+    ])  # fmt: skip
+    order_id, ann = queued(fixtures), fixtures.person("ann")
+    shown = ann.get(f"/ops/api/orders/demo/{order_id}").json
+    assert ("refund" in shown["offers"]) == (refused is None)
+    assert shown.get("refund_refused", {}).get("code") == refused
+    assert ann.analyst(order_id, "refund").status_code == (200 if refused is None else 409)
 
 
 def test_a_question_that_is_not_clear_is_refused(fixtures: Any) -> None:

@@ -33,7 +33,7 @@ from test_conditions import Truthy
 from sentinel.core.decision import Decision, Finding, Verdict
 from sentinel.platform.resources import policies_dir
 from sentinel.policy.compile import CompiledPolicy
-from sentinel.policy.evaluate import decide, evaluate
+from sentinel.policy.evaluate import certain_denial, decide, evaluate
 from sentinel.policy.facts import extract_facts
 
 Evaluator = Callable[[CompiledPolicy, Mapping[str, Any], datetime], Decision]
@@ -210,6 +210,52 @@ def test_money_in_another_currency_than_the_amounts_counts_as_missing(tmp_path: 
         assert evaluate(policy, sample_request(paid=wrong), NOW).reasons == ("fact_missing",)
     decision = evaluate(policy, sample_request(paid=money(5009, "JPY")), NOW)
     assert (decision.verdict, decision.reason_code) == (Verdict.DENY, "fact_missing")
+
+
+DENIALS = {
+    "risk.known": {"account": None, "amount": None},
+    "present.risk.known && risk.known": {},
+    "!present.account": {},
+    "!present.account || amount_minor > 900": {"amount": "sample"},
+    "account == 'acct_1' && amount_minor > 900": {},
+    "amount_minor > 900": {"amount": "sample"},
+    "amount_minor > 900 && !present.risk.count": {},
+    "resource == 'sample.pay'": {},
+    "now < timestamp('2027-01-01T00:00:00Z')": {"amount": "sample", "account": "sample"},
+}
+"""Conditions of a DENY, and by what a request of 10.00 says alone: the reason for which it is denied for certain, if it is."""
+
+
+@pytest.mark.parametrize("when", DENIALS)
+@pytest.mark.parametrize("says", ["amount", "account"])
+def test_a_denial_is_certain_where_no_fact_that_is_not_known_yet_could_change_it(
+    when: str, says: str, tmp_path: Path
+) -> None:
+    """The finding: a DENY that could not answer for want of a fact counted as one of every request."""
+    text = POLICY.replace("when: risk.known", f'when: "{when}"').replace("reason: known_fraud", "reason: sample")
+    text = text.replace("facts:\n", "facts:\n  resource: {type: string, from: resource}\n", 1)
+    policy = compile_text(tmp_path, text)
+    known = {"amount": money(1000)} if says == "amount" else {"account_ref": "acct_2"}
+    found = certain_denial(policy, {"action": "sample.pay", "params": known}, NOW)
+    assert found == DENIALS[when].get(says)
+    rest: dict[str, Any] = {
+        "amount": money(500), "account_ref": "acct_1", "risk": {"known": True, "count": 9}, "resource": "r"
+    }  # fmt: skip
+    for left_out in product([True, False], repeat=len(rest)):
+        more = {name: value for (name, value), out in zip(rest.items(), left_out, strict=True) if not out}
+        request = {"agent_id": "a", "action": "sample.pay", "resource": more.pop("resource", "sample.pay")}
+        answer = evaluate(policy, {**request, "params": {**more, **known}}, NOW)
+        assert found is None or (answer.verdict, found in answer.reasons) == (Verdict.DENY, True)
+
+
+def test_what_no_rule_can_speak_for_is_denied_for_certain(tmp_path: Path) -> None:
+    text = ALLOW_ONLY.replace("&& !risk.known", "&& (amount_minor < 9 || !risk.known)")
+    policy = compile_text(tmp_path, text)
+    found = {
+        minor: certain_denial(policy, {"action": "sample.pay", "params": {"amount": money(minor)}}, NOW)
+        for minor in (5, 1000, 1001)
+    }
+    assert found == {5: None, 1000: None, 1001: "no_matching_policy"}
 
 
 def test_a_clock_without_a_zone_is_refused(retail: CompiledPolicy) -> None:
