@@ -16,6 +16,8 @@ from sentinel.policy.conditions import Condition, ConditionError, Conditions, Co
 from sentinel.policy.document import covered_currencies, rate_in_words
 from sentinel.policy.errors import PolicyError, SourcePosition, nearest
 from sentinel.policy.model import (
+    AMOUNT,
+    AMOUNT_PATH,
     EVIDENCE,
     SUBJECTS,
     Breaker,
@@ -228,11 +230,13 @@ def _check_names(source: Source, parsed: ParsedPolicy) -> None:
         with source.collecting():
             message = 'a policy about money needs the fact "amount" of type money'
             raise source.error(parsed.sections.get("facts"), message, "amount: {type: money, from: params.amount}")
-    if counted and amount is not None and amount.paths != (("params", "amount"),):
+    if amount is not None and amount.paths != (AMOUNT_PATH,):
         with source.collecting():
-            # A limit reserves the operation's own amount; another path would check one sum and reserve another.
-            message = 'with limits or breakers, "amount" comes from params.amount'
-            raise source.error(parsed.sections.get("facts"), message)
+            # From another path one sum would be allowed, unvouched for, and another reserved and paid.
+            message = f'the fact "{AMOUNT}" of type money is the operation\'s own amount: it comes from {".".join(AMOUNT_PATH)}'
+            raise source.error(
+                parsed.sections.get("facts"), message, "give another sum another name, and say who vouches for it"
+            )
     for rule in policy.rules:
         with source.collecting():
             _check_reason(source.within(rule.rule_id), rule, policy, parsed.ids[rule.rule_id])

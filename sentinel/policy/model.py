@@ -19,6 +19,8 @@ FactPath = tuple[str, ...]
 
 AMOUNT = "amount"
 """The money fact that is the operation's amount: limits count it, and its currency is everybody's."""
+AMOUNT_PATH: FactPath = ("params", "amount")
+"""Where it comes from, and from nowhere else."""
 
 EVIDENCE = "evidence_context"
 """The part of a guard request that is not part of the operation."""

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from sentinel.core.decision import Verdict
 from sentinel.policy.conditions import references
 from sentinel.policy.errors import SourcePosition
-from sentinel.policy.model import AMOUNT, EVIDENCE, Limit, Policy, Voucher, variable_name
+from sentinel.policy.model import EVIDENCE, Limit, Policy, Voucher, variable_name
 from sentinel.policy.parse import ParsedPolicy
 from sentinel.policy.source import Source
 
@@ -60,8 +60,6 @@ def check_evidence(source: Source, parsed: ParsedPolicy, known: Mapping[str, str
             with source.collecting():
                 message = f'"{fact.name}": {EVIDENCE} would hide what the operation itself says'
                 raise source.error(parsed.sections.get("facts"), message, f"list its {EVIDENCE} path last")
-    if AMOUNT in loose.values():
-        _refuse(source, parsed.sections.get("facts"), f'the fact "{AMOUNT}"', AMOUNT)
     for rule in parsed.policy.rules:
         if rule.verdict is Verdict.ALLOW:
             _check_condition(source, parsed, rule.rule_id, rule.when, loose, known, "an ALLOW")

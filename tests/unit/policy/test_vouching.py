@@ -78,6 +78,24 @@ def test_what_is_asked_itself_is_no_claim(tmp_path: Path) -> None:
     assert problems(tmp_path, text) == []
 
 
+def test_another_sum_is_never_taken_for_the_operations_amount(tmp_path: Path) -> None:
+    """The finding: with no limit, `amount` from another path was allowed by as what is asked, while only the agent vouched for it."""
+    text = POLICY[: POLICY.index("limits:")] + POLICY[POLICY.index("approval:") :]
+    assert problems(tmp_path, text) == []
+    for path in (
+        "params.total",
+        "[params.amount, params.total]",
+        "[params.total, params.amount]",
+        "params.amount.value",
+    ):
+        for vouched in ("", SAID):
+            (told,) = problems(tmp_path, text.replace("from: params.amount", f"from: {path}{vouched}"))
+            assert told.startswith("sample.yaml:6:1: ") and "it comes from params.amount" in told
+    total = text.replace("facts:\n", "facts:\n  total: {type: money, from: params.total, vouched_by: agent}\n")
+    (told,) = problems(tmp_path, total.replace("when: amount_minor", "when: total_minor"))
+    assert 'an ALLOW may not rest on "total": the agent vouches for it itself' in told
+
+
 NO_MONEY = """\
 policy: sample
 label: Sample
