@@ -2,7 +2,8 @@
 `evidence_context`, which no digest binds.
 
 An agent asks about itself, so what it says of the case can be a reason to look and never a reason to let go. A fact that an
-agent vouches for may stand in every rule that tightens; an ALLOW, and what makes a limit apply or not, may not look at it.
+agent vouches for may stand in every rule that tightens; an ALLOW, what makes a limit apply or not, and whose budget it counts
+may not look at it: each name that an agent made up would have a cap of its own, also beside `tenant`, `agent` or `key`.
 What is asked itself (the amount, the action, the agent) is no claim about the case: it is what the answer is about.
 
 What is allowed is then allowed by rules that do not hear the agent, whatever its facts say: that is what "may never alone
@@ -27,10 +28,17 @@ from sentinel.policy.source import Source
 
 _HINT = "say who else vouches for it (vouched_by: worker), or use it in a rule that does not allow"
 
+_PER_HINT = "say who else vouches for it (vouched_by: worker), or count per agent, key or tenant"
+
 
 def check_vouching(source: Source, parsed: ParsedPolicy, known: Mapping[str, str]) -> None:
     """Note every rule and limit that a fact vouched for by the agent alone could loosen. Conditions must have compiled."""
     claims = _claims(parsed.policy)
+    for limit in parsed.policy.limits:
+        for fact in [name for name in limit.per if name in claims]:
+            message = f'a limit\'s per may not rest on "{fact}": the agent vouches for it itself, and each name has a cap of its own'
+            with source.collecting():
+                raise source.within(limit.limit_id).error(parsed.ids[limit.limit_id], message, _PER_HINT)
     conditions = [
         (rule.rule_id, rule.when, "an ALLOW") for rule in parsed.policy.rules if rule.verdict is Verdict.ALLOW
     ]

@@ -25,7 +25,7 @@ version: overlapping-v1
 actions: [refund.create]
 facts:
   agent:   {type: string, from: agent_id}
-  account: {type: string, from: params.account_ref}
+  account: {type: string, from: params.account_ref, vouched_by: worker}
   amount:  {type: money,  from: params.amount}
 numbers: {most: {USD: "1000.00"}}
 rules:

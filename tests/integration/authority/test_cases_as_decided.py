@@ -24,7 +24,7 @@ label: Several limits
 version: v1
 actions: [{name}.act]
 facts:
-  account:    {{type: string, from: params.account_ref}}
+  account:    {{type: string, from: params.account_ref, vouched_by: worker}}
   amount:     {{type: money, from: params.amount}}
   suspicious: {{type: bool, from: params.risk.suspicious_reason, vouched_by: worker}}
 numbers: {{most: {{USD: "1000.00"}}}}

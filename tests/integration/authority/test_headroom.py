@@ -18,7 +18,7 @@ version: two-owners-v1
 actions: [refund.create]
 facts:
   agent:   {type: string, from: agent_id}
-  account: {type: string, from: params.account_ref}
+  account: {type: string, from: params.account_ref, vouched_by: worker}
   amount:  {type: money,  from: params.amount}
 numbers: {most: {USD: "1000.00"}}
 rules:

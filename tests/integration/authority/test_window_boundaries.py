@@ -29,7 +29,7 @@ actions: [w.{name}]
 zone: {zone}
 facts:
   amount:  {{type: money,  from: params.amount}}
-  account: {{type: string, from: params.account_ref}}
+  account: {{type: string, from: params.account_ref, vouched_by: worker}}
 numbers: {{most: {{USD: "1000.00"}}}}
 rules:
   - {{id: fine, says: The amount is small enough., when: amount_minor <= numbers.most, then: ALLOW, reason: within_policy_limit}}

@@ -236,13 +236,14 @@ def test_one_check_names_everything_that_is_wrong_in_the_order_of_lines(tmp_path
         ("when: risk.known", "when: risk.knwon", 'rule "known_fraud": when'),
         ("per: [account, currency]", "per: [account]", 'limit "account_day": per must contain currency'),
         (CAP, CAP + "    when: risk.knwon\n", 'limit "account_day": when: undeclared'),
-        (CAP, CAP + "    when: account == 'a'\n", 'limit "account_day": whether a limit applies may not rest on'),
+        (CAP, CAP + "    when: risk.known\n", 'limit "account_day": whether a limit applies may not rest on'),
+        ("params.account_ref, vouched_by: worker", "params.account_ref", 'limit "account_day": a limit\'s per may not rest on'),
         ("approval:", "breakers: [{id: fast, per: agent, window: 2h, count: 2, then: halt}]\napproval:", 'breaker "fast"'),
         ("id: account_day", "id: small", 'limit "small": duplicate id "small"'),
     ],
 )  # fmt: skip
 def test_an_error_calls_a_rule_a_rule_and_a_limit_a_limit(old: str, new: str, named: str, tmp_path: Path) -> None:
-    text = POLICY.replace("params.account_ref, vouched_by: worker", "params.account_ref")
+    text = POLICY.replace("params.risk.known, vouched_by: worker", "params.risk.known")
     with pytest.raises(PolicyError) as caught:
         compile_text(tmp_path, text.replace(old, new, 1))
     assert named in caught.value.detail

@@ -28,6 +28,9 @@ from tests.unit.policy.policy_samples import (
 
 AN_AGENT, WORKER_REQUESTER = Requester("agent"), Requester("worker", is_worker=True)
 SAID = ", vouched_by: worker"
+HEARS_THE_AGENT = POLICY.replace(SAID, "").replace("params.account_ref", f"params.account_ref{SAID}")
+"""Its limit counts by the account, for which somebody else has to vouch."""
+NO_LIMITS = POLICY[: POLICY.index("limits:")] + POLICY[POLICY.index("approval:") :]
 ALLOWING = {
     "by its value": "amount_minor <= 1000 && !risk.known",
     "by being there": "amount_minor <= 1000 && present.account",
@@ -47,7 +50,7 @@ def problems(folder: Path, text: str) -> list[str]:
 def test_an_allow_that_rests_on_the_agents_word_is_named_with_file_line_rule_and_fact(
     tmp_path: Path, when: str
 ) -> None:
-    text = POLICY.replace(SAID, "").replace("when: amount_minor <= numbers.allow_up_to", f'when: "{when}"')
+    text = NO_LIMITS.replace(SAID, "").replace("when: amount_minor <= numbers.allow_up_to", f'when: "{when}"')
     (told,) = problems(tmp_path, text)
     assert re.match(
         r'sample\.yaml:27:\d+: rule "small": an ALLOW may not rest on "(account|risk\.known|risk\.count)"', told
@@ -61,13 +64,30 @@ def test_the_same_allow_on_the_workers_word_is_good(tmp_path: Path, when: str) -
 
 
 def test_a_limit_does_not_go_away_on_the_agents_word(tmp_path: Path) -> None:
-    text = POLICY.replace(SAID, "").replace("    window:", "    when: account == 'acct_1'\n    window:")
+    text = HEARS_THE_AGENT.replace("    window:", "    when: risk.count > 0\n    window:")
     (told,) = problems(tmp_path, text)
-    assert 'limit "account_day": whether a limit applies may not rest on "account"' in told
+    assert 'limit "account_day": whether a limit applies may not rest on "risk.count"' in told
 
 
 def test_rules_that_tighten_may_rest_on_the_agents_word(tmp_path: Path) -> None:
-    assert problems(tmp_path, POLICY.replace(SAID, "")) == []
+    assert problems(tmp_path, HEARS_THE_AGENT) == []
+
+
+@pytest.mark.parametrize("beside", ["", "tenant, ", "agent, ", "key, ", "risk.channel, "])
+def test_no_limit_counts_by_a_name_that_the_agent_may_make_up(tmp_path: Path, beside: str) -> None:
+    """The finding: such a limit was taken without a word, and each account that the agent named had a cap of its own."""
+    channel = "  risk.channel: {type: string, from: params.channel, vouched_by: worker}\n"
+    text = POLICY.replace("facts:\n", f"facts:\n{channel}").replace("per: [account", f"per: [{beside}account")
+    assert problems(tmp_path, text) == []
+    (told,) = problems(tmp_path, text.replace("params.account_ref" + SAID, "params.account_ref, vouched_by: agent"))
+    assert re.match(r'sample\.yaml:32:\d+: limit "account_day": a limit\'s per may not rest on "account"', told), told
+    assert "or count per agent, key or tenant" in told
+
+
+def test_a_limit_may_count_by_who_asks_and_by_what_is_asked(tmp_path: Path) -> None:
+    facts = "  action: {type: string, from: action}\n  agent: {type: string, from: agent_id}\n"
+    text = POLICY.replace("facts:\n", f"facts:\n{facts}").replace("per: [account", "per: [action, agent, key, tenant")
+    assert problems(tmp_path, text) == []
 
 
 def test_what_is_asked_itself_is_no_claim(tmp_path: Path) -> None:
@@ -80,8 +100,7 @@ def test_what_is_asked_itself_is_no_claim(tmp_path: Path) -> None:
 
 def test_another_sum_is_never_taken_for_the_operations_amount(tmp_path: Path) -> None:
     """The finding: with no limit, `amount` from another path was allowed by as what is asked, while only the agent vouched for it."""
-    text = POLICY[: POLICY.index("limits:")] + POLICY[POLICY.index("approval:") :]
-    assert problems(tmp_path, text) == []
+    assert problems(tmp_path, NO_LIMITS) == []
     for path in (
         "params.total",
         "[params.amount, params.total]",
@@ -89,9 +108,9 @@ def test_another_sum_is_never_taken_for_the_operations_amount(tmp_path: Path) ->
         "params.amount.value",
     ):
         for vouched in ("", SAID):
-            (told,) = problems(tmp_path, text.replace("from: params.amount", f"from: {path}{vouched}"))
+            (told,) = problems(tmp_path, NO_LIMITS.replace("from: params.amount", f"from: {path}{vouched}"))
             assert told.startswith("sample.yaml:6:1: ") and "it comes from params.amount" in told
-    total = text.replace("facts:\n", "facts:\n  total: {type: money, from: params.total, vouched_by: agent}\n")
+    total = NO_LIMITS.replace("facts:\n", "facts:\n  total: {type: money, from: params.total, vouched_by: agent}\n")
     (told,) = problems(tmp_path, total.replace("when: amount_minor", "when: total_minor"))
     assert 'an ALLOW may not rest on "total": the agent vouches for it itself' in told
 
@@ -149,7 +168,7 @@ def _without_what_agents_say(policy: CompiledPolicy) -> CompiledPolicy:
 
 
 def test_what_is_allowed_is_allowed_without_every_rule_that_hears_the_agent(tmp_path: Path) -> None:
-    policy = compile_text(tmp_path, POLICY.replace(SAID, ""))
+    policy = compile_text(tmp_path, HEARS_THE_AGENT)
     bare, tried = _without_what_agents_say(policy), 0
     for known, count, minor in itertools.product([True, False, None, "no"], [0, 3, -1, None], [1, 1000, 1001]):
         request = sample_request(
