@@ -10,8 +10,10 @@ import re
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
+from sentinel.cli.main import main
 from sentinel.platform.secret_files import SECRETS
 from sentinel.platform.settings import readable, setting
 from tests.support import answer_table, facts_table
@@ -174,6 +176,34 @@ def test_the_readme_says_where_its_commands_are_before_it_calls_the_first() -> N
     called = re.search(r"^(?:export \w+=\$\()?(?:sentinel|worker|retail-refund-agent) ", text, re.MULTILINE)
     assert called is not None
     assert 0 < text.find("`. .venv/bin/activate`") < called.start(), "nothing puts them on the reader's PATH"
+
+
+_IN_TEXT, _ON_A_LINE = re.compile(r"`(sentinel [a-z][^`\n]*)`"), re.compile(r"^ *(sentinel [a-z][^\n]*)$", re.MULTILINE)
+
+
+def _required_and_left_out(line: str) -> list[str]:
+    """The required options that a command line lacks; none where it only names a command, or asks for its help."""
+    words = line.partition(" # ")[0].split()[1:]
+    command: click.Command | None = main
+    while isinstance(command, click.Group) and words:
+        command = command.get_command(click.Context(command), words.pop(0))
+    if command is None or not words or "--help" in words:
+        return []
+    options = [one for one in command.params if isinstance(one, click.Option) and one.required]
+    return [one.opts[0] for one in options if not {*one.opts, *one.secondary_opts} & set(words)]
+
+
+def test_a_command_that_a_document_prints_has_the_options_that_it_requires() -> None:
+    bad = [
+        f"{path.relative_to(REPO)}: {line} lacks {', '.join(lacking)}"
+        for path in tracked()
+        if path.suffix == ".md" and path.name != "CHANGELOG.md" and path.parent.name != "decisions"
+        for printed in (_IN_TEXT, _ON_A_LINE)
+        for line in printed.findall(path.read_text())
+        if (lacking := _required_and_left_out(line))
+    ]
+    assert not bad, f"print it as it can be run: {bad}"
+    assert _required_and_left_out("sentinel orders decide SOURCE ORDER hold --as EMAIL # why") == ["--reason"]
 
 
 def test_every_module_opens_with_its_purpose() -> None:

@@ -20,7 +20,11 @@ def pages(tmp_path: Path) -> Path:
     (tmp_path / "README.md").write_text(
         "[good](docs/a.md#the-first-rule) [top](#here) [web](https://host.example/)\n\n# Here\n"
     )
-    (tmp_path / "docs" / "a.md").write_text("## The first `rule`\n\n`docs/a.md`\n")
+    (tmp_path / "sentinel" / "core").mkdir(parents=True)
+    (tmp_path / "sentinel" / "core" / "money.py").touch()
+    (tmp_path / "docs" / "a.md").write_text(
+        "## The first `rule`\n\n`docs/a.md` `sentinel/core/money.py` `core/money.py` `money.py` `sql/NNNN_new.sql`\n"
+    )
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     return tmp_path
 
@@ -37,7 +41,8 @@ def test_links_to_files_and_headings_that_are_there_are_well(pages: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "broken"),
     [("[x](b.md)", "b.md"), ("[x](../README.md#there)", "../README.md#there"), ("[x](#there)", "there"),
-     ("`sentinel/core/mony.py`", "sentinel/core/mony.py")],
+     ("`sentinel/core/mony.py`", "sentinel/core/mony.py"), ("`core/mony.py`", "core/mony.py"), ("`mony.py`", "mony.py"),
+     ("`ney.py`", "ney.py"), ("`mony.sql`", "mony.sql")],
 )  # fmt: skip
 def test_what_leads_nowhere_is_named_with_its_page(pages: Path, text: str, broken: str) -> None:
     (pages / "docs" / "bad.md").write_text(text)

@@ -92,7 +92,8 @@ RISK_FACTS: tuple[RiskFact, ...] = (
     RiskFact("suspicious_reason", bool, "the customer's words read like an injection, or several accounts use the same ones",
              derive=_suspicious),
     RiskFact("customer_attempts_24h", int, "how many refunds the account asked for in its channel in the 24 hours up to "
-             "this one, itself counted; unknown without an account", sql=_ATTEMPTS),
+             "this one, itself counted; without an account those of the order, where a person filed this one, and else unknown",
+             sql=_ATTEMPTS),
     RiskFact("account_refunds_30d", int, "how many refunds the account got in its channel in the 30 days up to this one; "
              "unknown without an account", sql=_REFUNDS),
 )  # fmt: skip
