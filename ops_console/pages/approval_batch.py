@@ -25,6 +25,7 @@ from ops_console.pages.approval_votes import (
 from ops_console.pages.approvals import ADDRESS, RISKS
 from ops_console.pages.step_up import prove
 from sentinel.authority.actor import Actor
+from sentinel.authority.protected_changes import change_text
 from sentinel.authority.reasons import reason_text
 from sentinel.core.errors import InvalidInput, SentinelError
 from sentinel.core.operation import check_identifier, check_text
@@ -97,7 +98,7 @@ def _list(context: ConsoleContext, ids: list[uuid.UUID], refused: shell.FormRefu
     chosen = dict(zip(request.form.getlist("id"), request.form.getlist("verdict"), strict=False))
     return shell.page(
         context, "approval_batch.html", title="Decide these", refused=refused,
-        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text,
+        given=request.form, chosen=chosen, risks=RISKS, reason_text=reason_text, change_text=change_text,
         lines=[
             (one, one.cannot_vote_reason(person), one.choices(), facts_of(one.about.request, accounts=True))
             for one in questions

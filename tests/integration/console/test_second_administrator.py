@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 
 from ops_console.accounts.collect_change import collect_change
 from sentinel.authority import protected_changes
 from sentinel.authority.actor import Actor
 from sentinel.authority.approvals import APPROVE, resolve_approval
 from sentinel.authority.housekeeping import run_housekeeping
+from sentinel.authority.keys import issue_key
+from sentinel.authority.protected_changes import change_text
 from sentinel.cli import main, operators
 from sentinel.core.errors import Conflict, Forbidden
 from tests.integration.console.second_administrator import ACTS, FIRST, SECRETLESS, Two, approve, power, waiting
@@ -257,6 +260,27 @@ def shown_in_batch(two: Two, asked: str) -> str:
 def printed_by_command(two: Two, asked: str) -> str:
     vote_given = ["approvals", "approve", asked, "--as", "bea@demo.local", "--reason", "we spoke about it"]
     return CliRunner().invoke(main.main, vote_given, env={"SENTINEL_DATABASE_URL": two.fixtures.url}).output
+
+
+def test_several_decided_together_say_exactly_what_is_asked_of_people_and_keys(two: Two) -> None:
+    """The finding: the line of a change had its resource and a digest; "bob becomes a viewer" and "an administrator" looked the same."""
+    asked = [waiting(two.ask(act)) for act in ("role", "issue")]
+    shown = two.bea.get("/ops/approvals/batch?" + "&".join(f"id={one}" for one in asked)).text
+    for approval_id in asked:
+        (request,) = two.fixtures.sql(
+            "select request from sentinel.protected_changes where approval_id = %s", approval_id
+        )[0]
+        assert str(escape(change_text(request))) in shown
+    assert shown.count("asked by ada@demo.local") == 2
+    assert "<code>admin</code>" in shown and "<code>heartbeat</code>" in shown and "<code>a-b</code>" in shown
+
+
+def test_whoever_made_a_key_of_an_agent_called_as_the_console_decides_what_others_ask(two: Two) -> None:
+    """The finding: what is asked by the pages counted as asked by that key, and so by its owner, for good."""
+    (bea,) = two.fixtures.sql("select operator_id from sentinel.operators where email = 'bea@demo.local'")[0]
+    issue_key(two.fixtures.pool, two.fixtures.tenant_id, agent_id="console", owner_operator_id=bea)
+    approve(two.fixtures, waiting(two.ask("role")), two.bea)
+    assert two.fixtures.sql("select outcome from sentinel.protected_changes") == [("done",)]
 
 
 @pytest.mark.parametrize("way", [shown_on_page, shown_in_batch, printed_by_command])

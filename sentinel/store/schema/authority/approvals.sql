@@ -169,7 +169,9 @@ create or replace function sentinel.is_requester(a sentinel.approvals, operator 
     select requester_operator_id as operator_id from askers
     union
     select hand from sentinel.agent_keys k cross join lateral unnest(k.maker_ids || k.owner_operator_id) as hand
+    -- A change of people or keys was asked by no key, whatever its agent is called.
     where k.tenant_id = a.tenant_id and (k.agent_id = a.agent_id or k.principal_id in (select askers.principal_id from askers))
+      and not sentinel.is_protected_change(a)
   )
   select exists (
     select from people where operator_id is not null
