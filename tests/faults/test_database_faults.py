@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from tests import mutants
 from tests.faults.database_proxy import DatabaseProxy, proxied
 from tests.support.asgi_client import InProcessApp
 from tests.support.busy import in_time
-from tests.support.fixtures import SECRET, Fixtures, guard_body, make_fixtures, start_body, unique
-from tests.support.harness import at_once, scaled
+from tests.support.fixtures import SECRET, Fixtures, four_keys, guard_body, make_fixtures, start_body, unique
+from tests.support.harness import at_once, decide, scaled
 from tests.support.served_programs import eventually
 
 Body = dict[str, Any]
@@ -308,6 +308,49 @@ def test_a_lost_reply_to_a_commit_is_resolved_by_reading_the_key_again(behind: t
         assert decisions_of(fixtures.admin, body) == 1
     assert proxy.lost == scaled(5)
     assert fixtures.broken_invariants() == []
+
+
+def by_itself(fixtures: Fixtures, body: Body) -> Any:
+    return ask(fixtures, body).get_json()
+
+
+def among_others(fixtures: Fixtures, body: Body) -> Any:
+    answers = ask(fixtures, {"requests": [four_keys(fresh()), body]}, "action/guard/batch").get_json()
+    return answers["answers"][1]["body"]
+
+
+@pytest.mark.parametrize("asked", [by_itself, among_others])
+@pytest.mark.parametrize("value", [1, 200])
+def test_a_lost_reply_to_what_is_also_the_start_gives_the_permission_once(
+    behind: tuple[Fixtures, DatabaseProxy], asked: Callable[[Fixtures, Body], Any], value: int
+) -> None:
+    """The finding: the second try found the start of the first, and `already_started` was the first answer ever: nobody had the permission."""
+    fixtures, proxy = behind
+    body = four_keys(guard_body(value=value, params={"account_ref": unique("acct")}))
+    if value > 100:
+        decide(fixtures, fixtures.guard(body)["approval_id"])
+    proxy.lose_replies = 1
+    told = asked(fixtures, body)
+    assert proxy.lost == 1
+    assert (told["status"], "permit_token" in told) == ("approved" if value > 100 else "allowed", True)
+    assert asked(fixtures, body)["status"] == "already_started", "whoever asks again is another request"
+    assert fixtures.one("select count(*) from sentinel.events where kind = 'start' and operation_id = %s", told["operation_id"]) == 1  # fmt: skip
+    assert fixtures.report(body).status_code == 200
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_lost_reply_to_an_evaluation_leaves_it_true_once(behind: tuple[Fixtures, DatabaseProxy]) -> None:
+    fixtures, proxy = behind
+    body = fresh()
+    asked = {
+        "subject": {"type": "agent", "id": body["agent_id"]}, "action": {"name": body["action"], "properties": body["params"]},
+        "resource": {"type": "refund", "id": body["resource"]}, "context": {"idempotency_key": body["idempotency_key"]},
+    }  # fmt: skip
+    headers = {"Authorization": f"Bearer {fixtures.key}"}
+    proxy.lose_replies = 1
+    told = [fixtures.client.post("/access/v1/evaluation", json=asked, headers=headers).json for _ in range(2)]
+    assert [(one["decision"], one["context"]["status"]) for one in told] == [(True, "allowed"), (False, "already_started")]  # fmt: skip
+    assert proxy.lost == 1
 
 
 def test_a_commit_whose_every_reply_is_lost_is_refused_and_found_by_the_next_request(

@@ -6,10 +6,13 @@ import uuid
 from typing import Any
 
 from sentinel.authority.actor import local_administrator
+from sentinel.authority.api.guard import GUARD, to_operation
+from sentinel.authority.decisions import record_decisions
+from sentinel.authority.guard import decided_row
 from sentinel.authority.halts import lift_halt, set_halt
 from tests import mutants
 from tests.support.fixtures import Fixtures, four_keys, guard_body
-from tests.support.harness import at_once, decide, let_permits_expire
+from tests.support.harness import at_once, caller_of, decide, let_permits_expire
 
 
 def test_handing_out_the_permit_is_the_start_for_callers_without_a_start_step(fixtures: Fixtures) -> None:
@@ -23,6 +26,28 @@ def test_handing_out_the_permit_is_the_start_for_callers_without_a_start_step(fi
     done = fixtures.guard(body)
     assert (done["status"], done["outcome"]) == ("completed", "success")
     assert fixtures.one("select max(captured_minor) from sentinel.usage") == 4000
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_row_that_is_sent_again_gets_its_first_answer_unless_a_halt_came_between(fixtures: Fixtures) -> None:
+    """A connection that is lost after its commit costs nobody the permission; what a halt came over stays in doubt."""
+    for body in (four_keys(guard_body(value=40)), with_start(guard_body(value=40))):
+        asked = GUARD.of_object(body)
+        row = decided_row(
+            fixtures.authority, caller_of(fixtures), to_operation(asked, asked.idempotency_key),
+            has_start_step=asked.has_start_step, start_id=asked.start_id, elapsed_ms=0, act_seconds=60,
+        )  # fmt: skip
+        (first,) = record_decisions(fixtures.authority.pool, [row])
+        fixtures.admin.execute("update sentinel.operation_states set act_until = now()")
+        (again,) = record_decisions(fixtures.authority.pool, [row])
+        assert again == first and (again.result, again.status) == ("decided", "allowed")
+        assert fixtures.one("select act_until > now() from sentinel.operation_states where operation_id = %s", first.operation_id)  # fmt: skip
+        halted = set_halt(
+            fixtures.console_pool, local_administrator(fixtures.tenant_id), scope="tenant", reason="drill"
+        )
+        (late,) = record_decisions(fixtures.authority.pool, [row])
+        assert (late.result, late.status, late.permit_id) == ("replayed", "already_started", None)
+        lift_halt(fixtures.console_pool, local_administrator(fixtures.tenant_id), halted.halt_id, reason="over")
     assert fixtures.broken_invariants() == []
 
 

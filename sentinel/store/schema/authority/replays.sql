@@ -33,6 +33,20 @@ begin
   return out;
 end $$;
 
+-- The answer that this very question got where it made the start, as its first: who sends it again lost the connection by which that
+-- answer was to come, and has told nobody. Whoever is told so may act from now on.
+create or replace function sentinel.first_answer_again(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
+returns sentinel.guard_output language plpgsql as $$
+declare
+  out sentinel.guard_output := sentinel.current_answer(ask, s.operation_id, case when s.decision_event_id = ask.event_id then 'decided' else 'replayed' end);
+begin
+  perform sentinel.extend_leave(s, ask.act_seconds, moment);
+  out.status := case when s.approval_id is null then 'allowed' else 'approved' end;
+  out.permit_id := s.permit_id; out.permit_expires_at := s.permit_expires_at;
+  if out.start_event_id is not null then out.start_duplicate := false; end if;
+  return out;
+end $$;
+
 -- The recorded decision again. A permit that was not used is taken back from who asks for a person instead. What is new then is put
 -- to somebody, by renew_permit. One that was got while asking for a person is exchanged on the straight way: whatever the
 -- question to a person left open is asked there.
@@ -66,6 +80,11 @@ begin
       case when s.status = 'completed' and s.outcome = 'success' then 'replayed' else 'not_executed' end);
     out.start_event_id := null; out.start_hash := null; out.start_duplicate := null;
     return out;
+  end if;
+  -- Its ids are made once for each request: a start by its second event was made by this very row. A halt that came since is kept to.
+  if s.status = 'started' and s.start_event_id = ask.second_event_id
+      and sentinel.halt_over(ask.tenant_id, ask.agent_id, ask.action, ask.scenario) is null then
+    return sentinel.first_answer_again(ask, s, moment);
   end if;
   if s.start_id = ask.start_id then perform sentinel.extend_leave(s, ask.act_seconds, moment); end if;
   if s.status = 'pending' and sentinel.expire_approval(s.tenant_id, s.approval_id, ask.second_event_id, moment) then
