@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import yaml
 
@@ -14,7 +15,7 @@ from sentinel.authority.policies import declare_policies
 from sentinel.platform.resources import policies_dir
 from tests import mutants
 from tests.support.fixtures import Fixtures, guard_body, make_fixtures, unique
-from tests.support.harness import at_once, decide, desks, let_permits_expire, scaled
+from tests.support.harness import at_once, decide, desks, let_approvals_expire, let_permits_expire, scaled
 
 DUPLICATE = ("DENY", "duplicate_resource")
 ALIKE = ("APPROVAL_REQUIRED", "looks_like_duplicate")
@@ -112,6 +113,57 @@ def test_a_renewal_goes_to_a_person_where_another_spelling_went_live_meanwhile(f
     assert fixtures.guard(second)["decision"] == "ALLOW", "what ran out holds nothing"
     asked = fixtures.guard(first)
     assert (asked["status"], asked["reason_code"]) == ("pending", "looks_like_duplicate")
+    assert fixtures.broken_invariants() == []
+
+
+def a_question(name: str) -> dict[str, Any]:
+    """The refund for an amount that a person decides."""
+    body = refund(name)
+    body["params"]["amount"]["value"] = 200
+    return body
+
+
+@pytest.mark.parametrize("again", [str, str.upper], ids=["the same", "another spelling"])
+def test_a_question_that_ran_out_holds_nothing_before_the_housekeeper_comes_too(fixtures: Fixtures, again: Any) -> None:
+    """The finding: until it was swept, whoever asked anew was denied as a duplicate, for good."""
+    name = unique("rf")
+    old = a_question(name)
+    assert fixtures.guard(old)["status"] == "pending"
+    assert verdict(fixtures.guard(refund(name))) == DUPLICATE, "while a person is asked"
+    let_approvals_expire(fixtures)
+    assert fixtures.guard(refund(again(name)))["decision"] == "ALLOW"
+    found = fixtures.guard(old)
+    assert (found["status"], found["reason_code"]) == ("expired", "approval_expired")
+    assert fixtures.one("select count(*) from sentinel.events where kind = 'approval_expired'") == 1
+    fixtures.run_housekeeping()
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_question_that_ran_out_is_in_no_renewals_way(fixtures: Fixtures) -> None:
+    name = unique("rf")
+    first = refund(name)
+    fixtures.guard(first)
+    let_permits_expire(fixtures)
+    assert fixtures.guard(a_question(name))["status"] == "pending"
+    let_approvals_expire(fixtures)
+    assert fixtures.guard(first)["status"] == "allowed"
+    assert fixtures.broken_invariants() == []
+
+
+@pytest.mark.parametrize("holder", [refund, a_question])
+def test_what_ran_out_and_is_in_other_hands_denies_nobody_for_good(fixtures: Fixtures, holder: Any) -> None:
+    """The finding: a permit that could not be given back just then was a duplicate, and that was recorded."""
+    name = unique("rf")
+    fixtures.guard(holder(name))
+    let_permits_expire(fixtures)
+    let_approvals_expire(fixtures)
+    body = refund(name)
+    with psycopg.connect(fixtures.url) as other:
+        other.execute("select from sentinel.operation_states for update")
+        answer = fixtures.post("action/guard", body)
+    assert (answer.status_code, answer.get_json()["retryable"]) == (503, True), answer.text
+    assert fixtures.one("select count(*) from sentinel.operations") == 1
+    assert fixtures.guard(body)["decision"] == "ALLOW"
     assert fixtures.broken_invariants() == []
 
 

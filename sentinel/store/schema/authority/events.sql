@@ -71,6 +71,14 @@ create table sentinel.sequencer (
 );
 insert into sentinel.sequencer (transaction_id) values ('0');
 
+-- A UUIDv7 of a moment, for what a caller could not bring an id for.
+create or replace function sentinel.id_at(moment timestamptz) returns uuid language plpgsql as $$
+declare
+  milliseconds text := lpad(to_hex(floor(extract(epoch from moment) * 1000)::bigint), 12, '0');
+begin
+  return (left(milliseconds, 8) || '-' || right(milliseconds, 4) || '-7' || substr(gen_random_uuid()::text, 16))::uuid;
+end $$;
+
 -- PL/pgSQL, because convert_to is not immutable in the catalog: as SQL it would not be inlined, and begins an executor at every call.
 create or replace function sentinel.sha256_text(body text) returns text language plpgsql immutable parallel safe as $$
 begin

@@ -3,8 +3,8 @@
 -- Every function takes what it needs in this order, so nobody waits in a circle (docs/decisions/0021-lock-order.md):
 --   1  the halt lock: shared by what decides and starts, alone for who sets or lifts a halt
 --   2  the locks of operations (by key, before they exist), budgets, once-keys and velocity breakers, ascending by number
---   3  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back run-out permits skip
---      those that somebody holds instead of waiting for them
+--   3  rows of operation_states, ascending by tenant and key; the housekeeper and who gives back what run-out permits and questions
+--      hold skip those that somebody holds instead of waiting for them
 --   4  rows of approvals: only under the state of their operation
 --   5  rows of budgets and usage_parts: only under 2 and 3, so there they never wait
 -- Who is further down may try a lock from further up, and goes on without it.

@@ -22,13 +22,29 @@ create or replace function sentinel.once_seen(tenant uuid, once text, own uuid) 
   where s.tenant_id = tenant and sentinel.once_folded(s.once_key) = sentinel.once_folded(once) and s.once_live and s.operation_id is distinct from own
 $$;
 
--- The same after giving back what permits that ran out still hold of it. What a person approved stays held: its permit can be
--- renewed. Under the lock of the folded key, so that two spellings at once see each other.
+-- The same after giving back what permits and questions that ran out still hold of it. What a person approved stays held: its permit can
+-- be renewed. Under the lock of the folded key, so that two spellings at once see each other. What ran out and is in somebody else's
+-- hands stands in the way for a moment only: the transaction is begun again, as after a lock that came too late.
 create or replace function sentinel.once_held(tenant uuid, once text, own uuid) returns text language plpgsql as $$
+declare
+  due record;
+  moment timestamptz := clock_timestamp();
 begin
   perform sentinel.release_expired(array_agg(s.tenant_id), array_agg(s.operation_id)) from sentinel.operation_states s
   where s.tenant_id = tenant and sentinel.once_folded(s.once_key) = sentinel.once_folded(once) and s.once_live
-    and s.status in ('allowed', 'approved') and s.permit_expires_at <= clock_timestamp() having count(*) > 0;
+    and s.status in ('allowed', 'approved') and s.permit_expires_at <= moment having count(*) > 0;
+  for due in select s.approval_id from sentinel.operation_states s
+             join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
+             where s.tenant_id = tenant and sentinel.once_folded(s.once_key) = sentinel.once_folded(once) and s.once_live
+               and s.status = 'pending' and a.expires_at <= moment for update of s skip locked loop
+    perform sentinel.expire_approval(tenant, due.approval_id, sentinel.id_at(moment), moment);
+  end loop;
+  if exists (
+      select from sentinel.operation_states s left join sentinel.approvals a on a.tenant_id = s.tenant_id and a.approval_id = s.approval_id
+      where s.tenant_id = tenant and sentinel.once_folded(s.once_key) = sentinel.once_folded(once) and s.once_live
+        and (s.status = 'allowed' and s.permit_expires_at <= moment or s.status = 'pending' and a.expires_at <= moment)) then
+    raise exception 'what ran out is in other hands' using errcode = 'deadlock_detected';
+  end if;
   return sentinel.once_seen(tenant, once, own);
 end $$;
 
