@@ -223,6 +223,81 @@ def test_a_permit_renewed_while_its_decision_still_counts_is_counted_once(ten: F
     assert ten.one("select sum(operations) from sentinel.velocity") == 1
 
 
+def aged(fixtures: Fixtures, minutes: int) -> None:
+    """All that breakers have counted so far, and what was decided, was so many minutes earlier."""
+    passed = f"interval '{minutes} minutes'"
+    fixtures.admin.execute(
+        "set session_replication_role = replica;"
+        # In two steps: rows of one breaker would meet each other on the way.
+        " update sentinel.velocity set bucket = bucket + interval '1000 days';"
+        f" update sentinel.velocity set bucket = bucket - interval '1000 days' - {passed};"
+        f" update sentinel.operation_rows set created_at = created_at - {passed};"
+        " update sentinel.operation_states set counted_at = (select jsonb_object_agg(key, value::timestamptz - "
+        f"{passed}) from jsonb_each_text(counted_at)); reset session_replication_role".encode()
+    )
+
+
+def renewed(fixtures: Fixtures, body: dict[str, Any], times: int) -> int:
+    """What breakers have counted once its permit ran out and was renewed so often."""
+    for _ in range(times):
+        let_permits_expire(fixtures)
+        assert fixtures.guard(body)["decision"] == "ALLOW"
+    return int(fixtures.one("select sum(operations) from sentinel.velocity"))
+
+
+def test_a_permit_that_is_renewed_often_is_counted_once_in_each_window(database_url: str, tmp_path: Path) -> None:
+    """The finding: once its decision had left the window each renewal counted, and halted an agent that set nothing in motion."""
+    fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=3))
+    try:
+        body = guard_body(value="1.00")
+        assert fixtures.guard(body)["decision"] == "ALLOW"
+        for window in (1, 2, 3):
+            assert renewed(fixtures, body, 5) == window
+            aged(fixtures, 10)
+        assert list_halts(fixtures.console_pool, fixtures.tenant_id) == []
+    finally:
+        fixtures.close()
+
+
+def test_each_breaker_has_its_own_last_count_of_a_permit(database_url: str, tmp_path: Path) -> None:
+    """What the shorter window counted again is in the longer one from its decision on, and no longer."""
+    longer = '  - {id: hourly, per: agent, window: 60m, count: 100, amount: {USD: "90000.00"}, then: halt}\napproval:'
+    text = (rated(tmp_path) / "rated.yaml").read_text()
+    (tmp_path / "rated.yaml").write_text(text.replace("approval:", longer))
+    fixtures = make_fixtures(database_url, policies=tmp_path)
+    try:
+        body = guard_body(value="1.00")
+        assert fixtures.guard(body)["decision"] == "ALLOW"
+        counted = []
+        for minutes in (50, 20):
+            aged(fixtures, minutes)
+            renewed(fixtures, body, 2)
+            counted.append(dict(fixtures.admin.execute(
+                "select split_part(breaker_key, '|', 1), sum(operations)::int from sentinel.velocity group by 1"
+            ).fetchall()))  # fmt: skip
+        assert counted == [
+            {"rated/agent_velocity": 2, "rated/hourly": 1},
+            {"rated/agent_velocity": 3, "rated/hourly": 2},
+        ]
+    finally:
+        fixtures.close()
+
+
+def test_what_was_renewed_under_a_policy_without_the_breaker_before_counts_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    text = (rated(tmp_path, count=3) / "rated.yaml").read_text()
+    (tmp_path / "rated.yaml").write_text(text.partition("breakers:")[0] + "approval:" + text.partition("approval:")[2])
+    fixtures = make_fixtures(database_url, policies=tmp_path)
+    try:
+        body = guard_body(value="1.00")
+        assert fixtures.guard(body)["decision"] == "ALLOW"
+        reload_as(fixtures, tmp_path, text.replace("rated-v1", "rated-v2"))
+        assert renewed(fixtures, body, 5) == 1
+    finally:
+        fixtures.close()
+
+
 def started_after_a_lift(fixtures: Fixtures) -> int:
     """How many of three permissions that ran out unused and of three new ones start, once a person has lifted the breaker's halt."""
     bodies = [guard_body(value="1.00") for _ in range(3)]
@@ -301,7 +376,7 @@ def test_a_renewal_under_another_text_with_the_same_breaker_is_counted_once(data
 def test_mutant_that_counts_no_renewal_after_a_lift_is_caught(database_url: str, tmp_path: Path) -> None:
     fixtures = make_fixtures(database_url, policies=rated(tmp_path, count=3))
     try:
-        mutants.cut(fixtures, "sentinel.renew_permit", "h.lifted_at >= o.created_at", "false")
+        mutants.cut(fixtures, "sentinel.breakers_without", "h.lifted_at >= counted.at", "false")
         assert started_after_a_lift(fixtures) == 6
     finally:
         fixtures.close()

@@ -88,6 +88,7 @@ create table sentinel.operation_states (
   terms_id          bigint not null,                                       -- decision_terms: the policy that decided
   limit_owner       text,                                                  -- the limits are those of the terms, for this owner
   parts_id          bigint,                                                -- window_parts: the parts of its limits
+  counted_at        jsonb,                                                 -- breaker key → when a renewal counted it again; null: none did
   primary key (operation_id, tenant_id),
   -- One for all of them: each CHECK is begun anew at every statement.
   constraint state_is_sound check (

@@ -276,24 +276,15 @@ begin
 
   -- What a person approved is no part of a rate, as when it was decided.
   if s.approval_id is null then
-    ask.breakers := (
-      select jsonb_agg(b) from sentinel.operations o cross join lateral jsonb_array_elements(ask.breakers) as b
-      cross join lateral jsonb_populate_record(null::sentinel.breaker_ask, b) as r
-      where o.tenant_id = s.tenant_id and o.operation_id = s.operation_id and (
-        sentinel.breakers_without(jsonb_build_array(b), o.created_at, moment) is not null
-        -- Its count was taken away with the end of a halt, or the policy of then had no such breaker.
-        or exists (select from sentinel.halts h
-          where h.tenant_id = s.tenant_id and h.scope = r.scope and h.target = r.target and h.lifted_at >= o.created_at)
-        or exists (select from sentinel.decision_terms t where t.terms_id = s.terms_id and t.policy_digest <> ask.policy_digest and not exists (
-          select from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'breakers') as d
-          where p.policy_digest = t.policy_digest and p.policy_id || '/' || (d ->> 'id') = split_part(r.breaker_key, '|', 1)
-            and d ->> 'per' = r.scope and (d -> 'amount' = '{}' or d -> 'amount' ? ask.currency)))));
+    ask.breakers := sentinel.breakers_without(ask, s, moment);
     passed := sentinel.passed_breaker(ask, moment);
     if passed.breaker_key is not null then
       perform sentinel.trip_breaker(ask, passed, moment);
       return true;
     end if;
     perform sentinel.count_velocity(ask, moment);
+    s.counted_at := coalesce(s.counted_at || counted.again, counted.again, s.counted_at) from (
+      select jsonb_object_agg(b ->> 'breaker_key', moment) as again from jsonb_array_elements(ask.breakers) as b) as counted;
   end if;
   if cardinality(states) > 0 then perform sentinel.hold_usage(ask.tenant_id, ask.amount_minor, states); end if;
   s := sentinel.with_reservation(s, ask.amount_minor, states);
@@ -301,7 +292,8 @@ begin
     limit_buckets = s.limit_buckets, parts_id = s.parts_id, limit_overrides = s.limit_overrides, reservation = s.reservation, permit_id = ask.permit_id, permit_for_person = coalesce(ask.asks_person, false), once_live = once_key is not null,
     permit_expires_at = moment + make_interval(secs => ask.permit_seconds), principal_id = ask.principal_id,
     holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, false) end,
-    total_holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, true) end
+    total_holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, true) end,
+    counted_at = s.counted_at
   where tenant_id = s.tenant_id and operation_id = s.operation_id;
   return true;
 end $$;

@@ -42,13 +42,27 @@ begin
   return passed;
 end $$;
 
--- Those of the breakers whose window has left behind what was counted at this time, by the same parts as passed_breaker.
-create or replace function sentinel.breakers_without(breakers jsonb, counted_at timestamptz, moment timestamptz) returns jsonb
-language sql stable as $$
-  select jsonb_agg(b) from jsonb_array_elements(breakers) as b cross join lateral jsonb_populate_record(null::sentinel.breaker_ask, b) as r
-  where date_bin(make_interval(secs => r.bucket_seconds), counted_at, 'epoch')
-      < date_bin(make_interval(secs => r.bucket_seconds), moment - make_interval(secs => r.window_seconds), 'epoch')
-$$;
+-- Those of the breakers that count this operation nowhere any more. What they counted when it was decided, or at its last renewal, has left the
+-- window, by the same parts as passed_breaker, or was taken away with the end of a halt; or the policy of then had no such breaker.
+create or replace function sentinel.breakers_without(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz) returns jsonb
+language plpgsql stable as $$
+begin
+  return (
+    select jsonb_agg(b) from sentinel.operation_rows o cross join lateral jsonb_array_elements(ask.breakers) as b
+    cross join lateral jsonb_populate_record(null::sentinel.breaker_ask, b) as r
+    cross join lateral (select (s.counted_at ->> r.breaker_key)::timestamptz as at_renewal) as known
+    cross join lateral (select coalesce(known.at_renewal, o.created_at) as at) as counted
+    where o.tenant_id = s.tenant_id and o.operation_id = s.operation_id and (
+      date_bin(make_interval(secs => r.bucket_seconds), counted.at, 'epoch')
+        < date_bin(make_interval(secs => r.bucket_seconds), moment - make_interval(secs => r.window_seconds), 'epoch')
+      or exists (select from sentinel.halts h
+        where h.tenant_id = s.tenant_id and h.scope = r.scope and h.target = r.target and h.lifted_at >= counted.at)
+      or known.at_renewal is null and exists (
+        select from sentinel.decision_terms t where t.terms_id = s.terms_id and t.policy_digest <> ask.policy_digest and not exists (
+          select from sentinel.policies p cross join lateral jsonb_array_elements(p.canonical::jsonb -> 'breakers') as d
+          where p.policy_digest = t.policy_digest and p.policy_id || '/' || (d ->> 'id') = split_part(r.breaker_key, '|', 1)
+            and d ->> 'per' = r.scope and (d -> 'amount' = '{}' or d -> 'amount' ? ask.currency)))));
+end $$;
 
 create or replace function sentinel.count_velocity(ask sentinel.guard_input, moment timestamptz) returns void language plpgsql as $$
 begin

@@ -1,0 +1,4 @@
+-- When breakers counted an operation again at its renewals (docs/decisions/0023-velocity-breaker.md).
+alter table sentinel.operation_states add column counted_at jsonb;
+alter table sentinel.operation_states alter column counted_at set statistics 10;
+drop function if exists sentinel.breakers_without(jsonb, timestamptz, timestamptz);

@@ -1,0 +1,16 @@
+"""When velocity breakers counted an operation again at its renewals."""
+
+from sentinel.store.migrations import run_files
+
+revision = "0040"
+down_revision = "0039"
+
+
+def upgrade() -> None:
+    """Add the moments to the states of operations."""
+    run_files(revision)
+
+
+def downgrade() -> None:
+    """Evidence is not thrown away by a command."""
+    raise RuntimeError("There is no way back from this migration; restore a backup instead.")
