@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from sentinel.authority.halts import set_halt
 from sentinel.authority.housekeeping import mark_keys_at_limits, run_housekeeping
 from tests import mutants
 from tests.support.busy import overload
 from tests.support.fixtures import Fixtures, four_keys, guard_body, make_fixtures, unique
-from tests.support.harness import at_once, let_permits_expire, scaled
+from tests.support.harness import actor, at_once, let_permits_expire, scaled
 from tests.support.permit_pile import FORGED, pile_up
 from tests.support.roomy import roomy_policies
 
@@ -185,9 +186,51 @@ def test_a_key_at_its_limit_renews_no_permit_that_ran_out_either(fixtures: Fixtu
     assert fixtures.broken_invariants() == []
 
 
+def tightened(fixtures: Fixtures) -> dict[str, dict[str, Any]]:
+    """Requests that the policy would allow, each stopped by something that only the transaction finds."""
+    account = {"account_ref": unique("acct")}
+    while fixtures.guard(four_keys(guard_body(value=50, params=account)))["decision"] == "ALLOW":
+        pass
+    done = four_keys(guard_body())
+    assert fixtures.guard(done)["decision"] == "ALLOW"
+    set_halt(fixtures.console_pool, actor(fixtures, "admin"), scope="agent", target="halted-agent", reason="drill")
+    return {
+        "halted": guard_body(agent_id="halted-agent"), "duplicate_resource": guard_body(params={"refund_id": done["params"]["refund_id"]}),
+        "limit_exceeded": guard_body(value=50, params=account),
+    }  # fmt: skip
+
+
+def test_a_key_at_its_limit_is_answered_what_is_denied_or_goes_to_a_person(fixtures: Fixtures) -> None:
+    """The finding: 429 also for what a halt, a once-key or a full limit would have stopped, which leaves no permit lying."""
+    asked = tightened(fixtures)
+    open_permits(fixtures, 3)
+    mark_keys_at_limits(fixtures.authority.pool, 3, NO_QUESTIONS)
+    for code, body in asked.items():
+        answer = fixtures.post("action/guard", body)
+        assert (answer.status_code, answer.get_json().get("reason_code")) == (200, code), answer.text
+    anew = [body | {"idempotency_key": unique("key")} for body in asked.values()]
+    several = fixtures.post("action/guard/batch", {"requests": [guard_body(), *anew]}).get_json()["answers"]
+    assert [answer["status"] for answer in several] == [429, 200, 200, 200]
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_renewal_at_the_limit_is_answered_what_is_denied_now(fixtures: Fixtures) -> None:
+    (body, *_) = open_permits(fixtures, 3)
+    let_permits_expire(fixtures)
+    assert (
+        fixtures.guard(four_keys(guard_body(params={"refund_id": body["params"]["refund_id"]})))["decision"] == "ALLOW"
+    )
+    open_permits(fixtures, 3)
+    mark_keys_at_limits(fixtures.authority.pool, 3, NO_QUESTIONS)
+    answer = fixtures.post("action/guard", body)
+    assert (answer.status_code, answer.get_json()["reason_code"]) == (200, "duplicate_resource"), answer.text
+    assert fixtures.broken_invariants() == []
+
+
 @pytest.mark.parametrize(
     ("function", "fence", "instead"),
     [
+        ("sentinel.decide_new", "sentinel.is_at_permit_limit(ask.principal_id, moment)", "false"),
         ("sentinel.record_batch", "where c.valid_until > began", "where false"),
         ("sentinel.mark_keys_at_limits", "where counted.open_permits >= most", "where false"),
     ],

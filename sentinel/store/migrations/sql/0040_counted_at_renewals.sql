@@ -2,3 +2,5 @@
 alter table sentinel.operation_states add column counted_at jsonb;
 alter table sentinel.operation_states alter column counted_at set statistics 10;
 drop function if exists sentinel.breakers_without(jsonb, timestamptz, timestamptz);
+-- Renewals say which limit of their key they met (docs/decisions/0029-open-permits.md); the new text comes with the schema files.
+drop function if exists sentinel.renew_permit(sentinel.guard_input, sentinel.operation_states, timestamptz);

@@ -7,7 +7,7 @@ down_revision = "0039"
 
 
 def upgrade() -> None:
-    """Add the moments to the states of operations."""
+    """Add the moments to the states of operations, and drop the functions whose parameters or results are others now."""
     run_files(revision)
 
 

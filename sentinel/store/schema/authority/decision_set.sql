@@ -323,8 +323,7 @@ begin
   asks := sentinel.asks_of(terms, batch, limits, rates, plain);
   perform sentinel.take_late_locks(array(
     select unnest(sentinel.locks_of_operations(array_agg(a.tenant_id), array_agg(a.idempotency_key))) from unnest(asks) as a), locks);
-  return query select * from sentinel.record_rows(asks, array(
-    select c.principal_id from sentinel.keys_at_limit c where c.principal_id = any(at_limit) and c.open_permits > 0), began);
+  return query select * from sentinel.record_rows(asks, began);
 end $$;
 
 -- What is read behind a lock must be what its last holder left.

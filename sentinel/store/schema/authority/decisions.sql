@@ -65,8 +65,8 @@ language sql immutable parallel safe as $$
     || case when cardinality(tightened) > 0 then '"' || array_to_string(tightened, '","') || '"' else '' end || ']}', 'UTF8'))
 $$;
 
--- One new operation: what it holds and puts to people is written here, its own rows by write_decisions. Where its key has too many
--- questions open for one more, an answer that says so, and nothing is written.
+-- One new operation: what it holds and puts to people is written here, its own rows by write_decisions. Where it would be
+-- one more permit or question of a key that has too many of them open, an answer that says so, and nothing is written.
 create or replace function sentinel.decide_new(ask sentinel.guard_input, began timestamptz, moment timestamptz)
 returns sentinel.decided language plpgsql as $$
 declare
@@ -122,20 +122,22 @@ begin
   end if;
   if verdict = 'ALLOW' and ask.breakers is not null then
     passed := sentinel.passed_breaker(ask, moment);
-    if passed.breaker_key is null then
-      perform sentinel.count_velocity(ask, moment);
-    else
+    if passed.breaker_key is not null then
       perform sentinel.trip_breaker(ask, passed, moment);
       verdict := 'DENY'; code := 'velocity_halted'; why := array_prepend('velocity_halted'::text, why);
       tightened := tightened || 'velocity_halted'::text;
     end if;
   end if;
   allowed := verdict = 'ALLOW';
-  if verdict = 'APPROVAL_REQUIRED' and sentinel.is_at_question_limit(ask.principal_id, moment) then
-    -- Nothing was written or held: that is for what is allowed.
-    refused.seq := ask.seq; refused.result := 'too_many_questions';
+  refused.result := case
+    when allowed and sentinel.leaves_permit_out(ask) and sentinel.is_at_permit_limit(ask.principal_id, moment) then 'too_many_open'
+    when verdict = 'APPROVAL_REQUIRED' and sentinel.is_at_question_limit(ask.principal_id, moment) then 'too_many_questions' end;
+  if refused.result is not null then
+    -- Nothing was written, counted or held yet: that is for what is allowed.
+    refused.seq := ask.seq;
     return row(refused, null, null, null)::sentinel.decided;
   end if;
+  if allowed and ask.breakers is not null then perform sentinel.count_velocity(ask, moment); end if;
 
   latency := ask.elapsed_ms + ceil(extract(epoch from clock_timestamp() - began) * 1000)::integer;
   e.tenant_id := ask.tenant_id; e.event_id := ask.event_id; e.operation_id := ask.operation_id; e.occurred_at := moment;
@@ -217,7 +219,7 @@ end $$;
 
 -- These questions one by one, in the order in which they stand: that of their keys. What is decided is written in one go where
 -- the next question cannot look for it. The caller holds the locks of the batch.
-create or replace function sentinel.record_rows(asks sentinel.guard_input[], at_limit uuid[], began timestamptz)
+create or replace function sentinel.record_rows(asks sentinel.guard_input[], began timestamptz)
 returns setof sentinel.guard_output language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -230,7 +232,6 @@ declare
   states sentinel.operation_states[] := '{}';
   once text[] := '{}';
   last_key text;
-  refused sentinel.guard_output;
 begin
   foreach ask in array asks loop
     select * into o from sentinel.operations where tenant_id = ask.tenant_id and idempotency_key = ask.idempotency_key;
@@ -244,13 +245,8 @@ begin
       return next sentinel.replay(ask, o, clock_timestamp());
       continue;
     end if;
-    if ask.principal_id = any(at_limit) and sentinel.leaves_permit_out(ask) then
-      refused.seq := ask.seq; refused.result := 'too_many_open';
-      return next refused;
-      continue;
-    end if;
     one := sentinel.decide_new(ask, began, clock_timestamp());
-    if (one.answer).result = 'too_many_questions' then
+    if (one.answer).result <> 'decided' then
       return next one.answer;
       continue;
     end if;

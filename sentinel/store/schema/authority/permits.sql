@@ -14,6 +14,11 @@ create or replace function sentinel.is_at_question_limit(principal uuid, moment 
   select exists (select from sentinel.keys_at_limit c where c.principal_id = principal and c.open_questions > 0 and c.valid_until > moment)
 $$;
 
+-- Whether a key has so many permits out that it gets no further one for now.
+create or replace function sentinel.is_at_permit_limit(principal uuid, moment timestamptz) returns boolean language sql stable as $$
+  select exists (select from sentinel.keys_at_limit c where c.principal_id = principal and c.open_permits > 0 and c.valid_until > moment)
+$$;
+
 -- How somebody else holds what may happen only once: 'same', 'alike' (another spelling of it), or null. A look, for questions
 -- without effect.
 create or replace function sentinel.once_seen(tenant uuid, once text, own uuid) returns text language sql stable as $$
@@ -214,10 +219,11 @@ end $$;
 -- A permit for an operation decided before: approved since, or its permit ran out un-started. Everything is asked again;
 -- an approval lifts the reasons it lists and nothing else, and only while the people who gave it are enough for the policy
 -- of now (docs/decisions/0028-approvals-bind-their-terms.md). What is new is a refusal or a new question to a person. What is set in
--- motion by it counts against the breakers again, where they do not count its decision any more. False, and nothing written here, where it
--- would be a first question of a key that has too many open; the permit that ran out has been taken back by then.
+-- motion by it counts against the breakers again, where they do not count its decision any more. Null, or why nothing was
+-- written here: too_many_questions where it would be a first question of a key that has too many open, too_many_open where it would be one more
+-- permit of a key that has too many out; the permit that ran out has been taken back by then.
 create or replace function sentinel.renew_permit(ask sentinel.guard_input, s sentinel.operation_states, moment timestamptz)
-returns boolean language plpgsql as $$
+returns text language plpgsql as $$
 declare
   a sentinel.approvals;
   lifted text[] := '{}';
@@ -254,7 +260,7 @@ begin
     where tenant_id = s.tenant_id and operation_id = s.operation_id;
     perform sentinel.append_event(ask.tenant_id, ask.second_event_id, 'refused', s.operation_id, ask.agent_id, moment,
       jsonb_build_object('action', ask.action, 'agent_id', ask.agent_id, 'reason_code', refusal, 'policy_digest', ask.policy_digest));
-    return true;
+    return null;
   end if;
 
   open_reasons := array(
@@ -263,7 +269,7 @@ begin
       || case when held_as = 'alike' then array['looks_like_duplicate'] else '{}' end) as r
     where not r = any(lifted) order by r);
   if cardinality(open_reasons) > 0 then
-    if s.approval_id is null and sentinel.is_at_question_limit(ask.principal_id, moment) then return false; end if;
+    if s.approval_id is null and sentinel.is_at_question_limit(ask.principal_id, moment) then return 'too_many_questions'; end if;
     perform sentinel.new_approval(ask, s.operation_id, array(select distinct r from unnest(open_reasons || lifted) r order by r), moment, s.approval_id);
     update sentinel.operation_states set status = 'pending', decision = 'APPROVAL_REQUIRED', reason_code = open_reasons[1],
       approval_id = ask.approval_id, once_live = once_key is not null, permit_id = null, permit_expires_at = null
@@ -271,7 +277,7 @@ begin
     perform sentinel.append_event(ask.tenant_id, ask.second_event_id, 'asked_again', s.operation_id, ask.agent_id, moment,
       jsonb_build_object('reasons', open_reasons, 'approval_id', ask.approval_id, 'policy_digest', ask.policy_digest,
         'follows', s.approval_id, 'required_role', ask.required_role, 'required_people', ask.required_people));
-    return true;
+    return null;
   end if;
 
   -- What a person approved is no part of a rate, as when it was decided.
@@ -280,8 +286,9 @@ begin
     passed := sentinel.passed_breaker(ask, moment);
     if passed.breaker_key is not null then
       perform sentinel.trip_breaker(ask, passed, moment);
-      return true;
+      return null;
     end if;
+    if sentinel.leaves_permit_out(ask) and sentinel.is_at_permit_limit(ask.principal_id, moment) then return 'too_many_open'; end if;
     perform sentinel.count_velocity(ask, moment);
     s.counted_at := coalesce(s.counted_at || counted.again, counted.again, s.counted_at) from (
       select jsonb_object_agg(b ->> 'breaker_key', moment) as again from jsonb_array_elements(ask.breakers) as b) as counted;
@@ -295,7 +302,7 @@ begin
     total_holds = case when cardinality(states) > 0 then sentinel.locks_of_limits(ask.tenant_id, ask.limits, true) end,
     counted_at = s.counted_at
   where tenant_id = s.tenant_id and operation_id = s.operation_id;
-  return true;
+  return null;
 end $$;
 
 -- Callers without a start step: handing out the permit is the start.

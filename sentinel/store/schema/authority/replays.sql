@@ -103,14 +103,10 @@ begin
       once_live = t.once_live and t.approval_id is not null
     where t.tenant_id = s.tenant_id and t.operation_id = s.operation_id returning * into s;
   end if;
-  if s.permit_id is null and s.approval_id is null and sentinel.leaves_permit_out(ask) and exists (
-      select from sentinel.keys_at_limit c where c.principal_id = ask.principal_id and c.open_permits > 0 and c.valid_until > moment) then
-    out.seq := ask.seq; out.result := 'too_many_open';
-    return out;
-  end if;
   if s.permit_id is null then
-    if not sentinel.renew_permit(ask, s, moment) then
-      out.seq := ask.seq; out.result := 'too_many_questions';
+    out.result := sentinel.renew_permit(ask, s, moment);
+    if out.result is not null then
+      out.seq := ask.seq;
       return out;
     end if;
     -- A renewal that would pass a breaker halts instead.
