@@ -171,9 +171,9 @@ select 'event ' || event_id from sentinel.events where hash is distinct from 'sh
 -- feed_beyond_decisions: the feed holds each event at most once and nothing that is not an event
 select format('position %s of tenant %s', f.position, f.tenant_id) from sentinel.feed f left join sentinel.events e using (tenant_id, event_id) where e.event_id is null;
 
--- feed_without_position: every event up to the sequencer's mark has its position
+-- feed_without_position: every event up to the sequencer's mark has its position; while restored events are placed, every one that it went through
 select 'event ' || e.event_id from sentinel.events e cross join sentinel.sequencer q
-where e.transaction_id <= q.transaction_id
+where e.transaction_id <= coalesce(least(q.restart_at, q.restored_upto), q.transaction_id)
   and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id);
 
 -- operation_without_state: every operation has its state, and every event and state its operation, or the protected change it is about

@@ -54,7 +54,7 @@ grant update (cap_minor, held_minor, captured_minor, override_held_minor, overri
 grant update (status, decided_at) on sentinel.approvals to sentinel_authority;
 grant update (position) on sentinel.feed_heads to sentinel_authority;
 grant insert, delete, update (open_permits, open_questions, valid_until) on sentinel.keys_at_limit to sentinel_authority;
-grant update (transaction_id) on sentinel.sequencer to sentinel_authority;
+grant update (transaction_id, restart_at, restored_upto) on sentinel.sequencer to sentinel_authority;
 -- It counts what it allowed within minutes, and stops by itself; what is stopped only a person lets go on.
 grant insert, update (operations, amount_minor), delete on sentinel.velocity to sentinel_authority;
 grant insert (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, breaker_key) on sentinel.halts to sentinel_authority;

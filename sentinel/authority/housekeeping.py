@@ -78,12 +78,17 @@ def mark_keys_at_limits(pool: Pool, most_permits: int, most_questions: int) -> i
 
 
 def sequence_events(pool: Pool, most: int = 1000) -> int:
-    """Give feed positions to at most `most` events; returns how many."""
+    """Give feed positions to the next `most` events, and the rest of the last one's transaction; returns how many it went through.
+
+    After a restore that counts those that have their positions from before: 0 is returned once the restored ones are through.
+    """
     found = call_with_retry(pool, lambda c: c.execute(SEQUENCE_EVENTS, [most]).fetchone())
     return found[0] if found else 0
 
 
 SEQUENCE_SECONDS, HOUSEKEEPING_SECONDS = 0.15, 1.0
+SEQUENCE_MOST_SECONDS = 0.7
+"""How long a round goes on with positions while everything else of it waits: after a restore there may be millions to go through."""
 
 log = structlog.get_logger("sentinel.housekeeping")
 
@@ -128,7 +133,8 @@ class Housekeeper(threading.Thread):
             rounds += 1
 
     def _sequence(self) -> None:
-        while sequence_events(self._authority.pool) >= 1000:
+        until = time.monotonic() + SEQUENCE_MOST_SECONDS
+        while sequence_events(self._authority.pool) >= 1000 and time.monotonic() < until:
             pass
 
     def _mark_keys(self) -> None:

@@ -137,7 +137,7 @@ select
   (select count(*) from sentinel.halts where lifted_at is null and breaker_key is not null) as breaker_halts,
   -- The first past the mark and no more, however many wait. What was restored from another cluster may be past it too, with its position.
   coalesce((select extract(epoch from clock_timestamp() - e.occurred_at) from sentinel.event_rows e
-     where e.transaction_id > (select transaction_id from sentinel.sequencer)
+     where e.transaction_id > (select coalesce(restart_at, transaction_id) from sentinel.sequencer)
        and e.transaction_id < pg_snapshot_xmax(pg_current_snapshot())
        and not exists (select from sentinel.feed f where f.tenant_id = e.tenant_id and f.event_id = e.event_id offset 0)
      order by e.transaction_id limit 1), 0)::float as feed_lag_seconds,

@@ -4,3 +4,7 @@ alter table sentinel.operation_states alter column counted_at set statistics 10;
 drop function if exists sentinel.breakers_without(jsonb, timestamptz, timestamptz);
 -- Renewals say which limit of their key they met (docs/decisions/0029-open-permits.md); the new text comes with the schema files.
 drop function if exists sentinel.renew_permit(sentinel.guard_input, sentinel.operation_states, timestamptz);
+
+-- How far the sequencer is with what was restored into a new cluster.
+alter table sentinel.sequencer add column restart_at xid8, add column restored_upto xid8;
+alter table sentinel.sequencer alter column restart_at set statistics 10, alter column restored_upto set statistics 10;

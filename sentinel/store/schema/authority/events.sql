@@ -67,7 +67,10 @@ create table sentinel.feed_heads (
 -- How far the sequencer is: every transaction before this one has its positions.
 create table sentinel.sequencer (
   only_row       boolean primary key default true check (only_row),
-  transaction_id xid8 not null
+  transaction_id xid8 not null,
+  -- While what was restored into a new cluster is placed: the mark with which it then goes on, and how far that is. Null: nothing is.
+  restart_at     xid8,
+  restored_upto  xid8
 );
 insert into sentinel.sequencer (transaction_id) values ('0');
 
@@ -133,67 +136,92 @@ begin
   select e.tenant_id, e.event_id, e.kind, e.operation_id, e.agent_id, e.body, sentinel.hash_bytes(e.hash), e.occurred_at from unnest(events) as e;
 end $$;
 
--- Gives the events of these transactions their positions, behind what has one; how many. What was restored into this cluster has a
--- position already, and may have a transaction that this cluster only now comes to.
+-- Gives the events of these transactions their positions, behind what has one; how many it went through. What was restored into this
+-- cluster has a position already, and may have a transaction that this cluster only now comes to.
 create or replace function sentinel.place_events(above xid8, upto xid8) returns integer language plpgsql as $$
 declare
-  placed_now integer;
+  gone_through integer;
 begin
-  with fresh as materialized (
+  with span as materialized (
+    select e.tenant_id, e.event_id, e.transaction_id, e.occurred_at,
+           exists (select from sentinel.feed f where f.event_id = e.event_id and f.tenant_id = e.tenant_id offset 0) as is_placed
+    from sentinel.event_rows e where e.transaction_id > above and e.transaction_id <= upto
+  ), fresh as materialized (
     select e.tenant_id, e.event_id,
            row_number() over (partition by e.tenant_id order by e.transaction_id, e.occurred_at, e.event_id) as nth,
            count(*) over (partition by e.tenant_id) as many
-    from sentinel.event_rows e where e.transaction_id > above and e.transaction_id <= upto
-      and not exists (select from sentinel.feed f where f.event_id = e.event_id and f.tenant_id = e.tenant_id offset 0)
+    from span as e where not e.is_placed
   ), heads as (
     insert into sentinel.feed_heads as h (tenant_id, position) select distinct tenant_id, many from fresh
     on conflict (tenant_id) do update set position = h.position + excluded.position returning tenant_id, position
   ), placed as (
     insert into sentinel.feed (tenant_id, position, event_id)
-    select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id) returning 1
+    select f.tenant_id, h.position - f.many + f.nth, f.event_id from fresh f join heads h using (tenant_id)
   )
-  select count(*) into placed_now from placed;
-  return placed_now;
+  select count(*) into gone_through from span;
+  return gone_through;
 end $$;
 
--- Hands out feed positions to events whose transactions are all over, so that no position can appear late or be skipped.
+-- The last transaction of the next so many events behind `above`, none behind `upto`; null: there is no event.
+create or replace function sentinel.end_of_portion(above xid8, upto xid8, most integer) returns xid8 language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  return (
+    select e.transaction_id from (
+      select transaction_id from sentinel.event_rows
+      where transaction_id > above and transaction_id <= upto order by transaction_id limit most) e
+    order by e.transaction_id desc limit 1);
+end $$;
+
+create or replace function sentinel.transaction_before(following xid8) returns xid8 language sql immutable parallel safe as
+  $$ select (following::text::numeric - 1)::text::xid8 $$;
+
+-- Hands out feed positions to events whose transactions are all over, so that no position can appear late or be skipped; how many events it
+-- went through. Those are `most`, with the rest of the last one's transaction: who gets as many asks again.
 -- Whole transactions at a time, so that the mark is one number and nothing before it is ever looked at again; within one, what was decided
 -- earlier comes earlier, and what came with a decision after it: its id was made after the decision's.
 -- One sequencer at a time; whoever comes second leaves at once.
 create or replace function sentinel.sequence_events(most integer) returns integer language plpgsql as $$
 declare
-  seen xid8;
+  q sentinel.sequencer;
   last xid8;
-  sequenced integer;
 begin
   if not pg_try_advisory_xact_lock(7305013942711302) then return 0; end if;
-  select transaction_id into seen from sentinel.sequencer;
-  if seen > pg_snapshot_xmax(pg_current_snapshot()) then return sentinel.sequence_restored(); end if;
-  loop
-    select e.transaction_id into last from (
-      select transaction_id from sentinel.event_rows
-      where transaction_id > seen and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
-      order by transaction_id limit most) e
-    order by e.transaction_id desc limit 1;
-    if last is null then return 0; end if;
-    sequenced := sentinel.place_events(seen, last);
-    update sentinel.sequencer set transaction_id = last;
-    if sequenced > 0 then return sequenced; end if;
-    seen := last;
-  end loop;
+  select * into q from sentinel.sequencer;
+  if q.restart_at is not null or q.transaction_id > pg_snapshot_xmax(pg_current_snapshot()) then
+    return sentinel.sequence_restored(most);
+  end if;
+  last := sentinel.end_of_portion(q.transaction_id, sentinel.transaction_before(pg_snapshot_xmin(pg_current_snapshot())), most);
+  if last is null then return 0; end if;
+  update sentinel.sequencer set transaction_id = last;
+  return sentinel.place_events(q.transaction_id, last);
 end $$;
 
--- After a restore into a new cluster transaction ids begin again below the mark. The restored events that have no position
--- yet get theirs once, and the mark begins again with this cluster's ids.
-create or replace function sentinel.sequence_restored() returns integer language plpgsql as $$
+-- After a restore into a new cluster transaction ids begin again below the mark. The restored events that have no position yet get theirs
+-- once, a portion in each transaction, however many there are; then the mark begins again with this cluster's ids. What is behind that mark
+-- comes first, then what no transaction of this cluster can have written yet; what is between them the rounds after this come to.
+create or replace function sentinel.sequence_restored(most integer) returns integer language plpgsql as $$
 declare
   -- One for all of it: between two, a transaction could end that neither this nor the next round then looks at.
   present pg_snapshot := pg_current_snapshot();
-  -- Just below the oldest transaction that may still write: what it writes is to come, what was before is placed.
-  mark xid8 := (pg_snapshot_xmin(present)::text::bigint - 1)::text::xid8;
-  sequenced integer;
+  newest xid8 := sentinel.transaction_before(pg_snapshot_xmax(present));
+  q sentinel.sequencer;
+  last xid8;
 begin
-  sequenced := sentinel.place_events('0', mark) + sentinel.place_events(pg_snapshot_xmax(present), '18446744073709551615');
-  update sentinel.sequencer set transaction_id = mark;
-  return sequenced;
+  select * into q from sentinel.sequencer;
+  if q.restart_at is null or q.restart_at > newest then                    -- the latter: begun before yet another restore
+    -- Just below the oldest transaction that may still write: what it writes is to come, what was before is placed.
+    q.restart_at := sentinel.transaction_before(pg_snapshot_xmin(present)); q.restored_upto := '0';
+  end if;
+  if q.restored_upto < q.restart_at then last := sentinel.end_of_portion(q.restored_upto, q.restart_at, most); end if;
+  if last is null then
+    q.restored_upto := greatest(q.restored_upto, newest);
+    last := sentinel.end_of_portion(q.restored_upto, '18446744073709551615', most);
+  end if;
+  if last is null then
+    update sentinel.sequencer set transaction_id = q.restart_at, restart_at = null, restored_upto = null;
+    return 0;
+  end if;
+  update sentinel.sequencer set restart_at = q.restart_at, restored_upto = last;
+  return sentinel.place_events(q.restored_upto, last);
 end $$;
