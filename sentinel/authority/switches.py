@@ -63,7 +63,8 @@ select 'halt', scope, true, 0, target, level, '{}' from sentinel.halts
 where lifted_at is null and tenant_id = any(%(owners)s)
 """
 TURN_ON = """
-select sentinel.turn_switch_on(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(first_percent)s, %(who)s, %(reason)s, %(event_id)s)
+select sentinel.turn_switch_on(%(tenant_id)s, %(name)s, %(gate)s, %(policy)s, %(percent)s, %(first_percent)s, %(who)s, %(reason)s, %(event_id)s,
+  %(default_on)s)
 """
 TURN_OFF = """
 select sentinel.turn_switch_off(%(tenant_id)s, %(name)s, %(who)s, %(reason)s, %(event_id)s, %(went_wrong)s)
@@ -92,12 +93,12 @@ def _turn_on(
     who: str,
     reason: str,
     event_id: uuid.UUID,
+    default_on: bool,
 ) -> str:
     """ "" when done, else why not: "unchanged", "canary_too_wide" (off until now, for more than `first_percent`), or a key of `gate_reports.REFUSALS` where a gate is named."""
     return str(scalar(pool, TURN_ON, {
         "tenant_id": tenant_id, "name": name, "gate": gate, "policy": policy, "percent": canary_percent,
-        "first_percent": first_percent, "who": who,
-        "reason": reason, "event_id": event_id,
+        "first_percent": first_percent, "who": who, "reason": reason, "event_id": event_id, "default_on": default_on,
     }))  # fmt: skip
 
 
@@ -220,6 +221,7 @@ def turn_switch_on(
     refusal = _turn_on(
         pool, tenant_id=actor.tenant_id, name=name, gate=declared.gate, policy=declared.policy,
         canary_percent=canary_percent, first_percent=declared.first_canary, who=actor.name, reason=reason, event_id=new_id(),
+        default_on=declared.default_on,
     )  # fmt: skip
     if refusal == "canary_too_wide":
         raise CanaryTooWide(declared)

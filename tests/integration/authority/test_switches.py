@@ -142,6 +142,20 @@ def test_what_was_off_goes_on_for_its_first_canary_and_may_be_moved_from_there(f
         off(fixtures)
 
 
+def test_what_is_on_by_default_goes_down_to_fewer_accounts(fixtures: Fixtures) -> None:
+    """The finding: nobody had flipped it, so it was refused as if it were off: "it goes on for at most 10 % first"."""
+    declared = replace(BOOK.switches[STANDARD], default_on=True, first_canary=10)
+    book = replace(BOOK, switches={**BOOK.switches, STANDARD: declared})
+    assert on(fixtures, STANDARD, 40, declared_switches=book) == SwitchChange(STANDARD, True, 40, already=False)
+    assert on(fixtures, STANDARD, 40, declared_switches=book).already
+    assert on(fixtures, STANDARD, 60, declared_switches=book) == SwitchChange(STANDARD, True, 60, already=False)
+    off(fixtures, STANDARD)
+    with pytest.raises(CanaryTooWide):
+        on(fixtures, STANDARD, 11, declared_switches=book)
+    assert [one.get("canary_percent") for one in flips(fixtures)] == [40, 60, None]
+    assert fixtures.broken_invariants() == []
+
+
 def test_mutant_that_does_not_ask_how_wide_is_caught(fixtures: Fixtures) -> None:
     record(fixtures)
     cut(fixtures, "sentinel.turn_switch_on", "and (percent <= first_percent", "and (true")

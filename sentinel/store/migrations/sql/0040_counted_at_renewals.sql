@@ -8,3 +8,6 @@ drop function if exists sentinel.renew_permit(sentinel.guard_input, sentinel.ope
 -- How far the sequencer is with what was restored into a new cluster.
 alter table sentinel.sequencer add column restart_at xid8, add column restored_upto xid8;
 alter table sentinel.sequencer alter column restart_at set statistics 10, alter column restored_upto set statistics 10;
+
+-- A switch is turned with how it stands by default; the new text comes with the schema files.
+drop function if exists sentinel.turn_switch_on(uuid, text, text, text, integer, integer, text, text, uuid);

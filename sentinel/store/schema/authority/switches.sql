@@ -65,9 +65,10 @@ $$;
 -- Turns on, or moves the canary of what is on. '' when done, 'unchanged', 'canary_too_wide', else what gate_refusal says.
 -- What was off goes on for at most `first_percent` of the accounts. What is on goes down to fewer whatever the gate says: a
 -- smaller percentage is part of the larger one, so like turning off it only tightens. A switch without a gate (gate null) is only ever
--- refused for being unchanged or too wide.
+-- refused for being unchanged or too wide. `default_on`: how it stands as long as nobody has flipped it, for all of the accounts.
 create or replace function sentinel.turn_switch_on(
-  tenant uuid, switch_name text, gate text, policy text, percent integer, first_percent integer, who text, why text, event uuid
+  tenant uuid, switch_name text, gate text, policy text, percent integer, first_percent integer, who text, why text, event uuid,
+  default_on boolean default false
 ) returns text language plpgsql as $$
 declare
   moment timestamptz;                                                      -- once whoever else turns it is through
@@ -78,11 +79,11 @@ begin
   -- Whoever turns it just now comes first; the gate is asked after that.
   select * into before from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name for update;
   was_flipped := found;
-  narrows := coalesce(before.is_on and percent < before.canary_percent, false);
+  narrows := case when was_flipped then before.is_on and percent < before.canary_percent else default_on and percent < 100 end;
   insert into sentinel.switches as s (tenant_id, name, is_on, canary_percent, changed_at, changed_by, reason)
     select tenant, switch_name, true, percent, clock_timestamp(), who, why
     where (gate is null or narrows or sentinel.gate_refusal(tenant, switch_name, gate, policy) = '')
-      and (percent <= first_percent or exists (
+      and (percent <= first_percent or default_on and not was_flipped or exists (
         select from sentinel.switches s where s.tenant_id = tenant and s.name = switch_name and s.is_on))
   on conflict (tenant_id, name) do update set
     is_on = true, canary_percent = excluded.canary_percent, changed_at = clock_timestamp(),
@@ -134,7 +135,7 @@ end $$;
 -- However a row is written, it only comes to say "on" from somebody who may call turn_switch_on.
 create or replace function sentinel.check_switch() returns trigger language plpgsql as $$
 begin
-  if new.is_on and not has_function_privilege('sentinel.turn_switch_on(uuid, text, text, text, integer, integer, text, text, uuid)', 'execute') then
+  if new.is_on and not has_function_privilege('sentinel.turn_switch_on(uuid, text, text, text, integer, integer, text, text, uuid, boolean)', 'execute') then
     raise exception 'only operators turn a switch on' using errcode = 'insufficient_privilege';
   end if;
   return new;
