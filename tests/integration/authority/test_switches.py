@@ -12,15 +12,28 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from sentinel.authority.gate_reports import MAX_AGE_DAYS
+from sentinel.authority.gate_reports import MAX_AGE_DAYS, record_gate_report
 from sentinel.authority.switches import CanaryTooWide, GateRefused, SwitchChange, list_switches
 from sentinel.core.errors import Conflict, InvalidInput, NotFound
 from sentinel.policy.switches import SwitchFile
 from tests.mutants import cut
 from tests.support.fixtures import Fixtures
-from tests.support.harness import at_once, refused, scaled
+from tests.support.harness import actor, at_once, refused, scaled
 from tests.support.ledger_fixtures import wait_until
-from tests.support.switch_fixtures import BOOK, FEE, MASTER, STANDARD, flips, in_force, off, on, record, seen
+from tests.support.lost_connections import LosesConnection
+from tests.support.switch_fixtures import (
+    BOOK,
+    FEE,
+    MASTER,
+    STANDARD,
+    flips,
+    in_force,
+    off,
+    on,
+    passing_report,
+    record,
+    seen,
+)
 
 
 def age(fixtures: Fixtures, days: float) -> None:
@@ -192,6 +205,16 @@ def test_a_flip_that_waited_for_another_is_told_after_it(fixtures: Fixtures, tur
     newest = "select max(occurred_at) from sentinel.events where kind in ('switch_on', 'switch_off')"
     assert over is not None and fixtures.one(newest) > over[0]
     assert fixtures.one("select changed_at from sentinel.switches") == fixtures.one(newest)
+
+
+def test_a_report_whose_answer_was_lost_is_recorded_once(fixtures: Fixtures) -> None:
+    """The finding: the second try was refused as a duplicate, and the report that was in force was told as refused."""
+    lost, report = LosesConnection(fixtures.console_pool, is_committed=True), passing_report(in_force(fixtures))
+    told = record_gate_report(lost, actor(fixtures, "approver"), BOOK, report)  # type: ignore[arg-type]
+    assert fixtures.admin.execute("select report_id from sentinel.gate_reports").fetchall() == [(told,)]
+    assert fixtures.one("select count(*) from sentinel.events where kind = 'gate_report_recorded'") == 1
+    on(fixtures)
+    assert fixtures.broken_invariants() == []
 
 
 def test_agents_are_told_which_systems_a_gate_saw_as_simulations_only(fixtures: Fixtures) -> None:

@@ -141,7 +141,8 @@ begin
   return new;
 end $$;
 
--- Keeps what a run of the labelled cases found, with the database's time, and its evidence.
+-- Keeps what a run of the labelled cases found, with the database's time, and its evidence; once, also where the call is made again because
+-- its answer was lost.
 create or replace function sentinel.record_gate_report(
   tenant uuid, report_id uuid, scenario text, switch_name text, digest text, has_passed boolean, case_count integer,
   correct_count integer, bound_ppm integer, wrong_count integer, uncovered_count integer, document jsonb, who text, event uuid
@@ -150,7 +151,9 @@ declare
   moment timestamptz := clock_timestamp();
 begin
   insert into sentinel.gate_reports values (tenant, report_id, scenario, switch_name, digest, has_passed, case_count,
-    correct_count, bound_ppm, wrong_count, uncovered_count, document, moment, who);
+    correct_count, bound_ppm, wrong_count, uncovered_count, document, moment, who)
+  on conflict on constraint gate_reports_pkey do nothing;
+  if not found then return; end if;
   perform sentinel.append_event(tenant, event, 'gate_report_recorded', null, null, moment, jsonb_build_object(
     'passed', has_passed, 'policy_digest', digest, 'recorded_by', who, 'report_id', report_id,
     'report_digest', sentinel.sha256_text(document::text), 'scenario', scenario, 'switch', switch_name,
