@@ -1,4 +1,4 @@
-"""When velocity breakers counted an operation again at its renewals."""
+"""When velocity breakers counted an operation again at its renewals, and how far the sequencer is with what was restored."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,7 @@ down_revision = "0039"
 
 
 def upgrade() -> None:
-    """Add the moments to the states of operations, and drop the functions whose parameters or results are others now."""
+    """Add the columns of both, and drop the functions whose parameters or results are others now."""
     run_files(revision)
 
 
