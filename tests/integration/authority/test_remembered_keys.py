@@ -219,13 +219,13 @@ def test_nobody_is_given_what_was_asked_so_long_ago_that_the_key_may_be_revoked(
     """A look-up under way is shared with those who come soon after it began; who comes later has the key looked up once more."""
     read, go_on = threading.Event(), threading.Event()
 
-    def slowly_told(pool: Any, hashed: bytes) -> Any:
+    def late_response(pool: Any, hashed: bytes) -> Any:
         row = find_key(pool, hashed)
         read.set()
         go_on.wait(30)
         return row
 
-    monkeypatch.setattr(keys_in_memory, "find_key", slowly_told)
+    monkeypatch.setattr(keys_in_memory, "find_key", late_response)
 
     async def use() -> None:
         clock = Clock()

@@ -108,7 +108,7 @@ def test_all_who_ask_whether_it_is_ready_wait_for_one_look_and_hold_no_thread() 
     database = Silent()
     edge = Edge(flask_app(database), threads=1, readiness=Readiness(database.ask), https_only=HttpsOnly())
 
-    async def crowd() -> list[tuple[int, bytes]]:
+    async def in_flight() -> list[tuple[int, bytes]]:
         before = threading.enumerate()
         asking = [asyncio.ensure_future(asked(edge, "/readyz", method)) for method in ("GET", "HEAD") * 50]
         try:
@@ -119,7 +119,7 @@ def test_all_who_ask_whether_it_is_ready_wait_for_one_look_and_hold_no_thread() 
             database.answers.set()
         return await asyncio.gather(*asking)
 
-    assert set(on_a_loop(crowd())) == {(503, b'{"status":"not ready","checks":{"database":false}}')}
+    assert set(on_a_loop(in_flight())) == {(503, b'{"status":"not ready","checks":{"database":false}}')}
     assert not database.asked.acquire(blocking=False), "it looked a second time"
 
 
