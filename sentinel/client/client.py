@@ -150,7 +150,10 @@ class Client:
             attempt += 1
 
     def approvals_since(self, since: datetime, limit: int = 500) -> list[answers.ApprovalDecision]:
-        """Approvals decided after `since` (timezone-aware), oldest first, at most `limit` (1 to 500)."""
+        """Approvals decided after `since` (timezone-aware), oldest first, at most `limit` (1 to 500).
+
+        One may be seen up to ten seconds after a later one: ask on from ten seconds before the last, and tell repeats by their ids.
+        """
         from urllib.parse import urlencode
 
         path = "/approvals/since?" + urlencode({"since": since.isoformat(), "limit": limit})

@@ -115,7 +115,7 @@ def _add_line(invoices: dict[str, _Invoice], number: str, line: int, cells: dict
 
 def _add_order(invoice: _Invoice, found: Imported) -> None:
     paid = _minor(invoice.total)
-    if paid is None or paid < 0:
+    if paid is None or not 0 <= paid <= MAX_MINOR:
         found.refused.append(BadInvoice(invoice.line, invoice.number, "its total is no amount of pence"))
         return
     found.orders.append(

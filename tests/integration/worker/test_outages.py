@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -328,6 +329,28 @@ def silent_at_will(fixtures: LedgerFixtures) -> Iterator[tuple[Ledger, DatabaseP
             yield Ledger(pool, fixtures.tenant_id, worker_id="worker-1"), proxy
         finally:
             pool.close()
+
+
+def test_an_execution_that_was_not_written_is_an_outage_of_the_database_and_no_lost_lease(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The finding: after a lock timeout the run said that another worker had taken the lease over, and ended well."""
+    ledger_fixtures.add(new_row("r"))
+    with ledger_fixtures.agent(authority.url) as agent:
+        with patch.object(Ledger, "record_executions", side_effect=LedgerUnavailable("a lock was not to be had")):
+            found = agent.run_once()
+        assert ledger_fixtures.executions() == 0
+        (row,) = found.rows
+        assert "the execution was not written: a lock was not to be had" in str(row) and "took the lease" not in str(
+            row
+        )
+        assert row.put_off and not found.row_failed and "1 row waits" in str(found.why_outside)
+        held = "select lease_until > clock_timestamp() + interval '20 seconds' from refunds.ledger_entries"
+        assert ledger_fixtures.one(held) is False, "the lease is let go"
+        ledger_fixtures.make_due()
+        agent.run_once()
+    assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("EXECUTED", 1)
+    assert ledger_fixtures.one("select attempts from refunds.ledger_entries") == 0
 
 
 def test_a_row_that_ends_its_worker_every_time_goes_to_a_person(

@@ -273,15 +273,15 @@ class Confirm:
         """Record the executions together; one by one where that fails."""
         executions = [_execution(context) for context in contexts]
         self._failpoints.hit(Failpoint.BEFORE_EXECUTION)
-        done, impossible = self._written(executions)
+        done, not_done = self._written(executions)
         self._failpoints.hit(Failpoint.AFTER_EXECUTION_COMMIT)
         for context, execution in zip(contexts, executions, strict=True):
             row = context.row
             if row.ledger_entry_id in done:
                 context.outcome = untouched(row, LedgerState.EXECUTED, None)
                 context.report = Report.just_written(row, execution.report_id, execution.report)
-            elif row.ledger_entry_id in impossible:
-                why = f"the database refused the execution: {impossible[row.ledger_entry_id]}"
+            elif row.ledger_entry_id in not_done:
+                why = not_done[row.ledger_entry_id]
                 context.event = transitions.after_unknown_outcome(row, why, self._retry_policy)
             else:
                 context.outcome = lease_lost(row, context.state)
@@ -291,19 +291,21 @@ class Confirm:
         return StepResult({})
 
     def _written(self, executions: Sequence[Execution]) -> tuple[set[str], dict[str, str]]:
-        """Those executed, and those that a constraint refused, with why. One impossible row must not keep the others from being paid."""
+        """Those executed, and those that the database did not write, with why. One impossible row must not keep the others from being paid."""
         ids = [execution.row.ledger_entry_id for execution in executions]
         try:
             return self._ledger.record_executions(executions), {}
         except ROW_REFUSED as error:
             if len(executions) == 1:
                 # Its first line alone: what follows may quote the row.
-                return set(), {ids[0]: error.diag.message_primary or type(error).__name__}
+                why = error.diag.message_primary or type(error).__name__
+                return set(), {ids[0]: f"the database refused the execution: {why}"}
             parts = [self._written([execution]) for execution in executions]
             return set().union(*(done for done, _ in parts)), dict(ChainMap(*(not_done for _, not_done in parts)))
-        except LedgerUnavailable:
+        except LedgerUnavailable as error:
             # The commit may have happened: look before anything else is thought about these rows.
-            return self._ledger.executed(ids), {}
+            done = self._ledger.executed(ids)
+            return done, {one: f"the execution was not written: {error}" for one in ids if one not in done}
 
 
 def _execution(context: RunContext) -> Execution:
