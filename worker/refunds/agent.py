@@ -301,15 +301,14 @@ class Agent:
     def _process_one_batch(self, budget: RowLimit) -> bool:
         with budget.lend(self._breaker.claimable(self._settings.batch)) as lent:
             rows = self._ledger.claim(lent.rows, None, self._only_agent()) if lent.rows else []
-            if rows:
-                self._process(rows)
-                lent.done = len(rows)
-        if not rows and lent.rows and not self._breaker.is_closed:
+            batch = self._process(rows) if rows else BatchResult([])
+            lent.done = len(rows)
+        if lent.rows and not self._breaker.is_closed and not (batch.answered or batch.unanswered):
             self._probe()
         return bool(rows)
 
     def _probe(self) -> None:
-        """Probe the authority with a heartbeat, because no row is due to probe with."""
+        """Probe the authority with a heartbeat, because no row is due to probe with, or none that it is asked about."""
         try:
             self._client.heartbeat()
             self._record_answers(answered=1, unanswered=0, detail=None)

@@ -30,6 +30,7 @@ from tests.support.logins import program_url
 from tests.support.ports import free_port
 from worker.cli import main
 from worker.refunds import transitions
+from worker.refunds.agent import BatchResult, RowLimit
 from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
 from worker.refunds.rows import ReleaseLease
 from worker.settlement.effects import Effects
@@ -351,6 +352,22 @@ def test_an_execution_that_was_not_written_is_an_outage_of_the_database_and_no_l
         agent.run_once()
     assert (ledger_fixtures.state("r"), ledger_fixtures.executions()) == ("EXECUTED", 1)
     assert ledger_fixtures.one("select attempts from refunds.ledger_entries") == 0
+
+
+def test_rows_that_the_authority_is_not_asked_about_do_not_keep_its_return_unseen(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The finding: rows that end before the question, as those that wait for their customers, were taken one a pause for as long as there were any."""
+    ledger_fixtures.add(*(new_row(f"r{n}") for n in range(3)))
+    with ledger_fixtures.agent(authority.url) as agent, patch.object(agent, "_processor") as processor:
+        processor.process.side_effect = lambda rows: BatchResult([])
+        agent._breaker.note(answered=0, unanswered=1, detail="one hiccup")
+        agent._breaker._probe_at = 0.0
+        assert agent._process_one_batch(RowLimit(None)) is True
+        assert len(processor.process.call_args.args[0]) == 1, "one row as a probe"
+        assert agent._breaker.is_closed and authority.calls == ["heartbeat"]
+        assert agent._process_one_batch(RowLimit(None)) is True
+        assert len(processor.process.call_args.args[0]) == 2
 
 
 def test_a_row_that_ends_its_worker_every_time_goes_to_a_person(
