@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Protocol
 
 from sentinel.core.publication import PublicFields
@@ -16,27 +15,18 @@ ACTIVE_FOR = timedelta(minutes=5)
 _LABEL = re.compile(r"[A-Za-z0-9 ._:/@()-]{1,100}")
 
 
+# Published already: who has one, the event loop too, can show it without asking anything. Told apart by identity, because
+# its fields have no hash.
+@dataclass(frozen=True, slots=True, eq=False)
 class LiveEvent:
-    """A published decision and its position in the feed. `publish` gives the event and its policy's name, when they are first needed."""
+    """A published decision and its position in the feed. `fields` are what is shown of it, `policy` is the name of the policy
+    that decided, "" where it cannot be shown.
+    """
 
-    def __init__(self, position: int, occurred_at: datetime, publish: Callable[[], tuple[PublicFields, str]]) -> None:
-        self.position = position
-        self.occurred_at = occurred_at
-        self._publish = publish
-
-    @cached_property
-    def _published(self) -> tuple[PublicFields, str]:
-        return self._publish()
-
-    @property
-    def fields(self) -> PublicFields:
-        """What is shown of it."""
-        return self._published[0]
-
-    @property
-    def policy(self) -> str:
-        """The name of the policy that decided, where it can be shown, else ""."""
-        return self._published[1]
+    position: int
+    occurred_at: datetime
+    fields: PublicFields
+    policy: str
 
 
 @dataclass(frozen=True, slots=True)

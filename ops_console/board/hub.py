@@ -60,10 +60,10 @@ class Hub:
         """How often it began with another tenant or another history of the feed: a stream that is of the one before ends."""
         self.looks = 0
         """How many looks at the feed came to their end."""
-        # A row and how many were counted up to it. Every public row behind `_floor` and up to `_position` is here or counted.
+        # A row and how many were counted up to it; `_count_before` is how many up to the first one, without it.
         self._rows: deque[tuple[LiveEvent, int]] = deque(maxlen=KEPT)
         # `_looked` is where reading goes on: what was looked through and is not shown is not looked through again.
-        self._floor = self._floor_count = self._position = self._count = self._looked = 0
+        self._count_before = self._position = self._count = self._looked = 0
         self._may_read, self._read_at = float(CATCH_UP), 0.0
         self._reader: threading.Thread | None = None
         self.viewers = 0
@@ -107,26 +107,34 @@ class Hub:
 
     def come(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int], int]:
         """What a viewer gets first: rows behind `last_seen` (None: the latest few), the `latest` that it is at then, and how
-        many rows behind `last_seen` it does not get, as far as this process counted them.
+        many rows behind `last_seen` it does not get, as far as it is still known where they stood: those before the oldest
+        row that is kept are not told.
 
-        From memory while the reader runs, so that a thousand viewers who come back at once cost no query.
-        Raises `EngineUnavailable`.
+        From memory while the reader runs, whatever `last_seen` is, so that a thousand viewers who come back at once, or one
+        that comes a thousand times, cost no query. Raises `EngineUnavailable`.
         """
-        with self._lock:
-            reading, floor, latest = self._is_reading(), self._floor, (self._position, self._count)
-            floor_count, kept, counts = self._floor_count, [row for row, _ in self._rows], [at for _, at in self._rows]
-        if reading and last_seen is None and (len(kept) >= FIRST_SEEN or floor == 0):
-            return kept[-FIRST_SEEN:], latest, 0
-        if reading and last_seen is not None and last_seen >= floor:
-            missed = _behind(kept, last_seen)
-            seen = floor_count if len(missed) == len(kept) else counts[-len(missed) - 1]
-            given = missed[-CATCH_UP:]
-            return given, latest, max(0, latest[1] - seen - len(given)) if last_seen < latest[0] else 0
+        kept = self._kept_behind(last_seen)
+        if kept is not None:
+            return kept
         looked = self._read_newest(CATCH_UP)
         newest = looked.events[::-1]
         # Not `last_seen`: a position that was never handed out must not become where anybody reads from.
         latest = newest[-1].position if newest else 0, self._start_reader(looked)
         return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), latest, 0
+
+    def _kept_behind(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int], int] | None:
+        """What `come` gives of the rows that are kept; None where no reader runs."""
+        with self._lock:
+            if not self._is_reading():
+                return None
+            latest, before = (self._position, self._count), self._count_before
+            kept, counts = [row for row, _ in self._rows], [at for _, at in self._rows]
+        if last_seen is None:
+            return kept[-FIRST_SEEN:], latest, 0
+        missed = _behind(kept, last_seen)
+        given = missed[-CATCH_UP:]
+        seen = before if len(missed) == len(kept) else counts[-len(missed) - 1]
+        return given, latest, max(0, latest[1] - seen - len(given)) if last_seen < latest[0] else 0
 
     def since(self, position: int) -> list[LiveEvent]:
         """The rows behind a position that are kept. Never asks the database."""
@@ -164,9 +172,7 @@ class Hub:
         self._count += len(_behind(newest, self._position))  # what was read before is not counted again
         self._rows.clear()
         self._rows.extend(zip(newest, range(self._count - len(newest) + 1, self._count + 1), strict=True))
-        is_cut = len(newest) == CATCH_UP
-        self._floor = newest[0].position if is_cut else 0
-        self._floor_count = self._count - len(newest) + is_cut
+        self._count_before = self._count - len(newest)
         self._position, self._looked = newest[-1].position if newest else 0, looked.position
         self.looks += 1
 
@@ -219,7 +225,7 @@ class Hub:
                 self._count += looked.left_out
                 for row in looked.events:
                     if len(self._rows) == KEPT:
-                        self._floor, self._floor_count = self._rows[0][0].position, self._rows[0][1]
+                        self._count_before = self._rows[0][1]
                     self._count += 1
                     self._rows.append((row, self._count))
                 self._position = looked.events[-1].position

@@ -11,13 +11,14 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from ops_console.board.agents import PublicAgents
 from ops_console.board.events import LiveEvent, Looked, agent_status, policy_label
 from ops_console.board.figures import DAY, Counts
 from ops_console.board.heads import Heads, Reach
-from ops_console.board.hub import CATCH_UP
+from ops_console.board.hub import CATCH_UP, KEPT
 from ops_console.board.latest import MOST_OTHERS, Latest, Silence
 from sentinel.authority import feed
 from sentinel.authority.public_ids import record_of
@@ -40,6 +41,8 @@ MOST_SHOWN = 100
 """Of the latest decisions, at once: pages, widget and feed never show more."""
 STEP, MOST_LOOKED = 20_000, 100_000
 """How many positions one statement looks through, and one look: agents that are not shown decide as often as they like."""
+MOST_PUBLISHED = 2 * KEPT
+"""How many decisions stay published: what the stream keeps, and what pages show."""
 
 
 class Remembered:
@@ -115,6 +118,7 @@ class Board:
         self.counts = Counts(lambda: self._tenant_id, self._before, self._heads.of, self._counted)
         self._lock = threading.Lock()
         self._known = self._nothing_of(0)
+        self._published = lru_cache(MOST_PUBLISHED)(self._publish)
 
     def tenant(self) -> tuple[uuid.UUID, str]:
         """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
@@ -187,13 +191,11 @@ class Board:
     def _tenant_id(self) -> uuid.UUID:
         return self.tenant()[0]
 
-    def _published(self, tenant_id: uuid.UUID, row: feed.FeedRow) -> LiveEvent:
-        def publish() -> tuple[PublicFields, str]:
-            record = record_of(tenant_id, row)
-            event = self.publisher.event(record, self._agents.source(row.agent_id))
-            return event, policy_label(record.pack.get("policy_label"))
-
-        return LiveEvent(row.position, row.occurred_at, publish)
+    def _publish(self, tenant_id: uuid.UUID, row: feed.FeedRow) -> LiveEvent:
+        """Parses, mints and may ask the database for a policy: call `_published`, which keeps what came of it."""
+        record = record_of(tenant_id, row)
+        event = self.publisher.event(record, self._agents.source(row.agent_id))
+        return LiveEvent(row.position, row.occurred_at, event, policy_label(record.pack.get("policy_label")))
 
     def _nothing_of(self, history: int) -> Known:
         kept = {most: Newest(NOBODY, 0, []) for most in (MOST_SHOWN, CATCH_UP)}

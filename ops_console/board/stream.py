@@ -95,6 +95,8 @@ class Stream:
         try:
             begun = self._hub.begun
             rows, at, left_out = await asyncio.to_thread(self._hub.come, seen)
+            if gone.done():
+                return
             headers = [*self._headers, (b"x-request-id", request_id_of(environ).encode("latin-1"))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             first = CONNECTED + _tenant(self._hub.tenant_label) + _left_out(left_out) + b"".join(map(self.encode, rows))

@@ -15,8 +15,8 @@ from sentinel.core.publication import PublicFields
 NOW = datetime(2026, 5, 4, 12, 0, 30, tzinfo=UTC)
 
 
-def row(position: int, **fields: Any) -> LiveEvent:
-    return LiveEvent(position, NOW, lambda: (PublicFields(fields), ""))
+def live_event(position: int, **fields: Any) -> LiveEvent:
+    return LiveEvent(position, NOW, PublicFields(fields), "")
 
 
 def minted(fixtures: Any, kind: Kind, value: str) -> str:

@@ -88,10 +88,14 @@ class Viewer:
         found, _, self._rest = self._rest.partition(b"\n\n")
         return found.decode() + "\n\n"
 
-    def close(self) -> None:
-        """Go away, and wait until that was noticed."""
+    def leave(self) -> None:
+        """Go away."""
         self._loop.call_soon_threadsafe(self._left.set)
         self._loop.call_soon_threadsafe(self._takes.set)
+
+    def close(self) -> None:
+        """Go away, and wait until that was noticed."""
+        self.leave()
         self.done.exception(5)
 
     def __enter__(self) -> Viewer:

@@ -150,6 +150,30 @@ def test_however_many_of_the_latest_are_asked_for_one_look_finds_them(long: Long
         assert long.looked_through() <= MOST_LOOKED
 
 
+def test_a_decision_is_published_once_and_by_who_reads_it(long: LongFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding: each look made its decisions anew, and who showed one, the event loop, published it then."""
+    board, published = long.board(), Counter[uuid.UUID]()
+    publish = board.publisher.event
+
+    def counted(record: Any, source: str | None = None) -> Any:
+        published[record.event_id] += 1
+        return publish(record, source)
+
+    monkeypatch.setattr(board.publisher, "event", counted)
+    for _ in range(30):
+        long.decide()
+    for _ in range(3):
+        looked, after = board.ask_newest(500), board.after(0, 30)
+        assert published == {row.event_id: 1 for row in long.rows.values()}
+        assert looked.events[::-1] == after.events == board.newest(30)[::-1]
+        assert last_of(board) == 30
+        assert all(one.fields["decision"] == "ALLOW" for one in looked.events)
+    assert set(published.values()) == {1}
+    long.restore(20)
+    long.decide()
+    assert board.ask_newest(1).events[0] not in looked.events, "another decision at the position of one that is gone"
+
+
 def test_a_board_that_nobody_looked_at_begins_with_the_latest_and_finds_what_it_missed(long: LongFeed) -> None:
     board = long.board()
     long.decide()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,9 +16,8 @@ from ops_console.board.events import LiveEvent, Looked
 from ops_console.board.hub import Hub
 from ops_console.board.stream import Pace, Stream
 from sentinel.core.errors import EngineUnavailable, TooManyStreams
-from sentinel.core.publication import PublicFields
 from sentinel.platform.serving.server import CannotServe, require_open_files
-from tests.support.feeds import NOW
+from tests.support.feeds import live_event
 from tests.support.served_programs import eventually
 from tests.support.streaming import Loop, Viewer
 
@@ -31,7 +30,6 @@ class Airing:
         self.status: dict[str, str] | None = {}
         self.tenant_id, self.tenant_label, self.history = uuid.UUID(int=7), "", 0
         self.rows: list[LiveEvent] = []
-        self.encoded: list[int] = []
         self.most_read = 0
         self.stops = False
         self.hub = Hub(
@@ -54,9 +52,10 @@ class Airing:
             raise EngineUnavailable("the database is away")
         return self.status
 
-    def shown(self, position: int) -> tuple[PublicFields, str]:
-        self.encoded.append(position)
-        return PublicFields({}), ""
+    @property
+    def encoded(self) -> int:
+        """How many decisions were encoded; one that was encoded twice counts twice."""
+        return self.stream.encode.cache_info().misses
 
     def view(self, last_seen: int | None = None) -> Viewer:
         viewer = self.loop.view(self.stream, **({} if last_seen is None else {"HTTP_LAST_EVENT_ID": str(last_seen)}))
@@ -64,7 +63,7 @@ class Airing:
         return viewer
 
     def happen(self, *positions: int) -> None:
-        self.rows.extend(LiveEvent(one, NOW, partial(self.shown, one)) for one in positions)
+        self.rows.extend(live_event(one) for one in positions)
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_what_is_new_is_encoded_once_for_all_viewers_and_takes_one_thread(airing
     viewers = [airing.view(2) for _ in range(50)]
     airing.happen(3, 4)
     assert [positions(viewer, 4) for viewer in viewers] == [[3, 4]] * 50
-    assert airing.encoded == [3, 4]
+    assert airing.encoded == 2
     for viewer in viewers:
         viewer.close()
     assert airing.hub.viewers == 0
@@ -218,7 +217,7 @@ def test_however_many_are_decided_the_hub_reads_a_bounded_number_and_counts_the_
     assert len(shown) + left_out == last - 1, "every decision is shown or counted"
     assert shown == sorted(set(shown))
     assert airing.most_read <= hub.CATCH_UP
-    assert len(airing.encoded) < 3 * hub.CATCH_UP
+    assert airing.encoded < 3 * hub.CATCH_UP
 
 
 def test_the_pace_lets_a_burst_through_and_slows_what_lasts() -> None:
@@ -242,13 +241,57 @@ def test_a_thousand_viewers_that_come_back_at_once_cost_no_query(airing: Airing)
             assert [one.position for one in found] == ([*range(11, 31)] if seen is None else [*range(seen + 1, 31)])
 
 
+def test_who_asks_again_and_again_for_what_is_no_longer_kept_costs_no_query_and_nothing_is_encoded_twice(
+    airing: Airing,
+) -> None:
+    """The finding: every `last_seen=0` on a long feed read 500 decisions anew, and the event loop published and encoded each."""
+    airing.happen(*range(1, 2 * hub.CATCH_UP + 1))
+    with airing.view(0) as first:
+        assert positions(first, 2 * hub.CATCH_UP) == [*range(hub.CATCH_UP + 1, 2 * hub.CATCH_UP + 1)]
+        airing.hub._read_newest = lambda _: pytest.fail("the database was asked")
+        for seen in (0, 1, hub.CATCH_UP - 1) * 10:
+            with airing.view(seen) as again:
+                assert positions(again, 2 * hub.CATCH_UP)[0] == hub.CATCH_UP + 1
+    assert airing.encoded == hub.CATCH_UP
+
+
+def test_who_comes_back_from_before_what_is_kept_is_told_how_many_of_what_came_since_it_does_not_get(
+    airing: Airing,
+) -> None:
+    airing.happen(*range(1, hub.CATCH_UP + 11))
+    with airing.view(hub.CATCH_UP + 10):
+        rows = [live_event(one) for one in range(hub.CATCH_UP + 11, 3 * hub.KEPT + 1)]
+        airing.hub._keep(Looked(airing.tenant_id, rows, 7, rows[-1].position))
+        found, latest, left_out = airing.hub.come(5)
+    assert [one.position for one in found] == [*range(3 * hub.KEPT - hub.CATCH_UP + 1, 3 * hub.KEPT + 1)]
+    assert (latest[0], left_out) == (3 * hub.KEPT, hub.KEPT - hub.CATCH_UP), "what is known of those between"
+
+
+def test_for_a_viewer_that_is_gone_before_the_first_look_ended_nothing_is_encoded(airing: Airing) -> None:
+    airing.happen(1, 2)
+    looks, may_end, read = threading.Event(), threading.Event(), airing.hub._read_newest
+
+    def slowly(most: int) -> Looked:
+        looks.set()
+        assert may_end.wait(5)
+        return read(most)
+
+    airing.hub._read_newest = slowly
+    viewer = airing.loop.view(airing.stream)
+    assert looks.wait(5)
+    viewer.leave()
+    may_end.set()
+    assert viewer.block() == ""
+    assert (airing.encoded, airing.hub.viewers) == (0, 0)
+
+
 def test_who_fell_behind_what_is_kept_gets_the_latest_and_is_told_how_many_were_left_out(
     airing: Airing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airing.happen(1)
     with airing.view(1) as viewer:
         # All at once, so that none of them was shown before the oldest was no longer kept.
-        rows = [LiveEvent(one, NOW, partial(airing.shown, one)) for one in range(2, 2 * hub.KEPT + 2)]
+        rows = [live_event(one) for one in range(2, 2 * hub.KEPT + 2)]
         airing.hub._keep(Looked(airing.tenant_id, rows, 0, rows[-1].position))
         airing.happen(*range(2, 2 * hub.KEPT + 2))
         text = ""
