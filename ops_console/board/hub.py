@@ -46,8 +46,7 @@ class Hub:
         self._read_after = read_after
         self._read_newest = read_newest
         self._read_status = read_status
-        self.status: dict[str, str] | None = {}
-        """Each agent's status by its name, at most a second old; None while the database cannot be read."""
+        self._status: dict[str, str] | None = {}
         self._max_viewers, self._most_of_address = max_viewers, most_of_address
         self._of_network: Counter[str] = Counter()
         self._stopping = stopping
@@ -75,6 +74,13 @@ class Hub:
         """The newest row's position, and how many rows were counted up to it: a difference of two counts is what lies between."""
         with self._lock:
             return self._position, self._count
+
+    @property
+    def status(self) -> dict[str, str] | None:
+        """Each agent's status by its name, at most a second old; None while the database cannot be read. Empty before the
+        reader read it first, and when there is no reader: what was true when somebody last watched is told to nobody.
+        """
+        return self._status if self._is_reading() else {}
 
     @property
     def looked(self) -> int:
@@ -157,6 +163,7 @@ class Hub:
                 return self._count
             if newest is not None:
                 self._begin(newest)
+            self._status = {}
             self._reader = threading.Thread(target=self._read, name="live-feed", daemon=True)
             self._reader.start()
             return self._count
@@ -212,8 +219,8 @@ class Hub:
         return max(1, int(self._may_read))
 
     def _tell(self, status: dict[str, str] | None) -> None:
-        if status != self.status:
-            self.status = status
+        if status != self._status:
+            self._status = status
             self.on_news()
 
     def _keep(self, looked: Looked) -> None:

@@ -148,6 +148,30 @@ def test_a_halt_and_a_lost_database_are_told_within_two_seconds(airing: Airing) 
         assert '{"refund":"active"}' in late.block(), "who comes later is told too"
 
 
+def test_the_first_viewer_after_a_pause_is_told_no_status_of_before_it(
+    airing: Airing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: the hub kept what it read last, and told "active" of agents that were halted hours ago."""
+    airing.status = {"refund": "active"}
+    with airing.view() as viewer:
+        assert viewer.block() == 'event: status\ndata: {"refund":"active"}\n\n'
+    assert eventually(lambda: airing.hub._reader is None, within=5)
+    assert airing.hub.status == {}
+    airing.status, may_read = {"refund": "halted"}, threading.Event()
+
+    def slowly() -> dict[str, str]:
+        assert may_read.wait(5)
+        return {"refund": "halted"}
+
+    monkeypatch.setattr(airing.hub, "_read_status", slowly)
+    airing.happen(1)
+    with airing.view() as first:
+        assert positions(first, 1) == [1]
+        assert airing.hub.status == {}, "nothing was told yet"
+        may_read.set()
+        assert first.block() == 'event: status\ndata: {"refund":"halted"}\n\n'
+
+
 def test_viewers_at_different_positions_each_get_exactly_what_they_miss(airing: Airing) -> None:
     airing.happen(*range(1, 31))
     viewers = {seen: airing.view(seen) for seen in (0, 7, 29, 30, None)}
