@@ -239,6 +239,13 @@ class Messenger:
         cards = self._confirmations.undelivered(limit, self._notifier.longest_seconds)
         return sum(self._deliver(card) for card in cards)
 
+    def deliver_all(self) -> int:
+        """Rounds until nothing is due, or none of a round went out; returns how many went out. Raises `LedgerUnavailable`."""
+        sent = 0
+        while round_sent := self.deliver_due():
+            sent += round_sent
+        return sent
+
     def _deliver(self, card: UndeliveredCard) -> bool:
         outcome, name = self._outcome(self._message(card)), self._notifier.name
         if isinstance(outcome, Delivered):

@@ -152,7 +152,7 @@ def _periodic_tasks(
         PeriodicTask(partial(ledger.forget_ended, settings.agent_id), FORGET_EVERY_SECONDS),
     ]
     if parts.confirmations is not None:
-        periodic_tasks.append(PeriodicTask(Messenger(parts.confirmations, notifier_from(settings)).deliver_due))
+        periodic_tasks.append(PeriodicTask(Messenger(parts.confirmations, notifier_from(settings)).deliver_all))
     return periodic_tasks
 
 

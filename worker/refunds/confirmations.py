@@ -37,15 +37,16 @@ from refunds.latest_confirmations(%(tenant_id)s, %(ids)s)
 """
 # Only cards of rows that wait for their customer already: an answer that came before the row waits would wake nobody.
 TAKE_UNDELIVERED = """
-update refunds.confirmations c set delivery_attempts = c.delivery_attempts + 1,
-  next_delivery_at = clock_timestamp() + make_interval(secs => %(hold_seconds)s)
-where c.tenant_id = %(tenant_id)s and c.confirmation_id in (
+with due as materialized (
   select u.confirmation_id from refunds.confirmations u
-  join refunds.ledger_entries e on e.tenant_id = u.tenant_id and e.ledger_entry_id = u.ledger_entry_id
   where u.tenant_id = %(tenant_id)s and u.status = 'pending' and u.delivered_at is null
     and u.next_delivery_at <= statement_timestamp() and u.expires_at > statement_timestamp()
-    and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'customer'
+    and exists (select from refunds.ledger_entries e where e.tenant_id = u.tenant_id and e.ledger_entry_id = u.ledger_entry_id
+                and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'customer')
   order by u.next_delivery_at limit %(limit)s for update of u skip locked)
+update refunds.confirmations c set delivery_attempts = c.delivery_attempts + 1,
+  next_delivery_at = clock_timestamp() + make_interval(secs => %(hold_seconds)s)
+from due where c.tenant_id = %(tenant_id)s and c.confirmation_id = due.confirmation_id
 returning c.confirmation_id, c.ledger_entry_id, c.digest, c.order_ref, c.channel, c.scenario, c.amount_minor, c.currency,
   c.language, c.contact, c.expires_at, c.delivery_attempts
 """

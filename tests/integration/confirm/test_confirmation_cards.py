@@ -13,6 +13,7 @@ from psycopg import errors as pg
 from sentinel.store.database import CONSOLE, PUBLIC, WORKER, with_role
 from tests.support.confirm_fixtures import CLAIM, WAIT, Cards
 from tests.support.harness import at_once
+from worker.notify import Delivered, Failed, LogNotifier, Message, Messenger
 from worker.refunds.confirmations import CardStatus
 from worker.refunds.ledger import LedgerUnavailable
 
@@ -224,6 +225,26 @@ def test_no_program_can_do_the_others_part(cards: Cards, role: str, statement: s
     with psycopg.connect(with_role(cards.url, role), autocommit=True) as connection:
         with pytest.raises(pg.InsufficientPrivilege):
             connection.execute(statement.encode())
+
+
+class Broken:
+    """A notifier that hands nothing over."""
+
+    name, longest_seconds = "broken", 0.0
+
+    def deliver(self, message: Message) -> Delivered | Failed:
+        return Failed("smtp: 451")
+
+
+def test_a_run_sends_every_link_that_is_due_and_ends_where_none_goes_out(cards: Cards) -> None:
+    """The finding: a single run sent twenty, and ended well as if all customers had been asked."""
+    for number in range(45):
+        cards.waiting(f"r{number}")
+    assert Messenger(cards.confirmations, Broken()).deliver_all() == 0
+    assert cards.one("select sum(delivery_attempts) from refunds.confirmations") == 20, "one round of them"
+    cards.admin.execute("update refunds.confirmations set next_delivery_at = clock_timestamp()")
+    assert Messenger(cards.confirmations, LogNotifier()).deliver_all() == 45
+    assert cards.one("select count(*) from refunds.confirmations where delivered_at is null") == 0
 
 
 def test_links_go_out_only_once_the_row_waits(cards: Cards) -> None:
