@@ -29,6 +29,7 @@ from worker.images import ProofImage, Recognised, Unrecognised, proof_image
 from worker.refunds import build
 from worker.refunds.agent import Agent
 from worker.refunds.rows import LedgerRow, OrderFacts
+from worker.refunds.settings import WorkerSettings
 from worker.refunds.workflow.build import Dependencies
 from worker.refunds.workflow.runner import RunContext, StepResult
 from worker.refunds.workflow.steps.execute_by_system import ExecuteBySystem
@@ -189,24 +190,40 @@ class Shop:
     @contextmanager
     def agent(self) -> Iterator[Agent]:
         """A new worker in this process, put together as the product does it, with the outside replaced."""
-        settings = worker_settings(
+        settings, ledger = self._settings(), self.fixtures.ledger_of(f"worker-{uuid.uuid4().hex[:6]}")
+        with self._client(settings) as client:
+            # One at a time: agents are made in several threads, and patches that overlap are not all taken back.
+            with _MAKING, patch.object(build, "make_dependencies", self._parts):
+                agent = build.make_agent(settings, ledger, client, failpoints=Failpoints())
+            yield agent
+
+    def simulated(self, name: str = "r") -> tuple[str | None, str | None]:
+        """(decision, reason) that a worker would come to about a row that is due, as `--dry-run` says."""
+        settings, ledger = self._settings(), self.fixtures.ledger_of("simulator")
+        with (
+            self._client(settings) as client,
+            _MAKING,
+            patch.object(build, "make_dependencies", self._parts),
+            build.open_simulator(settings, ledger, client) as simulator,
+        ):
+            (found,) = (one for one in simulator.simulate_due(100) if one.ledger_entry_id == name)
+        return found.decision, found.reason_code
+
+    def _settings(self) -> WorkerSettings:
+        return worker_settings(
             authority_url=self.url,
             **{"confirm_secrets": SECRETS, "notifier": "log", "public_orders_imported": True, "guard_timeout_seconds": 5.0,
                **self.settings},
         )  # fmt: skip
 
-        def parts(*args: Any, **fields: Any) -> Dependencies:
-            ours = {"systems": Systems(self.spies, {}), "critic": self.critic, "recogniser": self.eyes, **self.parts}
-            return replace(_MAKE_DEPENDENCIES(*args, **fields), **ours)
-
-        ledger = self.fixtures.ledger_of(f"worker-{uuid.uuid4().hex[:6]}")
-        with Client(
+    def _client(self, settings: WorkerSettings) -> Client:
+        return Client(
             self.url, self.key, agent_id=settings.agent_id, timeout_seconds=settings.guard_timeout_seconds, retries=0
-        ) as client:
-            # One at a time: agents are made in several threads, and patches that overlap are not all taken back.
-            with _MAKING, patch.object(build, "make_dependencies", parts):
-                agent = build.make_agent(settings, ledger, client, failpoints=Failpoints())
-            yield agent
+        )
+
+    def _parts(self, *args: Any, **fields: Any) -> Dependencies:
+        ours = {"systems": Systems(self.spies, {}), "critic": self.critic, "recogniser": self.eyes, **self.parts}
+        return replace(_MAKE_DEPENDENCIES(*args, **fields), **ours)
 
     def run(self, times: int = 1) -> None:
         """Process what is due; more than once with every pause over."""

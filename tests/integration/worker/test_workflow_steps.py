@@ -160,10 +160,21 @@ def test_a_declined_card_ends_the_row(shop: Shop, authority: FakeAuthority) -> N
     shop.enter(FEE)
     shop.run()
     shop.answer("r", answer="decline")
+    assert shop.simulated() == ("DENY", "customer_declined")
     shop.run()
     assert shop.stands() == ("DENIED", None, "customer_declined")
     assert shop.nothing_paid()
     assert "action/guard" not in authority.calls
+
+
+def test_a_simulation_says_of_a_customer_who_is_or_would_be_asked_that_the_row_waits(shop: Shop) -> None:
+    shop.enter(FEE)
+    assert shop.simulated() == ("APPROVAL_REQUIRED", "awaiting_customer") and shop.cards() == 0
+    shop.run()
+    shop.fixtures.admin.execute("update refunds.ledger_entries set next_attempt_at = clock_timestamp()")
+    assert shop.simulated() == ("APPROVAL_REQUIRED", "awaiting_customer")
+    shop.settings["confirm_secrets"] = ()
+    assert shop.simulated() != ("APPROVAL_REQUIRED", "awaiting_customer"), "nobody can be asked: a person is"
 
 
 def let_the_card_run_out(shop: Shop) -> None:
@@ -181,6 +192,7 @@ def test_a_card_that_never_reached_its_customer_goes_to_a_person(shop: Shop) -> 
         "update refunds.confirmations set delivered_at = null, last_delivery_error = 'no address'"
     )
     let_the_card_run_out(shop)
+    assert shop.simulated()[1] != "awaiting_customer", "a person would be asked"
     shop.run()
     assert shop.stands() == ("APPROVAL_REQUIRED", "operator", "system_not_ready")
     assert shop.nothing_paid()
@@ -193,6 +205,7 @@ def test_an_expired_card_ends_the_row(shop: Shop, authority: FakeAuthority) -> N
     (ends,) = shop.fixtures.all("select expires_at from refunds.confirmations")[0]
     assert (due - ends).total_seconds() == 1
     let_the_card_run_out(shop)
+    assert shop.simulated() == ("DENY", "confirmation_expired")
     shop.run()
     assert shop.stands() == ("DENIED", None, "confirmation_expired")
     assert shop.nothing_paid()

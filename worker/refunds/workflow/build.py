@@ -81,7 +81,7 @@ def build_simulator(parts: Dependencies) -> Runner:
     card = ConfirmCard(parts.confirmations, parts.systems)
     simulated_steps: list[Step] = [
         RecogniseImage(parts.ledger, parts.worker_pool, parts.recogniser, keeps=False),
-        ReadConfirmCard(card, parts.systems),
+        ReadConfirmCard(card),
         CheckAuthority(parts.client, parts.worker_pool, parts.systems),
         UnreachableStep(StepName.EXECUTE_BY_SYSTEM),
         UnreachableStep(StepName.CONFIRM),

@@ -16,7 +16,7 @@ from sentinel.core.wording import counted
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, NewRow, OrderKey
-from worker.refunds.workflow.graph import Escalation, StepName
+from worker.refunds.workflow.graph import StepName
 from worker.refunds.workflow.runner import ContextLoader, PureStep, RunContext, Runner, StepResult
 from worker.refunds.workflow.steps.ask_authority import ConfirmCard, evidence_of, params_of
 from worker.settlement.registry import Systems
@@ -75,18 +75,12 @@ class ReadConfirmCard(PureStep):
 
     name = StepName.CONFIRM_CARD
 
-    def __init__(self, card: ConfirmCard, systems: Systems) -> None:
-        self._card, self._systems = card, systems
+    def __init__(self, card: ConfirmCard) -> None:
+        self._card = card
 
     def run(self, context: RunContext) -> StepResult:
-        """On with a confirmation that is there already; else this is where the row would wait."""
-        system = self._systems.find(context.settles_in)
-        if system is None or not system.is_ready():
-            name = context.settles_in or "none"
-            return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
-        if self._card.is_confirmed(context):
-            return StepResult({"status": "confirmed"}, StepName.ASK_AUTHORITY)
-        return StepResult({}, None, "awaiting_customer")
+        """What the step makes of the card that is there; where it would open one, the row would wait for its customer."""
+        return StepResult({}, None, "awaiting_customer") if self._card.opens_card(context) else self._card.run(context)
 
 
 class CheckAuthority:
@@ -143,7 +137,11 @@ def simulation_of(context: RunContext) -> Simulation:
     elif ends_asking and isinstance(answer, CheckAnswer):
         decision, reason = answer.decision, answer.reason_code
         detail = f"escalated: {context.escalation}" if context.escalation else None
-    elif last.get("message") == "awaiting_customer":
+    elif isinstance(context.event, Change) and context.event.event is LedgerEvent.CUSTOMER_ENDED:
+        decision, reason = context.event.decision, context.event.reason_code
+    elif last.get("message") == "awaiting_customer" or (
+        isinstance(context.event, Change) and context.event.event is LedgerEvent.AWAITING_CUSTOMER
+    ):
         decision, reason = "APPROVAL_REQUIRED", "awaiting_customer"
     else:
         error = context.switches_error or (answer if isinstance(answer, Unreachable | Rejected) else None)

@@ -380,15 +380,15 @@ class ConfirmCard:
         """Opens a card for rows without one for these terms; none for what could not be paid."""
         if self._confirmations is None:
             return
-        without = [context for context in contexts if self._wants_card(context)]
+        without = [context for context in contexts if self.opens_card(context)]
         self._confirmations.open([ask_of(context) for context in without])
         cards = self._confirmations.latest([context.row.ledger_entry_id for context in without]) if without else {}
         for context in without:
             context.card = cards.get(context.row.ledger_entry_id)
 
-    def _wants_card(self, context: RunContext) -> bool:
-        assert self._confirmations is not None
-        if not self._is_ready(context):
+    def opens_card(self, context: RunContext) -> bool:
+        """Whether this run will open a card for its customer: there is none for these terms, and it could be paid."""
+        if self._confirmations is None or not self._is_ready(context):
             return False
         return context.card is None or context.card.digest != self._confirmations.digest_of(ask_of(context))
 
