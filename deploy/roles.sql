@@ -120,7 +120,8 @@ grant execute on function sentinel.resolve_approval, sentinel.resolve_in_doubt, 
   sentinel.insert_halt, sentinel.holds_halt_lock, sentinel.append_event, sentinel.append_body, sentinel.canonical, sentinel.sha256_text,
   sentinel.hash_bytes, sentinel.pack_text, sentinel.owned_keys, sentinel.once_folded, sentinel.utc_text, sentinel.expire_approval, sentinel.settle_usage,
   sentinel.settle_slots, sentinel.slots_added, sentinel.is_within_caps, sentinel.policy_of, sentinel.limit_of, sentinel.subject_of,
-  sentinel.halt_lock, sentinel.halt_over, sentinel.halted_agent, sentinel.is_requester, sentinel.counted_votes, sentinel.person_of to sentinel_console;
+  sentinel.halt_lock, sentinel.halt_over, sentinel.halted_agent, sentinel.is_requester, sentinel.counted_votes, sentinel.person_of,
+  sentinel.asked_in_evidence to sentinel_console;
 -- The locks that its own work needs, and no other.
 revoke execute on function sentinel.take_locks, sentinel.wait_for_lock, sentinel.wait_until, sentinel.operators_lock from sentinel_console;
 revoke execute on function sentinel.take_operators_lock, sentinel.take_tenants_lock, sentinel.take_held_locks, sentinel.take_halt_lock
@@ -269,7 +270,7 @@ grant update (position) on sentinel.public_id_marks to sentinel_console;
 grant usage on schema sentinel to sentinel_exporter;
 grant select on sentinel.tenants, sentinel.feed, sentinel.feed_heads, sentinel.events, sentinel.event_endpoints, sentinel.dead_letters
   to sentinel_exporter;
-grant select (tenant_id, approval_id, operation_id, agent_id, action, amount_minor, currency, digest, reasons, required_role, required_people,
+grant select (tenant_id, approval_id, operation_id, agent_id, action, amount_minor, currency, reasons, required_role, required_people,
   created_at, expires_at, decided_at) on sentinel.approvals to sentinel_exporter;
 grant select (tenant_id, operation_id, not_executed_at) on sentinel.operation_states to sentinel_exporter;
 grant select (policy_digest, policy_id) on sentinel.policies to sentinel_exporter;

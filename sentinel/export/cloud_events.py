@@ -29,7 +29,8 @@ _DECISION_FIELDS = (
     "action", "agent_id", "amount", "decision", "reason_code", "latency_ms", "ledger_entry_id", "refund_id", "policy_label",
     "policy_version", "policy_digest", "proof_id", "proof_status",
 )  # fmt: skip
-_APPROVAL_FIELDS = ("approval_id", "decided_by", "reasons", "digest")
+# No digest: an operation's is of its params too, unsalted, and whoever knows the amount finds the rest by trial.
+_APPROVAL_FIELDS = ("approval_id", "decided_by", "reasons")
 
 FIELDS: Mapping[str, tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]] = {
     "decision": ((DECISION, {}, _DECISION_FIELDS),),
@@ -81,7 +82,6 @@ class FeedEvent:
     action: str | None
     amount_minor: int | None
     currency: str | None
-    digest: str | None
     reasons: list[str] | None
     required_role: str | None
     required_people: int | None
@@ -171,8 +171,7 @@ def _asked(event: FeedEvent) -> dict[str, Any]:
     amount = money_out(Money(event.amount_minor, event.currency)) if has_amount else None  # type: ignore[arg-type]
     return {
         "approval_id": _text(event.approval_id), "agent_id": event.agent_id, "action": event.action, "amount": amount,
-        "digest": event.digest, "reasons": event.reasons, "required_role": event.required_role,
-        "required_people": event.required_people,
+        "reasons": event.reasons, "required_role": event.required_role, "required_people": event.required_people,
         "expires_at": event.expires_at.astimezone(UTC).isoformat() if event.expires_at else None,
     }  # fmt: skip
 

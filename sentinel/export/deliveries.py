@@ -120,7 +120,7 @@ select f.tenant_id, f.position, e.event_id, e.kind, e.operation_id, case when e.
   e.hash, (select b.hash from sentinel.feed p join sentinel.events b using (tenant_id, event_id)
            where p.tenant_id = f.tenant_id and p.position = f.position - 1) as previous_hash,
   e.occurred_at, coalesce(s.not_executed_at <= e.occurred_at, false) as resolved_before,
-  a.approval_id, coalesce(a.agent_id, e.agent_id) as agent_id, a.action, a.amount_minor, a.currency, a.digest, a.reasons,
+  a.approval_id, coalesce(a.agent_id, e.agent_id) as agent_id, a.action, a.amount_minor, a.currency, a.reasons,
   a.required_role, a.required_people, a.expires_at, coalesce(a.decided_at is null and a.expires_at > clock_timestamp(), false) as waits,
   case when e.kind in ('decision', 'refused') then (select k.policy_id from sentinel.policies k where k.policy_digest = e.body::jsonb ->> 'policy_digest') end
     as policy_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -53,6 +54,11 @@ def test_a_refund_is_told_from_decision_to_outcome(export: Export) -> None:
     assert start.get_data()["event"] == "start" and outcome.get_data()["outcome"] == "success"
 
 
+def digest_of(fixtures: Fixtures, answer: Any) -> str:
+    """The digest of what an answer's approval asks, as its card shows it."""
+    return str(fixtures.one(f"select digest from sentinel.approvals where approval_id = '{answer['approval_id']}'"))
+
+
 def test_an_approval_is_told_when_it_is_asked_and_when_it_is_decided(export: Export) -> None:
     fixtures = export.fixtures
     answer = fixtures.guard(value=900)
@@ -67,7 +73,7 @@ def test_an_approval_is_told_when_it_is_asked_and_when_it_is_decided(export: Exp
     assert card["reasons"] and card["required_people"] >= 1 and card["expires_at"]
     resolve_approval(
         fixtures.console_pool, administrator(fixtures), uuid.UUID(answer["approval_id"]), verdict="reject",
-        reason="the customer is Ann Example", digest=card["digest"],
+        reason="the customer is Ann Example", digest=digest_of(fixtures, answer),
     )  # fmt: skip
     export.send()
     decided = export.receiver.taken[-1]
@@ -76,6 +82,33 @@ def test_an_approval_is_told_when_it_is_asked_and_when_it_is_decided(export: Exp
     assert (told["status"], told["approval_id"]) == ("rejected", answer["approval_id"])
     assert told["decided_by"].startswith("admin@")
     assert not any(b"Ann Example" in asked.body for asked in export.receiver.http.asked), "free text stays here"
+
+
+@pytest.mark.parametrize("verdict", ["approve", "reject", "handled"])
+def test_from_what_is_told_of_an_approval_nobody_finds_by_trial_what_was_asked(export: Export, verdict: str) -> None:
+    """The finding: the digest has no salt, so who knows amount and refund id finds account and order by trying them; the
+    hash of an event whose every field is known would tell it as well.
+    """
+    fixtures = export.fixtures
+    answer = fixtures.guard(value=200)
+    digest = digest_of(fixtures, answer)
+    resolve_approval(
+        fixtures.console_pool, administrator(fixtures), uuid.UUID(answer["approval_id"]), verdict=verdict, reason="ok",
+        digest=digest, reference="ticket 7" if verdict == "handled" else None,
+    )  # fmt: skip
+    export.send()
+    assert [one.get_type().split(".")[2] for one in export.receiver.taken] == ["decision", "approval", "approval"]
+    assert all("digest" not in one.get_data() for one in export.receiver.taken)
+    assert not any(digest.removeprefix("sha256:").encode() in asked.body for asked in export.receiver.http.asked)
+    pack, *votes = [
+        json.loads(body)
+        for (body,) in fixtures.admin.execute(
+            "select body from sentinel.events where operation_id = %s order by occurred_at, event_id",
+            [answer["operation_id"]],
+        )
+    ]
+    assert len(votes) == 2 and not any(digest in one.values() for one in votes)
+    assert {one["operation_digest"] for one in votes} == {pack["operation_digest"]}, "which its salt opens"
 
 
 def test_doubt_halts_and_policies_are_told(export: Export) -> None:

@@ -149,6 +149,16 @@ create or replace function sentinel.is_protected_change(a sentinel.approvals) re
   select exists (select from sentinel.protected_changes c where c.tenant_id = a.tenant_id and c.approval_id = a.approval_id)
 $$;
 
+-- How an event names what was asked. Of an operation by the salted commitment of its decision's pack: events and their hashes leave the
+-- house, and from the digest, which has no salt, whoever knows the amount finds account and order numbers by trial. A change's request has
+-- identifiers that nobody guesses.
+create or replace function sentinel.asked_in_evidence(a sentinel.approvals) returns jsonb language sql stable as $$
+  select case when sentinel.is_protected_change(a) then jsonb_build_object('digest', a.digest) else jsonb_build_object('operation_digest', (
+    select e.body::jsonb ->> 'operation_digest'
+    from sentinel.operation_states s join sentinel.events e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
+    where s.tenant_id = a.tenant_id and s.operation_id = a.operation_id)) end
+$$;
+
 -- Whether a person may say of it that it was done elsewhere: not of a change of people or keys, and not of an order under review,
 -- which an analyst fulfils, refunds or holds: denied, it would be held in the shop.
 create or replace function sentinel.may_be_handled(a sentinel.approvals) returns boolean language sql stable as $$
@@ -222,8 +232,8 @@ begin
   values (tenant, approval, operator, vote, why, how, moment) on conflict do nothing;
   if not found then result := 'already_voted'; return next; return; end if;
   perform sentinel.append_event(tenant, event, 'approval_vote', a.operation_id, a.agent_id, moment,
-    jsonb_build_object('approval_id', approval, 'digest', a.digest, 'operator', person.email, 'reason', why,
-                       'reference', elsewhere, 'verdict', vote, 'via', how));
+    sentinel.asked_in_evidence(a) || jsonb_build_object('approval_id', approval, 'operator', person.email, 'reason', why,
+                                                        'reference', elsewhere, 'verdict', vote, 'via', how));
   given := 0; names := person.email;
   if vote = 'approve' then
     select count(*), string_agg(v.email, ', ' order by v.voted_at) into given, names from sentinel.counted_votes(a, a.required_role) as v;
@@ -241,8 +251,8 @@ begin
     once_live = once_live and vote <> 'reject'
   where tenant_id = tenant and operation_id = a.operation_id and status = 'pending' and approval_id = approval;
   perform sentinel.append_event(tenant, second_event, 'approval_' || result, a.operation_id, a.agent_id, moment,
-    jsonb_build_object('approval_id', approval, 'decided_by', names, 'digest', a.digest, 'reasons', a.reasons,
-                       'operator', case vote when 'handled' then person.email end, 'reference', elsewhere));
+    sentinel.asked_in_evidence(a) || jsonb_build_object('approval_id', approval, 'decided_by', names, 'reasons', a.reasons,
+      'operator', case vote when 'handled' then person.email end, 'reference', elsewhere));
   if result = 'approved' and sentinel.is_protected_change(a) then
     outcome := sentinel.make_approved_change(tenant, approval, null, names, null, third_event);
   end if;
