@@ -11,7 +11,7 @@ import pytest
 
 from ops_console.accounts.operator_changes import change_operator
 from sentinel.authority.protected_changes import DEACTIVATE, SET_ROLE
-from sentinel.core.errors import Conflict
+from sentinel.core.errors import Conflict, Forbidden
 from tests.integration.console.conftest import PASSWORD
 from tests.integration.console.second_factors import SECRET, api_sign_in, enrol, with_secrets
 from tests.integration.console.test_operators_commands import printed_json
@@ -148,7 +148,7 @@ def demoted(fixtures: Any, admins: list[Any]) -> int:
         by, whom = pair
         try:
             change_operator(fixtures.pool, by, whom.operator_id, DEACTIVATE)
-        except Conflict:
+        except (Conflict, Forbidden):  # nobody would be left; or the one who asks is none any more
             pass
 
     with ThreadPoolExecutor(max_workers=2) as threads:
@@ -168,17 +168,22 @@ def test_the_last_active_admin_stays_one_and_nobody_changes_themselves(fixtures:
     for _ in range(5):
         assert demoted(fixtures, [ada, abe]) == 1
         fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
-    # A shut-out admin does not count, and one who was asked before cannot take the last one away.
+    # A shut-out admin does not count, and what one had asked before takes nobody away.
     fixtures.sql("update sentinel.operators set active = false where operator_id = %s", ada.operator_id)
     for act, role in ((SET_ROLE, "viewer"), (DEACTIVATE, None)):
-        with pytest.raises(Conflict, match="last active admin"):
+        with pytest.raises(Forbidden, match="role admin"):
             change_operator(fixtures.pool, ada, abe.operator_id, act, role=role, seen="admin" if role else None)
-    # The mutant: without the rule in the transaction nobody is left.
+    # The mutant: without the two rules in the transaction nobody is left; with the last one alone somebody is.
     fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
-    source = fixtures.sql("select pg_get_functiondef('sentinel.change_operator'::regproc)")[0][0]
-    assert "return 'last_admin'" in source
-    fixtures.sql(source.replace("return 'last_admin'", "perform 1"))
-    assert demoted(fixtures, [ada, abe]) == 0
+    for function, rule, instead, left in (
+        ("request_change", "not sentinel.is_active_admin(tenant, by_id)", "false", 1),
+        ("change_operator", "return 'last_admin'", "perform 1", 0),
+    ):
+        source = fixtures.sql(f"select pg_get_functiondef('sentinel.{function}'::regproc)")[0][0]
+        assert rule in source
+        fixtures.sql(source.replace(rule, instead))
+        assert demoted(fixtures, [ada, abe]) == left
+        fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
 
 
 def test_a_lost_second_factor_is_reset_at_the_machine(fixtures: Any) -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import smtplib
+import socket
 import socketserver
 import threading
 import uuid
@@ -25,6 +26,7 @@ from sentinel.export.build import make_sender
 from sentinel.export.deliveries import Deliveries
 from sentinel.export.sender import EventSender
 from sentinel.export.settings import ExportSettings, load_export_settings
+from sentinel.platform.outbound import mail as mail_client
 from sentinel.platform.settings import UnsafeConfiguration
 from tests.support.event_receiver import answers
 from tests.support.export_fixtures import EXPORT_SECRET, Export, exporting
@@ -116,7 +118,8 @@ def test_a_channel_is_told_of_an_approval_with_a_link_and_nothing_that_approves(
 
 def test_a_mailbox_is_told_of_an_approval(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     handed_in: list[tuple[EmailMessage, str]] = []
-    monkeypatch.setattr(smtplib.SMTP, "connect", lambda self, host, port: (220, b"ready"))
+    monkeypatch.setattr(mail_client, "_dial", lambda host, port, deadline: socket.socket())
+    monkeypatch.setattr(smtplib.SMTP, "getreply", lambda self: (220, b"ready"))
     monkeypatch.setattr(smtplib.SMTP, "send_message", lambda self, mail, sender, to: handed_in.append((mail, *to)))
     sender = sender_with(
         export,
@@ -142,7 +145,8 @@ def test_a_notices_one_link_is_ours_whatever_an_agent_calls_itself(
     export: Export, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed_in: list[EmailMessage] = []
-    monkeypatch.setattr(smtplib.SMTP, "connect", lambda self, host, port: (220, b"ready"))
+    monkeypatch.setattr(mail_client, "_dial", lambda host, port, deadline: socket.socket())
+    monkeypatch.setattr(smtplib.SMTP, "getreply", lambda self: (220, b"ready"))
     monkeypatch.setattr(smtplib.SMTP, "send_message", lambda self, mail, sender, to: handed_in.append(mail))
     sender = sender_with(
         export, slack_webhook_url=f"{server.url}/T/B/secret", mail_to="desk@shop.example", smtp_host="mail.shop.example",
