@@ -253,7 +253,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "no validation": {"runner": skipping(S.SCENARIO_VALIDATE, next_step(S.SCENARIO_VALIDATE))},
     "no critic": {"runner": skipping(S.CRITIC_CHECK, S.CONFIRM_CARD)},
     "no card": {"runner": skipping(S.CONFIRM_CARD, S.ASK_AUTHORITY)},
-    "any card's yes": {"runner": instead(ConfirmCard, is_confirmed=_any_yes, _wants_card=_no_card_yet)},
+    "any card's yes": {"runner": instead(ConfirmCard, is_confirmed=_any_yes, opens_card=_no_card_yet)},
     "any permit": {"runner": instead(AskAuthority, _follow_answer=_takes_any_permit)},
     "the closest route": {"change": lambda parts: replace(parts, routes=_Closest)},
 }
