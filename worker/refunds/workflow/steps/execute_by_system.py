@@ -282,6 +282,7 @@ class Confirm:
                 context.report = Report.just_written(row, execution.report_id, execution.report)
             elif row.ledger_entry_id in not_done:
                 why = not_done[row.ledger_entry_id]
+                context.trail.pop()  # it names a report that was not written
                 context.event = transitions.after_unknown_outcome(row, why, self._retry_policy)
             else:
                 context.outcome = lease_lost(row, context.state)
