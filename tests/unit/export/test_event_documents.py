@@ -16,7 +16,7 @@ ALWAYS = {"event", "operation_id", "hash"}
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 EVENT = FeedEvent(
     UUID(int=7), 3, UUID(int=9), "decision", UUID(int=8), '{"decision":"APPROVAL_REQUIRED"}', "sha256:aa", "sha256:bb", NOW, False,
-    UUID(int=6), "an-agent", "refund.create", 12650, "USD", "sha256:cc", ["limit_exceeded"], "approver", 2, NOW, True, "retail-refund", None,
+    UUID(int=6), "an-agent", "refund.create", 12650, "USD", ["limit_exceeded"], "approver", 2, NOW, True, "retail-refund", None,
 )  # fmt: skip
 
 
