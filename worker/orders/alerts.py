@@ -40,10 +40,10 @@ insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary,
 values (%(tenant_id)s, %(kind)s, %(source)s, %(order_id)s, %(occasion)s, %(summary)s, %(details)s)
 on conflict on constraint alerts_once do nothing
 """
-# Taken for one try: the next try of anybody is after the pause, so that a sender that dies holds nothing up for long.
 HOLD_SECONDS = 60.0
 """Beside what the sending takes: alerts of a process that died are due again after this."""
 
+# Taken for one try: the next try of anybody is after the pause, so that a sender that dies holds nothing up for long.
 _TAKE = """
 with due as materialized (
   select tenant_id, alert_id from orders.alerts

@@ -253,6 +253,7 @@ class OrderSteps(OrderTaking):
 
 
 HALTED: Row = {"error": "halted", "pause_seconds": 30.0}
+"""Why an order is put off that arrives under a halt, and until when it is looked at again."""
 REFUSED_AGAIN = (400, 422)
 """What is refused so is refused for what it says, and what an order is asked about is asked the same for ever."""
 _HOLD_IT = "this order can only be put on hold here, and handled in the shop"

@@ -51,7 +51,7 @@ from worker.settlement.stripe_events import EVERY_SECONDS as WATCH_EVERY_SECONDS
 from worker.settlement.stripe_events import SettlementFindings, SettlementWatch
 
 _KEY_CHECK_SECONDS = 1.5
-FORGET_EVERY_SECONDS = 3600.0
+_FORGET_EVERY_SECONDS = 3600.0
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _periodic_tasks(
         PeriodicTask(partial(deliver_best_effort, effects, adapters)),
         PeriodicTask(InDoubtPoller(ledger, parts.client, parts.routes, only_agent=only_agent).look, LOOK_EVERY_SECONDS),
         PeriodicTask(watch.look, WATCH_EVERY_SECONDS),
-        PeriodicTask(partial(ledger.forget_ended, settings.agent_id), FORGET_EVERY_SECONDS),
+        PeriodicTask(partial(ledger.forget_ended, settings.agent_id), _FORGET_EVERY_SECONDS),
     ]
     if parts.confirmations is not None:
         periodic_tasks.append(PeriodicTask(Messenger(parts.confirmations, notifier_from(settings)).deliver_all))

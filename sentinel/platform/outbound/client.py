@@ -73,6 +73,24 @@ def look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
     return found.result(seconds)
 
 
+def connect(
+    targets: Sequence[Target], left: Callable[[], float], make: Callable[..., socket.socket] = socket.socket
+) -> socket.socket:
+    """A connection to the first of these that takes one, while time is `left`, in seconds. Raises `OSError`."""
+    failed = OSError("the name has no address")
+    for family, kind, protocol, _, address in targets:
+        link = make(family, kind, protocol)
+        try:
+            link.settimeout(left())
+            link.connect(address)
+        except OSError as error:
+            link.close()
+            failed = error
+        else:
+            return link
+    raise failed
+
+
 def exchange(
     method: str,
     url: str,
@@ -189,21 +207,12 @@ class _BoundedTls(_BoundedSocket, ssl.SSLSocket):
 
 
 def _dial(connection: HTTPConnection) -> socket.socket:
-    failed = OSError("the name has no address")
-    for family, kind, protocol, _, address in _bounds.resolve(connection.host, connection.port, _bounds.left()):
-        link = _BoundedSocket(family, kind, protocol)
-        try:
-            link.settimeout(_bounds.left())
-            link.connect(address)
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link.settimeout(_bounds.left())  # for the handshake of TLS, which is one call
-        except OSError as error:
-            link.close()
-            failed = error
-        else:
-            _bounds.is_connected = True
-            return link
-    raise failed
+    targets = _bounds.resolve(connection.host, connection.port, _bounds.left())
+    link = connect(targets, _bounds.left, _BoundedSocket)
+    _bounds.is_connected = True
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.settimeout(_bounds.left())  # for the handshake of TLS, which is one call
+    return link
 
 
 class _Http(HTTPConnection):

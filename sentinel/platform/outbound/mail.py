@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate, parseaddr
+from functools import partial
 
-from sentinel.platform.outbound.client import look_up
+from sentinel.platform.outbound.client import connect, look_up
 
 # One plain address and nothing that a header, a list or a route could be made of.
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}")
@@ -130,19 +131,9 @@ def _left(deadline: float) -> float:
 
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
-    """A connection to the first address that takes one. smtplib's own looks a name up without a limit, and gives each address the whole time."""
-    failed = OSError("the name has no address")
-    for family, kind, protocol, _, address in look_up(host, port, _left(deadline)):
-        link = socket.socket(family, kind, protocol)
-        try:
-            link.settimeout(_left(deadline))
-            link.connect(address)
-        except OSError as error:
-            link.close()
-            failed = error
-        else:
-            return link
-    raise failed
+    """As smtplib's own, which looks a name up without a limit and gives each address the whole time."""
+    left = partial(_left, deadline)
+    return connect(look_up(host, port, left()), left)
 
 
 class _Tls:

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -283,19 +284,26 @@ def test_each_breaker_has_its_own_last_count_of_a_permit(database_url: str, tmp_
         fixtures.close()
 
 
+@contextmanager
+def before_the_breaker(database_url: str, folder: Path) -> Iterator[tuple[Fixtures, Callable[[], None]]]:
+    """Under a policy that has no breaker yet, and what puts the one that has it in force."""
+    text = (rated(folder, count=3) / "rated.yaml").read_text()
+    (folder / "rated.yaml").write_text(text.partition("breakers:")[0] + "approval:" + text.partition("approval:")[2])
+    fixtures = make_fixtures(database_url, policies=folder)
+    try:
+        yield fixtures, lambda: reload_as(fixtures, folder, text.replace("rated-v1", "rated-v2"))
+    finally:
+        fixtures.close()
+
+
 def test_what_was_renewed_under_a_policy_without_the_breaker_before_counts_once(
     database_url: str, tmp_path: Path
 ) -> None:
-    text = (rated(tmp_path, count=3) / "rated.yaml").read_text()
-    (tmp_path / "rated.yaml").write_text(text.partition("breakers:")[0] + "approval:" + text.partition("approval:")[2])
-    fixtures = make_fixtures(database_url, policies=tmp_path)
-    try:
+    with before_the_breaker(database_url, tmp_path) as (fixtures, begin):
         body = guard_body(value="1.00")
         assert fixtures.guard(body)["decision"] == "ALLOW"
-        reload_as(fixtures, tmp_path, text.replace("rated-v1", "rated-v2"))
+        begin()
         assert renewed(fixtures, body, 5) == 1
-    finally:
-        fixtures.close()
 
 
 def started_after_a_lift(fixtures: Fixtures) -> int:
@@ -345,18 +353,13 @@ def reload_as(fixtures: Fixtures, folder: Path, text: str) -> None:
 def test_what_was_decided_before_there_was_a_breaker_counts_when_it_is_renewed(
     database_url: str, tmp_path: Path
 ) -> None:
-    text = (rated(tmp_path, count=3) / "rated.yaml").read_text()
-    (tmp_path / "rated.yaml").write_text(text.partition("breakers:")[0] + "approval:" + text.partition("approval:")[2])
-    fixtures = make_fixtures(database_url, policies=tmp_path)
-    try:
+    with before_the_breaker(database_url, tmp_path) as (fixtures, begin):
         bodies = [guard_body(value="1.00") for _ in range(5)]
         assert [fixtures.guard(body)["decision"] for body in bodies] == ["ALLOW"] * 5
-        reload_as(fixtures, tmp_path, text.replace("rated-v1", "rated-v2"))
+        begin()
         let_permits_expire(fixtures)
         assert renewed_and_started(fixtures, bodies) == 3
         assert fixtures.broken_invariants() == []
-    finally:
-        fixtures.close()
 
 
 def test_a_renewal_under_another_text_with_the_same_breaker_is_counted_once(database_url: str, tmp_path: Path) -> None:

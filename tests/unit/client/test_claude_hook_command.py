@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +42,11 @@ tools:
 """
 
 
-@pytest.fixture(scope="module")
-def authority() -> Iterator[FakeAuthority]:
-    """A stand-in for the authority."""
-    with FakeAuthority().running() as running:
-        yield running
-
-
 @pytest.fixture
 def hook(
     authority: FakeAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
     """Runs the command with one hook's input: (exit code, what it answered or None, what it said of errors)."""
-    authority.operations.clear()
     (tmp_path / "tools.yaml").write_text(TABLE)
     (tmp_path / "key").write_text("secret-key\n")
     (tmp_path / "facts.json").write_text('{"clean": true, "account": "acct-1"}')

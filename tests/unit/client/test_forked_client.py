@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,13 +41,6 @@ os._exit(0)  # a loop that was forked is not tidied up
 """
 
 
-@pytest.fixture(scope="module")
-def authority() -> Iterator[FakeAuthority]:
-    """A stand-in for the authority."""
-    with FakeAuthority().running() as running:
-        yield running
-
-
 @pytest.mark.parametrize("kind", ["threads", "loop"])
 def test_a_forked_process_asks_on_connections_of_its_own(authority: FakeAuthority, kind: str) -> None:
     ports: dict[str, int] = {}
@@ -57,7 +49,6 @@ def test_a_forked_process_asks_on_connections_of_its_own(authority: FakeAuthorit
         ports[(exchange.body or {})["idempotency_key"]] = exchange.handler.client_address[1]
         return False
 
-    authority.operations.clear()
     authority.misbehave = note
     done: Any = subprocess.run(
         [sys.executable, "-c", PROGRAM, kind, authority.url], capture_output=True, text=True, timeout=60, check=False
