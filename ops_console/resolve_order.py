@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 
 from ops_console.read_models import order_views
@@ -37,6 +38,7 @@ _REFUSALS: dict[str, SentinelError] = {
     "expired": Conflict("the approval has expired; the order will be held"),
     "already_voted": Conflict("you have voted on this order; another person has to decide"),
     "changed": Conflict("the digest is not the one of this order; look at it again"),
+    "approval_changed": Conflict("people have been asked anew since this was looked at; look at it again"),
     "not_offered": Conflict("this order cannot be fulfilled; hold it, or refund it"),
     "role": Forbidden("this order needs a higher role"),
     **PERSON_REFUSALS,
@@ -70,14 +72,15 @@ class OrderResolved:
 
 def resolve_order(
     pool: Pool, actor: Actor, source: str, order_id: str, *, decision: str, reason: str, digest: str | None = None,
-    status: str | None = None, inspector: PolicyInspector | None = None,
+    status: str | None = None, approval_id: uuid.UUID | None = None, inspector: PolicyInspector | None = None,
 ) -> OrderResolved:  # fmt: skip
     """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What
     came back from the shop is tried again, refunded or held; what the authority refuses to be asked about is held; a hold that
     the shop has not taken is tried again.
 
     With `inspector` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
-    waits it must be given, and be the approval's. `status` is the order's as it was shown: where it is given it must be the
+    waits it must be given, and be the approval's; `approval_id` is that approval's as it was shown, and where it is given it must be
+    the one that waits still: people may be asked anew about the same operation. `status` is the order's as it was shown: where it is given it must be the
     order's still, and "retry" must have it. Raises `InvalidInput` (decision, digest, status), `NotFound`,
     `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
     """
@@ -94,7 +97,7 @@ def resolve_order(
     event_id, second_event_id = sorted((new_id(), new_id()))
     answer = order_views.resolve(
         pool, tenant_id=actor.tenant_id, source=source, order_id=order_id, operator_id=actor.operator_id, decision=decision,
-        reason=reason, digest=digest, status=status, via=actor.via, event_id=event_id, second_event_id=second_event_id,
+        reason=reason, digest=digest, status=status, approval_id=approval_id, via=actor.via, event_id=event_id, second_event_id=second_event_id,
     )  # fmt: skip
     if answer.result == "changed" and digest is None:
         raise InvalidInput.of("digest", "is missing: name the digest of the approval that was shown")

@@ -175,7 +175,7 @@ def _resolve(context: ConsoleContext, source: str, order_id: str, decision: str)
     given = load(_DECISION, without_nulls(json_body()))
     done = resolve_order(
         context.pool, person, *checked_order_name(source, order_id), decision=decision, reason=given["reason"], digest=given.get("digest"),
-        status=given.get("status"), inspector=context.inspector,
+        status=given.get("status"), approval_id=given.get("approval_id"), inspector=context.inspector,
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return json_response(_plain(done))

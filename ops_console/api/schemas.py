@@ -55,6 +55,12 @@ class OrderVoteSchema(VoteSchema):
         means="The order's status as it was shown: where it stands elsewhere by now, the decision is refused with 409."
         " `retry` must have it, because it means something else in each.",
     )
+    approval_id = fields.UUID(
+        metadata={
+            "description": "The approval that was shown: where people have been asked anew since, the decision is refused"
+            " with 409. Both have the same digest."
+        }
+    )
 
 
 class HandledSchema(VoteSchema):

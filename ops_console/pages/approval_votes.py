@@ -195,7 +195,7 @@ def _resolve_order(context: ConsoleContext, person: Actor, question: ApprovalDet
     assert about.source is not None and about.order_id is not None
     done = resolve_order(
         context.pool, person, about.source, about.order_id, decision=given.verdict, reason=given.reason, digest=given.digest,
-        status="QUEUED", inspector=context.inspector,
+        status="QUEUED", approval_id=question.row.approval_id, inspector=context.inspector,
     )  # fmt: skip
     metrics.ORDERS_RESOLVED.labels(done.result).inc()
     return _TOLD.get(done.result) or _recorded(done.approvals_given or 0, done.people_required or 0)

@@ -201,7 +201,7 @@ select q.*, w.* from
 """).fill(waits=WAITS_FOR_PERSON)
 RESOLVE = """
 select result, approvals_given, people_required, ledger_entry_id from orders.resolve_review(%(tenant_id)s, %(source)s,
-  %(order_id)s, %(operator_id)s, %(decision)s, %(reason)s, %(digest)s, %(status)s, %(via)s, %(event_id)s, %(second_event_id)s)
+  %(order_id)s, %(operator_id)s, %(decision)s, %(reason)s, %(digest)s, %(status)s, %(approval_id)s, %(via)s, %(event_id)s, %(second_event_id)s)
 """
 
 
@@ -239,12 +239,12 @@ def queue_figures(pool: Pool, tenant_id: uuid.UUID) -> QueueFigures:
 
 def resolve(
     pool: Pool, *, tenant_id: uuid.UUID, source: str, order_id: str, operator_id: uuid.UUID, decision: str, reason: str,
-    digest: str | None, status: str | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
+    digest: str | None, status: str | None, approval_id: uuid.UUID | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
 ) -> OrderVoteResult:  # fmt: skip
     """Record "fulfil", "refund", "hold" or "retry" of one person; everything is checked in the one transaction that records it."""
     return act_once(pool, OrderVoteResult, RESOLVE, {
         "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "decision": decision,
-        "reason": reason, "digest": digest, "status": status, "via": via, "event_id": event_id, "second_event_id": second_event_id,
+        "reason": reason, "digest": digest, "status": status, "approval_id": approval_id, "via": via, "event_id": event_id, "second_event_id": second_event_id,
     }, is_taken=lambda found: found.result in (decision, "recorded"))  # fmt: skip
 
 

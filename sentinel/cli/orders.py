@@ -97,8 +97,8 @@ def decide(
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         row = find_order(pool, actor.tenant_id, source, order_id)
-        bound = row.digest if row is not None else None
+        digest, approval_id = (row.digest, row.approval_id) if row is not None else (None, None)
         done = resolve_order(
-            pool, actor, source, order_id, decision=decision, reason=reason, digest=bound, status=status
-        )
+            pool, actor, source, order_id, decision=decision, reason=reason, digest=digest, status=status, approval_id=approval_id
+        )  # fmt: skip
     show(asdict(done), as_json, f"{done.result.capitalize()} as {actor.name}.")

@@ -230,6 +230,19 @@ def test_a_decision_on_what_was_not_shown_or_is_over_changes_nothing(fixtures: A
     assert fixtures.sql("select 1 from refunds.ledger_entries") == []
 
 
+def test_a_decision_that_names_an_approval_is_taken_only_while_that_one_waits(fixtures: Any) -> None:
+    approval_id, ann = fixtures.approval("200.00"), fixtures.person("ann")
+    path = f"/ops/api/orders/demo/{queued(fixtures, approval_id=approval_id)}"
+    seen = {**REASON, "digest": ann.get(path).json["digest"]}
+    for decision in DECISIONS:
+        answer = ann.post(f"{path}/{decision}", {**seen, "approval_id": str(fixtures.approval("200.00"))})
+        assert (answer.status_code, "asked anew" in answer.json["detail"]) == (409, True)
+    answer = ann.post(f"{path}/fulfil", {**seen, "approval_id": "the one I saw"})
+    assert (answer.status_code, list(answer.json["errors"])) == (400, ["approval_id"])
+    assert fixtures.sql("select count(*) from sentinel.approval_votes") == [(0,)]
+    assert ann.post(f"{path}/fulfil", {**seen, "approval_id": ann.get(path).json["approval_id"]}).status_code == 200
+
+
 def test_a_decision_is_about_the_status_that_was_shown_and_a_retry_must_name_it(fixtures: Any) -> None:
     order_id, ann = refused_by_shop(fixtures), fixtures.person("ann")
     path = f"/ops/api/orders/demo/{order_id}"

@@ -133,6 +133,32 @@ def test_an_order_whose_approval_is_asked_again_waits_for_the_new_one_in_the_que
     assert fixtures.broken_invariants() == []
 
 
+def test_a_vote_on_an_approval_that_was_shown_counts_on_none_that_was_asked_since(
+    orders: OrderFixtures, tmp_path: Path
+) -> None:
+    """Both have the digest of the one operation: whoever looked at the first has not seen the stricter terms of the second."""
+    fixtures = orders.fixtures
+    queued(orders, "o-1")
+    seen = find_order(fixtures.console_pool, fixtures.tenant_id, "demo", "o-1")
+    two_people_are_asked(fixtures, tmp_path)
+    assert say(orders, "o-1", "fulfil") == "fulfil"
+    orders.rounds()
+    now = find_order(fixtures.console_pool, fixtures.tenant_id, "demo", "o-1")
+    assert seen is not None and now is not None
+    assert (now.digest, now.status, now.approval_status) == (seen.digest, seen.status, "pending")
+    decide: dict[str, Any] = {"reason": "called the customer", "digest": seen.digest, "status": seen.status}
+    for decision in DECISIONS:
+        with pytest.raises(Conflict, match="asked anew"):
+            resolve_order(
+                fixtures.console_pool, actor(fixtures, "admin"), "demo", "o-1", decision=decision, approval_id=seen.approval_id, **decide
+            )  # fmt: skip
+    assert orders.one("select count(*) from sentinel.approval_votes") == 1
+    done = resolve_order(
+        fixtures.console_pool, actor(fixtures, "admin"), "demo", "o-1", decision="fulfil", approval_id=now.approval_id, **decide
+    )  # fmt: skip
+    assert done.result == "fulfil"
+
+
 def test_an_order_whose_new_approval_is_rejected_elsewhere_is_held_at_once(
     orders: OrderFixtures, tmp_path: Path
 ) -> None:

@@ -277,11 +277,12 @@ $$;
 
 -- An analyst's decision on an order: fulfil, refund or hold a queued one; retry, refund or hold one that came back; hold one that the authority cannot be asked about. With its owner's rights, because the console may neither
 -- change a review nor write into the ledger: what it may is this. Review first, approval second: everybody locks in this order.
--- A decision is about the status that was shown: "retry" must name it, because it means something else in each, and any other may.
+-- A decision is about the status that was shown: "retry" must name it, because it means something else in each, and any other may. One on
+-- an approval may name which: one that was asked since, under stricter terms, has the same digest.
 -- result: the decision; "recorded" while more people have to approve; or a refusal, and then nothing was written.
 create or replace function orders.resolve_review(
-  tenant uuid, src text, ord text, operator uuid, analyst_decision text, why text, shown_digest text, shown_status text, how text, event uuid,
-  second_event uuid
+  tenant uuid, src text, ord text, operator uuid, analyst_decision text, why text, shown_digest text, shown_status text,
+  shown_approval uuid, how text, event uuid, second_event uuid
 ) returns table (result text, approvals_given integer, people_required integer, ledger_entry_id text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -301,6 +302,7 @@ begin
   end if;
   refusal := case when r.review_id is null then 'unknown'
     when r.status <> 'QUEUED' or r.resolution is not null or r.approval_id is null or analyst_decision = 'retry' then 'not_queued'
+    when shown_approval <> r.approval_id then 'approval_changed'
     when analyst_decision = 'refund' then orders.refund_refusal(r) end;
   if refusal is not null then return query select refusal, null::integer, null::integer, null::text; return; end if;
   select * into said from sentinel.resolve_approval(tenant, r.approval_id, operator,
