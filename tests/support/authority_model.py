@@ -6,7 +6,7 @@ repeated here on purpose, so that a slip in either place shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 ALLOW_UP_TO, APPROVE_UP_TO, TWO_PEOPLE_FROM = 15_000, 100_000, 50_000
@@ -94,25 +94,24 @@ class Model:
 
     def foresee(self, tenant: int, account: str, refund: str, minor: int) -> tuple[str, str]:
         """What `check` says: nothing is given back for it, nothing is kept."""
-        decision, reason, _ = self._judge(Action(tenant, account, refund, minor), None, lambda _: None)
+        decision, reason, _ = self._judge(Action(tenant, account, refund, minor), None, gives_back=False)
         return decision, reason
 
     def _judge(
-        self, action: Action, escalation: str | None, give_back: Callable[[Iterable[Action]], None]
+        self, action: Action, escalation: str | None, *, gives_back: bool = True
     ) -> tuple[str, str, frozenset[str]]:
         decision, reasons = _policy(action.minor, escalation)
         halted = self.halted(action.tenant)
         holders = [one for one in self._others(action) if one.refund == action.refund and one.holds_once]
-        if decision != "DENY":
-            give_back(holders)  # what ran out is given back, halted or not
+        if decision != "DENY" and gives_back:
+            self._give_back_once(holders)  # halted or not
         if halted and (decision == "DENY" or not escalation):
             return "DENY", "halted", frozenset({"halted"})
         first = reasons[0]
         if decision != "DENY":
             if any(one.holds_once for one in holders):
                 return "DENY", "duplicate_resource", frozenset({"duplicate_resource"})
-            give_back_all = lambda: give_back(self._of_account(action))  # noqa: E731
-            if any(self.above(action, give_back_all).values()):
+            if any(self.above(action, self._of_account(action) if gives_back else []).values()):
                 reasons = (*reasons, "limit_exceeded")
                 first, decision = (first, decision) if decision != "ALLOW" else ("limit_exceeded", "APPROVAL_REQUIRED")
         if halted and decision != "DENY":
@@ -120,7 +119,7 @@ class Model:
         return decision, first, frozenset(reasons)
 
     def _new(self, action: Action, escalation: str | None) -> Action:
-        action.decision, action.reason, reasons = self._judge(action, escalation, self._give_back)
+        action.decision, action.reason, reasons = self._judge(action, escalation)
         action.holds_once = action.decision != "DENY"
         action.status = {"ALLOW": "allowed", "DENY": "denied", "APPROVAL_REQUIRED": "pending"}[action.decision]
         if action.decision == "ALLOW":
@@ -147,11 +146,11 @@ class Model:
     def _renew(self, action: Action, reasons: frozenset[str], lifted: frozenset[str]) -> None:
         holders = [one for one in self._others(action) if one.refund == action.refund and one.holds_once]
         if not action.holds_once and holders:
-            self._give_back(holders)
+            self._give_back_once(holders)
             if any(one.holds_once for one in holders):
                 action.status, action.decision, action.reason = "denied", "DENY", "duplicate_resource"
                 return
-        above = self.above(action, lambda: self._give_back(self._of_account(action)))
+        above = self.above(action, self._of_account(action))
         unlifted = (reasons | ({"limit_exceeded"} if any(above.values()) else set())) - lifted
         action.holds_once = True
         if not unlifted:
@@ -162,11 +161,11 @@ class Model:
 
     # Budgets
 
-    def above(self, action: Action, give_back: Callable[[], None]) -> dict[str, bool]:
-        """By limit, whether this would be above its cap, after giving back what permits that ran out hold."""
+    def above(self, action: Action, others: Iterable[Action]) -> dict[str, bool]:
+        """By limit, whether this would be above its cap, after giving back what permits of `others` that ran out hold."""
         found = self._above(action)
         if any(found.values()):
-            give_back()
+            self._give_back(others)
             found = self._above(action)
         return found
 
@@ -196,6 +195,12 @@ class Model:
         for one in actions:
             if one.status in ("allowed", "approved") and one.permit and one.permit_ends <= self.now:
                 self._take_back(one)
+
+    def _give_back_once(self, holders: Sequence[Action]) -> None:
+        """What a permit or a question that ran out still holds once."""
+        self._give_back(holders)
+        for one in holders:
+            self.expire_question(one)
 
     def _others(self, action: Action) -> list[Action]:
         return [one for one in self.actions.values() if one is not action and one.tenant == action.tenant]
