@@ -43,7 +43,7 @@ OF_NOBODY = (
     "grant sentinel_owner to current_user", "set session_replication_role = replica", "copy (select 1) to program 'true'",
     "update public.schema_version set version_num = '0'",
 )  # fmt: skip
-ANALYST_DECISION = "orders.resolve_review(gen_random_uuid(), 'demo', 'o-medium', gen_random_uuid(), 'fulfil', '', null, null, 'console', gen_random_uuid(), gen_random_uuid())"
+ANALYST_DECISION = "orders.resolve_review(gen_random_uuid(), 'demo', 'o-medium', gen_random_uuid(), 'fulfil', '', null, null, null, 'console', gen_random_uuid(), gen_random_uuid())"
 TRAIL = (
     "insert into orders.events (tenant_id, review_id, from_status, event, to_lane, to_status, epoch)"
     " select tenant_id, review_id, 'STARTED', 'fulfilled', 'low', 'FULFILLED', 1 from orders.reviews",

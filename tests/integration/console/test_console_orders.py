@@ -343,7 +343,7 @@ def test_without_the_function_the_console_can_change_no_order_and_file_no_refund
         (CONSOLE, "select start_id from orders.reviews"),
         (CONSOLE, "select orders.file_refund(r, null, '', 'console') from orders.reviews r"),
         (ORDERS, "update orders.reviews set resolution = 'fulfil'"),
-        (ORDERS, "select orders.resolve_review(gen_random_uuid(), '', '', gen_random_uuid(), 'fulfil', '', null, null, 'console', gen_random_uuid(), gen_random_uuid())"),
+        (ORDERS, "select orders.resolve_review(gen_random_uuid(), '', '', gen_random_uuid(), 'fulfil', '', null, null, null, 'console', gen_random_uuid(), gen_random_uuid())"),
         (ORDERS, "insert into refunds.ledger_entries (ledger_entry_id) values ('mine')"),
         (ORDERS, "update orders.alerts set summary = 'nothing happened'"),
         (ORDERS, "delete from orders.alerts"),
