@@ -121,6 +121,7 @@ def test_an_unknown_name_is_refused_with_file_line_and_the_nearest_known_name(tm
         ('{USD: "8.00"', '{USD: "8.005"', "no_proof_up_to USD"),
         ('{USD: "8.00"', '{XYZ: "8.00"', 'no_proof_up_to: "XYZ" is no currency'),
         ("action: refund.create", "action: Refund Create", "action"),
+        ("chain: [image, scenario_validate, limit_check]", "chain: [scenario_validate, limit_check]", "this chain has no image"),
     ],
 )
 def test_a_table_that_cannot_be_meant_is_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
@@ -258,7 +259,40 @@ def test_a_link_that_cannot_be_sent_is_neither_an_error_nor_a_release(shop: Shop
         assert shop.fixtures.one("select last_delivery_error from refunds.confirmations")
 
 
-# A row that says too little
+@pytest.mark.parametrize("days_ago, waits", [(13, False), (15, True)])
+def test_a_window_is_kept_whatever_the_scenario(shop: Shop, tmp_path: Path, days_ago: float, waits: bool) -> None:
+    retail = "    action: refund.create\n"
+    shop.parts["routes"] = load(tmp_path, TEXT.replace(retail, f"{retail}    within_days: 14\n", 1), retail)
+    shop.enter(BRANCHES["retail/standard"], days_ago=days_ago)
+    shop.run()
+    assert shop.stands() == (
+        ("APPROVAL_REQUIRED", "operator", "outside_window") if waits else ("EXECUTED", None, "within_policy_limit")
+    )
+
+
+# A row that says too little, or names what its route does not have
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize(
+    "branch, action, ends",
+    [("retail/standard", "data.read", "ERROR"), ("private/fee", "data.read", "ERROR"), ("private/fee", "refund.small.coupon", "ERROR"),
+     ("retail/standard", "refund.create", "EXECUTED"), ("private/fee", "refund.small.fee", "APPROVAL_REQUIRED")],
+)  # fmt: skip
+def test_a_row_is_paid_under_no_other_action_than_its_routes(
+    shop: Shop, authority: FakeAuthority, branch: str, action: str, ends: str, is_on: bool
+) -> None:
+    """Another action's policy knows neither its caps nor its once-key."""
+    if not is_on:
+        authority.switches.clear()
+    shop.enter(BRANCHES[branch], action=action)
+    shop.run()
+    assert shop.stands()[0] == (ends if is_on or ends == "ERROR" else "APPROVAL_REQUIRED")
+    if ends == "ERROR":
+        said = shop.fixtures.one("select last_error from refunds.ledger_entries")
+        assert said.startswith("check_params: action must be refund.create or the route's own, refund.")
+        assert not [call for call in authority.calls if call.startswith("action/guard")] and shop.nothing_paid()
+
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,42 @@ def test_approved_it_asks_its_customer_and_passes_every_hard_rule_again(shop: Sh
     assert fixtures.broken_invariants() == []
 
 
+def test_what_a_person_approved_after_the_early_look_is_not_taken_for_another_rows_refund(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    """The early look knows no key: the row's own question held its refund id, and the person was asked again as `over_limit_early`."""
+    shop.enter(FEE, reason="the vase arrived broken")
+    shop.run()
+    assert shop.stands() == ("APPROVAL_REQUIRED", "operator", "critic_scenario")
+    vote(fixtures, "r")
+    shop.run()
+    assert shop.stands() == ("APPROVAL_REQUIRED", "customer", "awaiting_customer")
+    shop.answer("r")
+    shop.run()
+    assert executed_once(shop, ["r"], "private_refund")
+    assert fixtures.one("select count(*) from sentinel.approvals") == 1
+
+
+def test_a_dry_run_of_what_was_asked_before_says_what_is_on_record(shop: Shop, fixtures: Fixtures) -> None:
+    shop.enter(BRANCHES["retail/standard"], value=42_000)
+    shop.run()
+    vote(fixtures, "r")
+    shop.fixtures.ledger.wake_decided([str(fixtures.one("select approval_id from refunds.ledger_entries"))])
+    assert shop.simulated() == ("APPROVAL_REQUIRED", shop.stands()[2])
+    shop.run()
+    assert executed_once(shop, ["r"], "simulated_refund")
+
+
+def test_a_simulation_of_a_row_whose_system_is_not_ready_asks_a_person_as_its_run_does(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    shop.spies["simulated_refund"].ready = False
+    shop.enter(BRANCHES["retail/standard"])
+    assert shop.simulated() == ("APPROVAL_REQUIRED", "system_not_ready")
+    shop.run()
+    assert shop.stands() == ("APPROVAL_REQUIRED", "operator", "system_not_ready")
+
+
 def test_under_a_halt_an_approval_pays_nothing(shop: Shop, fixtures: Fixtures) -> None:
     shop.flag(shop.enter(FEE), FEE, "open_complaint")
     shop.run()

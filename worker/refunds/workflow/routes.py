@@ -113,7 +113,7 @@ class Routes:
         return row if action == row.action else replace(row, action=action)
 
     def action_of(self, action: str, channel: str, scenario: str, mode: str | None) -> str:
-        """What is asked of the authority: the route's action, unless the row itself asks for a particular one.
+        """What is asked of the authority: the route's action, unless the row names one, which `check_params` compares with the route's.
 
         A row without a route is a question for a person, whatever is not known of it.
         """
@@ -147,6 +147,8 @@ def _route(source: Source, node: Node, switches: Collection[str] | None, systems
         raise source.error(
             at["chain"].place, f"chain must be, in this order: {', '.join(_STEPS)}; only image may be left out"
         )
+    if "no_proof_up_to" in at and "image" not in chain:
+        raise source.error(at["no_proof_up_to"].place, "no_proof_up_to: this chain has no image, so no amount needs a proof")
     return Route(
         channel, scenario, mode, action, switch, wants_image="image" in chain,
         within_days=source.integer(at["within_days"], "within_days", least=1, most=365) if "within_days" in at else None,

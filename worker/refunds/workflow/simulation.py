@@ -16,7 +16,7 @@ from sentinel.core.wording import counted
 from worker.refunds.concurrency import WorkerPool
 from worker.refunds.ledger import Ledger
 from worker.refunds.rows import Change, KnownFacts, LedgerEvent, LedgerRow, NewRow, OrderKey
-from worker.refunds.workflow.graph import StepName
+from worker.refunds.workflow.graph import Escalation, StepName
 from worker.refunds.workflow.runner import ContextLoader, PureStep, RunContext, Runner, StepResult
 from worker.refunds.workflow.steps.ask_authority import ConfirmCard, evidence_of, params_of
 from worker.settlement.registry import Systems
@@ -84,7 +84,10 @@ class ReadConfirmCard(PureStep):
 
 
 class CheckAuthority:
-    """ask_authority by `check`: nothing is recorded, and nothing can be executed on the answer."""
+    """ask_authority by `check`: nothing is recorded, and nothing can be executed on the answer.
+
+    A row that was asked about before is not asked about: `check` would take its own operation for another one's. It has its answer on record.
+    """
 
     name = StepName.ASK_AUTHORITY
 
@@ -92,24 +95,36 @@ class CheckAuthority:
         self._client, self._worker_pool, self._systems = client, worker_pool, systems
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Ask about all of them."""
-        for context, answer in zip(contexts, self._worker_pool.map_chunks(self._check, contexts, AT_ONCE), strict=True):
+        """Ask about those that a run would ask about for the first time."""
+        here = [each for each in contexts if each.row.guard_request is None and not self._goes_to_person(each)]
+        for context, answer in zip(here, self._worker_pool.map_chunks(self._check, here, AT_ONCE), strict=True):
             context.check_answer = answer
 
     def _check(self, contexts: Sequence[RunContext]) -> Sequence[CheckAnswer | Unreachable | Rejected]:
         return self._client.check_many([self._question(context) for context in contexts])
 
     def _question(self, context: RunContext) -> CheckQuestion:
-        system = self._systems.find(context.settles_in)
         return {
             "action": context.row.action, "agent_id": context.row.agent_id, "params": params_of(context),
-            "evidence_context": evidence_of(
-                context, system=context.settles_in, is_ready=system is not None and system.is_ready()
-            ),
+            "evidence_context": evidence_of(context, system=context.settles_in, is_ready=self._is_ready(context)),
         }  # fmt: skip
 
+    def _is_ready(self, context: RunContext) -> bool:
+        system = self._systems.find(context.settles_in)
+        return system is not None and system.is_ready()
+
+    def _goes_to_person(self, context: RunContext) -> bool:
+        """Whether a run would put it to a person here, before anything is asked: its settlement system is not ready."""
+        return context.escalation is None and not self._is_ready(context)
+
     def run(self, context: RunContext) -> StepResult:
-        """End the simulation with the decision that was checked, or with none where the authority did not answer."""
+        """End the simulation with the decision that was checked or is on record, or with none where there is no answer."""
+        if self._goes_to_person(context):
+            return StepResult(
+                {"degraded": context.settles_in or "none"}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY
+            )
+        if context.row.guard_request is not None:
+            return StepResult({"on_record": context.row.decision or "no answer"}, None)
         answer = context.check_answer
         if isinstance(answer, CheckAnswer):
             return StepResult({"decision": answer.decision, "code": answer.reason_code}, None)
@@ -134,6 +149,9 @@ def simulation_of(context: RunContext) -> Simulation:
     decision = reason = detail = None
     if isinstance(context.event, Change) and context.event.event is LedgerEvent.GAVE_UP:
         decision, detail = "ERROR", context.event.last_error
+    elif ends_asking and row.guard_request is not None:
+        decision, reason = row.decision, row.reason_code
+        detail = "asked before, this is on record" if decision else "asked before, its answer is not on record"
     elif ends_asking and isinstance(answer, CheckAnswer):
         decision, reason = answer.decision, answer.reason_code
         detail = f"escalated: {context.escalation}" if context.escalation else None

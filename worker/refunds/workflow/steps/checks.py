@@ -21,7 +21,7 @@ from worker.refunds.concurrency import WorkerPool
 from worker.refunds.rows import OrderFacts
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.graph import Escalation, StepName, next_step
-from worker.refunds.workflow.routes import IN_PARTS, MAY_BE_UNKNOWN, Route, Routes, master_of
+from worker.refunds.workflow.routes import GENERAL_ACTION, IN_PARTS, MAY_BE_UNKNOWN, Route, Routes, master_of
 from worker.refunds.workflow.runner import PureStep, RunContext, StepResult, to_person
 from worker.settlement.registry import Systems
 from worker.switch_cache import NOTHING_ON, SwitchCache, halts_cover
@@ -32,6 +32,7 @@ from worker.switch_cache import NOTHING_ON, SwitchCache, halts_cover
 # that cannot be read is off.
 
 _NEXT = next_step(StepName.KILL_SWITCH)
+_ENDS_NEXT = StepResult({"action": "another than the route's"}, _NEXT)
 
 
 class KillSwitch:
@@ -82,6 +83,8 @@ class KillSwitch:
             return StepResult({"authority": "no answer"})
         if context.is_route_open and context.route is not None:
             return _is_on(context.route.switch)
+        if _names_another_action(context):
+            return _ENDS_NEXT
         lifted: dict[str, object] = {}
         for reason, seen in _kept_from(context, context.switches or NOTHING_ON, self._systems):
             if reason not in context.lifted:
@@ -91,6 +94,13 @@ class KillSwitch:
             seen = {"switch": context.route.switch} if context.route is not None else {"route": "none"}
             return StepResult({**seen, **lifted}, _NEXT, tool_used="switches")
         return _is_on(context.route.switch)
+
+
+def _names_another_action(context: RunContext) -> bool:
+    """Whether the row names an action that its route does not have: that one's policy does not bound what this route pays, and no
+    person is asked under it. The action of a row's first question stays."""
+    route, row = context.route, context.row
+    return route is not None and row.guard_request is None and row.action != route.action
 
 
 @cache
@@ -180,6 +190,8 @@ def _problem(context: RunContext) -> str | None:
     row = context.row
     if (problem := _problem_of_terms(row.channel, row.scenario, row.action, row.agent_id)) is not None:
         return problem
+    if context.route is not None and _names_another_action(context):
+        return f"action must be {GENERAL_ACTION} or the route's own, {context.route.action}"
     for name, value in (("account_ref", row.account_ref), ("order_ref", row.order_ref)):
         if value is not None and not is_identifier(value, MAX_IDENTIFIER):
             return _no_identifier(name)
@@ -310,16 +322,16 @@ def _fulfilled(scenario: str) -> StepResult:
 
 
 def _unfulfilled(context: RunContext) -> list[Escalation]:
+    late = [] if _is_in_window(context) else [Escalation.OUTSIDE_WINDOW]
     check = _CHECKS.get(context.row.scenario)
     if check is None:
-        return []
+        return late
     shows = _PROOFS.get(context.row.scenario)
     unproved = [] if shows is None or shows(context) else [Escalation.IMAGE_MISMATCH]
     order = context.order
     if order is None or order.currency != context.row.currency:
         # Whoever lets that pass has seen nothing of what the images show.
         return [Escalation.NOT_IN_SCENARIO, *unproved]
-    late = [] if _is_in_window(context) else [Escalation.OUTSIDE_WINDOW]
     return [*late, *check(context, order), *unproved]
 
 
