@@ -223,18 +223,22 @@ def operation_of(canonical: str) -> Operation:
     )
 
 
+SOME_KEY = "key"
+"""In place of the key that asked: it owns a budget, whose is all the same here."""
+
+
 def facts_of(decided: DecidedOperation) -> tuple[dict[str, Any], datetime, Requester]:
     """The facts, the time and the requester of a decision; the evidence only where it was stored."""
     basis = json.loads(decided.basis) if decided.basis is not None else {}
     kept = {EVIDENCE: basis["evidence"]} if "evidence" in basis else {}
     moment = datetime.fromisoformat(basis["now"]) if "now" in basis else decided.decided_at
-    requester = Requester(is_worker=basis.get("asked_by") == "worker")
+    requester = Requester(SOME_KEY, is_worker=basis.get("asked_by") == "worker")
     return {**operation_of(decided.request).facts(), **kept}, moment, requester
 
 
 def _view(ask: ReservationRequest, fill: LimitUsage, policy: Mapping[str, Any]) -> ApplicableLimit:
     """`policy` is `describe`'s output for the limit's policy."""
-    name = ask.limit_key.removesuffix(ask.subject).rstrip("|").rpartition("/")[2]
+    name = ask.limit_id
     (description,) = [one for one in policy["limits"] if one["id"] == name]
     return ApplicableLimit(
         name, str(ask.window), ask.window_seconds, ask.subject, fill.cap_minor, fill.used_minor, fill.fits, description, policy["numbers"],

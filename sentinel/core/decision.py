@@ -110,6 +110,11 @@ class ReservationRequest(NamedTuple):
     is_total: bool = False
     """Of who asks and of nothing else: shared by most of what is asked, so it is counted for many at once."""
 
+    @property
+    def limit_id(self) -> str:
+        """The limit's name in its policy."""
+        return self.limit_key.split("|")[0].rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class BreakerCheck:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from sentinel.core.decision import Decision, Finding, ReservationRequest, Verdict, no_matching_policy
+from sentinel.core.decision import Decision, Finding, Verdict, no_matching_policy
 from sentinel.core.errors import InvalidInput
 from sentinel.core.money import parse_money
 from sentinel.policy.compile import CompiledPolicy
@@ -221,7 +221,7 @@ def _with_limits(case: PolicyCase, facts: FactSet, decision: Decision) -> Decisi
     than what was said before it; its reason is listed behind the others.
     """
     full = [
-        ask for ask in decision.limits if case.usage.get(_limit_id(ask), 0) + (facts.amount_minor or 0) > ask.cap_minor
+        ask for ask in decision.limits if case.usage.get(ask.limit_id, 0) + (facts.amount_minor or 0) > ask.cap_minor
     ]
     verdict, reason, reasons = decision.verdict, decision.reason_code, list(decision.reasons)
     for ask in sorted(full, key=lambda ask: (ask.verdict is not Verdict.DENY, ask.limit_key)):
@@ -229,14 +229,10 @@ def _with_limits(case: PolicyCase, facts: FactSet, decision: Decision) -> Decisi
             verdict, reason = ask.verdict, ask.reason_code
         if ask.reason_code not in reasons:
             reasons.append(ask.reason_code)
-    findings = decision.findings + tuple(Finding(_limit_id(ask), ask.verdict, ask.reason_code) for ask in full)
+    findings = decision.findings + tuple(Finding(ask.limit_id, ask.verdict, ask.reason_code) for ask in full)
     return msgspec.structs.replace(
         decision, verdict=verdict, reason_code=reason, reasons=tuple(reasons), findings=findings
     )
-
-
-def _limit_id(ask: ReservationRequest) -> str:
-    return ask.limit_key.split("|")[0].rpartition("/")[2]
 
 
 def _effects(compiled: CompiledPolicy) -> list[str]:
@@ -255,7 +251,7 @@ def _mismatch(case: PolicyCase, decision: Decision) -> str:
         "approvable": decision.approvable,
     }
     wanted = {"policy": case.policy, **case.want}
-    unasked = set(case.usage) - {_limit_id(ask) for ask in decision.limits}
+    unasked = set(case.usage) - {ask.limit_id for ask in decision.limits}
     problems = [f"{key}: wanted {want}, got {got[key]}" for key, want in wanted.items() if got[key] != want]
     problems += [f"usage: no limit {name} was asked" for name in sorted(unasked)]
     if decision.verdict.value != case.want["decision"] and decision.findings:

@@ -123,7 +123,8 @@ def reevaluate(
     """The verdict on a request with its stored evidence; `tightened` are the ids that the database added, in its order."""
     decision = evaluate(policy, {**request, EVIDENCE: evidence}, now, requester=requester)
     verdict, code = decision.verdict, decision.reason_code
-    limits = {limit.limit_id: limit for limit in policy.policy.limits}
+    # As they were asked for: a full budget of requests without a fact has another reason than its limit's own.
+    limits = {ask.limit_id: ask for ask in decision.limits}
     for name in tightened:
         if name in limits:
             if limits[name].verdict.rank > verdict.rank:

@@ -332,20 +332,23 @@ def _refuse_tag(source: Source, node: yaml.Node, place: SourcePosition) -> NoRet
 
 
 class ReloadedFile(Generic[T]):
-    """What `load` makes of the file at `path`, which may be missing, read again whenever it changed. Safe for threads."""
+    """What `load` makes of the file at `path`, which may be missing, read again whenever it changed. Safe for threads.
 
-    def __init__(self, path: Path, load: Callable[[Path], T]) -> None:
+    What is not `kept` is loaded anew each time it is asked for: a fault may lie in what is beside the file.
+    """
+
+    def __init__(self, path: Path, load: Callable[[Path], T], kept: Callable[[T], bool] = lambda _: True) -> None:
         self.path = path
-        self._load = load
+        self._load, self._kept = load, kept
         self._read: tuple[object, T] | None = None
 
     @property
     def current(self) -> T:
-        """What the file says now; `load` is called once per change."""
-        stamp = self._stamp()
-        if self._read is None or self._read[0] != stamp:
-            self._read = (stamp, self._load(self.path))
-        return self._read[1]
+        """What the file says now; of what is kept, `load` is called once per change."""
+        stamp, known = self._stamp(), self._read
+        if known is None or known[0] != stamp or not self._kept(known[1]):
+            known = self._read = (stamp, self._load(self.path))
+        return known[1]
 
     def _stamp(self) -> object:
         try:

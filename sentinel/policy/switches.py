@@ -58,20 +58,22 @@ class SwitchFile:
     """`switches.yaml` of a folder, read again whenever it changed. Safe for threads; one file look-up per `declared_switches`."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = ReloadedFile(directory / FILE_NAME, _load_and_log)
+        # A fault may be that of a policy that is not there yet: it is looked for again.
+        self._file = ReloadedFile(directory / FILE_NAME, self._load, kept=lambda found: found.fault is None)
         self.path = self._file.path
+        self._fault: str | None = None
 
     @property
     def declared(self) -> DeclaredSwitches:
-        """The file's switches now. An unusable file gives none, and one log line per change."""
+        """The file's switches now. An unusable file gives none, and one log line for each fault."""
         return self._file.current
 
-
-def _load_and_log(path: Path) -> DeclaredSwitches:
-    declared_switches = load_declared_switches(path.parent)
-    if declared_switches.fault is not None:
-        log.error("switches_file_unusable", fault=declared_switches.fault)
-    return declared_switches
+    def _load(self, path: Path) -> DeclaredSwitches:
+        declared_switches = load_declared_switches(path.parent)
+        if declared_switches.fault is not None and declared_switches.fault != self._fault:
+            log.error("switches_file_unusable", fault=declared_switches.fault)
+        self._fault = declared_switches.fault
+        return declared_switches
 
 
 def load_declared_switches(directory: Path) -> DeclaredSwitches:

@@ -47,7 +47,8 @@ def decide_many(fixtures: Fixtures, bench: list[Desk], number: int) -> list[uuid
                 fixtures.console_pool, actor(fixtures, "admin"), scope="action", target="refund.create", reason="a test"
             )
         name = rng.choice(["rf_a", "RF_A", "rf_a."]) if rng.random() < 0.15 else unique("rf")
-        params = {"refund_id": name, "account_ref": rng.choice(["acct_1", unique("acct")]),
+        account = rng.choice([{"account_ref": "acct_1"}] * 3 + [{"account_ref": unique("acct")}] * 2 + [{}])
+        params = {"refund_id": name, **account,
                   "risk": {"duplicate_refund": rng.random() < 0.05, "stale_window": False, "suspicious_reason": False,
                            "customer_attempts_24h": rng.choice([0, 0, 1, 1, 1, 3, 6])}}  # fmt: skip
         body = guard_body(value=rng.choice([1, 40, 90, 149, 151, 1001]), params=params, evidence_context=rng.choice(EVIDENCE),

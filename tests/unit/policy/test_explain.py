@@ -11,12 +11,13 @@ import pytest
 from policy_samples import NOW, POLICY, compile_text, sample_request, without_sentences
 
 from sentinel.core.canonical import canonical_json, sha256_hex
+from sentinel.core.decision import Verdict
 from sentinel.platform.resources import policies_dir
 from sentinel.policy import explain as explaining
 from sentinel.policy.compile import CompiledPolicy
 from sentinel.policy.describe import describe
 from sentinel.policy.evaluate import evaluate
-from sentinel.policy.explain import RuleAnswer, compile_stored_policy, explain
+from sentinel.policy.explain import RuleAnswer, compile_stored_policy, explain, reevaluate
 from sentinel.policy.facts import WORKER_REQUESTER, Requester
 from sentinel.policy.library import PolicyLibrary
 
@@ -141,3 +142,14 @@ def test_mutant_that_takes_what_is_not_kept_for_silence_would_tell_of_an_escalat
     policy = kept(compile_text(tmp_path, EVIDENCE_RULES))
     monkeypatch.setattr(explaining, "_is_on_record", lambda fact, request: True)
     assert explained(policy, sample_request())["asked"][0] is RuleAnswer.DOES_NOT_HOLD
+
+
+def test_a_full_budget_that_is_shared_for_want_of_a_fact_has_the_reason_it_was_recorded_with() -> None:
+    (policy,) = (one for one in PolicyLibrary.load(policies_dir()).policies if one.policy.policy_id == "retail-refund")
+    request = {"action": "refund.create", "agent": "retail-refund-agent", "params": {"amount": {"amount_minor": 1000, "currency": "USD"}, "refund_id": "rf_1",
+               "risk": {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}}}  # fmt: skip
+    (name, *_) = (limit.limit_id for limit in policy.policy.limits if "account" in limit.per)
+    for account, reason in (({"account_ref": "acct_1"}, "limit_exceeded"), ({}, "account_unknown")):
+        asked = {**request, "params": {**request["params"], **account}}  # type: ignore[dict-item]
+        told = reevaluate(policy, asked, {}, [name], NOW, WORKER_REQUESTER)
+        assert (told.verdict, told.reason_code) == (Verdict.APPROVAL_REQUIRED, reason)

@@ -90,6 +90,18 @@ def test_the_file_is_read_again_when_it_changes_and_what_cannot_be_used_is_an_em
     assert SwitchFile(tmp_path / FILE_NAME / "x").declared.switches == {}
 
 
+def test_a_fault_that_another_file_mends_is_over_with_it(tmp_path: Path) -> None:
+    """Files of one change are not written at once: the switch's policy may come a moment after it was looked for."""
+    (tmp_path / "other.yaml").write_text("policy: other\n")
+    written(tmp_path, GOOD)
+    file = SwitchFile(tmp_path)
+    assert "policy" in (file.declared.fault or "")
+    (tmp_path / "one.yaml").write_text("policy: p\n")
+    assert (list(file.declared.switches), file.declared.fault) == (["a.one", "a.two"], None)
+    (tmp_path / "one.yaml").unlink()  # as an editor does while it saves
+    assert file.declared.fault is None
+
+
 def test_a_misspelt_name_gets_the_nearest_one(tmp_path: Path) -> None:
     written(tmp_path, GOOD)
     assert SwitchFile(tmp_path).declared.hint("a.onne") == 'did you mean "a.one"?'
