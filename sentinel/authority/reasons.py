@@ -10,7 +10,7 @@ ESCALATIONS: dict[str, str] = {
     "halted": "A halt covers this action.",
     "switch_off": "This scenario is switched off.",
     "outside_canary": "This account is not in the share for which the scenario is switched on.",
-    "system_not_proven": "The launch gate of this scenario saw a simulation of the system that would settle it, not the real one.",
+    "system_not_proven": "The launch gate of this scenario did not try the system that would settle it.",
     "open_complaint": "The order has an open complaint.",
     "delayed_shipment": "The shipment is delayed; that is compensated, not refunded.",
     "account_mismatch": "Another account than the ordering one asks.",

@@ -41,8 +41,8 @@ class SwitchOrHalt:
     canary_percent: int
     target: str
     level: str
-    simulated: Sequence[str]
-    """Outside systems that the newest passed report saw as simulations only."""
+    unproven: Sequence[str]
+    """Outside systems that the newest passed report did not try for real."""
 
 
 LIST_SWITCHES = """
@@ -51,10 +51,10 @@ where tenant_id = %(tenant_id)s order by name
 """
 IN_FORCE = """
 select 'switch' as kind, name, is_on, canary_percent, '' as target, '' as level,
-  coalesce(array(select jsonb_array_elements_text(proof.simulated)), '{}') as simulated
+  coalesce(array(select jsonb_array_elements_text(proof.unproven)), '{}') as unproven
 from sentinel.switches s
 left join lateral (
-  select g.report -> 'simulated' as simulated from sentinel.gate_reports g
+  select coalesce(g.report -> 'unproven', g.report -> 'simulated') as unproven from sentinel.gate_reports g
   where g.tenant_id = s.tenant_id and g.switch = s.name and g.passed
   order by g.created_at desc, g.report_id desc limit 1) as proof on true
 where s.tenant_id = %(tenant_id)s
@@ -159,7 +159,7 @@ def switch_states(
     declared_switches: DeclaredSwitches, found: Sequence[SwitchOrHalt]
 ) -> dict[str, tuple[bool, int, Sequence[str]]]:
     """Name → (on, canary percent, systems proven by simulation only), for agents. An undeclared switch is off."""
-    flips = {one.name: (one.is_on, one.canary_percent, one.simulated) for one in found if one.kind == "switch"}
+    flips = {one.name: (one.is_on, one.canary_percent, one.unproven) for one in found if one.kind == "switch"}
     return {
         name: flips.get(name, (*_as_declared(declared), ())) for name, declared in declared_switches.switches.items()
     }

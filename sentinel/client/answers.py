@@ -445,8 +445,8 @@ class SwitchState:
 
     is_on: bool
     canary_percent: int
-    simulated: tuple[str, ...] = ()
-    """Outside systems that its launch gate saw as simulations only: with the real ones nothing is proven."""
+    unproven: tuple[str, ...] = ()
+    """Outside systems that its launch gate did not try for real: how the switch's refunds go with them is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,10 +497,10 @@ def _switch(body: Mapping[str, Any]) -> SwitchState:
         malformed("canary_percent is not between 0 and 100")
     if "on" not in body:
         malformed("on is missing")
-    simulated = body.get("simulated", [])
-    if not isinstance(simulated, list) or not all(isinstance(name, str) for name in simulated):
-        malformed("simulated is not a list of names")
-    return SwitchState(flag(body, "on"), percent, tuple(simulated))
+    unproven = body.get("unproven", [])
+    if not isinstance(unproven, list) or not all(isinstance(name, str) for name in unproven):
+        malformed("unproven is not a list of names")
+    return SwitchState(flag(body, "on"), percent, tuple(unproven))
 
 
 def _halt(body: Mapping[str, Any]) -> HaltInForce:

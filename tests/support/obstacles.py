@@ -125,7 +125,7 @@ def not_ready(scene: Scene) -> None:
 
 
 def not_proven(scene: Scene) -> None:
-    switch = {"on": True, "canary_percent": 100, "simulated": ["price_difference"]}
+    switch = {"on": True, "canary_percent": 100, "unproven": ["price_difference"]}
     scene.authority.switches["small_refund.price_diff"] = switch
     spies = scene.shop.spies
     spies["price_difference"].reaches = ("price_difference",)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from sentinel.platform.outside_systems import OUTSIDE_SYSTEMS
 from worker.gates.boundaries import Boundary, of_case, wanted
 from worker.gates.cases import Case, CaseFile
 from worker.gates.run_request import RunRequest
@@ -141,6 +142,7 @@ def report_of(job: RunRequest, file: CaseFile, found: GateResult) -> dict[str, A
             for side in sorted(found.covered | left)
         ],
         "simulated": list(NAMES) if job.simulate_systems else [],
+        "unproven": [system.name for system in OUTSIDE_SYSTEMS if system.url_field not in job.sandbox],
         "sandbox": sorted(name.removesuffix("_url") for name in job.sandbox if name.endswith("_url")),
         "cases_file": file.name, "cases_digest": file.digest,
         "results": [

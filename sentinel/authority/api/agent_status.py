@@ -83,8 +83,8 @@ def _switch_routes(blueprint: Blueprint, context: Context) -> None:
         found = switches_and_halts(context.authority.pool, caller.tenant_id)
         return json_response(orjson.dumps({
             "switches": {
-                name: {"on": is_on, "canary_percent": percent, **({"simulated": list(simulated)} if simulated else {})}
-                for name, (is_on, percent, simulated) in switch_states(context.switches.declared, found).items()
+                name: {"on": is_on, "canary_percent": percent, **({"unproven": list(unproven)} if unproven else {})}
+                for name, (is_on, percent, unproven) in switch_states(context.switches.declared, found).items()
             },
             "halts": [{"scope": one.name, "target": one.target, "level": one.level} for one in found if one.kind == "halt"],
             "policies": {one.policy.policy_id: one.digest for one in context.authority.policies.library.policies},

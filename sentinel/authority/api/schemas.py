@@ -260,11 +260,11 @@ class KeySchema(Schema):
 
 
 class SwitchSchema(Schema):
-    """How one switch stands; `canary_percent` of the accounts while it is on, 0 while it is off."""
+    """How one switch stands; `canary_percent` of the accounts while it is on, 0 while it is off. `unproven`: settlement systems that its launch gate did not try for real."""
 
     on = fields.Boolean(required=True)
     canary_percent = fields.Integer(required=True)
-    simulated = fields.List(fields.String())
+    unproven = fields.List(fields.String())
 
 
 class HaltInForceSchema(Schema):

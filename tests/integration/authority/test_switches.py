@@ -217,11 +217,13 @@ def test_a_report_whose_answer_was_lost_is_recorded_once(fixtures: Fixtures) -> 
     assert fixtures.broken_invariants() == []
 
 
-def test_agents_are_told_which_systems_a_gate_saw_as_simulations_only(fixtures: Fixtures) -> None:
-    record(fixtures, report={"simulated": ["price_difference", "ticket"]})
+def test_agents_are_told_which_systems_a_gate_did_not_try_for_real(fixtures: Fixtures) -> None:
+    record(fixtures, report={"simulated": ["price_difference"], "unproven": ["price_difference", "ticket"]})
     on(fixtures)
-    assert seen(fixtures) == {"on": True, "canary_percent": 5, "simulated": ["price_difference", "ticket"]}
-    record(fixtures, report={"simulated": [], "sandbox": ["price_difference", "ticket"]})
+    assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["price_difference", "ticket"]}
+    record(fixtures, report={"simulated": [], "unproven": ["ticket"]})
+    assert seen(fixtures) == {"on": True, "canary_percent": 5, "unproven": ["ticket"]}
+    record(fixtures, report={"simulated": [], "unproven": []})
     assert seen(fixtures) == {"on": True, "canary_percent": 5}
 
 

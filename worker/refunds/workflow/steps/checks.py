@@ -125,11 +125,11 @@ def _kept_from(context: RunContext, board: Switches, systems: Systems) -> list[t
 
 
 def _unproven(route: Route, board: Switches, systems: Systems) -> list[str]:
-    """Real systems that a row of the route would settle in, and that its launch gate saw as simulations only."""
+    """Real systems that a row of the route would settle in, and that its launch gate did not try for real."""
     state = board.switches.get(route.switch)
     if state is None:
         return []
-    return sorted(systems.configured_outside(route.settles_to) & set(state.simulated))
+    return sorted(systems.configured_outside(route.settles_to) & set(state.unproven))
 
 
 def _switched(board: Switches, name: str, account: str | None) -> tuple[Escalation, dict[str, object]] | None:
