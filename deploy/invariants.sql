@@ -76,9 +76,11 @@ where s.reservation = 'held' and (s.permit_id is null or s.status not in ('allow
 select format('once-key %s of operations %s', once_key, string_agg(operation_id::text, ', '))
 from sentinel.operation_states where once_live group by tenant_id, once_key having count(*) > 1;
 
--- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second
+-- done_twice_spelled: of what may happen only once, no two spellings are live unless a person was asked about the second, or the first was
+-- reported as done after a person had said that it was not
 select format('once-key %s of operations %s', sentinel.once_folded(once_key), string_agg(operation_id::text, ', '))
-from sentinel.operation_states where once_live and once_key not like '%~'
+from sentinel.operation_states s where once_live and once_key not like '%~'
+  and not exists (select from sentinel.contradictions c where c.tenant_id = s.tenant_id and c.operation_id = s.operation_id)
 group by tenant_id, sentinel.once_folded(once_key) having count(*) filter (where approval_id is null) > 1;
 
 -- executed_twice: no refund has two executions

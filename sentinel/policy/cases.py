@@ -217,14 +217,14 @@ def _decide(library: PolicyLibrary, case: PolicyCase) -> Decision:
 def _with_limits(case: PolicyCase, facts: FactSet, decision: Decision) -> Decision:
     """The decision after its limits were checked against the case's usage, as `sentinel.decide_new` does it.
 
-    Of the full limits those that deny come first, then each by its key. A limit gives the reason only where it is stricter
+    Of the full limits those that deny come first, then each by its id. A limit gives the reason only where it is stricter
     than what was said before it; its reason is listed behind the others.
     """
     full = [
         ask for ask in decision.limits if case.usage.get(ask.limit_id, 0) + (facts.amount_minor or 0) > ask.cap_minor
     ]
     verdict, reason, reasons = decision.verdict, decision.reason_code, list(decision.reasons)
-    for ask in sorted(full, key=lambda ask: (ask.verdict is not Verdict.DENY, ask.limit_key)):
+    for ask in sorted(full, key=lambda ask: (ask.verdict is not Verdict.DENY, ask.limit_id)):
         if ask.verdict.rank > verdict.rank:
             verdict, reason = ask.verdict, ask.reason_code
         if ask.reason_code not in reasons:

@@ -84,3 +84,26 @@ def test_cases_with_several_full_limits_say_what_the_authority_decides(database_
         assert len(report.results) == POLICIES * len(QUESTIONS) and several == set(QUESTIONS)
     finally:
         fixtures.close()
+
+
+def test_of_equally_strict_full_limits_the_first_by_its_id_gives_the_reason(database_url: str, tmp_path: Path) -> None:
+    """Also where one id is the beginning of the other."""
+    limits = [LIMIT.format(name, "[tenant, currency]", "100.00", "APPROVAL_REQUIRED", code)
+              for name, code in (("day_total", "total_exceeded"), ("day", "limit_exceeded"))]  # fmt: skip
+    (tmp_path / "two.yaml").write_text(POLICY.format(name="two", limits="\n".join(limits)))
+    fixtures = make_fixtures(database_url, policies=tmp_path)
+    try:
+        body = guard_body(value=USED, action="two.act", params={"risk": {"suspicious_reason": False}})
+        assert fixtures.guard(body)["decision"] == "ALLOW"
+        body = guard_body(value="20.00", action="two.act", params={"risk": {"suspicious_reason": False}})
+        asked = {field: body[field] for field in ("agent_id", "action", "params", "evidence_context")}
+        assert fixtures.post("action/check", asked).get_json()["reason_code"] == "limit_exceeded"
+        assert fixtures.guard(body)["reason_code"] == "limit_exceeded"
+        usage = {"day": USED, "day_total": USED}
+        want = {"decision": "APPROVAL_REQUIRED", "reason": "limit_exceeded", "reasons": ["limit_exceeded", "total_exceeded"]}
+        (tmp_path / "cases").mkdir()
+        case = {"name": "both full", "request": asked, "usage": usage, "want": want}
+        (tmp_path / "cases" / "two.yaml").write_text(json.dumps({"policy": "two", "cases": [case]}))
+        assert [(one.passed, one.problem) for one in run_cases(tmp_path).results] == [(True, "")]
+    finally:
+        fixtures.close()

@@ -187,6 +187,22 @@ def test_where_its_room_and_its_once_key_are_gone_it_is_held_beside_them(fixture
     assert fixtures.broken_invariants() == []
 
 
+def test_a_refund_that_was_made_again_under_another_spelling_is_no_damage_beside_its_contradiction(
+    fixtures: Fixtures,
+) -> None:
+    body = guard_body(value=1, params={"refund_id": unique("rf_a")})
+    assert fixtures.guard({**body, "start_id": str(uuid.uuid4())})["start"]
+    fixtures.report(body, "error")
+    say(fixtures, body, executed=False)
+    again = guard_body(value=1, params={"refund_id": body["params"]["refund_id"].upper()})
+    assert fixtures.guard(again)["decision"] == "ALLOW", "nothing live is spelled alike"
+    assert fixtures.report(body).get_json()["contradiction"] is True
+    assert state(fixtures, body)["once_live"] is True
+    assert fixtures.broken_invariants() == []
+    say(fixtures, body, executed=True)
+    assert fixtures.broken_invariants() == []
+
+
 def test_a_batch_of_reports_keeps_its_neighbours(fixtures: Fixtures) -> None:
     body, *_ = ended(fixtures)
     other, answer = guard_body(value=1), None

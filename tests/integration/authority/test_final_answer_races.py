@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,14 +12,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.fixtures import Fixtures, start_body
-from tests.support.harness import at_once, let_leave_end, refused, scaled, seeded
+from tests.support.fixtures import Fixtures, guard_body, start_body
+from tests.support.harness import actor, at_once, let_leave_end, refused, scaled, seeded
 from tests.support.not_executed import PROBLEM, Body, alone, begun, lift_all, say, says_go, state
 
 
 @contextmanager
-def row_held(fixtures: Fixtures, body: Body) -> Iterator[threading.Event]:
-    """The operation's row locked until the event is set: who comes after queues, in an order the test chooses."""
+def row_held(
+    fixtures: Fixtures, body: Body, last: Callable[[psycopg.Connection[Any]], object] = lambda _: None
+) -> Iterator[threading.Event]:
+    """The operation's row locked until the event is set: who comes after queues, in an order the test chooses. `last` is done before
+    the end of the transaction that holds it."""
     let_go = threading.Event()
     held = threading.Event()
 
@@ -28,6 +32,7 @@ def row_held(fixtures: Fixtures, body: Body) -> Iterator[threading.Event]:
                 state(fixtures, body)["operation_id"]])  # fmt: skip
             held.set()
             let_go.wait(30)
+            last(other)
 
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
@@ -114,4 +119,30 @@ def test_starts_reports_and_decisions_at_once_never_say_go_after_not_executed(fi
         assert results[id(report)] == 200, "a success is always received"
         lift_all(fixtures)
     print(f"N={number} rounds")
+    assert fixtures.broken_invariants() == []
+
+
+def test_a_start_that_waited_for_the_vote_that_permits_it_is_dated_after_it(fixtures: Fixtures) -> None:
+    body = guard_body(value="200.00")
+    asked = fixtures.guard(body)
+    approver, got = actor(fixtures, "approver").operator_id, {}
+
+    def vote(connection: psycopg.Connection[Any]) -> None:
+        digest = fixtures.one("select digest from sentinel.approvals where approval_id = %s", asked["approval_id"])
+        connection.execute(
+            "select sentinel.resolve_approval(%s, %s, %s, 'approve', 'looked', %s, 'console', gen_random_uuid(), gen_random_uuid())",
+            [fixtures.tenant_id, asked["approval_id"], approver, digest],
+        )
+
+    with row_held(fixtures, body, vote) as let_go:
+        ask = threading.Thread(target=lambda: got.update(fixtures.guard({**body, "start_id": str(uuid.uuid4())})), daemon=True)
+        ask.start()
+        until = time.monotonic() + 10
+        while not waiting(fixtures):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        let_go.set()
+        ask.join(20)
+    assert got["start"], got
+    assert fixtures.one("select s.started_at >= a.decided_at from sentinel.operation_states s join sentinel.approvals a using (approval_id)")
     assert fixtures.broken_invariants() == []

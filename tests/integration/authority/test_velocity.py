@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -167,6 +168,7 @@ def collected(fixtures: Fixtures, *, rounds: int, each: int) -> list[dict[str, A
         # In two steps: rows of one breaker would meet each other on the way.
         for table, column, passed in (
             ("velocity", "bucket", "-1000 days"), ("velocity", "bucket", "1000 days 10 minutes"), ("operation_rows", "created_at", "10 minutes"),
+            ("event_rows", "occurred_at", "10 minutes"),
         ):  # fmt: skip
             fixtures.admin.execute(
                 f"set session_replication_role = replica; update sentinel.{table} set {column} = {column} - interval '{passed}';"
@@ -233,6 +235,7 @@ def aged(fixtures: Fixtures, minutes: int) -> None:
         " update sentinel.velocity set bucket = bucket + interval '1000 days';"
         f" update sentinel.velocity set bucket = bucket - interval '1000 days' - {passed};"
         f" update sentinel.operation_rows set created_at = created_at - {passed};"
+        f" update sentinel.event_rows set occurred_at = occurred_at - {passed};"
         " update sentinel.operation_states set counted_at = (select jsonb_object_agg(key, value::timestamptz - "
         f"{passed}) from jsonb_each_text(counted_at)); reset session_replication_role".encode()
     )
@@ -338,6 +341,29 @@ def test_a_lift_for_another_agent_counts_nothing_again(ten: Fixtures) -> None:
     for scope, target in (("agent", "another-agent"), ("action", "refund.create"), ("tenant", "")):
         set_halt(ten.console_pool, person, scope=scope, target=target, reason="look")
         lift(ten, list_halts(ten.console_pool, ten.tenant_id)[0].halt_id)
+    let_permits_expire(ten)
+    assert ten.guard(body)["decision"] == "ALLOW"
+    assert ten.one("select sum(operations) from sentinel.velocity") == 1
+
+
+def test_what_waited_for_a_lift_and_was_counted_after_it_is_not_counted_again(ten: Fixtures) -> None:
+    """It was asked before the lift, and counted behind it: what the lift took away was not its count."""
+    person = Actor(ten.tenant_id, ten.operators["admin"], "admin@example.test", "admin", "test")
+    halt = set_halt(ten.console_pool, person, scope="agent", target=AGENT, reason="look")
+    body, got = guard_body(value="1.00"), {}
+    with psycopg.connect(ten.url) as lifting:
+        lifting.execute("select sentinel.take_halt_lock()")
+        ask = threading.Thread(target=lambda: got.update(ten.guard(body)), daemon=True)
+        ask.start()
+        until = time.monotonic() + 10
+        while not ten.one("select count(*) from pg_locks where locktype = 'advisory' and not granted"):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        lifting.execute(
+            "select sentinel.lift_halt(%s, %s, 'a person', 'looked', gen_random_uuid())", [ten.tenant_id, halt.halt_id]
+        )
+    ask.join(20)
+    assert got["decision"] == "ALLOW"
     let_permits_expire(ten)
     assert ten.guard(body)["decision"] == "ALLOW"
     assert ten.one("select sum(operations) from sentinel.velocity") == 1

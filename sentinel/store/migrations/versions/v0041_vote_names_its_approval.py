@@ -1,4 +1,4 @@
-"""An order's vote may name the approval that was shown."""
+"""An order's vote may name the approval that was shown; a replay takes its own time."""
 
 from sentinel.store.migrations import run_files
 
@@ -7,7 +7,7 @@ down_revision = "0040"
 
 
 def upgrade() -> None:
-    """Drop the function whose parameters are others now."""
+    """Drop the functions whose parameters are others now."""
     run_files(revision)
 
 

@@ -38,7 +38,7 @@ begin
              then l.reason_code else peek_decision.reason_code end
       into decision, reason_code
     from unnest(sentinel.limit_states(ask.tenant_id, ask.limits, ask.amount_minor, moment)) l
-    where not l.fits order by l.verdict = 'DENY' desc, l.limit_key limit 1;
+    where not l.fits order by l.verdict = 'DENY' desc, sentinel.limit_of(l.limit_key) collate "C" limit 1;
     decision := coalesce(decision, ask.verdict); reason_code := coalesce(reason_code, ask.reason_code);
   end if;
   if held_as = 'alike' and decision <> 'DENY' then decision := 'APPROVAL_REQUIRED'; reason_code := 'looks_like_duplicate'; end if;
@@ -102,8 +102,8 @@ begin
     tightened := '{duplicate_resource}';
   elsif verdict <> 'DENY' and ask.amount_minor is not null and jsonb_array_length(ask.limits) > 0 then
     states := sentinel.fitted_limits(ask, moment);
-    for tight in select l.verdict, l.reason_code, split_part(split_part(l.limit_key, '|', 1), '/', 2) as limit_id
-                 from unnest(states) as l where not l.fits order by l.verdict = 'DENY' desc, l.limit_key loop
+    for tight in select l.verdict, l.reason_code, sentinel.limit_of(l.limit_key) as limit_id
+                 from unnest(states) as l where not l.fits order by l.verdict = 'DENY' desc, sentinel.limit_of(l.limit_key) collate "C" loop
       tightened := tightened || tight.limit_id;
       if sentinel.stricter(verdict, tight.verdict) <> verdict then
         verdict := tight.verdict; code := tight.reason_code;
@@ -242,7 +242,7 @@ begin
     end if;
     last_key := ask.idempotency_key;
     if o.operation_id is not null then
-      return next sentinel.replay(ask, o, clock_timestamp());
+      return next sentinel.replay(ask, o);
       continue;
     end if;
     one := sentinel.decide_new(ask, began, clock_timestamp());

@@ -50,11 +50,12 @@ end $$;
 -- The recorded decision again. A permit that was not used is taken back from who asks for a person instead. What is new then is put
 -- to somebody, by renew_permit. One that was got while asking for a person is exchanged on the straight way: whatever the
 -- question to a person left open is asked there.
-create or replace function sentinel.replay(ask sentinel.guard_input, o sentinel.operations, moment timestamptz)
+create or replace function sentinel.replay(ask sentinel.guard_input, o sentinel.operations)
 returns sentinel.guard_output language plpgsql as $$
 declare
   s sentinel.operation_states;
   out sentinel.guard_output;
+  moment timestamptz;
 begin
   if o.digest <> ask.digest then
     out.seq := ask.seq; out.request := o.request; out.operation_id := o.operation_id; out.decided_at := o.created_at;
@@ -63,6 +64,7 @@ begin
   end if;
   select * into s from sentinel.operation_states
   where tenant_id = ask.tenant_id and operation_id = o.operation_id for update;
+  moment := clock_timestamp();                                             -- after whatever was waited for: a vote, for instance
   if sentinel.is_anothers(o, ask.principal_id, ask.bound_agent) then
     -- What was decided may be read; to act on it is for whoever asked. A caller without a start step acts on these two words alone.
     if s.status in ('allowed', 'approved') then

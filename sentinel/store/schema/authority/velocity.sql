@@ -51,7 +51,9 @@ begin
     select jsonb_agg(b) from sentinel.operation_rows o cross join lateral jsonb_array_elements(ask.breakers) as b
     cross join lateral jsonb_populate_record(null::sentinel.breaker_ask, b) as r
     cross join lateral (select (s.counted_at ->> r.breaker_key)::timestamptz as at_renewal) as known
-    cross join lateral (select coalesce(known.at_renewal, o.created_at) as at) as counted
+    -- Counted when it was decided, which may be a wait for locks after it was asked.
+    left join sentinel.event_rows e on e.tenant_id = s.tenant_id and e.event_id = s.decision_event_id
+    cross join lateral (select coalesce(known.at_renewal, e.occurred_at, o.created_at) as at) as counted
     where o.tenant_id = s.tenant_id and o.operation_id = s.operation_id and (
       date_bin(make_interval(secs => r.bucket_seconds), counted.at, 'epoch')
         < date_bin(make_interval(secs => r.bucket_seconds), moment - make_interval(secs => r.window_seconds), 'epoch')
