@@ -59,6 +59,7 @@ STANDINGS: dict[str, str] = {
     "contradiction": "A success was reported after a person had said that it was not executed: it may have been done twice. "
     "This action of this agent is halted.",
     "started_elsewhere": "It was started, and not by this row: it may have been paid.",
+    "start_unconfirmed": "It was started, and the start is refused when it is asked for again: it may have been paid.",
     "start_forgotten": "It was begun outside, and the authority knows of no start: it may have been paid.",
     "executed_elsewhere": "It was executed, as a person said or was reported; this ledger has no execution of it.",
     "question_refused": "The authority could not be asked about it, and a person had it held.",

@@ -94,6 +94,8 @@ STARTED_ELSEWHERE = "started_elsewhere"
 """The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
 START_FORGOTTEN = "start_forgotten"
 """The reason of a row that was begun outside, and of which the authority knows no start: it may have been paid."""
+START_UNCONFIRMED = "start_unconfirmed"
+"""The reason of a row whose own start is on record, and refused when it is asked for again: it may have been paid."""
 EXECUTED_ELSEWHERE = "executed_elsewhere"
 """The reason of a row whose start is on record as executed, mostly by a person's decision, and that has no execution here."""
 RESOLVED = "resolved-not-executed"
@@ -231,14 +233,21 @@ def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: f
     return replace(put_back(row, why, pause, failures=0), outside=True)
 
 
-def after_start_refused(row: LedgerRow, refused: Rejected, retry_policy: RetryPolicy) -> tuple[Change, Change]:
+def after_start_refused(
+    row: LedgerRow, refused: Rejected, retry_policy: RetryPolicy, *, was_started: bool
+) -> tuple[Change, Change]:
     """The authority refused this start itself, so surely nothing happened under its id: back, or to a person.
 
-    A start that was refused for something outside (`failure_scope`) is `after_unknown_outcome`: an earlier one may have begun.
+    With `was_started` its record has the row's own start, and refuses it for what it is asked with, as a permit that a secret of before
+    signed: then it may have been paid, as what was begun outside. A start that was refused for something outside (`failure_scope`) is
+    `after_unknown_outcome`: an earlier one may have begun.
     """
     back = start_refused(row, refused.detail)
     if refused.code == "already-started":
         return back, give_up(row, f"{STARTED_ELSEWHERE}: {refused.detail}", reason=STARTED_ELSEWHERE, in_doubt=True)
+    if was_started or row.is_begun_outside:
+        why = f"{START_UNCONFIRMED}: it was started, and the start is refused when it is asked for again: {refused.detail}"
+        return back, give_up(row, why, reason=START_UNCONFIRMED, in_doubt=True)
     if refused.status in (400, 422):
         return back, give_up(row, f"rejected_by_authority: {refused.detail}")
     if row.attempts + 1 >= retry_policy.max_attempts:

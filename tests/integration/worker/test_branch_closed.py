@@ -19,7 +19,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.harness import actor, let_leave_end
 from tests.support.ledger_fixtures import CLEAN, LedgerFixtures, new_row
 from tests.support.recording_server import problem
-from tests.support.workflow_fixtures import lost_answers
+from tests.support.workflow_fixtures import SECRETS, lost_answers
 from worker.refunds.workflow.runner import RunResult
 
 RETAIL = "settles_to: simulated_refund"
@@ -240,3 +240,12 @@ def test_nor_does_a_look_at_such_a_row(desk: Desk, close: Callable[[str], str]) 
     desk.say_not_executed(leave_ended=False)
     desk.run(2)
     assert desk.stands() == ("ERROR", "not_executed") and desk.ledger.executions() == 0 and not desk.platform.done
+
+
+def test_a_begun_row_whose_route_asks_its_customer_by_now_is_followed_and_its_customer_is_not_asked(desk: Desk) -> None:
+    """Whether to pay is no question any more: it may have been paid."""
+    begin(desk)
+    desk.edit(lambda text: text.replace(retail(text), retail(text).replace("    critic:", "    confirm_card: true\n    critic:")))
+    desk.run(3, confirm_secrets=SECRETS, notifier="log")
+    assert desk.stands()[0] == "EXECUTED" and sum(desk.platform.done.values()) == 1
+    assert desk.ledger.one("select count(*) from refunds.confirmations") == 0

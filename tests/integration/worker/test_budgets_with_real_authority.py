@@ -9,13 +9,15 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.halts import set_halt
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import list_in_doubt, resolve_in_doubt
 from sentinel.cli.scratch import listening
-from sentinel.client import Client, NoAnswerKind, Unreachable
+from sentinel.client import Client, NoAnswerKind, Rejected, Unreachable
+from sentinel.core.signing import PermitSigner
 from sentinel.platform.resources import policies_dir
 from tests import mutants
 from tests.integration.worker.test_not_executed import outside, say_not_executed, time_passes
@@ -27,7 +29,8 @@ from tests.support.workflow_fixtures import Shop
 from worker.refunds.build import load_routes
 from worker.refunds.reconcile import FIND_BUDGETS
 from worker.refunds.reporter import InDoubtPoller
-from worker.refunds.rows import OrderFacts
+from worker.refunds.rows import Change, LedgerRow, OrderFacts
+from worker.refunds.transitions import RetryPolicy, after_start_refused
 from worker.refunds.workflow.graph import Escalation
 from worker.settlement import EffectRefused
 from worker.settlement.effects import Effects
@@ -359,6 +362,49 @@ def test_what_was_begun_outside_is_in_doubt_where_a_restored_authority_asks_a_pe
     assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": "effects_open"}
     if names_order:
         assert parts(shop) == (0, 0, 0, 60_00, 0)
+
+
+def begun_before_its_secret_was_replaced(shop: Shop, fixtures: Fixtures) -> None:
+    """A refund that was done outside without an answer, whose permit the authority cannot read any more."""
+    ordered(shop, 100_00)
+    platform = InMemory("platform_backend")
+    outside(shop, platform)
+    platform.loses_answers = 99
+    asks(shop, "first", 60_00)
+    assert shop.stands("first")[0] == "ALLOWED" and len(platform.done) == 1
+    with patch.object(PermitSigner, "read", lambda signer, *_: None):
+        for _ in range(12):
+            shop.fixtures.make_due()
+            shop.run()
+    assert shop.stands("first")[0] == "ERROR"
+
+
+def test_a_refund_that_is_under_way_when_its_permits_secret_goes_is_in_doubt_and_a_person_says_what_came_of_it(
+    shop: Shop, fixtures: Fixtures
+) -> None:
+    """The finding: its start was refused eight times, and its amount was free to be paid again."""
+    begun_before_its_secret_was_replaced(shop, fixtures)
+    assert shop.stands("first") == ("ERROR", None, "start_unconfirmed") and parts(shop) == (0, 0, 0, 60_00, 0)
+    assert shop.fixtures.ledger.retry(["first"], who="op", why="w") == {"first": "effects_open"}
+    asks(shop, "second", 60_00)
+    assert shop.stands("second")[2] == Escalation.ORDER_OVERDRAWN
+    run_housekeeping(fixtures.authority.pool, 0)
+    says(fixtures, executed=True)
+    with Client(shop.url, fixtures.key, agent_id=AGENT) as client:
+        assert poller(shop, client).look() == ["first"]
+    assert parts(shop)[2] == 60_00
+    assert fixtures.broken_invariants() == []
+
+
+def test_the_ledger_itself_frees_nothing_of_what_was_begun_outside(shop: Shop, fixtures: Fixtures) -> None:
+    """Whatever a worker makes of a refused start."""
+
+    def believed(row: LedgerRow, refused: Rejected, policy: RetryPolicy, *, was_started: bool) -> tuple[Change, Change]:
+        return after_start_refused(replace(row, is_begun_outside=False), refused, policy, was_started=False)
+
+    with patch("worker.refunds.transitions.after_start_refused", believed):
+        begun_before_its_secret_was_replaced(shop, fixtures)
+    assert parts(shop) == (0, 0, 0, 60_00, 0)
 
 
 def test_the_ledger_itself_denies_nothing_that_was_begun_outside(shop: Shop, fixtures: Fixtures) -> None:

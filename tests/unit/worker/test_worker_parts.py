@@ -303,9 +303,15 @@ def test_a_refused_question_goes_to_a_person_and_a_refused_key_waits(error: Reje
     (rejected(409, "already-started"), LedgerEvent.GAVE_UP), (rejected(400, "invalid-request"), LedgerEvent.GAVE_UP),
 ])  # fmt: skip
 def test_a_refused_start_leads_back_before_anything_else(error: Rejected, then: LedgerEvent) -> None:
-    first, second = transitions.after_start_refused(row(), error, PATIENCE)
+    first, second = transitions.after_start_refused(row(), error, PATIENCE, was_started=False)
     assert (first.event, first.to_state) == (LedgerEvent.START_REFUSED, LedgerState.GUARDING)
     assert second.event is then
+    for begun, on_record in ((True, False), (False, True)):
+        first, second = transitions.after_start_refused(
+            row(is_begun_outside=begun), error, PATIENCE, was_started=on_record
+        )
+        assert first.event is LedgerEvent.START_REFUSED
+        assert (second.event, second.in_doubt) == (LedgerEvent.GAVE_UP, True), "it may have been paid"
 
 
 def test_a_refused_settlement_ends_its_row_and_tells_the_authority_that_a_person_must_say() -> None:

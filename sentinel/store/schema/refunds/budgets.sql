@@ -130,10 +130,11 @@ begin
     new.budget_part := case new.status
       when 'EXECUTED' then 'executed'
       when 'DENIED' then case when new.reason_code = 'handled_by_person' then 'handled' end
-      -- A start that was refused, for now or for good, is where a start id is known and surely nothing happened; what a person called
-      -- executed is no doubt.
+      -- A start that was refused, for now or for good, is where a start id is known and surely nothing happened, but where something was
+      -- begun outside before; what a person called executed is no doubt.
       when 'ERROR' then case when new.reason_code = 'executed_elsewhere' then 'handled' when new.budget_part = 'in_doubt'
-        or new.start_id is not null and new.last_event <> 'not_executed' and old.last_event is distinct from 'start_refused'
+        or new.start_id is not null and new.last_event <> 'not_executed'
+          and (old.last_event is distinct from 'start_refused' or refunds.is_begun_outside(new.tenant_id, new.ledger_entry_id))
           and (new.order_ref is not null or refunds.may_be_started(new)) then 'in_doubt' end
       else new.budget_part end;
   end if;

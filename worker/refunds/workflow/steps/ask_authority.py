@@ -28,7 +28,7 @@ from worker.refunds.concurrency import WorkerPool
 from worker.refunds.confirmations import CardStatus, ConfirmationRequest, Confirmations
 from worker.refunds.ledger import Ledger
 from worker.refunds.risk_facts import risk_facts
-from worker.refunds.rows import RISK_CLASS, Change, FixedQuestion, LedgerEvent, LedgerState, ReleaseLease
+from worker.refunds.rows import RISK_CLASS, Change, FixedQuestion, LedgerEvent, LedgerRow, LedgerState, ReleaseLease
 from worker.refunds.transitions import RetryPolicy
 from worker.refunds.workflow.graph import FIRST, Escalation, StepName, next_step
 from worker.refunds.workflow.routes import IN_PARTS
@@ -375,7 +375,9 @@ class ConfirmCard:
 
     def asks_customer(self, context: RunContext) -> bool:
         """Whether this run will ask the customer."""
-        return context.route is not None and context.route.confirm_card and not self.is_confirmed(context)
+        return (
+            context.route is not None and context.route.confirm_card and not self.is_confirmed(context) and not _is_begun(context.row)
+        )  # fmt: skip
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Opens a card for rows without one for these terms; none for what could not be paid."""
@@ -389,7 +391,7 @@ class ConfirmCard:
 
     def opens_card(self, context: RunContext) -> bool:
         """Whether this run will open a card for its customer: there is none for these terms, and it could be paid."""
-        if self._confirmations is None or not self._is_ready(context):
+        if self._confirmations is None or not self._is_ready(context) or _is_begun(context.row):
             return False
         return context.card is None or context.card.digest != self._confirmations.digest_of(ask_of(context))
 
@@ -398,8 +400,11 @@ class ConfirmCard:
         return system is not None and system.is_ready()
 
     def run(self, context: RunContext) -> StepResult:
-        """On when confirmed; waiting, ended, or to a person otherwise."""
+        """On when confirmed, or begun already; waiting, ended, or to a person otherwise."""
         card = context.card
+        if _is_begun(context.row):
+            # No answer of the customer keeps from being paid what may have been: the authority tells what came of it.
+            return StepResult({"card": "begun before"}, StepName.ASK_AUTHORITY)
         if not self._is_ready(context):
             name = context.settles_in or "none"
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
@@ -421,6 +426,10 @@ class ConfirmCard:
             return StepResult(output, StepName.TRANSFER_TO_HUMAN, Escalation.STEP_REFUSED)
         context.event = transitions.end_by_customer(context.row, reason)
         return StepResult(output, None, reason, "confirmations")
+
+
+def _is_begun(row: LedgerRow) -> bool:
+    return row.may_be_started or row.is_begun_outside
 
 
 def ask_of(context: RunContext) -> ConfirmationRequest:

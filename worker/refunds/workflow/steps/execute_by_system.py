@@ -184,7 +184,9 @@ class ExecuteBySystem:
         if isinstance(context.started, Rejected) and context.started.code == transitions.RESOLVED:
             return self._not_executed(context)
         if isinstance(context.started, Rejected):
-            back, context.event = transitions.after_start_refused(row, context.started, self._retry_policy)
+            back, context.event = transitions.after_start_refused(
+                row, context.started, self._retry_policy, was_started=transitions.was_started_before(_permit(context))
+            )
             self._ledger.apply([back])
             return StepResult({"start": "refused", "code": context.started.code})
         return self._settled(context, name)
