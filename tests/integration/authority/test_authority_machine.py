@@ -368,6 +368,7 @@ def run_machine(
         )  # fmt: skip
 
 
+@pytest.mark.timeout(600)  # a hundred and more runs of fifty steps
 def test_the_authority_does_what_the_model_does_in_any_order(clocked: Fixtures) -> None:
     """At least ten starts, by up to three rounds of runs: how far runs come is drawn too (28 to 45 starts a round, mostly)."""
     met.clear()

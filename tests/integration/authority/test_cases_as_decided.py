@@ -100,7 +100,11 @@ def test_of_equally_strict_full_limits_the_first_by_its_id_gives_the_reason(data
         assert fixtures.post("action/check", asked).get_json()["reason_code"] == "limit_exceeded"
         assert fixtures.guard(body)["reason_code"] == "limit_exceeded"
         usage = {"day": USED, "day_total": USED}
-        want = {"decision": "APPROVAL_REQUIRED", "reason": "limit_exceeded", "reasons": ["limit_exceeded", "total_exceeded"]}
+        want = {
+            "decision": "APPROVAL_REQUIRED",
+            "reason": "limit_exceeded",
+            "reasons": ["limit_exceeded", "total_exceeded"],
+        }
         (tmp_path / "cases").mkdir()
         case = {"name": "both full", "request": asked, "usage": usage, "want": want}
         (tmp_path / "cases" / "two.yaml").write_text(json.dumps({"policy": "two", "cases": [case]}))

@@ -135,7 +135,9 @@ def test_a_start_that_waited_for_the_vote_that_permits_it_is_dated_after_it(fixt
         )
 
     with row_held(fixtures, body, vote) as let_go:
-        ask = threading.Thread(target=lambda: got.update(fixtures.guard({**body, "start_id": str(uuid.uuid4())})), daemon=True)
+        ask = threading.Thread(
+            target=lambda: got.update(fixtures.guard({**body, "start_id": str(uuid.uuid4())})), daemon=True
+        )
         ask.start()
         until = time.monotonic() + 10
         while not waiting(fixtures):
@@ -144,5 +146,7 @@ def test_a_start_that_waited_for_the_vote_that_permits_it_is_dated_after_it(fixt
         let_go.set()
         ask.join(20)
     assert got["start"], got
-    assert fixtures.one("select s.started_at >= a.decided_at from sentinel.operation_states s join sentinel.approvals a using (approval_id)")
+    assert fixtures.one(
+        "select s.started_at >= a.decided_at from sentinel.operation_states s join sentinel.approvals a using (approval_id)"
+    )
     assert fixtures.broken_invariants() == []

@@ -199,7 +199,9 @@ def test_what_was_collected_over_an_hour_is_not_set_in_motion_at_once(database_u
         assert renewed_and_started(fixtures, bodies[3:]) == 3, (
             "after a person lifted it the others may be asked for again"
         )
-        assert fixtures.broken_invariants() == ["proof_altered"], "the decisions whose time was set back here, and nothing else"
+        assert fixtures.broken_invariants() == ["proof_altered"], (
+            "the decisions whose time was set back here, and nothing else"
+        )
     finally:
         fixtures.close()
 

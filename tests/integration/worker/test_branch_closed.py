@@ -245,7 +245,11 @@ def test_nor_does_a_look_at_such_a_row(desk: Desk, close: Callable[[str], str]) 
 def test_a_begun_row_whose_route_asks_its_customer_by_now_is_followed_and_its_customer_is_not_asked(desk: Desk) -> None:
     """Whether to pay is no question any more: it may have been paid."""
     begin(desk)
-    desk.edit(lambda text: text.replace(retail(text), retail(text).replace("    critic:", "    confirm_card: true\n    critic:")))
+    desk.edit(
+        lambda text: text.replace(
+            retail(text), retail(text).replace("    critic:", "    confirm_card: true\n    critic:")
+        )
+    )
     desk.run(3, confirm_secrets=SECRETS, notifier="log")
     assert desk.stands()[0] == "EXECUTED" and sum(desk.platform.done.values()) == 1
     assert desk.ledger.one("select count(*) from refunds.confirmations") == 0

@@ -121,7 +121,11 @@ def test_an_unknown_name_is_refused_with_file_line_and_the_nearest_known_name(tm
         ('{USD: "8.00"', '{USD: "8.005"', "no_proof_up_to USD"),
         ('{USD: "8.00"', '{XYZ: "8.00"', 'no_proof_up_to: "XYZ" is no currency'),
         ("action: refund.create", "action: Refund Create", "action"),
-        ("chain: [image, scenario_validate, limit_check]", "chain: [scenario_validate, limit_check]", "this chain has no image"),
+        (
+            "chain: [image, scenario_validate, limit_check]",
+            "chain: [scenario_validate, limit_check]",
+            "this chain has no image",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_meant_is_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
@@ -292,7 +296,6 @@ def test_a_row_is_paid_under_no_other_action_than_its_routes(
         said = shop.fixtures.one("select last_error from refunds.ledger_entries")
         assert said.startswith("check_params: action must be refund.create or the route's own, refund.")
         assert not [call for call in authority.calls if call.startswith("action/guard")] and shop.nothing_paid()
-
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,9 @@ def _route(source: Source, node: Node, switches: Collection[str] | None, systems
             at["chain"].place, f"chain must be, in this order: {', '.join(_STEPS)}; only image may be left out"
         )
     if "no_proof_up_to" in at and "image" not in chain:
-        raise source.error(at["no_proof_up_to"].place, "no_proof_up_to: this chain has no image, so no amount needs a proof")
+        raise source.error(
+            at["no_proof_up_to"].place, "no_proof_up_to: this chain has no image, so no amount needs a proof"
+        )
     return Route(
         channel, scenario, mode, action, switch, wants_image="image" in chain,
         within_days=source.integer(at["within_days"], "within_days", least=1, most=365) if "within_days" in at else None,

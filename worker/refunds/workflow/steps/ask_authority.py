@@ -328,7 +328,11 @@ class LimitCheck:
         """Check the rows whose customer would be asked next."""
         # What was asked already is not looked at again: the authority would take the row's own operation for another one's, which holds
         # its refund id and, once a person has approved it, its budget.
-        here = [each for each in contexts if each.row.guard_request is None and not each.lifted and self._asks_customer(each)]
+        here = [
+            each
+            for each in contexts
+            if each.row.guard_request is None and not each.lifted and self._asks_customer(each)
+        ]
         answers = self._worker_pool.map_chunks(self._check, here, AT_ONCE)
         for context, answer in zip(here, answers, strict=True):
             context.check_answer = answer
