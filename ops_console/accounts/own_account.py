@@ -19,18 +19,23 @@ def change_own_password(
 ) -> None:
     """Give oneself another password; every other session ends. The same form sent twice changes it once.
 
-    Raises `RateLimited`, or `InvalidInput` for a wrong old or an unfit new one.
+    Raises `RateLimited`, or `InvalidInput` for a wrong old or an unfit new one, which the old one is too.
     """
     new_hash = hash_password(new, email=who.email, field="new")
     known = operators.credentials_of(pool, who.tenant_id, who.operator_id)
     if known is None:
         raise Unauthenticated
     with counted(pool, who, address=address, authenticator=authenticator):
-        if is_right(known.password_hash, new):
-            if known.password_one_time:
-                raise InvalidInput.of("new", "must not be the one that somebody else set")
-            return
-        if not is_right(known.password_hash, old):
+        is_present = is_right(known.password_hash, new)
+        if is_present and known.password_one_time:
+            raise InvalidInput.of("new", "must not be the one that somebody else set")
+        if is_right(known.password_hash, old):
+            if is_present:
+                # Nothing would change: other sessions, which are over after a change, would go on.
+                raise InvalidInput.of("new", "must be another one than the old")
+        elif is_present:
+            return  # The same form once more: what was the old one is wrong by now.
+        else:
             raise InvalidInput.of("old", "is wrong")
     if not operators.change_password(pool, known, new_hash, keep_session=who.session_id, event_id=new_id()):
         raise Conflict("your password was changed meanwhile")

@@ -268,9 +268,11 @@ def test_a_password_is_changed_with_the_old_one_and_ends_other_sessions(fixtures
     for fields, fault in (
         ({"old": WRONG}, "is wrong"), ({"again": WRONG}, "differs"), ({"new": "short", "again": "short"}, "12 to 256"),
         (common, "The new password is a common password"),
+        ({"new": PASSWORD, "again": PASSWORD}, "The new password must be another one than the old"),
     ):  # fmt: skip
         answer = here.submit("/ops/account/password", **{**good, **fields})
         assert (answer.status_code, fault in answer.get_data(as_text=True)) == (400, True), fields
+    assert there.get("/ops/account").status_code == 200
     assert [here.submit("/ops/account/password", **good).status_code for _ in range(2)] == [303, 303]
     assert (here.get("/ops/account").status_code, there.get("/ops/account").status_code) == (200, 303)
     assert [api_sign_in(app, "ann@demo.local", one).status_code for one in (PASSWORD, NEW_PASSWORD)] == [401, 200]
