@@ -35,6 +35,7 @@ import click
 
 from sentinel.client import Client
 from sentinel.core.errors import SentinelError
+from sentinel.core.wording import counted
 from sentinel.platform.command_line import OneLineCommand, exit_code
 from sentinel.store.database import WORKER
 from sentinel.store.safety import database_status
@@ -80,7 +81,10 @@ Examples:
 @click.option("--once", is_flag=True, help="Process what is due, then end.")
 @click.option("--loop", is_flag=True, help="Keep processing until SIGTERM or Ctrl-C.")
 @click.option("--dry-run", is_flag=True, help="Say what would be decided; change nothing at all.")
-@click.option("--limit", type=click.IntRange(min=1), help="Process at most N rows.", metavar="N")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N",
+    help=f"Process at most N rows, or show N with --dry-run (else {_DRY_RUN_ROWS}).",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table; with --loop a line per row.")
 @click.option(
     "--api-key-file", type=click.Path(path_type=Path, dir_okay=False),
@@ -130,15 +134,7 @@ def _run(
         refuse_unsafe_database(ledger)
         refuse_wrong_key(key)
         if mode == "dry-run":
-            with open_simulator(settings, ledger, client) as simulator:
-                rows = simulator.simulate_due(limit or _DRY_RUN_ROWS, key.bound_agent())
-                overdrawn = simulator.overdrawn_orders(rows)
-            if as_json:
-                orders = [order.as_json() for order in overdrawn]
-                click.echo(json.dumps({"rows": [row.as_json() for row in rows], "overdrawn_orders": orders}))
-            else:
-                print_simulation(rows, overdrawn)
-            return OUTSIDE if any(row.decision is None for row in rows) else 0
+            return _dry_run(settings, ledger, client, key, limit or _DRY_RUN_ROWS, as_json)
         if mode == "loop":
             return _loop(settings, ledger, client, key, limit, _row_printer(as_json), failpoints)
         agent = make_agent(settings, ledger, client, failpoints=failpoints, only_agent=key.bound_agent)
@@ -148,6 +144,30 @@ def _run(
     if (why := outcome.why_outside) is not None:
         click.echo(f"error: {why}", err=True)
     return FAILED if outcome.row_failed else OUTSIDE if why is not None else 0
+
+
+def _dry_run(
+    settings: WorkerSettings, ledger: Ledger, client: Client, key: KeyCheck, limit: int, as_json: bool
+) -> int:  # fmt: skip
+    """Say what would be decided of due rows, and on stderr which rows are not shown."""
+    agent = key.bound_agent()
+    with open_simulator(settings, ledger, client) as simulator:
+        found = simulator.simulate_due(limit + 1, agent)
+        rows, is_more = found[:limit], len(found) > limit
+        overdrawn = simulator.overdrawn_orders(rows)
+    lapsed = ledger.count_lapsed(agent)
+    if is_more:
+        click.echo(f"There are more than these {limit}; --limit shows more.", err=True)
+    if lapsed:
+        text = counted(lapsed, "row whose claim lapsed is", "rows whose claim lapsed are")
+        click.echo(f"{text} taken first and {'is' if lapsed == 1 else 'are'} not shown.", err=True)
+    if as_json:
+        orders = [order.as_json() for order in overdrawn]
+        said = {"rows": [row.as_json() for row in rows], "overdrawn_orders": orders, "more": is_more, "lapsed": lapsed}
+        click.echo(json.dumps(said))
+    else:
+        print_simulation(rows, overdrawn)
+    return OUTSIDE if any(row.decision is None for row in rows) else 0
 
 
 def _loop(

@@ -18,6 +18,7 @@ from sentinel.cli.common import (
 )  # fmt: skip
 from sentinel.platform.command_line import OneLineErrors
 
+_MOST_LIFTED = 200
 COLUMNS = ("halt_id", "scope", "target", "level", "reason", "set_by", "set_at", "lifted_by", "lifted_at")
 
 
@@ -27,13 +28,18 @@ def group() -> None:
 
 
 @group.command("list")
-@click.option("--all", "lifted_too", is_flag=True, help="Include lifted halts.")
+@click.option("--all", "lifted_too", is_flag=True, help=f"Include lifted halts, the newest {_MOST_LIFTED}.")
 @tenant_option
 @json_option
 def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
     """List the halts in force."""
     with open_pool() as pool:
-        rows = list_halts(pool, tenant_of(pool, tenant), lifted_too=lifted_too)
+        rows = list_halts(pool, tenant_of(pool, tenant), lifted_too=lifted_too, most_lifted=_MOST_LIFTED + 1)
+    lifted = [row for row in rows if row.lifted_at is not None]
+    if len(lifted) > _MOST_LIFTED:
+        rows.remove(lifted[-1])
+        more = f"There are more lifted halts than these {_MOST_LIFTED}; the events halt_set and halt_lifted name all."
+        click.echo(more, err=True)
     show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is halted.")
 
 

@@ -112,9 +112,14 @@ class Ledger:
         return moment
 
     def peek(self, limit: int, agent: str | None = None) -> list[LedgerRow]:
-        """The rows that a claim would take; claims none. With `agent`, only its rows."""
+        """The due rows that a claim would take, after those with an expired lease; claims none. With `agent`, only its rows."""
         due = sql.PEEK_DUE if agent is None else sql.PEEK_DUE_OF_AGENT
         return self._rows(LedgerRow, due, limit=limit, until=None, agent=agent)
+
+    def count_lapsed(self, agent: str | None = None) -> int:
+        """How many rows have an expired lease, which a claim takes first. With `agent`, only its rows."""
+        count: int = self._one(sql.COUNT_LAPSED, agent=agent)
+        return count
 
     def extend(self, ids: Iterable[str]) -> None:
         """Renew the leases of those of `ids` that this worker still holds."""

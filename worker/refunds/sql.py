@@ -49,7 +49,7 @@ update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed',
 from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
 returning {row_columns}
 """)
-# What the next claims would take; changes nothing.
+# Of what the next claims would take, what is due; changes nothing.
 _PEEK_DUE = SqlTemplate("""
 select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED') and {is_due}
@@ -69,6 +69,13 @@ CLAIM_DUE, CLAIM_DUE_OF_AGENT, PEEK_DUE, PEEK_DUE_OF_AGENT = (
     for template in (_CLAIM_DUE, _PEEK_DUE)
     for is_due, order in (_DUE, _DUE_OF_AGENT)
 )
+
+# Rows that CLAIM_EXPIRED would take.
+COUNT_LAPSED = """
+select count(*)::integer from refunds.ledger_entries
+where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and lease_until <= statement_timestamp()
+  and agent_id = coalesce(%(agent)s::text, agent_id)
+"""
 
 FIND_ROWS = SqlTemplate("""
 select {row_columns} from refunds.ledger_entries e

@@ -110,6 +110,26 @@ def test_what_is_in_doubt_is_listed_to_its_end_or_with_a_word_that_there_is_more
         assert (more in done.stderr) == said
 
 
+def test_of_lifted_halts_the_newest_are_listed_with_a_word_that_there_are_more(fixtures: Any) -> None:
+    fixtures.sql(
+        "insert into sentinel.halts (tenant_id, halt_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at)"
+        " select %s, gen_random_uuid(), 'agent', 'agent-' || n, 'kill', 'x', 'ann', clock_timestamp() - n * interval '1 hour', 'ann',"
+        " clock_timestamp() from generate_series(1, 200) n",
+        fixtures.tenant_id,
+    )
+    ann, body = fixtures.person("ann"), {"scope": "agent", "target": "an-agent", "reason": "x"}
+    more = "There are more lifted halts than these 200"
+    for is_more in (False, True):
+        in_force = ann.post("/ops/api/halts", body).json["halt_id"]
+        done = run(fixtures, "halts", "list", "--all", "--json")
+        ids = [one["halt_id"] for one in json.loads(done.stdout)]
+        assert (len(ids), in_force in ids, more in done.stderr) == (201, True, is_more)
+        fixtures.sql(
+            "update sentinel.halts set lifted_by = 'ann', lifted_at = clock_timestamp() where halt_id = %s", in_force
+        )
+    assert more not in run(fixtures, "halts", "list", "--json").stderr
+
+
 @pytest.mark.parametrize(("executed", "budget"), [(True, "captured"), (False, "released")])
 def test_an_administrator_ends_a_doubt_and_with_it_the_hold_on_the_budget(
     fixtures: Any, executed: bool, budget: str

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from click.testing import CliRunner, Result
+
+from sentinel.store.database import WORKER
 from tests.support.fake_authority import FakeAuthority
 from tests.support.fake_faults import FAULTS, always
 from tests.support.ledger_fixtures import LedgerFixtures, looping, new_row, wait_until, worker_settings
+from tests.support.logins import program_url
+from worker.retail_refund_agent import main
 
 CALLS = ("action/guard", "action/guard/start")
 
@@ -167,6 +173,36 @@ def test_a_dry_run_changes_nothing_at_all(ledger_fixtures: LedgerFixtures, autho
     assert found == {"low": "ALLOW", "mid": "APPROVAL_REQUIRED"}
     assert snapshot(ledger_fixtures) == before
     assert set(authority.calls) == {"switches", "action/check"}
+
+
+def test_a_dry_run_says_which_rows_it_does_not_show(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_fixtures.add(new_row("lapsed"), new_row("lapsed-too"), new_row("held", agent_id="another"))
+    assert len(ledger_fixtures.ledger.claim(10)) == 3
+    ledger_fixtures.make_due()
+    ledger_fixtures.admin.execute(
+        "update refunds.ledger_entries set lease_until = clock_timestamp() + interval '1 hour' where agent_id = 'another'"
+    )
+    ledger_fixtures.add(*(new_row(name) for name in "abc"))
+    monkeypatch.setenv("WORKER_DATABASE_URL", program_url(ledger_fixtures.url, WORKER))
+    monkeypatch.setenv("SENTINEL_REFUND_AGENT_API_KEY", "key")
+    monkeypatch.setenv("SENTINEL_URL", authority.url)
+
+    def dry_run(limit: int, *words: str) -> Result:
+        done = CliRunner().invoke(main, ["--dry-run", "--limit", str(limit), *words])
+        assert done.exit_code == 0, done.output
+        return done
+
+    more = "There are more than these 2; --limit shows more."
+    lapsed = "2 rows whose claim lapsed are taken first and are not shown."
+    for limit, shown, is_more in ((2, ["a", "b"], True), (3, ["a", "b", "c"], False)):
+        for words in ((), ("--json",)):
+            done = dry_run(limit, *words)
+            assert ((more in done.stderr), (lapsed in done.stderr)) == (is_more, True), done.stderr
+        found = json.loads(done.stdout)
+        assert [row["ledger_entry_id"] for row in found["rows"]] == shown
+        assert (found["more"], found["lapsed"]) == (is_more, 2)
 
 
 def snapshot(fixtures: LedgerFixtures) -> list[object]:

@@ -178,7 +178,7 @@ class Simulator:
         self._ledger, self._context_loader, self._runner = ledger, context_loader, runner
 
     def simulate_due(self, limit: int, agent: str | None = None) -> list[Simulation]:
-        """Simulate up to `limit` rows that a claim would take; with `agent`, only its rows."""
+        """Simulate up to `limit` rows that are due; with `agent`, only its rows."""
         rows = self._ledger.peek(limit, agent)
         return self._simulated(rows, self._ledger.facts([row.ledger_entry_id for row in rows]) if rows else {})
 
