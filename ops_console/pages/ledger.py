@@ -165,7 +165,7 @@ def _stays(context: ConsoleContext, row: LedgerEntryRow) -> str | None:
     return None if code is None else _FINAL.get(code, _IN_DOUBT)
 
 
-def _process(context: ConsoleContext) -> str:
+def _process(context: ConsoleContext) -> shell.FlashMessage:
     person = actor()
     person.must_be("approver")
     request_id = uuid_or_none(request.form.get("request_id", ""))
@@ -173,6 +173,10 @@ def _process(context: ConsoleContext) -> str:
         raise InvalidInput.of("request_id", "is not one of ours; load the page again")
     done = process_one(context.ledger, person, request_id=request_id)
     if not done.get("processed"):
-        return "Nothing is due: no row waits for the worker now."
+        detail = done.get("detail") or "nothing is due"
+        return shell.FlashMessage(f"{detail[0].upper()}{detail[1:]}.", "warning")
     outcome = ", ".join(str(done[name]) for name in ("decision", "reason_code", "status") if done.get(name))
-    return f"The worker processed {done.get('ledger_entry_id', 'a row')}: {outcome}."
+    text = f"The worker processed {done.get('ledger_entry_id', 'a row')}: {outcome}."
+    if not done.get("failed"):
+        return shell.FlashMessage(text)
+    return shell.FlashMessage(f"{text} It failed: {done['detail']}." if done.get("detail") else text, "warning")

@@ -75,6 +75,14 @@ Again = Callable[..., Response]
 
 
 @dataclass(frozen=True, slots=True)
+class FlashMessage:
+    """What the next page tells. `kind` is done, note or warning."""
+
+    text: str
+    kind: str = "done"
+
+
+@dataclass(frozen=True, slots=True)
 class FormRefusal:
     """Why an act was not done: the sentence, and what is wrong by field name. `is_unsure`: it may have been done all the same."""
 
@@ -177,7 +185,11 @@ def back_to(address: str) -> Response:
 
 
 def attempt(
-    context: ConsoleContext, do: Callable[[], str], *, again: Callable[[FormRefusal], Response], then: str
+    context: ConsoleContext,
+    do: Callable[[], str | FlashMessage],
+    *,
+    again: Callable[[FormRefusal], Response],
+    then: str,
 ) -> Response:
     """Carry out a form's act. `do` returns what to tell; a refusal of ours shows the form `again`, nothing lost."""
     try:
@@ -186,7 +198,8 @@ def attempt(
         return waits(context, error)
     except SentinelError as error:
         return again(refused(error))
-    flash_message(context, told)
+    told = told if isinstance(told, FlashMessage) else FlashMessage(told)
+    flash_message(context, told.text, told.kind)
     return back_to(then)
 
 

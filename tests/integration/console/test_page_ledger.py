@@ -341,14 +341,16 @@ def test_the_pages_ask_a_fixed_number_of_questions(fixtures: Any, monkeypatch: p
 # Process one ---------------------------------------------------------------------------------------------------------
 
 
-def answer_requests(fixtures: Any, times: int, stop: threading.Event) -> None:
+EXECUTED = {"processed": 1, "ledger_entry_id": "lge_1", "decision": "ALLOW", "status": "EXECUTED"}
+
+
+def answer_requests(fixtures: Any, times: int, stop: threading.Event, result: dict[str, Any] = EXECUTED) -> None:
     """A worker that processes what it is asked to, and counts."""
     done = 0
     while not stop.is_set() and done < times:
         done += len(fixtures.sql(
-            "update refunds.process_requests set claimed_by = 'w1', finished_at = clock_timestamp(),"
-            """ result = '{"processed": 1, "ledger_entry_id": "lge_1", "decision": "ALLOW", "status": "EXECUTED"}'"""
-            " where finished_at is null returning 1"))  # fmt: skip
+            "update refunds.process_requests set claimed_by = 'w1', finished_at = clock_timestamp(), result = %s"
+            " where finished_at is null returning 1", json.dumps(result)))  # fmt: skip
         time.sleep(0.02)
 
 
@@ -367,6 +369,39 @@ def test_processing_one_twice_by_one_form_processes_one(fixtures: Any) -> None:
         worker.join()
     assert "The worker processed lge_1: ALLOW, EXECUTED." in ann.get("/ops/ledger").text
     assert fixtures.sql("select count(*) from refunds.process_requests") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("result", "kind", "said"),
+    [
+        (EXECUTED, "done", "The worker processed lge_1: ALLOW, EXECUTED."),
+        ({"processed": 0, "detail": "nothing is due"}, "warning", "Nothing is due."),
+        ({"processed": 1, "ledger_entry_id": "lge_1", "status": "ERROR", "failed": True}, "warning", "The worker processed lge_1: ERROR."),
+        (
+            {"processed": 0, "detail": "nothing is due here; no worker of their own for 3 due rows of the agent b"},
+            "warning", "Nothing is due here; no worker of their own for 3 due rows of the agent b.",
+        ),
+        (
+            {"processed": 1, "ledger_entry_id": "lge_1", "status": "NEW", "failed": True, "detail": "no answer within 2 s"},
+            "warning", "The worker processed lge_1: NEW. It failed: no answer within 2 s.",
+        ),
+        (
+            {"processed": 1, "ledger_entry_id": "lge_1", "status": "NEW", "failed": False, "detail": "the limit is full"},
+            "done", "The worker processed lge_1: NEW.",
+        ),
+    ],
+)  # fmt: skip
+def test_the_page_says_what_the_worker_answered(fixtures: Any, result: dict[str, Any], kind: str, said: str) -> None:
+    add_worker(fixtures)
+    ann, stop = fixtures.browser("ann", "approver"), threading.Event()
+    worker = threading.Thread(target=answer_requests, args=(fixtures, 1, stop, result))
+    worker.start()
+    try:
+        assert ann.submit("/ops/ledger", request_id=str(uuid.uuid4())).status_code == 303
+    finally:
+        stop.set()
+        worker.join()
+    assert f'<p class="said {kind}">{said}</p>' in ann.get("/ops/ledger").text
 
 
 def test_mutant_that_names_each_question_anew_processes_two(fixtures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
