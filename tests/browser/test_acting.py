@@ -139,10 +139,26 @@ def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
     page.get_by_role("button", name="Make the key and show it").click()
     key = page.locator("#secret").inner_text()
     assert key.startswith("snt_live_")
+    expect(page.get_by_role("button", name="Copy")).to_be_visible()
     assert place.fixtures.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
     page.goto(asked)
     expect(page.get_by_text("it was done")).to_be_visible()
     assert key not in page.content()
+
+
+def test_a_question_that_a_form_led_to_goes_to_sign_in_as_a_whole_once_the_session_is_over(
+    people: People, place: Place
+) -> None:
+    place.operator("admin")
+    page = people.operator("admin", path="/ops/keys")
+    page.get_by_role("region", name="Make a key").get_by_label("Label").fill(f"key {uuid.uuid4().hex[:8]}")
+    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Make the key").click()
+    expect(notice(page)).to_contain_text("waits for a second administrator")
+    page.context.clear_cookies()
+    expect(page.get_by_label("E-mail")).to_be_visible(timeout=15_000)
+    expect(page.get_by_role("heading", level=1)).to_have_count(1)
+    expect(page.get_by_role("heading", level=1)).not_to_contain_text("New key")
 
 
 def test_a_form_filled_before_signing_in_anew_elsewhere_is_kept_where_one_acts_and_sent_once_more(

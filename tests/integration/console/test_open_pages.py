@@ -9,6 +9,7 @@ import pytest
 
 from ops_console import identity
 from tests.integration.console.conftest import Browser
+from tests.integration.console.page_roles import PAGES as ROUTES
 from tests.integration.console.test_console_refunds import add_entries
 
 PAGES = ("/ops", "/ops/approvals", "/ops/ledger", "/ops/orders")
@@ -54,6 +55,20 @@ def test_an_open_page_does_not_keep_its_session_alive(fixtures: Any, monkeypatch
     assert all(browser.get(address).status_code in (200, 204) for address in asked)
     fixtures.sql(IDLE, 901)
     assert {browser.get(address).status_code for address in asked} == {303}
+
+
+def test_every_page_whose_forms_put_another_page_in_its_place_has_that_pages_scripts(fixtures: Any) -> None:
+    """A form that htmx sends swaps the body alone: the scripts of the page that one is led to are not loaded with it."""
+    admin, waiting = fixtures.browser("ann", "admin", proved=True), fixtures.approval()
+    pages = [route for method, route in ROUTES if method == "GET" and "<" not in route]
+    boosted = {
+        page: text for page in [*pages, f"/ops/approvals/{waiting}"] if " hx-boost=" in (text := admin.get(page).text)
+    }
+    assert boosted.keys() >= {"/ops/keys", "/ops/operators", "/ops/halts", "/ops/account", f"/ops/approvals/{waiting}"}
+    for page, text in boosted.items():
+        loaded = re.findall(r'<script src="[^"]*?([a-z]+\.js)', text.partition("</head>")[0])
+        assert {"live.js", "copy.js"} <= set(loaded), page
+        assert len(loaded) == len(set(loaded)), page
 
 
 def test_the_first_page_of_a_list_refreshes_itself_and_older_ones_do_not(fixtures: Any) -> None:
