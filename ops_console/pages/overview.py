@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 from flask import Blueprint, Response, request
 
-from ops_console.api.refunds import DEFAULT_AGENT
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor
 from ops_console.pages import shell
@@ -24,7 +23,7 @@ from ops_console.pages.ledger_reads import read_ledger
 from ops_console.pages.text import span
 from ops_console.read_models import gauges
 from ops_console.read_models import overview as figures
-from ops_console.read_models.refund_views import OutboxLag, WorkerRow, last_worker, outbox_lag
+from ops_console.read_models.refund_views import OutboxLag, WorkerRow, last_workers, outbox_lag
 from sentinel.authority.approval_queue import KINDS
 from sentinel.authority.halts import HaltRow, list_halts
 from sentinel.authority.switches import flipped_switches
@@ -33,6 +32,7 @@ from sentinel.store.database import Pool
 
 _NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "change": "People and keys",
           "other": "Other actions"}  # fmt: skip
+_MOST_WORKERS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class LedgerNow:
     """What the page shows of the ledger."""
 
     load: figures.LedgerLoad
-    worker: WorkerRow | None
+    workers: list[WorkerRow]
     reports: OutboxLag
 
 
@@ -109,13 +109,13 @@ def _now(context: ConsoleContext, tenant_id: uuid.UUID) -> dict[str, Any]:
         "lines": [*approvals, _refused_orders(context, tenant_id, now), *_contradicted(context, tenant_id, now), in_doubt, _breakers(halts, now), *_failed(load), *_findings(load), _alerts(context, tenant_id)],
         "gauges": _gauges(samples, approvals, in_doubt, load, halts), "minutes_drawn": seconds_drawn(samples) // 60,
         "answers": figures.answers(context.pool, tenant_id), "most_answers": figures.MOST_ANSWERS, "box": BOX, "moment": now,
-        "ledger": ledger, "halts": halts, "switches": switches,
+        "ledger": ledger, "most_workers": _MOST_WORKERS, "halts": halts, "switches": switches,
     }  # fmt: skip
 
 
 def _ledger(ledger: Pool, tenant_id: uuid.UUID) -> LedgerNow:
     return LedgerNow(
-        figures.ledger_load(ledger, tenant_id), last_worker(ledger, tenant_id, DEFAULT_AGENT), outbox_lag(ledger, tenant_id)
+        figures.ledger_load(ledger, tenant_id), last_workers(ledger, tenant_id), outbox_lag(ledger, tenant_id)
     )  # fmt: skip
 
 

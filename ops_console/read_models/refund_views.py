@@ -68,6 +68,7 @@ class WorkerRow:
     """The worker of an agent that was seen last; `silent` when that is longer ago than it promises."""
 
     worker_id: str
+    agent_id: str
     mode: str
     status: str
     last_action: str | None
@@ -128,13 +129,25 @@ def _count(status: str) -> str:
 
 COUNTS = " union all ".join(_count(status) for status in STATUSES)
 LAST_WORKER = """
-select worker_id, mode, status, last_action, last_decision, last_seen_at,
+select worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at,
        last_seen_at < clock_timestamp() - make_interval(secs => %(silent_seconds)s) as silent
 from refunds.workers where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
 order by (mode = 'loop' and status <> 'stopped') desc, last_seen_at desc limit 1
 """
+# The same of each agent, those that do not work first. A worker forgets processes of its own agent alone: an agent whose worker
+# was not heard of for a day is left out where another one's works.
+LAST_WORKERS = """
+with last as materialized (
+  select distinct on (agent_id) worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at,
+         last_seen_at < clock_timestamp() - make_interval(secs => %(silent_seconds)s) as silent
+  from refunds.workers where tenant_id = %(tenant_id)s
+  order by agent_id, (mode = 'loop' and status <> 'stopped') desc, last_seen_at desc)
+select worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at, silent from last
+where last_seen_at >= clock_timestamp() - interval '1 day' or not exists (select from last where not silent and status <> 'stopped')
+order by silent or status <> 'running' desc, agent_id
+"""
 LISTENING = """
-select worker_id, mode, status, last_action, last_decision, last_seen_at, false as silent from refunds.workers
+select worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at, false as silent from refunds.workers
 where tenant_id = %(tenant_id)s and mode = 'loop' and status <> 'stopped'
   and last_seen_at >= clock_timestamp() - make_interval(secs => %(silent_seconds)s) limit 1
 """
@@ -169,6 +182,11 @@ def last_worker(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> WorkerRow | 
     """The worker that stands for the agent: the running loop if there is one, else the last seen."""
     fields = {"tenant_id": tenant_id, "agent_id": agent_id, "silent_seconds": WORKER_SILENT_SECONDS}
     return one_row(pool, WorkerRow, LAST_WORKER, fields)
+
+
+def last_workers(pool: Pool, tenant_id: uuid.UUID) -> list[WorkerRow]:
+    """The worker that stands for each of the tenant's agents, those that do not work first."""
+    return all_rows(pool, WorkerRow, LAST_WORKERS, {"tenant_id": tenant_id, "silent_seconds": WORKER_SILENT_SECONDS})
 
 
 def outbox_lag(pool: Pool, tenant_id: uuid.UUID) -> OutboxLag:

@@ -26,11 +26,14 @@ def add_entries(fixtures: Any, count: int, tenant_id: Any = None) -> None:
     )  # fmt: skip
 
 
-def add_worker(fixtures: Any, status: str = "running", mode: str = "loop", seen: str = "0 seconds") -> None:
+def add_worker(
+    fixtures: Any, status: str = "running", mode: str = "loop", seen: str = "0 seconds", *, name: str = "w1",
+    agent_id: str = "retail-refund-agent",
+) -> None:  # fmt: skip
     fixtures.sql(
         "insert into refunds.workers (tenant_id, worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at)"
-        " values (%s, 'w1', 'retail-refund-agent', %s, %s, 'refund.create', 'ALLOW', clock_timestamp() - %s::interval)",
-        fixtures.tenant_id, mode, status, seen,
+        " values (%s, %s, %s, %s, %s, 'refund.create', 'ALLOW', clock_timestamp() - %s::interval)",
+        fixtures.tenant_id, name, agent_id, mode, status, seen,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ops_console.read_models.overview import MinuteRow
 from sentinel.authority import approval_queue
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.store.database import Pool
+from tests.integration.console.test_console_refunds import add_worker
 from tests.support.orders_console_fixtures import never_asked, queued, refused_by_shop
 
 
@@ -136,6 +137,38 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: 
     assert {cells[0] for cells in lines(fixtures.at_page(other.email).get("/ops").get_data(as_text=True)).values()} == {
         "0"
     }
+
+
+def test_the_workers_of_every_agent_are_shown(fixtures: Any) -> None:
+    vic = fixtures.browser("vic", "viewer")
+
+    def workers() -> list[str]:
+        cards = re.findall(r'<li><a href="/ops/ledger">Refund worker</a>(.*?)</li>', vic.get("/ops").text, re.S)
+        return [" ".join(re.sub(r"<[^>]+>", " ", card).split()) for card in cards]
+
+    assert workers() == ["none never seen"]
+    add_worker(fixtures, agent_id="my-agent")
+    (only,) = workers()
+    assert only.startswith("running last decided: refund.create")
+    add_worker(fixtures, name="w2", agent_id="another", status="authority_unreachable")
+    add_worker(fixtures, name="w3", agent_id="gone-a-while", seen="23 hours")
+    add_worker(fixtures, name="w4", agent_id="gone-a-while", mode="once", seen="25 hours")
+    add_worker(fixtures, name="w5", agent_id="long-gone", seen="25 hours")
+    begun = [card.partition(" last")[0] for card in workers()]
+    assert begun == [
+        "of another authority unreachable does not work", "of gone-a-while silent not heard of", "of my-agent running",
+    ]  # fmt: skip
+    fixtures.sql("delete from refunds.workers where worker_id <> 'w5'")
+    (only,) = workers()
+    assert only.startswith("silent not heard of"), "where none runs the last one is shown however long it is gone"
+
+
+def test_of_many_agents_those_that_do_not_work_are_shown_first(fixtures: Any) -> None:
+    for n in range(9):
+        add_worker(fixtures, name=f"w{n}", agent_id=f"agent-{n}", status="running" if n < 8 else "stopped")
+    page = " ".join(re.sub(r"<[^>]+>", " ", fixtures.browser("vic", "viewer").get("/ops").text).split())
+    assert "Refund worker of agent-8 stopped does not work" in page
+    assert "and 3 more, of other agents" in page and "agent-7" not in page
 
 
 def test_orders_that_came_back_are_counted_where_a_shift_begins(fixtures: Any) -> None:
