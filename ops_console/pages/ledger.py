@@ -114,7 +114,7 @@ def _named(context: ConsoleContext, wanted: LedgerFilter) -> tuple[LedgerFilter,
         return wanted, True
     tenant_id = actor().tenant_id
     if is_public_id(wanted.prefix) or event_of_proof(wanted.prefix):
-        return replace(wanted, prefix=_behind(context, wanted.prefix)), True
+        return replace(wanted, prefix=None, exact=_behind(context, wanted.prefix)), True
     entries, is_all = entries_of_operations(context.pool, tenant_id, wanted.prefix)
     return replace(wanted, named=entries), is_all
 

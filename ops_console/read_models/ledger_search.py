@@ -30,7 +30,7 @@ MOST_OPERATIONS = 100
 class LedgerFilter:
     """What rows must have; None asks for nothing. Amounts in minor units, both ends included; entered in [since, until).
 
-    `prefix` begins the entry's or the refund's id; a row of `named` is found too.
+    `prefix` begins the entry's or the refund's id; a row of `named` is found too. `exact` is one of the two ids.
     """
 
     status: str | None = None
@@ -45,6 +45,7 @@ class LedgerFilter:
     until: datetime | None = None
     prefix: str | None = None
     named: tuple[str, ...] = ()
+    exact: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ CONDITIONS = {
         _E.c.refund_id.like(value("pattern", str)),
         _E.c.ledger_entry_id == any_(value("named", list)),
     ),
+    "exact": or_(_E.c.ledger_entry_id == value("exact", str), _E.c.refund_id == value("exact", str)),
 }
 _BEHIND = tuple_(_E.c.created_at, _E.c.ledger_entry_id) < tuple_(value("before_at", datetime), value("before_id", str))
 FIND_ENTRY = SqlTemplate("""

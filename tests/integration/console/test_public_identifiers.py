@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -272,10 +273,16 @@ def test_the_pages_search_takes_public_ids(fixtures: Any) -> None:
         " requested_at, risk) values (%s, 'lge_looked_for', 'rf_looked_for', 100, 'USD', 'refund.create', 'a', now(), '{}')",
         fixtures.tenant_id,
     )  # fmt: skip
+    fixtures.sql(
+        "insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, amount_minor, currency)"
+        " select %s, 'lge_looked_for' || n, 'rf_looked_for' || n, 100, 'USD' from generate_series(1, 60) n",
+        fixtures.tenant_id,
+    )
     fixtures.publish()
     event, ann = shown(fixtures, recorded), fixtures.browser("ann", "viewer")
     for name in ("refund_id", "ledger_entry_id", "proof_id"):
-        assert "/ops/ledger/lge_looked_for" in ann.get(f"/ops/ledger?q={event[name]}").text, name
+        listed = set(re.findall(r'href="/ops/ledger/([^"?]+)"', ann.get(f"/ops/ledger?q={event[name]}").text))
+        assert listed == {"lge_looked_for"}, name
         assert f"operation={recorded.operation_id}" in ann.get(f"/ops/events?operation={event[name]}").text, name
     assert "No row fits" in ann.get(f"/ops/ledger?q=prf_{'a' * 16}").text
     assert "is the agent retail-refund-agent" in ann.get(f"/ops/ledger?q={event['agent_label']}").text
