@@ -58,16 +58,13 @@ def _changes(changes: list[LaneEventRow]) -> Iterator[Moment]:
 
 
 def _decisions(order: OrderRow, decided: list[AnalystDecisionRow]) -> Iterator[Moment]:
-    for one in decided:
-        yield Moment(
-            one.decided_at,
-            "analyst",
-            _DECISIONS.get(one.decision, one.decision),
-            None,
-            None,
-            (("by", one.decided_by),),
-            one.reason,
-        )
+    for number, one in enumerate(decided, start=1):
+        title = _DECISIONS.get(one.decision, one.decision)
+        # A vote alone lets nothing go: more people were needed, or were asked anew.
+        still_queued = order.resolution is None or any(later.from_status == "QUEUED" for later in decided[number:])
+        if (one.decision, one.from_status) == ("fulfil", "QUEUED") and still_queued:
+            title = "An analyst would let it go"
+        yield Moment(one.decided_at, "analyst", title, None, None, (("by", one.decided_by),), one.reason)
     if not decided and order.resolved_at is not None and order.resolution is not None:
         # Decided before every decision was kept.
         by = (("by", order.resolved_by),) if order.resolved_by else ()

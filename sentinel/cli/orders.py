@@ -101,4 +101,7 @@ def decide(
         done = resolve_order(
             pool, actor, source, order_id, decision=decision, reason=reason, digest=digest, status=status, approval_id=approval_id
         )  # fmt: skip
-    show(asdict(done), as_json, f"{done.result.capitalize()} as {actor.name}.")
+    message = f"{done.result.capitalize()} as {actor.name}."
+    if done.result == "recorded":
+        message = f"Recorded as {actor.name}: {done.approvals_given} of {done.people_required} people have approved."
+    show(asdict(done), as_json, message)
