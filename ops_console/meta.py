@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, current_app
 
-from ops_console import metrics
 from ops_console.api.rendering import DESCRIPTION, SECURITY_SCHEMES
 from ops_console.context import ConsoleContext
 from sentinel.authority.tenants import public_tenants
@@ -25,8 +24,6 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         "Prometheus metrics", responses={200: ("The exposition.", {"type": "string"})}, content_type="text/plain"
     )
     def show_metrics() -> Response:
-        metrics.POOL_IN_USE.labels("operators").set(context.pool.in_use)
-        metrics.POOL_IN_USE.labels("board").set(context.board.pool.in_use)
         return exposition_answer(exposition())
 
     @blueprint.get("/openapi.json")

@@ -1,4 +1,4 @@
-"""Periodic background tasks of the console, a thread each: samples for the overview, the index of public ids, old sessions."""
+"""Periodic background tasks of the console, a thread each: samples for the overview, the index of public ids, old sessions, figures."""
 
 from __future__ import annotations
 
@@ -89,3 +89,15 @@ def start_sweeper(pool: Pool, *, stopping: Callable[[], bool]) -> None:
         sessions.sweep(pool)
 
     start_periodic("sweeper", sweep, seconds=SWEEP_SECONDS, stopping=stopping)
+
+
+NOTE_SECONDS = 1.0
+
+
+def start_connection_notes(context: ConsoleContext, *, stopping: Callable[[], bool]) -> None:
+    """Note this process's database connections for /metrics, whichever process is asked for it, until `stopping` says so."""
+    # What counts is imported only once the folder of the shared counters is there.
+    from ops_console.metrics import note_connections
+
+    pools = {context.login.name: context.pool, "board": context.board.pool}
+    start_periodic("connections", lambda: note_connections(pools), seconds=NOTE_SECONDS, stopping=stopping)

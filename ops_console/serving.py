@@ -20,7 +20,7 @@ import structlog
 from flask import Flask
 
 from ops_console.audience import Audience
-from ops_console.periodic import start_indexer, start_sampler, start_sweeper
+from ops_console.periodic import start_connection_notes, start_indexer, start_sampler, start_sweeper
 from ops_console.settings import ConsoleSettings
 from sentinel.core.errors import EngineUnavailable
 from sentinel.platform.http.asgi import Edge
@@ -111,8 +111,9 @@ def _serve(settings: ConsoleSettings, share: _Share, graceful_seconds: int) -> N
             return not worker.alive
 
         app = create_app(settings, audience=share.audience, stopping=stopping)
+        console = app.flask.extensions["console"]
+        start_connection_notes(console, stopping=stopping)
         if share.audience is Audience.OPERATORS:
-            console = app.flask.extensions["console"]
             start_sampler(console.pool, console.ledger, stopping=stopping)
             start_indexer(console, stopping=stopping)
             start_sweeper(console.pool, stopping=stopping)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from ops_console import metrics, serving
+from ops_console.audience import Audience
+from ops_console.settings import ConsoleSettings
+from sentinel.platform.http.readiness import exposition
 from sentinel.store.address import EMBEDDED
 from sentinel.store.database import BOARD, CONSOLE, PUBLIC
 from tests.support.fixtures import Fixtures
+from tests.support.ledger_fixtures import wait_until
 from tests.support.logins import program_url, public_urls
 from tests.support.ports import free_port
 from tests.support.served_programs import clean_env
@@ -36,3 +44,30 @@ def test_the_public_is_not_served_where_its_login_is_allowed_too_few_connections
     )  # fmt: skip
     done = run_warm("ops_console", "--only", "public", env=env)
     assert (done.returncode, f"{PUBLIC} is allowed 8" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(("audience", "login"), [(Audience.OPERATORS, "console"), (Audience.PUBLIC, "public")])
+def test_each_process_notes_its_connections_by_login_whichever_is_asked_for_metrics(
+    fixtures: Fixtures, monkeypatch: pytest.MonkeyPatch, audience: Audience, login: str
+) -> None:
+    metrics.POOL_IN_USE.clear()
+    made: list[Any] = []
+    worker = SimpleNamespace(alive=True)
+    monkeypatch.setattr(serving, "_warm", lambda *_: None)
+    monkeypatch.setattr(
+        serving, "Server", lambda make_app, *_, **__: SimpleNamespace(run=lambda: made.append(make_app(worker)))
+    )
+    settings = ConsoleSettings(
+        database_url=program_url(fixtures.url, CONSOLE), public_database_url=program_url(fixtures.url, PUBLIC),
+        board_database_url=program_url(fixtures.url, BOARD), insecure_cookies=True, require_second_factor="nobody",
+    )  # fmt: skip
+    serving._serve(settings, serving._SHARES[audience](settings), 0)
+    console = made[0].flask.extensions["console"]
+    try:
+        with console.pool.connection(), console.pool.connection(), console.board.pool.connection():
+            for name, connections in ((login, "2.0"), ("board", "1.0")):
+                wait_until(lambda: f'\nconsole_pool_in_use{{pool="{name}"}} {connections}\n' in exposition().decode())
+    finally:
+        worker.alive = False
+        for pool in (console.pool, console.board.pool):
+            pool.close()
