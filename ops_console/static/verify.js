@@ -141,6 +141,21 @@ const comparedWithPage = (found) => {
 // Identifiers that are minted for the public: a pack that was given to an agent has its own words there.
 const isMinted = (value) => typeof value === "string" && /^p(ag|ac|le|rf)_[a-z2-7]{16}$/.test(value);
 
+// An action that is public as the pattern of its policy that covers it: "data.*" for "data.read".
+const isPattern = (name, value) => name === "action" && typeof value === "string" && value.endsWith(".*");
+
+// Whether the public value of a field may stand for another one of a pack that was given.
+const standsFor = (name, shown, given) =>
+  typeof given === "string" && given !== shown && (isMinted(shown) || (isPattern(name, shown) && given.startsWith(shown.slice(0, -1))));
+
+const replacedNote = (known, replaced) => {
+  const parts = ["Everything else is what is on record here."];
+  const minted = replaced.filter((name) => isMinted(known[name]));
+  if (minted.length > 0) parts.push(`Identifiers are not public and were not compared: ${minted.join(", ")}.`);
+  if (minted.length < replaced.length) parts.push(`The action is public by its pattern: ${known.action}`);
+  return parts.join(" ");
+};
+
 // The same of what is on record under its name; `unknown`: that could not be asked, so nothing is known of it.
 const comparedWithRecord = async (found) => {
   let known;
@@ -151,10 +166,10 @@ const comparedWithRecord = async (found) => {
     return { note: "It could not be compared with what is on record here now.", unknown: true };
   }
   if (known === null) return { note: "There is no proof of that name on record here, so only its own hash was checked." };
-  const replaced = Object.keys(known).filter((name) => isMinted(known[name]) && typeof found.pack[name] === "string" && found.pack[name] !== known[name]);
+  const replaced = Object.keys(known).filter((name) => standsFor(name, known[name], found.pack[name]));
   const names = differing(found.pack, known).filter((name) => !replaced.includes(name) && !(name === "hash" && replaced.length > 0));
   if (names.length === 0 && replaced.length === 0) return { note: "" };
-  if (names.length === 0) return { note: `Everything else is what is on record here. Identifiers are not public and were not compared: ${replaced.join(", ")}.` };
+  if (names.length === 0) return { note: replacedNote(known, replaced) };
   const note = `It is not what is on record here: ${names.join(", ")} ${names.length === 1 ? "differs" : "differ"}.`;
   return { note, forged: "Its hash fits its content, but this is not the proof of that name." };
 };

@@ -21,6 +21,7 @@ from tests.browser.conftest import PHONE, People
 from tests.browser.line import line_to
 from tests.browser.place import Place
 from tests.browser.watch import Watch
+from tests.integration.console.test_public_identifiers import ask
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -183,6 +184,29 @@ def test_the_pack_that_an_agent_was_given_is_checked_against_the_public_one(plac
     told = paste({**forged, "hash": pack_hash(forged)})
     expect(told).to_contain_text("this is not the proof of that name")
     expect(told).to_contain_text("decision differs")
+
+
+def test_a_given_pack_whose_action_is_public_by_its_pattern_is_the_one_on_record(place: Place, visitor: Any) -> None:
+    """The finding: the pattern counted as a difference, and a genuine pack was said to be forged."""
+    recorded = ask(place.fixtures, action="data.read")
+    pack = {**json.loads(recorded.pack), "hash": recorded.pack_hash}
+    visitor.goto("/verify/")
+    told = visitor.locator("#paste-result")
+
+    def paste(pack: dict[str, Any]) -> None:
+        visitor.get_by_label("The proof as JSON").fill(json.dumps(pack))
+        visitor.get_by_role("button", name="Verify what I pasted").click()
+        expect(told).to_contain_text(pack["hash"])
+
+    paste(pack)
+    expect(told).to_contain_text("Match: this proof is intact.")
+    expect(told).to_contain_text("were not compared: ledger_entry_id, refund_id")
+    expect(told).to_contain_text("The action is public by its pattern: data.*")
+    for other in ("email.send", "data", "database.read", 7):
+        forged = {**pack, "action": other}
+        paste({**forged, "hash": pack_hash(forged)})
+        expect(told).to_contain_text("this is not the proof of that name")
+        expect(told).to_contain_text("action differs")
 
 
 @pytest.mark.parametrize(
