@@ -139,6 +139,9 @@ def messages_of(event: FeedEvent, types: Collection[str] = ()) -> list[EventMess
         return []
     # Bodies of versions before this one name no agent in doubts and refusals, though their events may.
     body = {"agent_id": event.agent_id, **orjson.loads(event.body)}
+    # As versions before this one recorded an outcome that was reported without one.
+    if body.get("report_id") == "":
+        del body["report_id"]
     made = [
         _message(event, kind, {**fixed, **{name: body.get(name) for name in names}})
         for kind, fixed, names in FIELDS.get(event.kind, ())

@@ -52,6 +52,15 @@ def test_a_refund_is_told_from_decision_to_outcome(export: Export) -> None:
     assert data["amount"] == {"value": "126.50", "currency": "USD"}
     assert (data["decision"], data["reason_code"]) == ("ALLOW", answer["reason_code"])
     assert start.get_data()["event"] == "start" and outcome.get_data()["outcome"] == "success"
+    assert "report_id" not in outcome.get_data(), "none was given"
+
+
+def test_an_outcome_names_the_report_id_that_it_was_given(export: Export) -> None:
+    body, report_id = guard_body(value="126.50"), str(uuid.uuid4())
+    export.fixtures.start(body, export.fixtures.guard(body))
+    assert export.fixtures.report(body, report_id=report_id).status_code == 200
+    export.send()
+    assert export.receiver.taken[-1].get_data()["report_id"] == report_id
 
 
 def digest_of(fixtures: Fixtures, answer: Any) -> str:

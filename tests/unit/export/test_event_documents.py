@@ -58,6 +58,14 @@ def test_an_error_that_a_person_had_resolved_before_is_no_new_doubt() -> None:
     assert [one.type for one in messages_of(dataclasses.replace(reported, resolved_before=True))] == ["outcome"]
 
 
+def test_an_outcome_that_was_recorded_with_an_empty_report_id_has_none() -> None:
+    told = '{"action":"refund.create","outcome":"success","report_id":"%s"}'
+    for report_id, names in (("", False), (str(UUID(int=5)), True)):
+        event = dataclasses.replace(EVENT, kind="outcome", body=told % report_id, approval_id=None)
+        (message,) = messages_of(event)
+        assert ("report_id" in message.data) is names and message.data["outcome"] == "success"
+
+
 def test_a_refusal_and_a_doubt_name_the_agent_of_their_event_where_their_body_does_not() -> None:
     for kind in ("refused", "in_doubt", "in_doubt_resolved"):
         (message,) = messages_of(dataclasses.replace(EVENT, kind=kind, body="{}", approval_id=None))

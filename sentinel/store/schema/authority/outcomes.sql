@@ -204,8 +204,9 @@ begin
     return sentinel.unmoved('not_started', s.status, o.operation_id);
   end if;
   e := sentinel.event_of(ask.tenant_id, ask.event_id, 'outcome', o.operation_id, ask.agent_id, moment, format(
-    '{"action":"%s","agent_id":"%s","event":"outcome","event_id":"%s","occurred_at":"%s","operation_id":"%s","outcome":"%s","report_id":"%s"}',
-    ask.action, ask.agent_id, ask.event_id, sentinel.utc_text(moment), o.operation_id, ask.outcome, ask.report_id));
+    '{"action":"%s","agent_id":"%s","event":"outcome","event_id":"%s","occurred_at":"%s","operation_id":"%s","outcome":"%s"%s}',
+    ask.action, ask.agent_id, ask.event_id, sentinel.utc_text(moment), o.operation_id, ask.outcome,
+    ',"report_id":"' || ask.report_id || '"'));
   if ask.outcome = 'success' or s.status = 'completed' then
     s.status := 'completed'; s.in_doubt_since := null; s.in_doubt_reason := null;
   else
