@@ -106,14 +106,14 @@ class Listener:
 def require_listeners(*listeners: Listener) -> None:
     """Raise what keeps a program from serving on these, each with the setting to change.
 
-    `UnsafeConfiguration` where two of their addresses are one; `CannotServe` where a port is taken, or the machine does not allow so many
-    open files.
+    `UnsafeConfiguration` where two of their addresses are one, or both addresses of one listener have one port, by which its server tells
+    them apart; `CannotServe` where a port is taken, or the machine does not allow so many open files.
     """
-    named = [one for listener in listeners for one in listener.named_addresses]
-    for (first, place), (second, other) in combinations(named, 2):
-        if place[1] == other[1] and _meet(place[0], other[0]):
+    named = [(listener, *one) for listener in listeners for one in listener.named_addresses]
+    for (listener, first, place), (another, second, other) in combinations(named, 2):
+        if place[1] == other[1] and (listener is another or _meet(place[0], other[0])):
             raise UnsafeConfiguration(f"{second}: must be another port than {first}, which is {place[1]} too")
-    for name, place in named:
+    for _, name, place in named:
         require_free_port(*place, name)
     for listener in listeners:
         require_open_files(listener.connections + _OTHER_FILES, listener.connections_name)

@@ -29,6 +29,18 @@ def test_one_port_for_two_listeners_is_refused_by_its_setting(host: str, health_
         require_listeners(listener(host, port, (health_host, port)))
 
 
+@pytest.mark.parametrize(
+    ("host", "health_host"), [("127.0.0.1", "127.0.0.2"), ("10.0.0.5", "127.0.0.1"), ("::1", "127.0.0.1")]
+)
+def test_a_listener_and_its_health_have_two_ports_on_two_addresses_too(host: str, health_host: str) -> None:
+    """The finding: a server tells the two apart by port, so every call was 404 and /metrics anybody's."""
+    port = free_port()
+    with pytest.raises(
+        UnsafeConfiguration, match=f"^HEALTH_PORT: must be another port than PORT, which is {port} too$"
+    ):
+        require_listeners(listener(host, port, (health_host, port)))
+
+
 def test_so_it_is_between_the_servers_of_one_program() -> None:
     port, other = free_port(), free_port()
     one, two = listener("127.0.0.1", port), listener("127.0.0.1", other, ("127.0.0.1", port), name="BOARD")
@@ -36,7 +48,7 @@ def test_so_it_is_between_the_servers_of_one_program() -> None:
         require_listeners(one, two)
 
 
-def test_ports_of_their_own_and_one_port_of_two_addresses_are_taken() -> None:
+def test_ports_of_their_own_and_one_port_of_two_servers_addresses_are_taken() -> None:
     port = free_port()
     require_listeners(listener("127.0.0.1", port, ("127.0.0.1", free_port())), listener("127.0.0.2", port))
     require_listeners(listener("127.0.0.1", free_port()), listener("127.0.0.1", free_port()))
