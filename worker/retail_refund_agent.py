@@ -37,6 +37,7 @@ from sentinel.client import Client
 from sentinel.core.errors import SentinelError
 from sentinel.core.wording import counted
 from sentinel.platform.command_line import OneLineCommand, exit_code
+from sentinel.platform.logs import logs_of_command
 from sentinel.store.database import WORKER
 from sentinel.store.safety import database_status
 from worker.failpoints import BadFailpoint, FailpointHit, Failpoints
@@ -100,7 +101,7 @@ def main(limit: int | None, as_json: bool, api_key_file: Path | None, **modes: b
         level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
     )
     _log.setLevel(logging.INFO)
-    with refusals():
+    with refusals(), logs_of_command():
         settings = read_settings(api_key_file=api_key_file)
         failpoints = Failpoints.parse(settings.failpoint, allowed=settings.failpoints_allowed)
         sys.exit(_run(settings, mode, limit, as_json, failpoints))

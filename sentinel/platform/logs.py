@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, cast
 
@@ -82,8 +83,25 @@ def buffer_log_lines(schedule: Callable[[Callable[[], None]], object]) -> None:
 
 def configure_logs(level: str, *, program: str) -> None:
     """Set up structlog for this process; the standard library's loggers join at warning and above."""
-    structlog.configure(
-        processors=[
+    structlog.configure(**_lines_on_stderr(level), cache_logger_on_first_use=True)
+    structlog.contextvars.bind_contextvars(program=program)
+    logging.basicConfig(level=max(LEVELS[level], logging.WARNING), stream=sys.stderr, force=True, format="%(message)s")
+
+
+@contextlib.contextmanager
+def logs_of_command(level: str = "info") -> Iterator[None]:
+    """Have structlog write to standard error while a command runs, whose standard output is its answer alone."""
+    before = structlog.get_config()
+    structlog.configure(**_lines_on_stderr(level))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _lines_on_stderr(level: str) -> dict[str, Any]:
+    return {
+        "processors": [
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _with_request_id,
@@ -91,9 +109,6 @@ def configure_logs(level: str, *, program: str) -> None:
             structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
             _line,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.BytesLoggerFactory(file=sys.stderr.buffer),
-        cache_logger_on_first_use=True,
-    )
-    structlog.contextvars.bind_contextvars(program=program)
-    logging.basicConfig(level=max(LEVELS[level], logging.WARNING), stream=sys.stderr, force=True, format="%(message)s")
+        "wrapper_class": structlog.make_filtering_bound_logger(LEVELS[level]),
+        "logger_factory": structlog.BytesLoggerFactory(file=sys.stderr.buffer),
+    }

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import click
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from sentinel.platform.resources import invariants_sql
+from sentinel.store.database import WORKER
 from sentinel.store.invariants import run_invariants
 from tests.support.effects_server import allowed_row, execute
+from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
+from tests.support.logins import program_url
 from tests.support.scripted_server import Script
 from tests.support.stripe_server import StripeServer, stripe_error
+from worker import cli, retail_refund_agent
 from worker.refunds.reconcile import FIND_BUDGETS
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, OrderFacts
 from worker.refunds.settings import WorkerSettings
@@ -91,6 +98,31 @@ def test_a_refund_that_a_bank_sent_back_is_found_once_and_shown(ledger: Ledger) 
     assert ledger.watch.look() == []
     assert ledger.findings.all() == [found]
     assert ledger.fixtures.all("select 1 from refunds.settlement_events where looked_at is null") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(retail_refund_agent.main, []), (cli.main, ["run"])],
+    ids=["retail-refund-agent", "worker run"],
+)
+def test_a_finding_is_logged_on_standard_error_and_json_stays_json(
+    ledger: Ledger, authority: FakeAuthority, command: click.Command, words: list[str]
+) -> None:
+    """The finding: the log's lines stood before the object on standard output."""
+    ledger.server.set_status(ledger.refund("lge_1"), "failed", "lost_or_stolen_card")
+    keep(ledger, "pi_lge_1")
+    env = {
+        "WORKER_DATABASE_URL": program_url(ledger.fixtures.url, WORKER), "SENTINEL_REFUND_AGENT_API_KEY": "key",
+        "SENTINEL_URL": authority.url, "WORKER_STRIPE_KEY": "rk_test_x", "WORKER_STRIPE_URL": ledger.server.url,
+    }  # fmt: skip
+    done = CliRunner().invoke(command, [*words, "--once", "--json"], env=env)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rows"] == []
+    told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert [(one["level"], one["event"]) for one in told] == [
+        ("error", "settlement_finding"),
+        ("error", "refund_sent_back"),
+    ]
 
 
 def test_a_refund_that_a_bank_sent_back_is_counted_as_paid_back_no_more(ledger: Ledger) -> None:
