@@ -45,12 +45,12 @@ def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: in
         SharedRateLimit(per_second=settings.address_per_second, burst=settings.address_burst),
         SharedRateLimit(per_second=1, burst=1),
     )
-    sources = read_sources(settings)
-    make_scorer(settings), read_failpoints(settings)
+    # What was read at the start is there for a process that is started later, whatever became of the files.
+    sources, scorer, failpoints = read_sources(settings), make_scorer(settings), read_failpoints(settings)
     backgrounds: list[Background] = []
 
     def make_app(_worker: Any) -> Any:
-        parts = build_order_review(settings, read_sources(settings))
+        parts = build_order_review(settings, sources, scorer=scorer, failpoints=failpoints)
         parts.background.start()
         backgrounds.append(parts.background)
         threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="deliver")

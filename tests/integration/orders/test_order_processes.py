@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -11,16 +14,19 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import UnsafeConfiguration
 from sentinel.store.database import ORDERS
 from tests import mutants
 from tests.support.fixtures import Fixtures
 from tests.support.harness import at_once, scaled
+from tests.support.killed import children_of
 from tests.support.ledger_fixtures import ROOT, wait_until
 from tests.support.logins import program_url
 from tests.support.order_fixtures import OrderFixtures, intake_process, make_intake, order_body
@@ -56,6 +62,31 @@ def test_what_several_processes_count_is_one_sum(orders: OrderFixtures) -> None:
         counted = "\n".join(scraped(health))
     for name in ("orders_score_seconds_count", "orders_delivery_seconds_count", "orders_queued", "orders_model_total"):
         assert name in counted
+
+
+def test_a_process_in_a_killed_ones_place_serves_by_the_last_good_files(orders: OrderFixtures, tmp_path: Path) -> None:
+    """The finding: it read the files anew and refused a faulty one, which ended the whole intake for good."""
+    policies = shutil.copytree(policies_dir(), tmp_path / "policies")
+    env = {
+        "SENTINEL_ORDERS_PROCESSES": "2", "SENTINEL_POLICIES_DIR": str(policies),
+        "SENTINEL_ORDERS_BUDGET_SECONDS": "30", "SENTINEL_ORDERS_LEASE_SECONDS": "60",
+    }  # fmt: skip
+    with intake_process(orders.fixtures, orders.authority_url, orders.key, from_nothing=True, **env) as process:
+        wait_until(lambda: len(children_of(process.process.pid)) == 2)
+        first = children_of(process.process.pid)
+        for name in ("order_sources.yaml", "order_signals.yaml"):
+            (policies / name).write_text("sources: [")
+        for number, killed in enumerate(first):
+            os.kill(killed, signal.SIGKILL)
+            wait_until(lambda: len(new_ones(process.process, first)) == number + 1)
+        assert [process.post(order_body(f"o-{number}")) for number in range(8)] == [200] * 8
+        assert (process.process.poll(), len(new_ones(process.process, first))) == (None, 2)
+
+
+def new_ones(process: subprocess.Popen[str], before: Sequence[int]) -> set[int]:
+    """The processes that it forked since; fails where it ended."""
+    assert process.poll() is None, "the intake ended"
+    return set(children_of(process.pid)) - set(before)
 
 
 ROUNDS = scaled(6)
