@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import urllib3
 
 from sentinel.store import database as store_database
 from sentinel.store.embedded import RunningServer
@@ -26,9 +28,10 @@ from tests.faults.test_unsafe_starts import (
     trigger_off,
 )
 from tests.support.fixtures import add_tenant, unique
+from tests.support.killed import children_of
 from tests.support.logins import console_urls, program_url
 from tests.support.ports import free_port, listens
-from tests.support.served_programs import clean_env, end, eventually, module, run
+from tests.support.served_programs import clean_env, end, eventually, module, request, run
 from tests.support.warm_process import run_warm
 
 pytestmark = pytest.mark.slow
@@ -242,3 +245,30 @@ def test_mutant_the_same_places_without_a_mistake_are_not_refused(slots: StreamS
         assert eventually(lambda: listens(place.port), within=30)
     finally:
         end(console)
+
+
+def test_sighup_ends_no_process_of_a_program_that_reloads_nothing(slots: StreamSlots) -> None:
+    """The finding: it ended every process at once, with the requests that they had in hand."""
+    place = slots.make("good", "console")
+    console = subprocess.Popen(
+        module("ops_console", "--only", "operators"),
+        env=clean_env(**place.env),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert eventually(lambda: ready(place.port), within=30)
+        before = children_of(console.pid)
+        for _ in range(2):
+            console.send_signal(signal.SIGHUP)
+            # Its master handles a signal before it starts a process in the place of one that ended.
+            assert not eventually(lambda: children_of(console.pid) != before, within=2)
+        assert before and console.poll() is None and ready(place.port)
+    finally:
+        end(console)
+
+
+def ready(port: int) -> bool:
+    with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
+        return request("GET", f"http://127.0.0.1:{port}/readyz").status == 200
+    return False

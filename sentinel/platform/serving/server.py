@@ -1,7 +1,7 @@
 """Running an ASGI app under gunicorn: several processes, an event loop in each, clean reload and drain.
 
 The master makes what all processes share before they fork; each process makes its own connections after. SIGHUP asks
-every process to reload its policies and keeps the last good ones; SIGTERM drains.
+every process of a program that has policies to reload them, and keeps the last good ones; SIGTERM drains.
 """
 
 from __future__ import annotations
@@ -130,10 +130,14 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
     """gunicorn's master, with SIGHUP meaning "reload policies" instead of "replace the processes"."""
 
     def handle_hup(self) -> None:
-        """Tell the master's own copy first, so that a process started later has the same policies."""
+        """Tell the master's own copy first, so that a process started later has the same policies.
+
+        Without policies it means nothing: the signal would end the processes, which have no handler for it.
+        """
         on_reload = self.app.on_reload
-        if on_reload is not None:
-            on_reload()
+        if on_reload is None:
+            return
+        on_reload()
         for pid in list(self.WORKERS):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGHUP)
