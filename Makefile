@@ -122,7 +122,7 @@ sbom: .venv/.release  ## write the bill of materials into deploy/sbom.cdx.json
 	@$(BIN)/python -m tests.support.sbom make
 
 wheel: .venv/.release  ## build the wheels of the programs and of the client alone into dist/
-	@rm -rf deploy/sentinel-client/build
+	@rm -rf build/lib build/bdist.* deploy/sentinel-client/build dist/sentinel_authority-*.whl dist/sentinel_client-*.whl
 	@for folder in . deploy/sentinel-client; do $(BIN)/python -m build --no-isolation --wheel --outdir dist $$folder >/dev/null || exit 1; done; ls dist/*.whl
 
 npm-package: .venv/.runtime  ## build the package of the TypeScript client into dist/

@@ -1,6 +1,6 @@
-"""The Makefile's environment, and `make clean`: whatever they were cut off in, the same command again does what it says.
+"""The Makefile's environment, `make wheel` and `make clean`: whatever was there before, the command does what it says.
 
-In a copy of the Makefile, with stand-ins of what is slow: `python -m venv`, pip, and what stops the database.
+In a copy of the Makefile, with stand-ins of what is slow: `python -m venv`, pip, `build`, and what stops the database.
 """
 
 from __future__ import annotations
@@ -65,6 +65,21 @@ STOPS = """
 import pathlib, shutil, sys
 print("stopped")
 shutil.rmtree(pathlib.Path(sys.argv[1]) / "postgres")
+"""
+
+
+# As setuptools: a wheel is what lies in build/lib, with what the sources add to it.
+BUILD = """
+import pathlib, sys
+folder = pathlib.Path(sys.argv[-1])
+lib = folder / "build" / "lib"
+lib.mkdir(parents=True, exist_ok=True)
+version = pathlib.Path("version").read_text()
+(lib / f"new_in_{version}.py").touch()
+name = "sentinel_client" if folder.name else "sentinel_authority"
+wheel = pathlib.Path("dist", f"{name}-{version}-py3-none-any.whl")
+wheel.parent.mkdir(exist_ok=True)
+wheel.write_text(" ".join(sorted(one.name for one in lib.iterdir())))
 """
 
 
@@ -181,3 +196,20 @@ def test_what_a_clean_that_was_cut_off_left_is_no_environment(folder: Path) -> N
     stopped = make(folder, "clean", cut="remove")
     assert stopped.returncode != 0 and (folder / ".venv" / "bin" / "sentinel").exists(), stopped
     assert_demo_starts(folder)
+
+
+def test_a_wheel_has_nothing_of_the_version_before_and_is_alone_in_its_folder(folder: Path) -> None:
+    """The finding: modules that are gone were packed again, and an image took the wheels of both versions."""
+    (folder / "build.py").write_text(BUILD)
+    (folder / "deploy" / "sentinel-client").mkdir(parents=True)
+    for kept in ("build/screenshots", "dist/npm"):
+        (folder / kept).mkdir(parents=True)
+    for version in ("1", "2"):
+        (folder / "version").write_text(version)
+        made = make(folder, "wheel")
+        assert made.returncode == 0, made
+    names = [f"sentinel_authority-{version}-py3-none-any.whl", f"sentinel_client-{version}-py3-none-any.whl"]
+    assert made.stdout.split()[-2:] == [f"dist/{name}" for name in names]
+    assert sorted(one.name for one in folder.glob("dist/*.whl")) == names
+    assert {(folder / "dist" / name).read_text() for name in names} == {"new_in_2.py"}
+    assert (folder / "build" / "screenshots").exists() and (folder / "dist" / "npm").exists()
