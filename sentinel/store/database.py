@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -91,13 +90,14 @@ def parts_of(url: str) -> dict[str, Any]:
 
 
 class NoRootCertificate(InvalidAddress):
-    """The address has the server's certificate checked against a file that is not there: no connection can ever be made."""
+    """The address has the server's certificate checked against a file that this account cannot read: nobody can connect."""
 
     def __init__(self, mode: str, file: str) -> None:
         SentinelError.__init__(
             self,
-            f"the database's address says sslmode={mode}, and there is no {file}: add the file of the authorities that you trust,"
-            " as &sslrootcert=/etc/ssl/certs/ca-certificates.crt (the system's) or your own authority's",
+            f"the database's address says sslmode={mode}, and there is no {file} that this account can read: add the file of"
+            " the authorities that you trust, as &sslrootcert=/etc/ssl/certs/ca-certificates.crt (the system's) or your own"
+            " authority's",
         )
 
 
@@ -113,7 +113,7 @@ def parts_to_connect(url: str) -> dict[str, Any]:
     over_network = bool(given.get("hostaddr")) or not (asked["host"] or "/").startswith("/")
     if asked["sslmode"] in ("verify-ca", "verify-full") and over_network and not asked["service"]:
         file = asked["sslrootcert"] or os.path.expanduser("~/.postgresql/root.crt")  # noqa: PTH111 - a user without a home has none
-        if file != "system" and not Path(file).exists():
+        if file != "system" and not os.access(file, os.R_OK):
             raise NoRootCertificate(asked["sslmode"], file)
     return given
 

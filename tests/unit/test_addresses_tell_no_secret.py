@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,19 @@ def test_a_server_that_is_checked_against_no_file_is_a_fault_of_the_address(
             use(address)
         assert SECRET not in refused.value.detail
     assert describe(CHECKED) == "db.example/shop"
+
+
+@USES
+def test_a_file_of_authorities_that_the_account_cannot_read_is_a_fault_of_the_address(
+    use: Callable[[str], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The finding: in a folder that is closed to the account it was a traceback; where it could not be read, the database was away."""
+    (file := tmp_path / "root.crt").touch()
+    # Whoever runs the tests may be root, who reads everything.
+    monkeypatch.setattr(os, "access", lambda path, mode: (str(path), mode) != (str(file), os.R_OK))
+    with pytest.raises(NoRootCertificate, match=f"there is no {file} that this account can read: ") as refused:
+        use(f"{CHECKED}&sslrootcert={file}")
+    assert SECRET not in refused.value.detail
 
 
 @pytest.mark.parametrize(
