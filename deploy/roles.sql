@@ -308,7 +308,8 @@ begin
 end $$;
 
 -- A program's own pools and something for commands beside it, in all less than the embedded server's 216: whichever role was
--- taken over leaves the others theirs, on a server with 100 too. Set once: `alter role ... connection limit` of yours stays. A login of yours needs its own.
+-- taken over leaves the others theirs, on a server with 100 too. Set once: `alter role ... connection limit` of yours stays.
+-- One of -1 counts as not set and is set again; for no limit set a large number. A login of yours needs its own.
 do $$
 declare
   wanted record;

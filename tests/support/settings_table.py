@@ -95,7 +95,8 @@ A role opens no more connections than its program needs. `sentinel migrate` sets
 | `sentinel_exporter` | 8 | `SENTINEL_EXPORT_THREADS` + 1, 5 as shipped, for each sender of events; commands |
 | `board_reader` | 12 | (`SENTINEL_CONSOLE_PROCESSES` + `SENTINEL_BOARD_PROCESSES`) × `SENTINEL_BOARD_POOL_SIZE`, 8 as shipped |
 
-More: `alter role sentinel_authority connection limit 160`. A login of yours needs a limit of its own. A program whose pools
+More: `alter role sentinel_authority connection limit 160`. A limit of -1, as PostgreSQL makes a role, counts as not set, and the
+next `sentinel migrate` sets it: for no limit set a large number, such as 100000. A login of yours needs a limit of its own. A program whose pools
 are larger than its login's limit does not start.
 
 **Behind a pooler.** pgbouncer and the like in transaction pooling hand one server connection to many clients: what is said at

@@ -61,3 +61,24 @@ def test_it_is_migrated_by_less_than_a_superuser_and_again_by_either(server: Run
     assert "only the authority takes them" in doctor(less)
     assert migrate(less) == (HEAD, HEAD)
     require_ready(as_login(whole, AUTHORITY, password(server)), AUTHORITY)
+
+
+@pytest.fixture
+def superuser() -> Iterator[str]:
+    """The superuser's address of a database on a server of its own, migrated."""
+    with running_without_roles() as found:
+        with psycopg.connect(found.admin_url, autocommit=True) as connection:
+            connection.execute(f"create database {DATABASE}".encode())
+        url = at(found.admin_url, DATABASE)
+        assert migrate(url) == (None, HEAD)
+        yield url
+
+
+def test_a_connection_limit_that_somebody_set_stays_and_one_of_minus_one_counts_as_none(superuser: str) -> None:
+    """As docs/settings.md says."""
+    limits = "select array_agg(rolconnlimit order by rolname) from pg_roles where rolname in (%s, %s)"
+    with psycopg.connect(superuser, autocommit=True) as connection:
+        connection.execute(f"alter role {AUTHORITY} connection limit 100000".encode())
+        connection.execute(f"alter role {CONSOLE} connection limit -1".encode())
+        migrate(superuser)
+        assert connection.execute(limits, [AUTHORITY, CONSOLE]).fetchone() == ([100000, 24],)
