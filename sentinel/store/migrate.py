@@ -39,6 +39,7 @@ _VERSION_TABLE = """
 select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'public' and c.relname = 'schema_version'
 """
+_SCHEMA_OWNER = "select pg_get_userbyid(nspowner) from pg_catalog.pg_namespace where nspname = 'sentinel'"
 _INCLUDED = re.compile(r"^\\ir (\S+)$", re.MULTILINE)
 FUNCTION = re.compile(r"^create or replace function .*?\$\$;$", re.MULTILINE | re.DOTALL)
 
@@ -80,15 +81,26 @@ def _refuse_unreleased(found: str | None) -> None:
         )
 
 
+def _refuse_another_owner(connection: psycopg.Connection) -> None:
+    row = connection.execute(_SCHEMA_OWNER).fetchone()
+    if row is not None and row[0] != OWNER:
+        raise SchemaNotReady(
+            f"the schema sentinel belongs to {row[0]} instead of {OWNER}, as of a dump that was loaded without owners or before its"
+            " roles were there. Run `sentinel migrate` on an empty database of this server, which makes the roles, and load the dump anew into another"
+        )
+
+
 def migrate(url: str) -> tuple[str | None, str]:
     """Bring the database to `HEAD` and apply the grants; returns (revision before, revision after).
 
     Needs a login that may create roles and schemas. Raises `SchemaNotReady` with the server's reason otherwise, or where
-    the database is of a revision that cannot be upgraded, and `EngineUnavailable` when there is no server to ask.
+    the database is of a revision that cannot be upgraded or its schema is another role's, and `EngineUnavailable` when there is no
+    server to ask.
     """
     address = make_conninfo(**parts_to_connect(url))
     try:
         with psycopg.connect(address, prepare_threshold=None) as connection:
+            _refuse_another_owner(connection)
             found = current_revision(connection)
             _refuse_unreleased(found)
             if found in (None, HEAD):

@@ -1,4 +1,6 @@
-"""A database server whose administrator is no superuser, as managed ones are: `sentinel migrate` and the first commands work there too."""
+"""`sentinel migrate` on a server that had nothing of ours: by an administrator who is no superuser, as managed servers have; with a
+dump that was loaded before its roles, and with limits of its operator's.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from click.testing import CliRunner
 from psycopg.conninfo import conninfo_to_dict
 
 from sentinel.cli.main import main as sentinel
-from sentinel.store.database import AUTHORITY, CONSOLE
+from sentinel.store.database import AUTHORITY, CONSOLE, OWNER
 from sentinel.store.embedded import RunningServer
-from sentinel.store.migrate import HEAD, migrate
+from sentinel.store.migrate import HEAD, SchemaNotReady, migrate
 from sentinel.store.safety import require_ready
 from tests.conftest import at
 from tests.support.embedded_servers import running_without_roles
@@ -82,3 +84,18 @@ def test_a_connection_limit_that_somebody_set_stays_and_one_of_minus_one_counts_
         connection.execute(f"alter role {CONSOLE} connection limit -1".encode())
         migrate(superuser)
         assert connection.execute(limits, [AUTHORITY, CONSOLE]).fetchone() == ([100000, 24],)
+
+
+def test_a_dump_that_was_loaded_before_its_roles_were_there_is_refused_by_its_owner(superuser: str) -> None:
+    """The finding: it was refused as an object of which nobody knew why it may not be changed."""
+    less = make_login(superuser, ADMINISTRATOR, "createrole")
+    with psycopg.connect(superuser, autocommit=True) as connection:
+        # Who loads a dump owns what its owner is not there for.
+        connection.execute(f"reassign owned by {OWNER} to {ADMINISTRATOR}".encode())
+        for url in (superuser, less):
+            with pytest.raises(
+                SchemaNotReady, match=f"^the schema sentinel belongs to {ADMINISTRATOR} instead of {OWNER}"
+            ):
+                migrate(url)
+        connection.execute(f"reassign owned by {ADMINISTRATOR} to {OWNER}".encode())
+    assert migrate(superuser) == (HEAD, HEAD)
