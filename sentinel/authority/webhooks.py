@@ -30,6 +30,8 @@ EVENT_TYPES = (
 )  # fmt: skip
 """What can be sent; in a CloudEvent `dev.sentinel.<type>.v1`."""
 OVERLAP_SECONDS = 86400
+MAX_URL = 2000
+"""Characters of a webhook's address, as the table has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ def add_webhook(
     The address was judged by the caller (`sentinel.platform.outbound.public_addresses`). Raises `InvalidInput`,
     `WaitsForAdministrator` (not added yet), and `Conflict` for an id that is taken.
     """
+    if len(url) > MAX_URL:
+        raise InvalidInput.of("URL", f"must have at most {MAX_URL} characters")
     unknown = sorted(set(event_types) - set(EVENT_TYPES))
     if unknown:
         raise InvalidInput.of("type", f"must be some of {', '.join(EVENT_TYPES)}")

@@ -17,7 +17,8 @@ from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.housekeeping import run_housekeeping
 from sentinel.authority.in_doubt import resolve_in_doubt
 from sentinel.authority.policies import declare_policies
-from sentinel.authority.webhooks import list_endpoints, rotate_secret
+from sentinel.authority.webhooks import add_webhook, list_endpoints, rotate_secret
+from sentinel.core.errors import InvalidInput
 from sentinel.export.build import make_sender
 from sentinel.export.cloud_events import FIELDS
 from sentinel.export.signing_secrets import SigningSecrets
@@ -61,6 +62,16 @@ def test_an_outcome_names_the_report_id_that_it_was_given(export: Export) -> Non
     assert export.fixtures.report(body, report_id=report_id).status_code == 200
     export.send()
     assert export.receiver.taken[-1].get_data()["report_id"] == report_id
+
+
+def test_a_url_that_is_longer_than_the_database_keeps_is_refused_as_such(export: Export) -> None:
+    """The finding: it passed the check of an address and ended as if the database were away."""
+    pool, actor = export.fixtures.console_pool, local_administrator(export.fixtures.tenant_id)
+    longest = "https://hooks.example/".ljust(2000, "x")
+    with pytest.raises(InvalidInput, match="^URL: must have at most 2000 characters$"):
+        add_webhook(pool, actor, f"{longest}x")
+    add_webhook(pool, actor, longest)
+    assert longest in {one.url for one in list_endpoints(pool, export.fixtures.tenant_id)}
 
 
 def digest_of(fixtures: Fixtures, answer: Any) -> str:
