@@ -38,19 +38,27 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 R = TypeVar("R")
+GoesOn = Callable[[Exception], bool]
 _LEAST_LATE_SECONDS = 5.0
+
+
+def never_goes_on(error: Exception) -> bool:
+    """A block that raises is over."""
+    return False
 
 
 class _Run:
     """What a guarded run asks, as given; `answer` is set inside the block, `reported` after it.
 
-    `failure` may be set inside the block, in a word: then an error is reported although nothing is raised.
+    `failure` may be set inside the block, in a word: then an error is reported although nothing is raised. `goes_on` tells of an
+    exception of the block that what it began may still act.
     """
 
     def __init__(self, client: Any, question: Mapping[str, Any], wait_seconds: float) -> None:
         self._client, self._given, self._wait_seconds = client, question, wait_seconds
         self.answer: GuardAnswer | None = None
         self.failure: str | None = None
+        self.goes_on: GoesOn = never_goes_on
         self.reported = False
 
     def _question(self) -> GuardQuestion:
@@ -73,11 +81,11 @@ class _Run:
         return outcome_of(self.answer, self.failure if kind is None else kind.__name__)
 
     def _may_go_on(self, error: BaseException | None) -> bool:
-        """Was the block cancelled, or broken off by an exit? Then nothing is reported.
+        """Was the block cancelled, broken off by an exit, or left by who does not wait for its end (`goes_on`)? Then nothing is reported.
 
         What the block had begun may go on, in a thread for one, while a report of an error says that nobody acts any more.
         """
-        if error is None or isinstance(error, Exception):
+        if error is None or (isinstance(error, Exception) and not self.goes_on(error)):
             return False
         self._not_reported(error)
         return True

@@ -5,7 +5,8 @@
 What waits for a person ends the run with `DeferredToolRequests`; its metadata has the approval. Go on with
 `requests.build_results(approve_all=True)` when it is decided: that is a nudge and no approval, the authority is asked again,
 and what still waits is deferred again, also while the authority cannot be asked (then the metadata has no approval). A refusal is the tool's result. `ModelRetry` in a guarded tool counts as a failure: the
-operation is in doubt, for nobody knows how far it came. So does one that raises `ApprovalRequired` or `CallDeferred` itself; a toolset
+operation is in doubt, for nobody knows how far it came. A tool that overruns its `timeout` is not reported, for its thread goes on; nor is one whose
+MCP server did not answer. As a failure counts also one that raises `ApprovalRequired` or `CallDeferred` itself; a toolset
 under `approval_required()` would do so for each call and is refused. Output functions are no tools, and not asked about.
 
 Wherever it stands among capabilities, it asks last: about the arguments that run, each time that they run, and reports what the
@@ -23,6 +24,7 @@ from pydantic_ai.exceptions import ApprovalRequired, UserError
 from pydantic_ai.toolsets import AbstractToolset, ApprovalRequiredToolset, WrapperToolset
 
 from sentinel.client.errors import ApprovalPending, ClientError
+from sentinel.integrations.pydantic_ai_calls import may_go_on
 from sentinel.integrations.refusals import is_outage, refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 from sentinel.tools import ToolRefused
@@ -87,7 +89,7 @@ class _GuardedTools(WrapperToolset[Any]):
             return await self.wrapped.call_tool(name, arguments, ctx, tool)
 
         names = CallNames(ctx.tool_call_id, ctx.conversation_id)
-        attempted = await self.guard.attempt_async(name, tool_args, run, named=names)
+        attempted = await self.guard.attempt_async(name, tool_args, run, goes_on=may_go_on, named=names)
         if isinstance(attempted, Ran):
             return attempted.result
         if isinstance(attempted.error, ApprovalPending) or (ctx.tool_call_approved and is_outage(attempted.error)):

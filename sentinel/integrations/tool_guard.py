@@ -2,7 +2,8 @@
 
 Every refusal is a `ClientError` (`ToolRefused`, `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`,
 `Rejected`, `Unreachable`), raised before the tool is called. An exception of the tool is reported as an error, which puts the
-operation in doubt, and goes on; of a `ClientError` `is_of_tool` says that it is one. A call that is cancelled is not reported.
+operation in doubt, and goes on; of a `ClientError` `is_of_tool` says that it is one. A call that is cancelled is not reported, nor is
+one that its framework gave up while it may still act (`goes_on`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from sentinel.client import Client, ClientError, GuardAnswer, guarded
-from sentinel.client.guarded import finished, runs_as
+from sentinel.client.guarded import GoesOn, finished, never_goes_on, runs_as
 from sentinel.client.transport import open_span
 from sentinel.integrations.refusals import refusal_details
 from sentinel.tools import ToolCall, ToolRefused, ToolTable
@@ -165,9 +166,9 @@ class ToolGuard:
 
     async def attempt_async(
         self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]],
-        failed: Failed = never_failed, named: CallNames = NO_NAMES,
+        failed: Failed = never_failed, named: CallNames = NO_NAMES, goes_on: GoesOn = never_goes_on,
     ) -> Ran[R] | Refused:  # fmt: skip
-        """As `attempt`, awaited."""
+        """As `attempt`, awaited. `goes_on` tells of an exception of `call` that the tool may still act: then nothing is reported."""
         async with AsyncExitStack() as stack:
             span = stack.enter_context(self._span(named))
             try:
@@ -176,6 +177,8 @@ class ToolGuard:
                 answer = await stack.enter_async_context(run) if run else None
             except ClientError as refusal:
                 return _refused(span, refusal)
+            if run:
+                run.goes_on = goes_on
             _tell(span, asked, answer)
             result = finished(await call({**asked.arguments, **stack.enter_context(_running(asked, answer))}))
             if run and failed(result):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent, DeferredToolRequests
 from pydantic_ai.capabilities import AbstractCapability, Hooks
+from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.toolsets import CombinedToolset, DynamicToolset, FunctionToolset, WrapperToolset
@@ -64,6 +66,33 @@ class Twice(WrapperToolset[Any]):
             return await super().call_tool(name, more, ctx, tool)
         except RuntimeError:
             return await super().call_tool(name, more, ctx, tool)
+
+
+class MCPError(Exception):
+    """Stands in for the MCP SDK's error of a read timeout."""
+
+
+@dataclass
+class Unanswered(WrapperToolset[Any]):
+    """A toolset as one of an MCP server is whose answer does not come: `raises` names how it tells of it."""
+
+    raises: str
+
+    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
+        """Called, and no answer."""
+        await super().call_tool(name, tool_args, ctx, tool)
+        lost = MCPError("Timed out while waiting for a response")
+        raise {
+            "bare": lost,
+            "to the model": caused(ModelRetry(str(lost)), lost),
+            "grouped": caused(ModelRetry(str(lost)), ExceptionGroup("several", [lost])),
+        }[self.raises]
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    """The error, raised for the other one."""
+    error.__cause__ = cause
+    return error
 
 
 def other_capability(name: str, shop: Shop) -> Any:
@@ -136,11 +165,16 @@ class PydanticAI(Driver):
         made = [other_capability(name, self.shop) for name in others]
         tools = [tool for tool in tools_of(self.shop) if "adds" not in others or tool.__name__ not in ADDED]
         own = {"toolsets": [asking(command["asking"], tools)]} if "asking" in command else {"tools": tools}
+        if "unanswered" in command:
+            own = {"toolsets": [Unanswered(FunctionToolset(tools), command["unanswered"])]}
         agent = Agent(
             FunctionModel(model), **own, capabilities=[*made, ours] if command.get("first") else [ours, *made],
-            output_type=[str, DeferredToolRequests],
+            output_type=[str, DeferredToolRequests], tool_timeout=command.get("tool_timeout"),
         )  # fmt: skip
-        result = await agent.run(**given, conversation_id=command["thread"])
+        try:
+            result = await agent.run(**given, conversation_id=command["thread"])
+        finally:
+            self.shop.run_is_over.set()  # before the loop ends: it may wait for the threads of tools
         output = result.output
         deferred = output if isinstance(output, DeferredToolRequests) else DeferredToolRequests()
         approvals = [

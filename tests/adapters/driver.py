@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,10 +41,11 @@ def facts_of(command: dict[str, Any]) -> Any:
 
 @dataclass
 class Shop:
-    """The provider behind the tools: it notes every call, and may fail or die in the middle of one."""
+    """The provider behind the tools: it notes every call, and may fail, die, or wait for the end of the run in the middle of one."""
 
     behaviour: str = "works"
     calls: list[dict[str, Any]] = field(default_factory=list)
+    run_is_over: threading.Event = field(default_factory=threading.Event)
 
     def do(self, tool: str, **arguments: Any) -> str:
         """One effect."""
@@ -53,6 +55,8 @@ class Shop:
             os._exit(9)
         if self.behaviour == "raises":
             raise RuntimeError("the provider timed out")
+        if self.behaviour == "outlasts the run":
+            self.run_is_over.wait(60)
         return f"done: {tool}"
 
 
@@ -97,5 +101,6 @@ def serve(kind: type[Driver]) -> None:
             answer |= {"messages": turn.messages, "waiting": turn.waiting, "spans": spans}
         except Exception as error:
             answer["raised"] = f"{type(error).__name__}: {error}"
+        shop.run_is_over.set()
         client.close()
         print(json.dumps({**answer, "calls": shop.calls}), file=answers, flush=True)

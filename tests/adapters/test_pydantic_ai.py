@@ -62,3 +62,20 @@ def test_a_toolset_that_asks_for_approvals_itself_is_refused(agent: Agent, kind:
     answer = agent.begin(agent.refund(), asking=kind)
     assert answer["raised"].startswith("UserError: a toolset under approval_required() asks behind the authority")
     assert answer["calls"] == [] and agent.place.operations(agent.payment) == []
+
+
+@pydantic_ai
+def test_a_tool_that_overruns_its_timeout_is_not_reported_while_it_may_still_send(agent: Agent) -> None:
+    """The finding: its thread goes on, and an error was reported, after which a person may say that it was not executed."""
+    agent.begin(agent.refund(), shop="outlasts the run", tool_timeout=0.3)
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "started", None)]
+    again = agent.begin(agent.refund())
+    assert again["calls"] == [] and "already_started" in messages_of(again)
+
+
+@pydantic_ai
+@pytest.mark.parametrize("raises", ["bare", "to the model", "grouped"])
+def test_a_tool_whose_mcp_server_does_not_answer_is_not_reported(agent: Agent, raises: str) -> None:
+    answer = agent.begin(agent.refund(), unanswered=raises)
+    assert len(answer["calls"]) == 1
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "started", None)]
