@@ -37,6 +37,11 @@ def upstream_unavailable(reason: str) -> ClientError:
     return ActionDenied("upstream_unavailable", why, is_final=False)
 
 
+def given_up() -> ClientError:
+    """The refusal of a call whose client cancelled it before it was started."""
+    return ActionDenied("cancelled", "the client cancelled the call before it was started", is_final=False)
+
+
 def refused_result(refused: CallRefused) -> types.CallToolResult:
     """A refusal as a tool's result."""
     details = {**refusal_details(refused.error), **_known(refused.answer)}

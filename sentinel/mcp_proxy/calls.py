@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from sentinel.client.guarded import (
     why_not_reported,
 )
 from sentinel.integrations import ToolGuard
-from sentinel.mcp_proxy.answers import CallRefused, in_doubt_result, lost_result, upstream_unavailable
+from sentinel.mcp_proxy.answers import CallRefused, given_up, in_doubt_result, lost_result, upstream_unavailable
 from sentinel.mcp_proxy.log_messages import LogMessages
 from sentinel.mcp_proxy.upstream import AnswerLost, Connection, Upstream, UpstreamUnavailable, reason_of
 from sentinel.tools import ToolCall, ToolRefused
@@ -128,9 +128,10 @@ class GuardedCalls:
         """Make the call; it goes on to its end and its report when the caller is cancelled. Raises `CallRefused`."""
         return await asyncio.shield(self.begin(call))
 
-    def begin(self, call: PermittedCall) -> asyncio.Task[Result]:
-        """The call, as a task of its own."""
-        made: Awaitable[Result] = self._unguarded(call) if call.answer is None else self._guarded(call, call.answer)
+    def begin(self, call: PermittedCall, is_wanted: Callable[[], bool] = lambda: True) -> asyncio.Task[Result]:
+        """The call, as a task of its own. `is_wanted` is asked once there is a connection, last before the start: if not, the call is refused."""
+        guarded = None if call.answer is None else self._guarded(call, call.answer, is_wanted)
+        made: Awaitable[Result] = guarded or self._unguarded(call, is_wanted)
         task: asyncio.Task[Result] = asyncio.ensure_future(made)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -146,16 +147,19 @@ class GuardedCalls:
         if not task.cancelled():
             task.exception()  # looked at: whoever waited for it may be gone
 
-    async def _unguarded(self, call: PermittedCall) -> Result:
+    async def _unguarded(self, call: PermittedCall, is_wanted: Callable[[], bool]) -> Result:
         attempt = _Attempt()
         answered: MCPError | None = None
         try:
             async with self._upstream.connect(call.updates.messages) as connection:
-                attempt.is_sent = True
+                attempt.is_sent = is_wanted()
                 try:
-                    attempt.result = await connection.call(
-                        call.params, headers={}, seconds=self._seconds, progress=call.updates.progress
-                    )
+                    if attempt.is_sent:
+                        attempt.result = await connection.call(
+                            call.params, headers={}, seconds=self._seconds, progress=call.updates.progress
+                        )
+                    else:
+                        attempt.refusal = given_up()
                 except MCPError as error:
                     answered = error
                 except AnswerLost as lost:
@@ -169,14 +173,17 @@ class GuardedCalls:
         if attempt.result is not None:
             return attempt.result
         if not attempt.is_sent:
-            raise CallRefused(upstream_unavailable(attempt.failure or "closed"))
+            raise CallRefused(attempt.refusal or upstream_unavailable(attempt.failure or "closed"))
         return lost_result(attempt.failure or "ConnectionLost")
 
-    async def _guarded(self, call: PermittedCall, answer: GuardAnswer) -> Result:
+    async def _guarded(self, call: PermittedCall, answer: GuardAnswer, is_wanted: Callable[[], bool]) -> Result:
         attempt = _Attempt()
         try:
             async with self._upstream.connect(call.updates.messages) as connection:
-                await self._attempt(connection, call, answer, attempt)
+                if is_wanted():
+                    await self._attempt(connection, call, answer, attempt)
+                else:
+                    attempt.refusal = given_up()
         except UpstreamUnavailable as away:
             attempt.refusal = upstream_unavailable(str(away))
         except Exception as broken:

@@ -87,7 +87,7 @@ class TaskIds:
 class _Run:
     """A task's call on its way to the server. `is_given_up`: its client cancelled the task since."""
 
-    run: asyncio.Task[Result]
+    run: asyncio.Task[Result] = field(init=False)
     noted: float = field(default_factory=time.monotonic)
     is_given_up: bool = False
 
@@ -130,7 +130,7 @@ class Tasks:
         return _stands(task_id, call.since, kept)
 
     def cancel(self, agent: str, task_id: str) -> None:
-        """The client gives up: the proxy does not go on with the task, unless it was sent. Raises `MCPError`, also for more than it can remember.
+        """The client gives up: the proxy does not go on with the task, unless its call was started. Raises `MCPError`, also for more than it can remember.
 
         The approval stays until it is decided or expires: it is not the agent's to withdraw.
         """
@@ -156,7 +156,8 @@ class Tasks:
         now = time.monotonic()
         for old in [one for one, kept in self._runs.items() if kept.noted + _KEPT_SECONDS < now and kept.run.done()]:
             del self._runs[old]
-        kept = self._runs[task_id] = _Run(self._calls.begin(permitted))
+        kept = self._runs[task_id] = _Run()
+        kept.run = self._calls.begin(permitted, lambda: not kept.is_given_up)
         # Before anybody waits for it: whoever does finds it forgotten.
         kept.run.add_done_callback(partial(self._ended, task_id, kept))
         return kept

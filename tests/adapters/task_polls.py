@@ -8,43 +8,71 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import mcp_types as types
 
-from sentinel.client import ActionDenied, ApprovalPending, ClientError, NoAnswerKind, Unreachable
+from sentinel.client import ActionDenied, ApprovalPending, ClientError, GuardAnswer, NoAnswerKind, Unreachable
 from sentinel.mcp_proxy import tasks
-from sentinel.mcp_proxy.answers import CallRefused, upstream_unavailable
+from sentinel.mcp_proxy.answers import CallRefused
+from sentinel.mcp_proxy.calls import NO_UPDATES, ClientUpdates, GuardedCalls, PermittedCall
+from sentinel.mcp_proxy.upstream import UpstreamUnavailable
 
 AGENT = "agent-1"
+GUARDED = SimpleNamespace(injected=lambda *kind, **known: {})
 
 
-class Calls:
-    """Permits every call that is not `refused`; `asking` holds up the question and `running` the call, until they are set. `is_away`: nothing is sent."""
+class Calls(GuardedCalls):
+    """Permits every call that is not `refused`; `asking` holds up the question, `connecting` the connection and `answering` the server's
+    answer, until they are set. `is_away`: the server cannot be reached. It is its own upstream, connection and authority.
+    """
 
     def __init__(self) -> None:
+        super().__init__(SimpleNamespace(async_client=self), self, seconds=60)  # type: ignore[arg-type]
+        self.started: list[str] = []
         self.sent: list[str] = []
-        self.asking, self.running, self.is_away = asyncio.Event(), asyncio.Event(), False
+        self.asking, self.connecting, self.answering = (asyncio.Event() for _ in range(3))
+        self.is_away, self.is_guarded = False, True
         self.refused: ClientError | None = None
-        self.asking.set()
-        self.running.set()
+        for held in (self.asking, self.connecting, self.answering):
+            held.set()
 
-    async def ask(self, agent: str, params: types.CallToolRequestParams) -> types.CallToolRequestParams:
-        """As `GuardedCalls` does."""
+    async def ask(
+        self, agent: str, params: types.CallToolRequestParams, updates: ClientUpdates = NO_UPDATES
+    ) -> PermittedCall:
+        """Permitted, once `asking` is set."""
         await self.asking.wait()
         if self.refused is not None:
             raise CallRefused(self.refused)
-        return params
+        answer = GuardAnswer(
+            "refund.create", agent, params.name, "ALLOW", "allowed", "ok", "ok", str(uuid.uuid4()), str(uuid.uuid4()), "r", "standard",
+            permit_token="permit",
+        )  # fmt: skip
+        return PermittedCall(GUARDED, answer if self.is_guarded else None, params)  # type: ignore[arg-type]
 
-    def begin(self, params: types.CallToolRequestParams) -> asyncio.Task[types.CallToolResult]:
-        """As `GuardedCalls` does."""
-        return asyncio.ensure_future(self._run(params))
-
-    async def _run(self, params: types.CallToolRequestParams) -> types.CallToolResult:
-        await self.running.wait()
+    @asynccontextmanager
+    async def connect(self, messages: Any) -> AsyncIterator[Any]:
+        """A connection, once `connecting` is set."""
+        await self.connecting.wait()
         if self.is_away:
-            raise CallRefused(upstream_unavailable("ConnectError"))
+            raise UpstreamUnavailable("ConnectError")
+        yield self
+
+    async def start(self, answer: GuardAnswer, start_id: uuid.UUID, act_within_seconds: int) -> None:
+        """Noted."""
+        self.started.append(answer.idempotency_key)
+
+    async def report(self, **outcome: Any) -> None:
+        """Taken."""
+
+    async def call(self, params: types.CallToolRequestParams, **options: Any) -> types.CallToolResult:
+        """Sent, and answered once `answering` is set."""
         self.sent.append(params.name)
+        await self.answering.wait()
         return types.CallToolResult(content=[], is_error=False)
 
 
@@ -54,7 +82,7 @@ class Polls:
     def __init__(self) -> None:
         self.calls = Calls()
         self._ids = tasks.TaskIds("key", server="local")
-        self.tasks = tasks.Tasks(self.calls, self._ids)  # type: ignore[arg-type]
+        self.tasks = tasks.Tasks(self.calls, self._ids)
 
     def id_of(self, tool: str) -> str:
         """A task's id."""
@@ -110,21 +138,25 @@ async def main() -> None:
     found["refused between polls"] = await refused(polls)
     away = polls.id_of("away")
     calls.is_away = True
-    found["two polls of a refused call"] = await polls.meanwhile(away, polls=2, held=calls.running, cancels=False)
-    found["cancelled before it was refused"] = await polls.meanwhile(away, polls=2, held=calls.running, cancels=True)
+    found["two polls of a refused call"] = await polls.meanwhile(away, polls=2, held=calls.connecting, cancels=False)
+    found["cancelled before it was refused"] = await polls.meanwhile(away, polls=2, held=calls.connecting, cancels=True)
     calls.is_away = False
     found["asked again"] = [await polls.status(away)]
     asked = polls.id_of("asked")
     found["cancelled while it was asked"] = await polls.meanwhile(asked, polls=2, held=calls.asking, cancels=True)
+    for name in ("connecting", "unguarded"):
+        calls.is_guarded, held = name != "unguarded", calls.connecting
+        found[f"cancelled before it was sent, {name}"] = await polls.meanwhile(polls.id_of(name), polls=2, held=held, cancels=True)  # fmt: skip
+    calls.is_guarded = True
     sent = polls.id_of("sent")
-    found["cancelled after it was sent"] = await polls.meanwhile(sent, polls=2, held=calls.running, cancels=True)
+    found["cancelled after it was sent"] = await polls.meanwhile(sent, polls=2, held=calls.answering, cancels=True)
     tasks._MOST_CANCELLED = 0
     full = polls.id_of("full")
     try:
         polls.tasks.cancel(AGENT, full)
     except tasks.MCPError as error:
         found["one too many"] = [str(error), await polls.status(full)]
-    print(json.dumps({**found, "calls": calls.sent}))
+    print(json.dumps({**found, "started": calls.started, "calls": calls.sent}))
 
 
 if __name__ == "__main__":

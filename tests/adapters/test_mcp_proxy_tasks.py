@@ -18,7 +18,10 @@ def test_a_cancelled_task_stays_so_and_polls_at_once_agree() -> None:
         "refused between polls": ["working", "working", "completed", "completed", "cancelled"],
         "two polls of a refused call": ["working", "working"], "cancelled before it was refused": ["cancelled", "cancelled"],
         "asked again": ["cancelled"], "cancelled while it was asked": ["cancelled", "cancelled"],
+        "cancelled before it was sent, connecting": ["cancelled", "cancelled"],
+        "cancelled before it was sent, unguarded": ["cancelled", "cancelled"],
         "cancelled after it was sent": ["completed", "completed"],
         "one too many": ["Too many cancelled tasks; this one is not", "completed"],
+        "started": ["other", "third", "waits", "sent", "full"],
         "calls": ["other", "third", "waits", "sent", "full"],
     }  # fmt: skip
