@@ -20,6 +20,7 @@ from weakref import WeakSet
 from agents import Agent, FunctionTool, RunContextWrapper, RunState
 from agents.function_schema import function_schema
 from agents.items import ToolApprovalItem
+from agents.tool import _DEFAULT_FAILURE_HANDLED_ATTR
 from agents.tool import maybe_invoke_function_tool_failure_error_function as failure_message
 from agents.tool_context import ToolContext
 
@@ -49,36 +50,32 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
     if not isinstance(tool, FunctionTool):
         raise ValueError(f"{type(tool).__name__} runs outside this process and cannot be protected")
     if tool.needs_approval is not False:
-        raise ValueError(
-            f"{tool.name} has a needs_approval of its own: let the policy ask a person, or leave this tool unprotected"
-        )
+        raise ValueError(f"{tool.name} has a needs_approval of its own: let the policy ask a person, or leave this tool unprotected")  # fmt: skip
     # A copy without a formatter of errors, so that a failure is seen as one and not as a sentence for the model.
     raising = dataclasses.replace(tool, _failure_error_function=None, _use_default_failure_error_function=False)
-    unasked: dict[str, str] = {}  # what the model is told of such a call
+    unasked: dict[str, ClientError] = {}  # what the model is told of such a call
     raise_if_unfit = unfit_to_function_tool(guard, tool, function_schema)
 
     async def invoke(context: ToolContext[Any], text: str) -> Any:
-        async def call(arguments: dict[str, Any]) -> Any:
-            return await raising.on_invoke_tool(context, arguments_text(text, given, arguments))
-
         if context.tool_call_id in unasked:
             # By now it may wait for a person, and a call cannot interrupt the run any more: the model makes it again.
-            return unasked.pop(context.tool_call_id)
+            return _told(context, unasked.pop(context.tool_call_id))
         try:
             given = parse_arguments(text)
             raise_if_unfit(given)
         except ClientError as malformed:
-            return refusal_message(malformed)
+            return _told(context, malformed)
         try:
             # The group of a run is what its traces call a conversation.
             names = CallNames(context.tool_call_id, context.run_config and context.run_config.group_id)
-            attempted = await guard.attempt_async(tool.name, given, call, named=names)
+            attempted = await guard.attempt_async(
+                tool.name, given, lambda own: raising.on_invoke_tool(context, arguments_text(text, given, own)), named=names,
+            )  # fmt: skip
         except Exception as error:  # the tool's own, whatever its class: it may have done its effect
-            told = await failure_message(function_tool=tool, context=context, error=error)
-            if told is None:
+            if (told := await failure_message(function_tool=tool, context=context, error=error)) is None:
                 raise
             return told
-        return refusal_message(attempted.error) if isinstance(attempted, Refused) else attempted.result
+        return _told(context, attempted.error) if isinstance(attempted, Refused) else attempted.result
 
     async def needs_approval(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
         unasked.pop(call_id, None)
@@ -86,19 +83,24 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
             raise_if_unfit(arguments)
             return await guard.approval_pending(tool.name, arguments) is not None
         except ClientError as unfit_or_passing:
-            unasked[call_id] = refusal_message(unfit_or_passing)
+            unasked[call_id] = unfit_or_passing
             return False
 
     _made.update((invoke, needs_approval))
     return dataclasses.replace(tool, on_invoke_tool=invoke, needs_approval=needs_approval)
 
 
+def _told(context: ToolContext[Any], refusal: ClientError) -> str:
+    """The refusal, marked as the SDK marks errors of its own: its text is not held to the output that the tool declares."""
+    setattr(context, _DEFAULT_FAILURE_HANDLED_ATTR, True)
+    return refusal_message(refusal)
+
+
 async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[str]:
     """Approve the interruptions of protected tools whose approval is decided, either way; the ids of those that still wait.
 
-    A rejected one is let go on too: the authority refuses it again, and the model is told why. Interruptions of other tools
-    stay what they are: whether those run is for the program to ask. Raises `Unreachable`, or `ToolRefused` where the facts of one
-    cannot be read, and approves none then.
+    A rejected one is let go on too: the authority refuses it again, and the model is told why. Interruptions of other tools stay what they
+    are: whether those run is for the program to ask. Raises `Unreachable`, or `ToolRefused` where the facts of one cannot be read, and approves none then.
     """
     ours = list(filter(_is_of_protected, state.get_interruptions()))
     wanted = [await guard.approval_pending(item.name or "", lenient_arguments(item.arguments)) for item in ours]
@@ -113,8 +115,6 @@ def _is_of_protected(item: ToolApprovalItem) -> bool:
     raw = item.raw_item
     kind = raw.get("type") if isinstance(raw, dict) else raw.type
     named = [tool for tool in item.agent.tools if tool.name == item.name]
-    return kind == "function_call" and named != [] and all(map(_is_protected, named))
-
-
-def _is_protected(tool: Any) -> bool:
-    return isinstance(tool, FunctionTool) and tool.on_invoke_tool in _made and tool.needs_approval in _made
+    return kind == "function_call" and named != [] and all(
+        isinstance(tool, FunctionTool) and tool.on_invoke_tool in _made and tool.needs_approval in _made for tool in named
+    )  # fmt: skip

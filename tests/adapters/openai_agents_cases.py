@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from agents import Agent, FunctionTool, Runner, RunState, function_tool
 from agents.items import ToolCallOutputItem
 from agents.testing import ScriptedModel, assistant_message, function_call
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from sentinel.client import AsyncClient, Client, NoAnswerKind, Unreachable
 from sentinel.integrations import ToolGuard
@@ -23,6 +23,12 @@ from sentinel.tools.parse import parse_tool_table
 from tests.support.tool_texts import PAY_AND_NOTE, PAY_STRICTLY
 
 TABLE = parse_tool_table(PAY_AND_NOTE)
+
+
+class Receipt(BaseModel):
+    """What a typed tool gives."""
+
+    number: str
 
 
 class Cases:
@@ -129,6 +135,32 @@ class Cases:
         """The tool asks an authority of its own, which is silent."""
         broken = self.tool("pay", breaks=Unreachable(NoAnswerKind.TIMEOUT, "no answer in time"))
         return await self.run(protect_agent(self.agent([broken], ("pay", {"order": "o2"})), self.guard))
+
+    async def typed_output(self) -> dict[str, Any]:
+        """Refusals of tools that declare what they give: by the table, and for arguments that do not fit; and a call that is made."""
+
+        def pay(order: str) -> Receipt:
+            self.called.append(order)
+            return Receipt(number="1")
+
+        found: dict[str, Any] = {}
+        schema = {
+            "type": "object", "properties": {"number": {"type": "string"}}, "required": ["number"], "additionalProperties": False,
+        }  # fmt: skip
+        declared: list[dict[str, Any]] = [{"output_type": Receipt}, {"output_json_schema": schema}]
+        for number, options in enumerate(declared):
+            tools = [
+                function_tool(pay, name_override=name, strict_mode=False, **options) for name in ("pay", "not_mapped")
+            ]
+            order = {"order": f"o{number + 20}"}
+            calls = [("not_mapped", order), ("pay", {}), ("pay", order)]
+            try:
+                found[next(iter(options))] = (await self.run(protect_agent(self.agent(tools, *calls), self.guard)))[
+                    "told"
+                ]
+            except Exception as error:
+                found[next(iter(options))] = [f"{type(error).__name__}: {error}"]
+        return found
 
     async def silent_authority(self) -> dict[str, Any]:
         """An interruption that waits for a person, gone on with while the authority is away, and then again."""

@@ -86,6 +86,17 @@ def test_what_the_sdk_would_not_call_is_not_started(cases: dict[str, Any]) -> No
     assert (cases["outcomes"]["pay:o7"], cases["outcomes"]["pay:o8"]) == ("success", "success")
 
 
+@pytest.mark.parametrize("declared", ["output_type", "output_json_schema"])
+def test_a_refusal_of_a_tool_with_a_typed_output_is_told_and_the_run_goes_on(
+    cases: dict[str, Any], declared: str
+) -> None:
+    """The finding: the SDK held the refusal to the tool's type, and ended the run with what else it had begun."""
+    told = cases["typed_output"][declared]
+    assert len(told) == 3, told
+    assert "[unmapped_tool]" in told[0] and "[malformed_argument]" in told[1]
+    assert "number" in told[2]
+
+
 def test_a_null_of_the_models_reaches_no_tool(cases: dict[str, Any]) -> None:
     found = cases["nulls"]
     assert found["called"] == [["pay", "o3", 50]], "as if it had been left out, which is what was asked about"
