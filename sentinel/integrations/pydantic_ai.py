@@ -24,7 +24,7 @@ from pydantic_ai.exceptions import ApprovalRequired, UserError
 from pydantic_ai.toolsets import AbstractToolset, ApprovalRequiredToolset, WrapperToolset
 
 from sentinel.client.errors import ApprovalPending, ClientError
-from sentinel.integrations.pydantic_ai_calls import may_go_on
+from sentinel.integrations.pydantic_ai_calls import as_json, may_go_on
 from sentinel.integrations.refusals import is_outage, refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 from sentinel.tools import ToolRefused
@@ -84,12 +84,14 @@ class _GuardedTools(WrapperToolset[Any]):
         """Ask, and run the tool with what was asked about. Raises `ApprovalRequired` where a person must decide, and for a call that was
         deferred already where nobody can say whether one has.
         """
+        asked, made = as_json(tool_args, tool, ctx.validation_context)
 
         async def run(arguments: dict[str, Any]) -> Any:
-            return await self.wrapped.call_tool(name, arguments, ctx, tool)
+            given = {one: made.get(one, value) for one, value in arguments.items()}
+            return await self.wrapped.call_tool(name, given, ctx, tool)
 
         names = CallNames(ctx.tool_call_id, ctx.conversation_id)
-        attempted = await self.guard.attempt_async(name, tool_args, run, goes_on=may_go_on, named=names)
+        attempted = await self.guard.attempt_async(name, asked, run, named=names, goes_on=may_go_on)
         if isinstance(attempted, Ran):
             return attempted.result
         if isinstance(attempted.error, ApprovalPending) or (ctx.tool_call_approved and is_outage(attempted.error)):

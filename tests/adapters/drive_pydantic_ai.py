@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import enum
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, SecretStr
 from pydantic_ai import Agent, DeferredToolRequests
 from pydantic_ai.capabilities import AbstractCapability, Hooks
 from pydantic_ai.exceptions import ModelRetry
@@ -18,7 +21,58 @@ from pydantic_ai.toolsets import CombinedToolset, DynamicToolset, FunctionToolse
 
 from sentinel.integrations import ToolGuard
 from sentinel.integrations.pydantic_ai import SentinelCapability
+from sentinel.tools.parse import parse_tool_table
 from tests.adapters.driver import UNKNOWN, Driver, Shop, Turn, serve
+
+TYPED = parse_tool_table("""
+tools:
+  - server: local
+    tool: refund_lines
+    action: refund.create
+    arguments:
+      payment_intent: {type: string}
+      currency: {type: string, one_of: [USD, EUR]}
+      lines: {type: json}
+      day: {type: string}
+      code: {type: json, required: false}
+    facts: {account: {type: string, from: program}, clean: {type: bool, from: program}, attempts: {type: int, from: program}}
+    key: '"lines:" + args.payment_intent + ":" + call.digest'
+    params:
+      amount: {minor: '5000', currency: args.currency}
+      refund_id: '"rf:" + args.payment_intent'
+      account_ref: facts.account
+      risk.duplicate_refund: '!facts.clean'
+      risk.stale_window: '!facts.clean'
+      risk.suspicious_reason: '!facts.clean'
+      risk.customer_attempts_24h: facts.attempts
+""")
+"""One tool whose parameters are no plain JSON once pydantic has read them."""
+
+
+class Currency(enum.StrEnum):
+    """Which money."""
+
+    USD = "USD"
+
+
+class Line(BaseModel):
+    """A part of a refund."""
+
+    item: str
+    count: int = 1
+
+
+def typed_tools(shop: Shop) -> list[Any]:
+    """The tool of `TYPED`."""
+
+    def refund_lines(
+        payment_intent: str, currency: Currency, lines: list[Line], day: datetime.date, code: SecretStr | set[str] | None = None
+    ) -> str:  # fmt: skip
+        kinds = [type(one).__name__ for one in (currency, day, code, *lines)]
+        items = [[one.item, one.count] for one in lines]
+        return shop.do("refund_lines", payment_intent=payment_intent, kinds=kinds, items=items, day=day.isoformat())
+
+    return [refund_lines]
 
 
 def tools_of(shop: Shop) -> list[Any]:
@@ -163,7 +217,10 @@ class PydanticAI(Driver):
 
         ours, others = self.capability(guard, command), command.get("others", [])
         made = [other_capability(name, self.shop) for name in others]
-        tools = [tool for tool in tools_of(self.shop) if "adds" not in others or tool.__name__ not in ADDED]
+        if "typed" in command:
+            guard.table = TYPED
+        known = typed_tools(self.shop) if "typed" in command else tools_of(self.shop)
+        tools = [tool for tool in known if "adds" not in others or tool.__name__ not in ADDED]
         own = {"toolsets": [asking(command["asking"], tools)]} if "asking" in command else {"tools": tools}
         if "unanswered" in command:
             own = {"toolsets": [Unanswered(FunctionToolset(tools), command["unanswered"])]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.adapters.conftest import Agent
@@ -79,3 +81,30 @@ def test_a_tool_whose_mcp_server_does_not_answer_is_not_reported(agent: Agent, r
     answer = agent.begin(agent.refund(), unanswered=raises)
     assert len(answer["calls"]) == 1
     assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "started", None)]
+
+
+def _lines(agent: Agent, count: int = 2, **over: Any) -> dict[str, Any]:
+    lines = [{"item": "cup", "count": count}]
+    return agent.call("refund_lines", payment_intent=agent.payment, currency="USD", lines=lines, day="2026-01-02", **over)  # fmt: skip
+
+
+@pydantic_ai
+def test_parameters_that_are_models_enums_and_dates_are_asked_about_as_json_and_given_as_such(agent: Agent) -> None:
+    """The finding: each such call was refused, as not JSON or as of another type, though the model had written what the table wants."""
+    answer = agent.begin(_lines(agent), typed=True)
+    assert [call["kinds"] for call in answer["calls"]] == [["Currency", "date", "NoneType", "Line"]], messages_of(
+        answer
+    )
+    assert (answer["calls"][0]["items"], answer["calls"][0]["day"]) == ([["cup", 2]], "2026-01-02")
+    again = agent.begin(_lines(agent), typed=True)
+    assert again["calls"] == [] and "already_started" in messages_of(again)
+    agent.begin(_lines(agent, count=3), typed=True)
+    assert len(agent.place.operations(agent.payment)) == 2, "a changed line is another operation"
+
+
+@pydantic_ai
+@pytest.mark.parametrize("code", ["a secret", ["one", "other"]], ids=["hidden in JSON", "without an order"])
+def test_a_parameter_of_which_json_does_not_say_all_is_refused(agent: Agent, code: Any) -> None:
+    answer = agent.begin(_lines(agent, code=code), typed=True)
+    assert answer["calls"] == [] and "[malformed_argument]" in messages_of(answer)
+    assert agent.place.operations(agent.payment) == []
