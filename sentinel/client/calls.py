@@ -42,6 +42,24 @@ def _encode(value: Any) -> bytes:
     return sent
 
 
+def _encode_report(value: Any) -> bytes:
+    """As `_encode`, but no number, name, text or object in it is a reason to raise, for the effect has happened: it is sent as text."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError):
+        import json
+
+        return json.dumps(_reportable(value), separators=(",", ":"), default=str).encode()
+
+
+def _reportable(value: Any) -> Any:
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    if isinstance(value, dict):
+        return {name if isinstance(name, str) else str(name): _reportable(member) for name, member in value.items()}
+    return [_reportable(member) for member in value] if isinstance(value, (list, tuple)) else value
+
+
 def _refuse_not_finite(value: Any) -> None:
     if isinstance(value, float) and value - value != 0:
         raise ValueError(f"{value!r} cannot be sent as JSON")
@@ -60,6 +78,8 @@ def _written(value: Any) -> str:
 
 
 PREFIX = "/api/sentinel"
+REPORT = "/action/guard/report"
+"""Of a report, and how the path of many begins."""
 _MOST_PLACES = 400
 """Of a `Decimal`: a few characters with an exponent could otherwise become gigabytes of digits."""
 _FIRST_BACKOFF_SECONDS = 0.05
@@ -161,7 +181,8 @@ class ClientCall(Generic[Parsed]):
     @property
     def sent(self) -> bytes | None:
         """The request's body."""
-        return None if self.body is None else _encode(self.body)
+        encode = _encode_report if self.path.startswith(REPORT) else _encode
+        return None if self.body is None else encode(self.body)
 
     def read(self, raw: RawResponse) -> Parsed:
         """What was answered. Raises `Unreachable`, `KeyConflict` or `Rejected`."""
@@ -187,7 +208,7 @@ def start_call(
 def report_call(outcome: Outcome, agent_id: str) -> ClientCall[answers.ReportReceipt]:
     """`action/guard/report`."""
     body = question_body(outcome, agent_id)
-    return ClientCall("POST", "/action/guard/report", body, lambda _, found: readers().report_receipt(found))
+    return ClientCall("POST", REPORT, body, lambda _, found: readers().report_receipt(found))
 
 
 def check_call(question: CheckQuestion, agent_id: str) -> ClientCall[answers.CheckAnswer]:

@@ -97,15 +97,13 @@ class Client:
         )
 
     def report(self, **outcome: Unpack[Outcome]) -> answers.ReportReceipt:
-        """Tell what came of it."""
+        """Tell what came of it. Nothing in `result` is refused: what JSON has no form for is sent as text."""
         return self._run(calls.report_call(outcome, self._agent(outcome.get("agent_id"))))
 
     def report_many(self, outcomes: Sequence[Outcome]) -> list[answers.ReportReceipt | Unreachable | Rejected]:
         """`report` for up to 64 outcomes (its keyword arguments each) in one call: per outcome the receipt or its error."""
         bodies = [question_body(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
-        return self._call_many(
-            "/action/guard/report", bodies, lambda _body, found, **_: readers().report_receipt(found)
-        )
+        return self._call_many(calls.REPORT, bodies, lambda _body, found, **_: readers().report_receipt(found))
 
     def check(self, **question: Unpack[CheckQuestion]) -> answers.CheckAnswer:
         """What would be decided now; reserves nothing and permits nothing."""

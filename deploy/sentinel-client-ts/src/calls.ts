@@ -127,7 +127,7 @@ export function reportCall(outcome: Outcome, agentId: string): Call<ReportReceip
     ...given("permit_token", outcome.permitToken),
     ...given("report_id", outcome.reportId),
   } satisfies Wire["ReportRequest"];
-  return post("/action/guard/report", body, readReportReceipt);
+  return post("/action/guard/report", body, readReportReceipt, reportable);
 }
 
 /** `action/check`. */
@@ -181,8 +181,14 @@ export function pollPause(attempt: number, mostSeconds: number, leftSeconds: num
   return Math.min(growing * (0.75 + Math.random() / 2), leftSeconds);
 }
 
-function post<Answer>(path: string, body: object, read: Call<Answer>["read"]): Call<Answer> {
-  return { method: "POST", path, sent: JSON.stringify(body, exactly), read };
+function post<Answer>(path: string, body: object, read: Call<Answer>["read"], written = exactly): Call<Answer> {
+  return { method: "POST", path, sent: JSON.stringify(body, written), read };
+}
+
+/** Of a report nothing is refused, for the effect has happened: a number that JSON does not have is sent as text, and of anything else what JSON makes of it. */
+function reportable(this: unknown, _name: string, value: unknown): unknown {
+  if (typeof value === "bigint") return Number.isSafeInteger(Number(value)) ? Number(value) : String(value);
+  return typeof value === "number" && !Number.isFinite(value) ? String(value) : value;
 }
 
 /**

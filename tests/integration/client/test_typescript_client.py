@@ -285,6 +285,25 @@ def test_an_effect_is_not_called_on_a_start_that_was_answered_after_its_time(
     assert [one.outcome for one in authority.operations.values()] == ["error", "error"]
 
 
+REPORTS = """
+const asking = client();
+const results = { big: 2n ** 70n, huge: 2 ** 60, lost: [NaN, -Infinity], map: new Map([[1, 2]]), half: "\\ud800", code: { run: () => 1 }, hole: [1, , 2] };
+for (const [what, result] of Object.entries(results)) {
+  const answer = await asking.guard({ action: "gift_card.issue", ...gift("10.00", what) });
+  await asking.start(answer, crypto.randomUUID());
+  const outcome = { idempotencyKey: what, action: answer.action, outcome: "success", permitToken: answer.permitToken(), resource: answer.resource, riskClass: answer.riskClass };
+  said[what] = await asking.report({ ...outcome, result }).then((one) => one.duplicate, (error) => error.message);
+}
+"""
+
+
+def test_a_result_is_reported_whatever_it_holds(package: Path, fixtures: Fixtures) -> None:
+    """The finding: after the effect `report` threw, for numbers that the contract takes in a report."""
+    with listening(fixtures.app) as url:
+        found = ran(package, REPORTS, url, fixtures.key)
+    assert found["said"] == dict.fromkeys(("big", "huge", "lost", "map", "half", "code", "hole"), False)
+
+
 GOES_ON = ("throw error instanceof Rejected ? refusedStart(answer, error) : error;", "")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.client.calls import guard_call
+from sentinel.client.calls import ClientCall, guard_call, report_call
 
 
 def sent(amount: Any) -> Any:
@@ -60,3 +60,25 @@ def test_nor_one_in_what_only_orjson_writes() -> None:
 
 def test_null_is_sent_as_null() -> None:
     assert sent({"a": [None, 1.5]}) == {"a": [None, 1.5]}
+
+
+RESULTS: dict[str, tuple[Any, Any]] = {
+    "beyond 64 bits": ({"id": 2**70}, {"id": 2**70}),
+    "half of a pair": ({"\udc80": ["\ud800"]}, {"\udc80": ["\ud800"]}),
+    "no number": ([float("nan"), {"a": (float("-inf"),)}], ["nan", {"a": ["-inf"]}]),
+    "no form": ({1: {2}, "left": Decimal("NaN")}, {"1": "{2}", "left": "NaN"}),
+}
+"""What an effect gave back, and what is sent of it."""
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["alone", "batch"])
+@pytest.mark.parametrize(("result", "said"), RESULTS.values(), ids=RESULTS)
+def test_a_result_is_reported_whatever_it_holds(result: Any, said: Any, batch: bool) -> None:
+    """The finding: after the effect `report` raised, for numbers and texts that the contract takes."""
+    call: Any = report_call(
+        {"idempotency_key": "key", "action": "refund.create", "outcome": "success", "result": result}, "agent"
+    )
+    if batch:
+        call = ClientCall("POST", f"{call.path}/batch", {"requests": [call.body]}, call.parse)
+    found = json.loads(call.sent or b"")
+    assert (found["requests"][0] if batch else found)["result"] == said
