@@ -126,7 +126,7 @@ class Question:
 def merged(common: Mapping[str, Any], one: Any) -> dict[str, Any]:
     """One of several evaluations with what it takes from what they have in common. Raises `InvalidInput`.
 
-    An entity replaces the common one as a whole, and takes only required members from it that it lacks.
+    An entity replaces the common one as a whole, and takes only required members from it that it lacks. A null counts as absent.
     """
     if not isinstance(one, dict):
         raise InvalidInput.of("evaluation", "must be an object")
@@ -137,7 +137,8 @@ def merged(common: Mapping[str, Any], one: Any) -> dict[str, Any]:
             entity = {**{member: shared[member] for member in required if member in shared}, **entity}
         if (entity := shared if entity is None else entity) is not None:
             found[name] = entity
-    context = one.get("context", common.get("context"))
+    own = one.get("context")
+    context = common.get("context") if own is None else own
     return found if context is None else {**found, "context": context}
 
 

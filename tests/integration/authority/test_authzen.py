@@ -253,6 +253,16 @@ def test_in_a_batch_each_tool_is_guarded_and_a_stop_asks_no_further(fixtures: Fi
     assert fixtures.broken_invariants() == []
 
 
+def test_a_null_context_in_a_batch_drops_nothing_that_all_have_in_common(fixtures: Fixtures) -> None:
+    """The finding: of a null the common context was dropped, with the evidence in it that asks for a person."""
+    effect = refund()
+    common = {**effect.pop("context"), "escalation": "open_complaint"}
+    found = evaluate(fixtures, {"context": common, "evaluations": [{**effect, "context": None}]}, path=MANY)
+    (one,) = found["evaluations"]
+    assert (one["decision"], one["context"]["reason_code"]) == (False, "open_complaint")
+    assert statuses(fixtures) == ["pending"]
+
+
 @pytest.mark.parametrize("semantic", ["execute_all", "deny_on_first_deny"])
 @pytest.mark.parametrize("is_common", [True, False])
 def test_one_start_id_in_a_batch_is_told_true_once_of_an_effect(

@@ -180,6 +180,13 @@ BATCHES: dict[str, tuple[dict[str, Any], list[bool]]] = {
         },
         [True, True],
     ),
+    "a context of null, which counts as absent": (
+        {
+            "subject": ALICE, "action": action("read"), "context": {"locked": True},
+            "evaluations": [{"resource": FIRST}, {"resource": FIRST, "context": None}, {"resource": FIRST, "context": {}}],
+        },
+        [False, False, True],
+    ),
     "required members from the top": (
         {
             "subject": ALICE, "action": action("write"), "resource": {"type": "record"},
