@@ -96,6 +96,21 @@ def test_properties_and_members_that_nobody_declared_are_ignored(pdp: Pdp) -> No
     assert pdp.decision(more) is True
 
 
+@pytest.mark.parametrize(
+    ("properties", "names"),
+    [
+        ({"score": 0.5}, "params.score"), ({"id": 2**53}, "params.id"), ({"amount": "12.50"}, "params.currency"),
+        ({"channel": "web shop"}, "params.channel"), ({"risk": "low"}, "params.risk"), ({"note": "a\u202eb"}, "params.note"),
+        ({"größe": "l"}, "params"), ({"resource_type": "x"}, "properties.resource_type"),
+    ],
+)  # fmt: skip
+def test_a_property_that_cannot_be_bound_exactly_is_refused_by_its_name(
+    pdp: Pdp, properties: dict[str, Any], names: str
+) -> None:
+    found = pdp.post(ONE, asked(ALICE, action("read"), {**FIRST, "properties": properties}))
+    assert found.status_code == 400 and names in found.text
+
+
 WHOLE = asked(ALICE, action("read"), FIRST)
 BROKEN: dict[str, Any] = {
     **{f"without {name}": {key: value for key, value in WHOLE.items() if key != name} for name in WHOLE},
