@@ -137,3 +137,12 @@ def test_the_packages_own_snippet_runs(package: Path, fixtures: Fixtures, page: 
             printed, _ = process.communicate(timeout=60)
     assert (process.returncode, printed) == (0, "")
     assert fixtures.one("select outcome from sentinel.operation_states where status = 'completed'") == "success"
+
+
+def test_the_readme_and_guarded_itself_name_every_error_that_is_thrown_before_the_effect() -> None:
+    folder = REPO / "deploy" / "sentinel-client-ts"
+    (exported,) = re.findall(r"export {([^}]*)} from \"./errors.js\"", (folder / "src" / "index.ts").read_text())
+    errors = set(re.findall(r"\w+", exported)) - {"ClientError"}
+    for file in ("README.md", "src/guarded.ts"):
+        (said,) = re.findall(r"[Tt]hrows (`[^;.]*?)\s(?:\* )?before the effect", (folder / file).read_text())
+        assert set(re.findall(r"`(\w+)`", said)) == errors, file
