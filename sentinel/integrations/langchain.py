@@ -3,9 +3,7 @@
     create_agent(model, tools, middleware=[…, SentinelMiddleware(guard)], checkpointer=checkpointer)
 
 Put it last: then it sees the arguments that run, and no other middleware repeats a call inside it. For a bare graph:
-`ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`.
-
-What waits for a person interrupts the graph. The value that it is resumed with is ignored: the authority is asked again, so a
+`ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`. What waits for a person interrupts the graph. The value that it is resumed with is ignored: the authority is asked again, so a
 resume is a nudge and never an approval, and one that comes while the authority cannot be asked interrupts again. A guarded tool must not interrupt the graph itself: it would be in doubt.
 """
 
@@ -20,6 +18,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command, interrupt
 
 from sentinel.client.errors import ApprovalPending, ClientError
+from sentinel.integrations.mcp_errors import is_mcp_error
 from sentinel.integrations.refusals import is_outage, refusal_details, refusal_message
 from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 from sentinel.integrations.unfit_calls import unfit
@@ -81,7 +80,7 @@ def _tried(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) 
     call, running = request.tool_call, getattr(request.runtime, "execution_info", None)
     names = CallNames(call["id"], getattr(running, "thread_id", None))
     run = lambda given: handler(request.override(tool_call={**call, "args": given}))  # noqa: E731
-    return call["name"], call["args"], run, partial(_is_error, call["id"]), names
+    return call["name"], call["args"], run, partial(_is_error, call["id"]), names, is_mcp_error
 
 
 def _is_resumed(request: ToolCallRequest) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -12,6 +12,8 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
+
+from sentinel.integrations.mcp_errors import is_mcp_error, is_of_class
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 _PLAIN = (str, int, float, bool, Decimal, type(None))
@@ -39,12 +41,11 @@ def as_json(arguments: Mapping[str, Any], tool: Any, context: Any) -> tuple[dict
 def may_go_on(error: Exception) -> bool:
     """Did the framework give the tool up, which may still act?
 
-    At a `timeout` the thread of a function goes on. Behind an error of MCP's protocol the server may: it does not say who made it, and
-    a timeout and a broken connection are such errors. An error in a tool's result is none.
+    At a `timeout` the thread of a function goes on. Behind an error of MCP's protocol the server may.
     """
     behind = (error.__context__, error.__cause__)
-    timed_out = _is(error, "ModelRetry") and any(isinstance(one, TimeoutError) for one in behind)
-    return timed_out or any(_is(one, "McpError", "MCPError") for one in _causes(error))
+    timed_out = is_of_class(error, "ModelRetry") and any(isinstance(one, TimeoutError) for one in behind)
+    return timed_out or is_mcp_error(error)
 
 
 def _is_plain(value: Any) -> bool:
@@ -66,16 +67,3 @@ def _json(value: Any) -> Any:
     if isinstance(value, _WRITTEN_AS_TEXT):
         return to_jsonable_python(value)
     raise TypeError(type(value).__name__)
-
-
-def _is(error: BaseException, *names: str) -> bool:
-    """Is it of a class of one of these names? MCP's SDK need not be installed, and names its error anew in its second version."""
-    return any(kind.__name__ in names for kind in type(error).__mro__)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those that it was raised for, of groups too."""
-    yield error
-    for one in (error.__cause__, *getattr(error, "exceptions", ())):
-        if one is not None:
-            yield from _causes(one)

@@ -142,11 +142,12 @@ class ToolGuard:
         call: Callable[[dict[str, Any]], R],
         failed: Failed = never_failed,
         named: CallNames = NO_NAMES,
+        goes_on: GoesOn = never_goes_on,
     ) -> Ran[R] | Refused:
         """As `run`, with a refusal as a value, so that an error of the tool itself is never taken for one.
 
-        `failed` tells of a result that it stands for a failure of the tool, which is reported as an error too. `named` is
-        for a span alone.
+        `failed` tells of a result that it stands for a failure of the tool, which is reported as an error too. `goes_on` tells of an
+        exception of `call` that the tool may still act: then nothing is reported. `named` is for a span alone.
         """
         with ExitStack() as stack:
             span = stack.enter_context(self._span(named))
@@ -158,6 +159,8 @@ class ToolGuard:
                 answer = stack.enter_context(run) if run else None
             except ClientError as refusal:
                 return _refused(span, refusal)
+            if run:
+                run.goes_on = goes_on
             _tell(span, asked, answer)
             result = finished(call({**asked.arguments, **stack.enter_context(_running(asked, answer))}))
             if run and failed(result):
@@ -168,7 +171,7 @@ class ToolGuard:
         self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]],
         failed: Failed = never_failed, named: CallNames = NO_NAMES, goes_on: GoesOn = never_goes_on,
     ) -> Ran[R] | Refused:  # fmt: skip
-        """As `attempt`, awaited. `goes_on` tells of an exception of `call` that the tool may still act: then nothing is reported."""
+        """As `attempt`, awaited."""
         async with AsyncExitStack() as stack:
             span = stack.enter_context(self._span(named))
             try:

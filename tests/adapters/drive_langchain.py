@@ -56,8 +56,17 @@ def tools_of(shop: Shop) -> list[Any]:
     return [create_refund, refund_charge, look_up, wire_money]
 
 
+class McpError(Exception):
+    """Stands in for the MCP SDK's error of a read timeout."""
+
+
+def unanswered() -> Any:
+    """The end of a tool whose MCP server does not answer."""
+    raise McpError("Timed out while waiting for a response")
+
+
 def refund_of(kind: str, shop: Shop) -> Any:
-    """Another `create_refund`: one that answers a failure in a command or a list, or one that takes but one reason ("strict")."""
+    """Another `create_refund`: one that answers a failure in a command or a list, one that takes but one reason ("strict"), and others."""
 
     def failed(call_id: str) -> ToolMessage:
         return ToolMessage("card_declined", tool_call_id=call_id, status="error")
@@ -66,6 +75,7 @@ def refund_of(kind: str, shop: Shop) -> Any:
         "command": lambda call_id: Command(update={"messages": [failed(call_id)]}),
         "list": lambda call_id: [failed(call_id)],
         "list of commands": lambda call_id: [Command(update={"messages": [failed(call_id)]})],
+        "unanswered": lambda call_id: unanswered(),
         "success after an earlier failure": lambda call_id: Command(
             update={"messages": [failed("call_0"), ToolMessage("done", tool_call_id=call_id)]}
         ),

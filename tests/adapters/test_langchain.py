@@ -23,6 +23,13 @@ def test_a_tool_that_answers_its_failure_is_in_doubt(agent: Agent, answer: str) 
 
 
 @langchain
+def test_a_tool_whose_mcp_server_does_not_answer_is_not_reported(agent: Agent) -> None:
+    found = agent.begin(agent.refund(), refund="unanswered")
+    assert len(found["calls"]) == 1
+    assert agent.place.operations(agent.payment) == [(f"refund:{agent.payment}:5000", "started", None)]
+
+
+@langchain
 def test_a_failure_of_another_call_that_a_tool_repeats_is_not_its_own(agent: Agent) -> None:
     found = agent.begin(agent.refund(), refund="success after an earlier failure")
     assert len(found["calls"]) == 1
