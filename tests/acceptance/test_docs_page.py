@@ -31,6 +31,6 @@ def test_the_docs_page_works_under_its_own_strict_policy(served: Served, chromiu
     document = request("GET", f"{served.url}/openapi.json").json
     assert shown == sum(len(path) for path in document["paths"].values())
     page.locator(".opblock").first.click()
-    page.wait_for_selector(".opblock-body", timeout=5_000)
+    page.wait_for_selector(".opblock-body", timeout=20_000)
     page.close()
     assert (complaints, elsewhere) == ([], [])

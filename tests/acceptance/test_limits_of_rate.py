@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -25,11 +26,12 @@ def test_a_burst_admits_exactly_what_it_says_over_all_processes(new_database: Ne
     slow = {"SENTINEL_RATE_PER_SECOND": "1", "SENTINEL_RATE_BURST": str(BURST)}
     with served_on(url, tmp_path, tenant_id=str(tenant_id), key=key, **slow) as served:
         other = served.cli_json("keys", "create", "--tenant", served.tenant_id)["key"]
+        began = time.monotonic()
         with ThreadPoolExecutor(16) as pool:
             replies = list(pool.map(lambda _: served.get("heartbeat?agent_id=a"), range(BURST * 3)))
         counted = Counter(reply.status for reply in replies)
-        # One per second is earned back; the burst of requests is over within one or two.
-        assert BURST <= counted[200] <= BURST + 2, counted
+        # One per second is earned back meanwhile.
+        assert BURST <= counted[200] <= BURST + 1 + (time.monotonic() - began), counted
         assert counted[200] + counted[429] == len(replies)
         refused = next(reply for reply in replies if reply.status == 429)
         problem(refused, 429, "rate-limited")

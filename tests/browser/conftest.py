@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,15 @@ from tests.integration.console.conftest import PASSWORD
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
 WAIT_MS = 15_000
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> None:
+    """What a page is expected to show has as long as an action, whose limit is the context's: an `expect` alone waits five seconds."""
+    with contextlib.suppress(ImportError):  # without Playwright every test here is skipped
+        from playwright.sync_api import expect
+
+        expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="session")

@@ -145,7 +145,7 @@ def worker_process(
     """A worker as operators start it."""
     variables = {
         "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WORKER_DATABASE_URL": program_url(database_url, WORKER), "SENTINEL_URL": authority_url,
-        "SENTINEL_REFUND_AGENT_API_KEY": "key", "WORKER_GUARD_TIMEOUT_SECONDS": "1", "WORKER_LEASE_SECONDS": "3",
+        "SENTINEL_REFUND_AGENT_API_KEY": "key", "WORKER_GUARD_TIMEOUT_SECONDS": "10", "WORKER_LEASE_SECONDS": "30",
         "WORKER_HEARTBEAT_SECONDS": "1", "WORKER_BACKOFF_SECONDS": "0.05", "WORKER_BACKOFF_MAX_SECONDS": "0.2", **env,
     }  # fmt: skip
     command = [sys.executable, *(script or [str(ROOT / "worker" / "retail_refund_agent.py")]), *arguments]

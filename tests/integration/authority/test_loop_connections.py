@@ -131,16 +131,18 @@ def test_a_type_of_our_own_is_found_by_its_name(fixtures: Fixtures, on: Any) -> 
 
 
 def test_while_every_connection_is_taken_others_wait_and_are_then_refused(
-    on: Any, monkeypatch: pytest.MonkeyPatch
+    fixtures: Fixtures, on: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_connections, "FREE_WAIT_SECONDS", 0.1)
-    slow = statement(b"select $1 + (pg_sleep(0.4) is null)::int", name="slow")
+    held = statement(b"select $1 + (pg_advisory_xact_lock_shared(42) is null)::int", name="held")
 
     async def use(connections: LoopConnections) -> None:
-        first = [asyncio.ensure_future(connections.commit(slow, [n], 1.0)) for n in range(2)]
-        await asyncio.sleep(0.2)
-        assert connections.in_use == 2
+        fixtures.admin.execute("select pg_advisory_lock(42)")
+        first = [asyncio.ensure_future(connections.commit(held, [n], 1.0)) for n in range(2)]
+        while connections.in_use < 2:
+            await asyncio.sleep(0.01)
         assert isinstance(await refused(connections.commit(DOUBLED, [1], 1.0)), DatabaseUnreachable)
+        fixtures.admin.execute("select pg_advisory_unlock(42)")
         assert await asyncio.gather(*first) == [[0], [1]]
         assert await connections.commit(DOUBLED, [4], 1.0) == [8]
 

@@ -64,6 +64,7 @@ def guards_of_each_kind(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_pile_of_run_out_permits_slows_no_guard_and_the_housekeeper_keeps_up(fixtures: Fixtures) -> None:
     size = scaled(PILE)
     before = guards_of_each_kind(fixtures, *pile_up(fixtures, 4 * FEW), FEW, 2 * FEW)
@@ -81,7 +82,7 @@ def test_a_pile_of_run_out_permits_slows_no_guard_and_the_housekeeper_keeps_up(f
     rate = released / (time.monotonic() - began)
     print(f"the housekeeper gave back {released} permits, {rate:.0f} a second")
     assert released >= size - 400
-    assert rate > 1000
+    assert rate * overload() > 1000
     assert set(fixtures.broken_invariants()) == FORGED
 
 

@@ -17,6 +17,7 @@ from ops_console.board.hub import Hub
 from ops_console.board.stream import Pace, Stream
 from sentinel.core.errors import EngineUnavailable, TooManyStreams
 from sentinel.platform.serving.server import CannotServe, require_open_files
+from tests.support.busy import in_time
 from tests.support.feeds import live_event
 from tests.support.served_programs import eventually
 from tests.support.streaming import Loop, Viewer
@@ -142,7 +143,7 @@ def test_a_halt_and_a_lost_database_are_told_within_two_seconds(airing: Airing) 
             pass
         told.append(time.monotonic() - began)
     print(f"N={len(told)}, longest {max(told):.2f} s")
-    assert max(told) < 2
+    assert in_time(max(told), 2)
     viewer.close()
     with airing.view() as late:
         assert '{"refund":"active"}' in late.block(), "who comes later is told too"
