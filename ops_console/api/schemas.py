@@ -75,7 +75,7 @@ class SetHaltSchema(StrictSchema):
     scope = fields.String(
         required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
     )
-    target = Text(most=128)
+    target = Text(most=257)  # of agent_action two names and a space; each is bounded where the halt is set
     level = fields.String(validate=OneOf(["pause", "kill"]))
     reason = Text(most=2000, least=1, required=True)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from sentinel.client import ClientError, GuardAnswer, Outcome, Rejected, StartedTooLate
 from sentinel.client.guarded import Stopwatch, is_started_too_late, outcome_of, raise_unless_permitted, refused_start
-from sentinel.integrations.hook_calls import has_failed, table_name, without_injected
+from sentinel.integrations.hook_calls import has_failed, may_still_act, table_name, without_injected
 from sentinel.integrations.refusals import refusal_details, refusal_message
 from sentinel.integrations.tool_guard import ToolGuard
 from sentinel.tools import ToolCall
@@ -74,9 +74,9 @@ class ClaudeHooks:
         return _decision("allow", f"{answer.reason_code} ({answer.operation_id})", **changed)
 
     async def post_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
-        """Report the outcome; not of an interrupted tool, which may go on where it runs. Unreported, it is in doubt by itself."""
+        """Report the outcome; not of a tool that was interrupted or not answered, and may go on where it runs. Unreported, it is in doubt by itself."""
         started = self._started.pop(tool_use_id or given.get("tool_use_id"), None)
-        if given.get("is_interrupt"):
+        if may_still_act(given):
             return {}
         try:
             if (outcome := await self._outcome(given, started)) is not None:

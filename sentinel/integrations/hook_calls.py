@@ -7,6 +7,9 @@ from typing import Any
 from sentinel.tools import ToolTable
 
 OWN_TOOLS = "claude"
+_NOT_ANSWERED = ('MCP server "', "MCP error -32000", "MCP error -32001")
+"""How Claude begins what it says of an MCP call that it gave up: no answer in time, or the connection broke."""
+_UNKNOWN = "The outcome is unknown"
 
 
 def table_name(tool_name: str) -> tuple[str, str]:
@@ -28,3 +31,12 @@ def has_failed(given: Any) -> bool:
     response = given.get("tool_response")
     said = isinstance(response, dict) and bool(response.get("is_error") or response.get("isError"))
     return said or given.get("hook_event_name") == "PostToolUseFailure"
+
+
+def may_still_act(given: Any) -> bool:
+    """Of a call that ran: was it interrupted, or given up without an answer of its MCP server? It may go on where it runs."""
+    if given.get("is_interrupt"):
+        return True
+    error = str(given.get("error") or "")
+    is_unanswered = table_name(given["tool_name"])[0] != OWN_TOOLS and error.startswith(_NOT_ANSWERED)
+    return given.get("hook_event_name") == "PostToolUseFailure" and (is_unanswered or _UNKNOWN in error)

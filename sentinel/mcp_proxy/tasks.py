@@ -15,7 +15,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
@@ -208,9 +208,13 @@ def _completed(task_id: str, since: str, result: Result) -> dict[str, Any]:
 def _task(task_id: str, since: str, status: str, refused: CallRefused | None = None) -> dict[str, Any]:
     answer = refused.answer if refused is not None else None
     waits = refused is not None and refused.waits_for_person
-    left = (answer.expires_at - datetime.now(_UTC)).total_seconds() if answer and answer.expires_at else _KEPT_SECONDS
+    now = datetime.now(_UTC)
+    ends = answer.expires_at if answer and answer.expires_at else now + timedelta(seconds=_KEPT_SECONDS)
+    lives = max(ends, now) - datetime.fromisoformat(
+        since.replace("Z", "+00:00")
+    )  # from its creation, as the protocol counts it
     return {
-        "taskId": task_id, "status": status, "createdAt": since, "lastUpdatedAt": _now(), "ttlMs": max(int(left * 1000), 0),
+        "taskId": task_id, "status": status, "createdAt": since, "lastUpdatedAt": _now(), "ttlMs": int(lives.total_seconds() * 1000),
         "pollIntervalMs": POLL_MILLISECONDS,
         **({"statusMessage": f"waiting for approval {answer.approval_id}"} if waits and answer else {}),
     }  # fmt: skip

@@ -295,7 +295,10 @@ def test_one_tenant_sees_nothing_of_another_on_any_route(demo: Demo, planted: di
         assert ask("POST", "action/guard/start", start).status in (403, 409)
         assert ask("POST", "action/guard", body).headers.get("idempotent-replayed") is None
     said["stream"] = read_some(
-        demo.authority, "/api/sentinel/approvals/stream?last_seen=2020-01-01T00:00:00Z", b"CONNECTED", X_API_Key=other_key
+        demo.authority,
+        "/api/sentinel/approvals/stream?last_seen=2020-01-01T00:00:00Z",
+        b"CONNECTED",
+        X_API_Key=other_key,
     )
     assert b"APPROVAL_DECISION" not in said["stream"]
     ids = {f"operation {n}": str(row[3]) for n, row in enumerate(operations)} | {

@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,6 +98,12 @@ class Polls:
         except Exception as error:
             return type(error).__name__
 
+    async def is_still_there(self, task_id: str) -> bool:
+        """By the protocol: until `ttlMs` after `createdAt`."""
+        told = await self.tasks.get(AGENT, task_id)
+        created = datetime.fromisoformat(told["createdAt"].replace("Z", "+00:00"))
+        return created + timedelta(milliseconds=told["ttlMs"]) > datetime.now(UTC)
+
     async def meanwhile(self, task_id: str, *, polls: int, held: asyncio.Event, cancels: bool) -> list[str]:
         """Polls at once, of which each is held up until the task was cancelled, if it is."""
         held.clear()
@@ -138,6 +145,7 @@ async def main() -> None:
     found["refused between polls"] = await refused(polls)
     away = polls.id_of("away")
     calls.is_away = True
+    found["still there"] = await polls.is_still_there(away)
     found["two polls of a refused call"] = await polls.meanwhile(away, polls=2, held=calls.connecting, cancels=False)
     found["cancelled before it was refused"] = await polls.meanwhile(away, polls=2, held=calls.connecting, cancels=True)
     calls.is_away = False

@@ -14,7 +14,7 @@ def test_a_cancelled_task_stays_so_and_polls_at_once_agree() -> None:
     done = subprocess.run(command, cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == {
-        "later": ["cancelled", "completed", "completed", "cancelled"],
+        "later": ["cancelled", "completed", "completed", "cancelled"], "still there": True,
         "refused between polls": ["working", "working", "completed", "completed", "cancelled"],
         "two polls of a refused call": ["working", "working"], "cancelled before it was refused": ["cancelled", "cancelled"],
         "asked again": ["cancelled"], "cancelled while it was asked": ["cancelled", "cancelled"],

@@ -55,9 +55,9 @@ RAISE_ALERTS = "select orders.raise_alerts(%b)"
 CLAIM_REVIEWS = "select * from orders.claim_reviews(%(tenant_id)s, %(limit)s, %(token)s, %(lease_seconds)s)"
 CLAIM_HOLDS = "select tries, seconds_ago, (work).* from orders.claim_holds(%(tenant_id)s, %(limit)s, %(lease_seconds)s)"
 # What is not finished is due at some time, and is found by that; the rest of the table is not looked at.
-# One look behind the cursor: an approval decided while the last page was read is not missed.
+# So far behind the cursor that nothing is missed: a decision is dated before its commit, and may be seen up to ten seconds after a later one.
 APPROVALS_WANTED_SINCE = """
-select coalesce((select c.since - interval '2 seconds' from orders.approval_cursors c where c.tenant_id = %(tenant_id)s),
+select coalesce((select c.since - interval '60 seconds' from orders.approval_cursors c where c.tenant_id = %(tenant_id)s),
                 min(r.received_at) - interval '1 minute')
 from orders.reviews r where r.tenant_id = %(tenant_id)s and r.status = 'QUEUED' and r.next_attempt_at < 'infinity'
 having count(*) > 0

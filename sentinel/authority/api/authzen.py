@@ -53,7 +53,10 @@ MOST_EVALUATIONS = 64
 UNRECORDED = "idempotency_key_required"
 _UNRECORDED_TEXT = "It would have to be reserved: ask with context.idempotency_key, or as a mapped tool."
 
-_OF_OPERATION = ("operation_id", "idempotency_key", "policy_id", "policy_version", "proof_id", "approval_id")
+_OF_OPERATION = (
+    "operation_id", "idempotency_key", "action", "agent_id", "resource", "risk_class", "policy_id", "policy_version", "proof_id",
+    "approval_id",
+)  # fmt: skip
 
 Decision = dict[str, Any]
 """{"decision": bool, "context": {…}}"""
@@ -184,6 +187,9 @@ class Evaluations:
         told = answer["context"]
         told |= {
             "status": found.status, "operation_id": found.operation_id, "idempotency_key": question.operation.idempotency_key,
+            # What its start and its report must name; of a tool it is the table's.
+            "action": question.operation.action, "agent_id": question.operation.agent_id, "resource": question.operation.resource,
+            "risk_class": question.operation.risk_class,
             "policy_id": found.policy_id, "policy_version": found.policy_version,
             "proof_id": proof_id_of(found.decision_event_id),
         }  # fmt: skip

@@ -83,6 +83,19 @@ def test_a_mapped_tool_is_guarded_by_the_key_of_its_effect_and_told_true_once(fi
     assert fixtures.broken_invariants() == []
 
 
+@pytest.mark.parametrize("start_step", [False, True])
+def test_what_its_start_and_its_report_must_name_is_in_the_answer(fixtures: Fixtures, start_step: bool) -> None:
+    """Of a mapped tool the table makes it: a PEP's own names are refused."""
+    body = refund(payment="pi_1")
+    told = evaluate(fixtures, {**body, "context": {**body["context"], "start_step": start_step}})["context"]
+    bound = {name: told[name] for name in ("idempotency_key", "action", "agent_id", "resource", "risk_class")}
+    if start_step:
+        start = {**bound, "permit_token": told["permit_token"], "start_id": str(uuid.uuid4())}
+        assert fixtures.post("action/guard/start", start).status_code == 200
+    assert fixtures.post("action/guard/report", {**bound, "outcome": "success"}).status_code == 200
+    assert answered(fixtures, body) == (False, "completed")
+
+
 def test_of_many_at_once_one_is_told_true(fixtures: Fixtures) -> None:
     body, headers = refund(), {"X-API-Key": fixtures.key}
     answers = at_once(

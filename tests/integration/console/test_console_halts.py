@@ -176,3 +176,11 @@ def test_a_contradiction_is_ended_only_by_who_names_it(fixtures: Any) -> None:
 def test_a_doubt_ends_by_a_plain_decision_and_evidence_only(fixtures: Any, body: dict[str, Any]) -> None:
     abe, recorded = fixtures.person("abe", "admin"), in_doubt(fixtures)
     assert abe.post(f"/ops/api/in-doubt/{recorded.operation_id}/resolve", body).status_code == 400
+
+
+def test_one_action_of_one_agent_is_halted_whatever_their_names_come_to(fixtures: Any) -> None:
+    """Each may have 128 characters; a breaker halts such a pair by itself."""
+    ada = fixtures.person("ada", "admin")
+    for agent, action, status in (("a" * 128, "b" * 128, 201), ("a" * 129, "b", 400)):
+        body = {"scope": "agent_action", "target": f"{agent} {action}", "reason": "look"}
+        assert ada.post("/ops/api/halts", body).status_code == status

@@ -10,6 +10,7 @@ from ops_console.read_models.order_search import queue
 from ops_console.read_models.order_views import queue_figures
 from ops_console.resolve_order import resolve_order
 from sentinel.authority.actor import local_administrator
+from sentinel.authority.approvals import resolve_approval
 from sentinel.authority.halts import lift_halt, set_halt
 from sentinel.authority.keys import DEFAULT_SCOPES
 from sentinel.cli.scratch import listening
@@ -248,4 +249,22 @@ def test_a_permit_that_ran_out_is_asked_for_again(fixtures: Fixtures) -> None:
         let_permits_expire(fixtures)
         orders.review.processor.run(work)
         assert orders.status_and_lane("o-1") == ("FULFILLED", "medium")
+        orders.close()
+
+
+def test_an_approval_that_is_seen_after_a_later_one_wakes_its_order(fixtures: Fixtures, authority_url: str) -> None:
+    """A decision is dated before its commit: it may be seen up to ten seconds after one that was made later."""
+    orders = make_intake(fixtures, authority_url)
+    try:
+        assert orders.deliver(order_body("o-1", "medium")).status_code == 202
+        fixtures.admin.execute("update orders.reviews set next_attempt_at = clock_timestamp() + interval '1 hour'")
+        resolve_approval(
+            fixtures.console_pool, actor(fixtures, "approver"), orders.one("select approval_id from orders.reviews"),
+            verdict="approve", reason="called", digest=orders.digest("o-1"),
+        )  # fmt: skip
+        fixtures.admin.execute(
+            "insert into orders.approval_cursors (tenant_id, since) select tenant_id, decided_at + interval '9 seconds' from sentinel.approvals"
+        )
+        orders.rounds(until=lambda: orders.status_and_lane("o-1")[0] == "FULFILLED")
+    finally:
         orders.close()

@@ -106,9 +106,19 @@ def test_a_failure_is_reported_as_an_error(hook: Any, authority: FakeAuthority, 
     assert hook(said)[0] == 0 and authority.operations["refund:ch_1"].outcome == "error"
 
 
-def test_an_interrupted_tool_is_not_reported_as_over(hook: Any, authority: FakeAuthority) -> None:
+@pytest.mark.parametrize(
+    "ended",
+    [{"error": "x", "is_interrupt": True}, {"error": 'MCP server "shop" tool "refund" timed out after 60s'},
+     {"error": 'MCP server "shop" transport dropped mid-call; response for tool "refund" was lost'},
+     {"error": "MCP error -32001: Request timed out"}, {"error": "MCP error -32000: Connection closed"},
+     {"error": "Gave up. The outcome is unknown: the call may have finished, may still be running, or may never have started."}],
+)  # fmt: skip
+def test_a_tool_that_was_interrupted_or_not_answered_is_not_reported_as_over(
+    hook: Any, authority: FakeAuthority, ended: dict[str, Any]
+) -> None:
+    """Nobody may say that it was not executed while its server still acts."""
     hook(before())
-    assert hook(after("PostToolUseFailure", error="x", is_interrupt=True))[0] == 0
+    assert hook(after("PostToolUseFailure", **ended))[0] == 0
     assert authority.operations["refund:ch_1"].outcome is None
 
 
