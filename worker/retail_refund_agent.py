@@ -65,7 +65,7 @@ _log = logging.getLogger("worker.loop")
 
 FAILED, MISUSED, OUTSIDE = 1, 2, 3
 _END_WITHIN_SECONDS = 1.9
-_ENDING = (signal.SIGTERM, signal.SIGINT)
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DRY_RUN_ROWS = 1000
 
 _EXAMPLES = """
@@ -254,7 +254,7 @@ def _cut_off(status: int) -> None:
 
 @contextlib.contextmanager
 def _ends_on_signal(agent: Agent, *, unfinished: int) -> Iterator[None]:
-    """SIGTERM and SIGINT end the run within two seconds, whatever hangs; rows then come back by their lease.
+    """SIGTERM, SIGINT and SIGHUP end the run within two seconds, whatever hangs; rows then come back by their lease.
 
     `unfinished` is the exit status of a run that had to be cut off.
     """

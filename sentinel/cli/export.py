@@ -29,7 +29,7 @@ def command(**options: Any) -> None:
     from sentinel.store.database import EXPORTER
 
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     with contextlib.ExitStack() as stack:
         url = os.environ.get("SENTINEL_EXPORT_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL") or ""

@@ -54,7 +54,7 @@ class ExportSettings:
     )
     addresses: str = setting(
         "SENTINEL_EXPORT_ADDRESSES",
-        "Which receivers may be called: `public` (https, public addresses), `private` (also http and addresses of private networks, but none of a"
+        "Which receivers may be called: `public` (https on port 443 or 8443, public addresses), `private` (also http and addresses of private networks, but none of a"
         " cloud's own services) or `loopback` (this machine alone; demo and tests).",
         "public",
     )

@@ -14,6 +14,7 @@ from marshmallow.validate import Length, OneOf, Range
 
 from sentinel.platform.http.bodies import MAX_BYTES
 from sentinel.platform.outbound.client import is_http_url
+from sentinel.platform.outbound.failures import FAULTS
 from sentinel.platform.outbound.public_addresses import public_client
 from sentinel.platform.resources import policies_dir
 from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, Environment, malformed, readable, refuse_unsafe, setting
@@ -260,5 +261,5 @@ def outlet_faults(
         # Two calls and a look must fit into an order's 30 seconds.
         found.append("SENTINEL_SHOP_TIMEOUT_SECONDS must be more than 0 and at most 10")
     if slack_webhook_url and (why := public_client(loopback_only=alerts_on_this_machine).fault(slack_webhook_url)):
-        found.append(f"SLACK_WEBHOOK_URL cannot be used ({why}): it must be https and an outside address")
+        found.append(f"SLACK_WEBHOOK_URL {FAULTS[why]}")
     return found

@@ -215,6 +215,7 @@ class Reconciler:
     ) -> None:  # fmt: skip
         self._pool, self._tenant_id, self._client = pool, tenant_id, client
         self._routes, self._policies = routes, policies
+        self._caps: dict[str, dict[str, int]] = {}
         self._call = call_at_length if at_length else call_with_retry
 
     def look(self) -> list[Discrepancy]:
@@ -272,8 +273,13 @@ class Reconciler:
         self._run(lambda connection: connection.execute(KEEP.encode(), fields).rowcount)
 
     def _expected(self) -> list[dict[str, Any]]:
-        caps = caps_of(self._policies)
-        return [_expectation(route, caps) for route in self._routes.all]
+        # The highest cap that this process has read: one that was lowered, or cannot be read while it is edited, is no mistake of what was
+        # paid before the authority took it.
+        for scenario, read in caps_of(self._policies).items():
+            caps = self._caps.setdefault(scenario, {})
+            for currency, cap in read.items():
+                caps[currency] = max(cap, caps.get(currency, 0))
+        return [_expectation(route, self._caps) for route in self._routes.all]
 
     def _run(self, call: Callable[[psycopg.Connection[Any]], Value]) -> Value:
         """Repeating is harmless: a finding is kept once, and a cursor only moves on."""
@@ -296,7 +302,7 @@ def caps_of(policies: Path) -> dict[str, dict[str, int]]:
     """Scenario → currency → the most that one refund may be, from every policy file's numbers `cap_<scenario>`.
 
     Read here and not asked for: an authority that decides by a wrong cap must not be the one to say what is right. Where
-    a file cannot be read its scenarios have no cap, and every execution of theirs without an approval is a finding.
+    a file cannot be read its scenarios have no cap; where none was read before, every execution of theirs without an approval is a finding.
     """
     found: dict[str, dict[str, int]] = {}
     for path in sorted(policies.glob("*.yaml")):

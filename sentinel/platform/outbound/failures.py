@@ -19,7 +19,7 @@ class FailureKind(StrEnum):
 
 FAULTS: Mapping[str, str] = MappingProxyType({
     "form": "is not an address such as https://host/path", "scheme": "begins with another scheme than may be called",
-    "port": "names another port than may be called", "host": "names no host that the internet knows, such as host.example",
+    "port": "names a port that may not be called: of public addresses 443 and 8443 may", "host": "names no host that the internet knows, such as host.example",
     "inside_address": "is an address inside a network", "inside_name": "is a name inside a network",
 })  # fmt: skip
 """What is wrong with an address, by the code that `PublicHttpClient.fault` gives."""

@@ -6,6 +6,8 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import psycopg
@@ -368,3 +370,20 @@ def test_caps_are_those_of_the_policy_file() -> None:
 def test_a_finding_reads_as_a_sentence() -> None:
     found = Discrepancy(uuid.uuid4(), "lge-1", "private", "fee", SWITCH, "over_a_tenth")
     assert str(found) == "lge-1 (private/fee): over a tenth"
+
+
+@pytest.mark.parametrize("edit", ["lowered", "cut off"])
+def test_a_cap_that_is_edited_makes_no_mistake_of_what_was_paid_before_it_is_in_force(
+    desk: Desk, tmp_path: Path, edit: str
+) -> None:
+    """The finding: the switch of a scenario went off, and its refunds were to be got back, because a file was being edited."""
+    policies = copytree(policies_dir(), tmp_path / "policies")
+    reconciler = Reconciler(desk.pool, desk.fixtures.tenant_id, desk.client, desk.reconciler._routes, policies)
+    assert reconciler.look() == []
+    text = (policies / "small_refund.yaml").read_text()
+    caps = next(line for line in text.splitlines() if line.strip().startswith("cap_fee:"))
+    (policies / "small_refund.yaml").write_text(text.replace(caps, "  cap_fee: {USD: \"1.00\"}") if edit == "lowered" else text.replace(caps, "  cap_fee: {USD: ["))  # fmt: skip
+    desk.execute_flawlessly("one")
+    assert reconciler.look() == []
+    fresh = Reconciler(desk.pool, desk.fixtures.tenant_id, desk.client, desk.reconciler._routes, policies)
+    assert {found.finding for found in fresh.find(since_last=False)} == {"over_cap"}, "who read nothing else goes by it"
