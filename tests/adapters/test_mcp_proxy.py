@@ -193,7 +193,7 @@ async def main():
         "action", "agent_id", "resource", "risk_class", "permit_token")))
     calls = GuardedCalls(SimpleNamespace(async_client=client), Upstream(), seconds=60)
     call = PermittedCall(SimpleNamespace(injected=lambda *a, **k: {}), answer, None)
-    print((await calls._guarded(call, answer)).content[0].text)
+    print((await calls._guarded(call, answer, lambda: True)).content[0].text)
 
 asyncio.run(main())
 """
