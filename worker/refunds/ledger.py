@@ -69,6 +69,10 @@ class LedgerUnavailable(Exception):
     """The worker's database did not answer, or only reads; whether the last statement was committed is not known."""
 
 
+class StatementTooLong(LedgerUnavailable):
+    """The database ended a statement for its time limit: it may be what the statement asked for, or the database."""
+
+
 class Ledger:
     """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`, and `SchemaNotReady` in a database that lacks what it asks for.
 
@@ -128,12 +132,14 @@ class Ledger:
     # The life of a claimed row
 
     def facts(self, ids: Sequence[str]) -> dict[str, KnownFacts]:
-        """What is known about the rows, by ledger entry id; one whose facts cannot be computed is missing."""
+        """What is known about the rows, by ledger entry id; one whose facts cannot be computed, or not in time, is missing."""
         try:
             return {found.ledger_entry_id: found for found in self._rows(KnownFacts, sql.GATHER_FACTS, ids=list(ids))}
-        except ROW_REFUSED as error:
+        except (*ROW_REFUSED, StatementTooLong) as error:
             if len(ids) > 1:
-                return {row_id: facts for each in ids for row_id, facts in self.facts([each]).items()}
+                # By halves: each that takes too long costs its whole time.
+                half = len(ids) // 2
+                return {**self.facts(ids[:half]), **self.facts(ids[half:])}
             _log.error("the facts of %s cannot be read: %s", ids[0], type(error).__name__)
             return {}
 
@@ -502,7 +508,8 @@ class Ledger:
                 raise _not_migrated(error) from error
             except (pg.QueryCanceled, pg.LockNotAvailable, pg.ReadOnlySqlTransaction) as error:
                 self._away_at = time.monotonic()
-                raise LedgerUnavailable(first_line(error)) from error
+                kind = StatementTooLong if isinstance(error, pg.QueryCanceled) else LedgerUnavailable
+                raise kind(first_line(error)) from error
             except _AWAY as error:
                 self._away_at = time.monotonic()
                 if is_sent and not is_repeatable:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from sentinel.store.sql_template import SqlTemplate
 from worker.critic.readings import SAME_TEXT_ACCOUNTS, is_suspicious
 from worker.refunds.rows import KnownFacts
 
@@ -24,8 +25,8 @@ class RiskFact:
     """One fact under `params.risk`: a flag (`kind` is bool) or a count (int). `says` is its line in docs/risk-facts.md.
 
     `sql` is what the ledger says of the entry `e` with its order `o` and account `f.account_ref` (`sql.GATHER_FACTS`), null
-    where it cannot know. `derive` is for what no query can say: of the known facts, and of whether the order may be refunded
-    in parts.
+    where it cannot know. `f.has_many_orders` says that the account has more than `MANY_ORDERS`. `derive` is
+    for what no query can say: of the known facts, and of whether the order may be refunded in parts.
     """
 
     name: str
@@ -49,40 +50,49 @@ def _suspicious(known: KnownFacts, _in_parts: bool) -> bool:
     return known.same_text_accounts >= SAME_TEXT_ACCOUNTS or is_suspicious(known.reason or "")
 
 
-# An account is its channel's: the same name in another one is somebody else's. Counts are capped, so that one busy account cannot make every row expensive; the policy's thresholds are far below. A person
-# who files a refund of an order without an account knows of none: then the order's own tries are counted.
-_ATTEMPTS = """case when f.account_ref is not null then (
-    select count(*)::integer from (
-      (select 1 from refunds.ledger_entries a
-       where a.tenant_id = e.tenant_id and a.channel = e.channel and a.account_ref = f.account_ref
-         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
+MANY_ORDERS = 1000
+"""An account with more is looked for among the rows without an account instead, in the time that is asked about."""
+
+# An account is its channel's: the same name in another one is somebody else's. Counts are capped, so that one busy account cannot make
+# every row expensive; the policy's thresholds are far below. A cap bounds what fits and not what is looked at: so rows that name an order
+# alone are found from the account's orders where these are few, and else from such rows of the time, whose order is then looked at (as a
+# value: a join would be turned round).
+_OF_ACCOUNT = SqlTemplate("""(select 1 from refunds.ledger_entries a
+       where a.tenant_id = e.tenant_id and a.channel = e.channel and a.account_ref = f.account_ref {fits} limit 100)
       union all
       (select 1 from refunds.orders ao join refunds.ledger_entries a
          on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.source = ao.source and a.order_ref = ao.order_ref
            and a.account_ref is null
-       where ao.tenant_id = e.tenant_id and ao.channel = e.channel and ao.account_ref = f.account_ref
-         and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100)
+       where not f.has_many_orders
+         and ao.tenant_id = e.tenant_id and ao.channel = e.channel and ao.account_ref = f.account_ref {fits} limit 100)
+      union all
+      (select 1 from refunds.ledger_entries a
+       where f.has_many_orders
+         and a.tenant_id = e.tenant_id and a.channel = e.channel and a.account_ref is null and a.order_ref is not null {fits}
+         and f.account_ref = (select ao.account_ref from refunds.orders ao
+           where ao.tenant_id = a.tenant_id and ao.channel = a.channel and ao.source = a.source and ao.order_ref = a.order_ref)
+       limit 100)""")
+_IN_A_DAY = "and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at"
+_PAID_IN_A_MONTH = """and a.status = 'EXECUTED'
+         and a.requested_at > e.requested_at - interval '30 days' and a.requested_at <= e.requested_at"""
+
+# A person who files a refund of an order without an account knows of none: then the order's own tries are counted.
+_ATTEMPTS = SqlTemplate("""case when f.account_ref is not null then (
+    select count(*)::integer from (
+      {tries}
     ) as tries)
   when e.escalation is not null and e.order_ref is not null then (
     select count(*)::integer from (
       select 1 from refunds.ledger_entries a
       where a.tenant_id = e.tenant_id and a.channel = e.channel and a.source = e.source and a.order_ref = e.order_ref
-        and a.requested_at > e.requested_at - interval '24 hours' and a.requested_at <= e.requested_at limit 100) as tries)
-  end"""
+        {in_a_day} limit 100) as tries)
+  end""").fill(tries=_OF_ACCOUNT.fill(fits=_IN_A_DAY), in_a_day=_IN_A_DAY)
 
-_REFUNDS = """case when f.account_ref is not null then (
+_REFUNDS = SqlTemplate("""case when f.account_ref is not null then (
     select count(*)::integer from (
-      (select 1 from refunds.ledger_entries a
-       where a.tenant_id = e.tenant_id and a.channel = e.channel and a.account_ref = f.account_ref and a.status = 'EXECUTED'
-         and a.requested_at > e.requested_at - interval '30 days' and a.requested_at <= e.requested_at limit 100)
-      union all
-      (select 1 from refunds.orders ao join refunds.ledger_entries a
-         on a.tenant_id = ao.tenant_id and a.channel = ao.channel and a.source = ao.source and a.order_ref = ao.order_ref
-           and a.account_ref is null
-       where ao.tenant_id = e.tenant_id and ao.channel = e.channel and ao.account_ref = f.account_ref and a.status = 'EXECUTED'
-         and a.requested_at > e.requested_at - interval '30 days' and a.requested_at <= e.requested_at limit 100)
+      {refunds}
     ) as paid)
-  end"""
+  end""").fill(refunds=_OF_ACCOUNT.fill(fits=_PAID_IN_A_MONTH))
 
 RISK_FACTS: tuple[RiskFact, ...] = (
     RiskFact("duplicate_refund", bool, "the same refund was made before, or is under way; unknown where the row names no order "

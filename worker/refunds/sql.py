@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 from sentinel.store.sql_template import SqlTemplate
-from worker.refunds.risk_facts import LEDGER_SAYS
+from worker.refunds.risk_facts import LEDGER_SAYS, MANY_ORDERS
 
 ROW_COLUMNS = """e.tenant_id, e.ledger_entry_id, e.refund_id, e.agent_id, e.action, e.amount_minor, e.currency, e.idempotency_key,
   e.channel, e.scenario, e.mode, e.account_ref, e.source, e.order_ref, e.claim_epoch, e.attempts, e.waits, e.guard_request::text as guard_request,
@@ -132,7 +132,7 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
          + case when e.budget_part is null then e.amount_minor else 0 end then 'enough'
     else 'exceeded'
   end as order_budget,
-  case when length(e.reason) >= 40 then (
+  case when length(e.reason) >= 40 and f.account_ref is not null then (
     select count(distinct s.account_ref)::integer from (
       select x.account_ref from refunds.ledger_entries x
       where x.tenant_id = e.tenant_id and length(x.reason) >= 40
@@ -169,10 +169,15 @@ select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
 from refunds.ledger_entries e
 left join refunds.orders o on o.tenant_id = e.tenant_id and o.channel = e.channel and o.source = e.source and o.order_ref = e.order_ref
 left join refunds.order_budgets b on b.tenant_id = e.tenant_id and b.channel = e.channel and b.source = e.source and b.order_ref = e.order_ref
-cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref) f
+cross join lateral (select coalesce(e.account_ref, o.account_ref) as account_ref,
+  -- Of any tenant, so that no more than these are looked at: it only says which way is the shorter. OFFSET: counted once for each row.
+  (select count(*) > {many_orders} from (
+    select from refunds.orders ao where ao.account_ref = coalesce(e.account_ref, o.account_ref) limit {many_orders} + 1) n) as has_many_orders
+  offset 0) f
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """).fill(
     derived=LEDGER_SAYS,
+    many_orders=MANY_ORDERS,
     without_source=name_without_source("f.account_ref", "e.source"),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -11,6 +12,7 @@ from psycopg.sql import SQL, Literal
 
 from tests.support.ledger_fixtures import LedgerFixtures, new_row
 from worker.refunds import sql
+from worker.refunds.risk_facts import MANY_ORDERS
 
 pytestmark = pytest.mark.fresh_database  # counts what is read
 FEW, MANY = 100, 20_000
@@ -113,3 +115,90 @@ def test_mutant_that_asks_for_any_agent_or_one_in_one_statement_is_caught(ledger
     few = claim_blocks(ledger_fixtures, ALL_THAT_IS_DUE)
     backlog(ledger_fixtures, 21, MANY)
     assert max(claim_blocks(ledger_fixtures, ALL_THAT_IS_DUE)) > max(few) + 100
+
+
+WORDS = "The parcel came too late for the party, and I should like my money back."
+OF_OTHERS = """
+with entered as (
+  insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, status, amount_minor, currency, account_ref, order_ref, requested_at)
+  select %(tenant_id)s, 'other_' || n, 'rf_other_' || n, 'DENIED', 1, 'USD', case when n %% 2 = 0 then 'acct_other_' || n end, 'other_' || n,
+    now() - interval '60 days'
+  from generate_series(1, %(number)s) n)
+insert into refunds.orders (tenant_id, order_ref, account_ref, ordered_at, paid_minor, currency)
+select %(tenant_id)s, 'other_' || n, 'acct_other_' || n, now() - interval '90 days', 100, 'USD' from generate_series(1, %(number)s) n
+"""
+OLD_ORDERS = """
+insert into refunds.orders (tenant_id, order_ref, account_ref, ordered_at, paid_minor, currency)
+select %s, 'o_' || n, 'acct_asked', now() - interval '90 days', 100, 'USD' from generate_series(%s::integer, %s::integer) n
+"""
+_WITH_WORDS = """
+insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, status, amount_minor, currency, reason, account_ref, requested_at)
+select %s, 'said_' || n, 'rf_said_' || n, 'EXECUTED', 1, 'USD', '{words}', {account}, now() - interval '{ago}'
+from generate_series(%s::integer, %s::integer) n
+"""
+BESIDE = {
+    "orders of its account": OLD_ORDERS,
+    "rows that said the same long ago": _WITH_WORDS.format(words=WORDS, account="'acct_' || n", ago="60 days"),
+    "rows without an account that say the same": _WITH_WORDS.format(words=WORDS, account="null", ago="1 hour"),
+}
+
+
+def facts_blocks(fixtures: LedgerFixtures, beside: str) -> tuple[int, int]:
+    """Blocks that the facts of one row look at, with few and with many of these beside it."""
+    fixtures.add(new_row("asked", reason=WORDS))
+    read = []
+    for first, last in ((1, FEW), (FEW + 1, MANY)):
+        with fixtures.admin.transaction():
+            fixtures.admin.execute("set local session_replication_role = replica")
+            if first == 1:
+                fixtures.admin.execute(OF_OTHERS, {"tenant_id": fixtures.tenant_id, "number": MANY})
+            fixtures.admin.execute(beside.encode(), [fixtures.tenant_id, first, last])
+        fixtures.admin.execute("vacuum analyze refunds.ledger_entries, refunds.orders")
+        read.append(
+            max(
+                blocks(fixtures, sql.GATHER_FACTS, plan, ids=["asked"])
+                for plan in ("force_custom_plan", "force_generic_plan")
+            )
+        )
+    return read[0], read[1]
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_the_facts_of_a_row_are_read_without_a_look_at_all_its_account_has_or_all_who_said_so(
+    ledger_fixtures: LedgerFixtures, beside: str
+) -> None:
+    few, many = facts_blocks(ledger_fixtures, BESIDE[beside])
+    assert many < 3 * few + 100, (few, many)
+
+
+def test_mutant_that_looks_at_every_order_of_a_busy_account_is_caught(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = sql.GATHER_FACTS.replace(f"count(*) > {MANY_ORDERS}", "count(*) < 0")
+    assert broken != sql.GATHER_FACTS
+    monkeypatch.setattr(sql, "GATHER_FACTS", broken)
+    ledger_fixtures.admin.execute("drop index refunds.ledger_without_account")
+    few, many = facts_blocks(ledger_fixtures, BESIDE["orders of its account"])
+    assert many >= 3 * few + 100, (few, many)
+
+
+@pytest.mark.parametrize("orders", [1, MANY_ORDERS + 1])
+def test_what_an_account_asked_and_got_by_its_orders_alone_is_counted_however_many_it_has(
+    ledger_fixtures: LedgerFixtures, orders: int
+) -> None:
+    fixtures = ledger_fixtures
+    fixtures.add(new_row("asked"), new_row("by_order", account_ref=None, order_ref="o_1"), new_row("other", account_ref=None, order_ref="o_x"))  # fmt: skip
+    with fixtures.admin.transaction():
+        fixtures.admin.execute("set local session_replication_role = replica")
+        fixtures.admin.execute(OLD_ORDERS, [fixtures.tenant_id, 1, orders])
+        fixtures.admin.execute(
+            "update refunds.ledger_entries set status = 'EXECUTED', budget_part = 'executed' where order_ref is not null"
+        )
+        fixtures.admin.execute(
+            "update refunds.ledger_entries set requested_at = requested_at - interval '1 hour' where order_ref = 'o_1'"
+        )
+    known = fixtures.ledger.facts(["asked"])["asked"]
+    assert (
+        known.derived
+        and json.loads(known.derived).items() >= {"customer_attempts_24h": 2, "account_refunds_30d": 1}.items()
+    )
