@@ -276,15 +276,24 @@ class SettlementWatch:
     def look(self) -> list[StripeMismatch]:
         """What the payments of open events come to; an event stays open while Stripe does not answer.
 
-        What was sent back is not counted against its order any more.
+        What was sent back, and was found by any look, is not counted against its order any more, whatever became of this one.
         """
         if self._stripe is None:
             return []
+        try:
+            return self._look_at_payments(self._stripe)
+        finally:
+            for entry in self._book.let_sent_back_go():
+                log.error(
+                    "refund_sent_back", entry=entry, cause="its customer does not have it, and its order owes it again"
+                )
+
+    def _look_at_payments(self, stripe: StripeRefunds) -> list[StripeMismatch]:
         found: list[StripeMismatch] = []
         unanswered = 0
         for looked in self._book.to_look_at(AT_ONCE):
             payment_ref = looked.payment_ref
-            refunds = self._stripe.api.refunds_of(payment_ref)
+            refunds = stripe.api.refunds_of(payment_ref)
             if isinstance(refunds, NoAnswer):
                 log.warning("settlement_not_looked_at", payment_ref=payment_ref, cause=refunds.detail)
                 unanswered += 1
@@ -294,7 +303,7 @@ class SettlementWatch:
             if isinstance(refunds, EffectRefused):
                 findings = [StripeMismatch("stripe", payment_ref, UNKNOWN, payment_ref, 0, "", None, refunds.reason)]
             else:
-                findings = self._findings(self._stripe, payment_ref, refunds)
+                findings = self._findings(stripe, payment_ref, refunds)
             new = self._book.keep(looked, findings)
             for finding in findings:
                 if finding.system_refund in new:
@@ -305,10 +314,6 @@ class SettlementWatch:
                         entry=finding.ledger_entry_id,
                     )
                     found.append(finding)
-        for entry in self._book.let_sent_back_go():
-            log.error(
-                "refund_sent_back", entry=entry, cause="its customer does not have it, and its order owes it again"
-            )
         return found
 
     def _findings(

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from sentinel.platform.resources import invariants_sql
 from sentinel.store.database import WORKER
 from sentinel.store.invariants import run_invariants
+from tests.integration.worker.test_worker_reads_do_not_grow import blocks
 from tests.support.effects_server import allowed_row, execute
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, claimed, new_row
@@ -24,11 +25,12 @@ from tests.support.logins import program_url
 from tests.support.scripted_server import Script
 from tests.support.stripe_server import StripeServer, stripe_error
 from worker import cli, retail_refund_agent
+from worker.refunds.ledger import LedgerUnavailable
 from worker.refunds.reconcile import FIND_BUDGETS
 from worker.refunds.rows import Change, LedgerEvent, LedgerRow, LedgerState, OrderFacts
 from worker.refunds.settings import WorkerSettings
 from worker.refunds.sql import FIND_ROWS
-from worker.settlement import NoAnswer, Settled
+from worker.settlement import NoAnswer, Settled, stripe_events
 from worker.settlement.effects import Effects
 from worker.settlement.registry import Systems
 from worker.settlement.stripe_events import SettlementFindings, SettlementWatch, StripeMismatch
@@ -158,6 +160,30 @@ def test_a_refund_that_was_sent_back_before_it_was_recorded_is_counted_no_more_o
     assert ledger.watch.look() == [] and (executed_of(fixtures), part(fixtures, "lge_1")) == (0, "returned")
 
 
+def test_what_was_sent_back_is_counted_no_more_though_the_look_at_another_payment_fails(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixtures = ledger.fixtures
+    row = allowed_row(fixtures, "lge_1")
+    ledger.paid("lge_1")
+    assert row.start_id is not None
+    found = ledger.systems.get("stripe").settle(row, row.start_id)
+    assert isinstance(found, Settled), found
+    ledger.server.set_status(found.reference, "failed")
+    keep(ledger, "pi_lge_1")
+    assert len(ledger.watch.look()) == 1
+    execute(fixtures, row)
+    keep(ledger, ledger.paid("another"))
+
+    def fails(*_: object) -> set[str]:
+        raise LedgerUnavailable("the database took too long")
+
+    monkeypatch.setattr(ledger.findings, "keep", fails)
+    with pytest.raises(LedgerUnavailable):
+        ledger.watch.look()
+    assert (executed_of(fixtures), part(fixtures, "lge_1")) == (0, "returned")
+
+
 def test_no_amount_is_let_go_as_sent_back_without_the_finding(ledger: Ledger) -> None:
     ledger.refund("lge_1")
     assert ledger.findings.let_sent_back_go() == []
@@ -208,6 +234,25 @@ def test_a_refund_made_elsewhere_of_an_order_of_ours_is_found(ledger: Ledger) ->
     assert [str(one) for one in ledger.watch.look()] == [
         f"stripe re_{payment} ({payment}, 700 in minor units of USD): refunded elsewhere"
     ]
+
+
+PAID_ELSEWHERE = """
+insert into refunds.orders (tenant_id, order_ref, ordered_at, paid_minor, currency, payment_ref)
+select %s, 'o_' || n, now(), 100, 'USD', 'pi_o_' || n from generate_series(%s::integer, %s::integer) n
+"""
+
+
+@pytest.mark.fresh_database  # counts what is read
+def test_whether_a_payment_is_an_orders_is_known_without_a_look_at_all_orders(ledger: Ledger) -> None:
+    fixtures, read = ledger.fixtures, []
+    for first, last in ((1, 100), (101, 20_000)):
+        with fixtures.admin.transaction():
+            fixtures.admin.execute("set local session_replication_role = replica")
+            fixtures.admin.execute(PAID_ELSEWHERE, [fixtures.tenant_id, first, last])
+        fixtures.admin.execute("vacuum analyze refunds.orders")
+        read.append(blocks(fixtures, stripe_events._IS_KNOWN, names=["pi_unknown", "ch_unknown"]))
+    assert read[1] <= read[0] + 10, read
+    assert ledger.findings.is_payment_known(["pi_unknown", "pi_o_9"])
 
 
 @pytest.mark.parametrize(

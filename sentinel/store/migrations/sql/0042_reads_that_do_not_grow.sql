@@ -5,3 +5,6 @@ create index ledger_text on refunds.ledger_entries (refunds.text_key(reason), re
 -- Rows that only their order tells the account of.
 create index ledger_without_account on refunds.ledger_entries (tenant_id, channel, requested_at)
   where account_ref is null and order_ref is not null;
+
+-- Whether a payment is one of an order of ours.
+create index orders_payment on refunds.orders (payment_ref) where payment_ref is not null;

@@ -20,6 +20,8 @@ create table refunds.orders (
   primary key (tenant_id, channel, source, order_ref)
 );
 create index orders_account on refunds.orders (account_ref) where account_ref is not null;
+-- Of a refund that a settlement system tells of: is it an order of ours.
+create index orders_payment on refunds.orders (payment_ref) where payment_ref is not null;
 
 -- What stands against an order: an open complaint, a delayed shipment.
 create table refunds.order_flags (
