@@ -180,7 +180,8 @@ def reconcile(as_json: bool) -> None:
         with open_ledger(settings) as ledger, open_client(settings, ledger.tenant_id) as client:
             reconciler = make_reconciler(settings, ledger, client)
             looks = Looks()
-            elsewhere = looks.at("settlement findings", SettlementFindings(ledger.pool, ledger.tenant_id).all)
+            settlements = SettlementFindings(ledger.pool, ledger.tenant_id, at_length=True)
+            elsewhere = looks.at("settlement findings", settlements.all)
             budgets = looks.at("budgets of orders", reconciler.budgets)
             new = looks.at("executions since the last look", reconciler.look)
             found = looks.at("executions", lambda: reconciler.find(since_last=False))

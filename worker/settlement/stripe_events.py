@@ -31,7 +31,7 @@ from sentinel.platform.http.bodies import framed_bytes, read_object, require_jso
 from sentinel.platform.http.openapi import Documentation
 from sentinel.platform.http.wire import EdgeResponse, Request
 from sentinel.store.database import Pool
-from sentinel.store.queries import call_with_retry
+from sentinel.store.queries import call_at_length, call_with_retry
 from worker.outbound.effects import EffectRefused, NoAnswer, one_line
 from worker.refunds.ledger import LedgerUnavailable
 from worker.settlement.registry import Systems
@@ -113,10 +113,11 @@ class StripeMismatch:
 
 
 class SettlementFindings:
-    """One tenant's. Thread-safe; every call is one transaction and raises `LedgerUnavailable`."""
+    """One tenant's. Thread-safe; every call is one transaction and raises `LedgerUnavailable`. `at_length`: each has minutes, as a command's may."""
 
-    def __init__(self, pool: Pool, tenant_id: uuid.UUID) -> None:
+    def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, at_length: bool = False) -> None:
         self._pool, self._tenant_id = pool, tenant_id
+        self._call = call_at_length if at_length else call_with_retry
 
     def to_look_at(self, limit: int) -> list[PaymentToLookAt]:
         """Payments of open events, in an order drawn by lot."""
@@ -145,7 +146,7 @@ class SettlementFindings:
                 return cursor.execute(statement.encode(), {"tenant_id": self._tenant_id, **fields}).fetchall()
 
         try:
-            return call_with_retry(self._pool, call)
+            return self._call(self._pool, call)
         except (EngineUnavailable, StillDeciding) as error:
             raise LedgerUnavailable(error.detail) from error
 
