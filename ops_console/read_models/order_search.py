@@ -52,6 +52,8 @@ CONDITIONS = {
     "prefix": _R.c.order_id.like(value("pattern", str)),
 }
 IS_OPEN = "r.next_attempt_at < 'infinity'"
+# Said of every order by the index reviews_newest, which opens with the tenant: no other statement can take it for its own.
+_NEWEST = "r.received_at > '-infinity'"
 _BEHIND = tuple_(_R.c.received_at, _R.c.review_id) < tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
 WAITING = "WAITING"
 """Asked for instead of a status: what waits for a person, in the order of the queue."""
@@ -71,12 +73,12 @@ LANE_STATES = SqlTemplate("""
 select lane, status, count(*)::integer as orders, min(received_at) as oldest_at from orders.reviews r
 where tenant_id = %(tenant_id)s and {is_open} group by lane, status
 """).fill(is_open=IS_OPEN)
-ENDED = """
-select lane, status, count(*)::integer as orders from orders.reviews
-where tenant_id = %(tenant_id)s and received_at >= statement_timestamp() - interval '1 day'
+ENDED = SqlTemplate("""
+select lane, status, count(*)::integer as orders from orders.reviews r
+where tenant_id = %(tenant_id)s and {newest} and received_at >= statement_timestamp() - interval '1 day'
   and status in ('FULFILLED', 'HELD', 'REFUND_FILED')
 group by lane, status
-"""
+""").fill(newest=_NEWEST)
 
 
 @cache
@@ -87,8 +89,7 @@ def page_sql(asked: tuple[str, ...], *, is_open: bool, behind: bool, waiting: bo
     if waiting:
         page = page.where(text(WAITS_FOR_PERSON), *([_BEHIND_PLACE] if behind else []))
         return sql_text(page.order_by(_PLACE, _R.c.review_id).limit(LIMIT))
-    if behind:
-        page = page.where(_BEHIND)
+    page = page.where(text(_NEWEST), *([_BEHIND] if behind else []))
     return sql_text(page.order_by(_R.c.received_at.desc(), _R.c.review_id.desc()).limit(LIMIT))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sentinel.authority.actor import Actor
-from sentinel.core.errors import Forbidden, InvalidInput, NotFound
+from sentinel.core.errors import EngineUnavailable, Forbidden, InvalidInput, NotFound, StillDeciding
 from sentinel.core.operation import check_identifier
 from sentinel.store.database import Pool
 from sentinel.store.ids import first_id_at, new_id
@@ -90,11 +90,14 @@ where e.tenant_id = %(tenant_id)s and e.event_id between %(first_id)s and %(last
                        or right(%(target)s, 2) = '.*' and starts_with(o.action, left(%(target)s, -1))
                      else true end
 """
-# Of recent operations and bound keys: suggestions, not a complete list.
+# Of recent operations and bound keys: suggestions, not a complete list. By the tenant's latest events, whose key opens with the tenant; that of
+# operations does not, and who has few would look through everybody's.
 KNOWN_TARGETS = """
-with recent as (
-  select agent_id, action, scenario from sentinel.operations where tenant_id = %(tenant_id)s
-  order by operation_id desc limit 2000
+with latest as materialized (
+  select kind, operation_id from sentinel.events where tenant_id = %(tenant_id)s order by event_id desc limit 4000
+), recent as (
+  select agent_id, action, scenario from sentinel.operations
+  where tenant_id = %(tenant_id)s and operation_id = any (array(select operation_id from latest where kind = 'decision'))
 )
 select 'agent' as scope, agent_id as target from recent
 union select 'agent', agent_id from sentinel.agent_keys where tenant_id = %(tenant_id)s and agent_id is not null
@@ -183,8 +186,11 @@ def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
 
 
 def known_targets(pool: Pool, tenant_id: uuid.UUID) -> list[HaltTarget]:
-    """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to."""
-    return all_rows(pool, HaltTarget, KNOWN_TARGETS, {"tenant_id": tenant_id})
+    """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to. None where the database cannot tell."""
+    try:
+        return all_rows(pool, HaltTarget, KNOWN_TARGETS, {"tenant_id": tenant_id})
+    except (EngineUnavailable, StillDeciding):
+        return []  # suggestions: the page is needed without them too
 
 
 _ACTION_PATTERN = re.compile(r"[A-Za-z0-9._:/@-]{1,126}\.\*")

@@ -25,7 +25,7 @@ from sentinel.store.ids import new_id
 from sentinel.store.queries import all_rows, call_with_retry, scalar
 
 OPERATIONS_LOOKED_AT = 500
-"""Of how many of the latest operations the limits are shown."""
+"""Of at most how many of the latest operations the limits are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ select f.policy_id, f.policy_digest, f.since, p.canonical,
 from sentinel.policies_in_force f join sentinel.policies p using (policy_digest) order by f.policy_id
 """
 # The parts of the window that are counted now, as sentinel.limit_states counts them, for recent spenders:
-# operations' ids grow with time, so this looks at a bounded number of rows however many accounts there are. Accounts do not leave here.
+# this looks at a bounded number of rows however many accounts there are, those of the tenant's latest events: their key opens with the tenant,
+# and that of operations does not. Accounts do not leave here.
 # Caps are handed in: a kept one is that of the last reservation that fitted. A currency without a cap has no such limit.
 HIGHEST_LIMIT_USAGE = """
 with windows as materialized (
@@ -109,7 +110,9 @@ with windows as materialized (
               %(parts)s::integer[], %(caps)s::jsonb[]) as l (prefix, "window", window_seconds, bucket_seconds, zone, currency_part, caps)
 ), lately as materialized (
   select r.limit_keys from (
-    select operation_id from sentinel.operations where tenant_id = %(tenant_id)s order by operation_id desc limit %(looked)s) as o
+    select operation_id from (
+      select event_id, kind, operation_id from sentinel.events where tenant_id = %(tenant_id)s order by event_id desc limit 4 * %(looked)s) as e
+    where kind = 'decision' order by event_id desc limit %(looked)s) as o
   join sentinel.reservations r on r.tenant_id = %(tenant_id)s and r.operation_id = o.operation_id
 ), keys as materialized (
   select distinct w.prefix, w.currency_part, w.caps, w.since, k.limit_key, substr(k.limit_key, length(w.prefix) + 1) as subject

@@ -14,9 +14,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from ops_console.read_models.ledger_search import page_sql as ledger_page
+from ops_console.read_models.order_search import ENDED
+from ops_console.read_models.order_search import page_sql as orders_page
+from sentinel.authority import halts
 from sentinel.authority.approval_queue import decided_sql, list_approvals, list_sql
 from sentinel.authority.approvals import COLUMNS, DECIDED_SINCE_OF, decided_since
 from sentinel.authority.decisions import RECORD_DECISIONS, REPORT_OUTCOMES
+from sentinel.authority.halts import KNOWN_TARGETS, known_targets
+from sentinel.authority.policies import HIGHEST_LIMIT_USAGE, OPERATIONS_LOOKED_AT
 from sentinel.store.batch_statement import run_statement
 from sentinel.store.database import AUTHORITY, CONSOLE
 from tests import mutants
@@ -267,3 +273,97 @@ def test_mutant_that_asks_for_a_computed_status_is_caught(one_of_each: Fixtures)
     few = looks(one_of_each, computed)
     put_approvals(one_of_each, IN_HISTORY, "expired")
     assert looks(one_of_each, computed)["what is pending"] >= few["what is pending"] + 100
+
+
+# looks of one tenant beside another's -------------------------------------------------------------------------------------
+
+# Copies of one operation and its decision, under other names.
+OPERATIONS_OF = """
+with template as (
+  select o, e from sentinel.operation_rows o join sentinel.event_rows e on e.operation_id = o.operation_id where e.kind = 'decision' limit 1
+), copies as materialized (
+  select gen_random_uuid() as operation, gen_random_uuid() as event, o, e from template, generate_series(1, %(number)s::integer)
+), operations as (
+  insert into sentinel.operation_rows select new.* from copies cross join lateral jsonb_populate_record(o, jsonb_build_object(
+    'tenant_id', %(tenant_id)s::uuid, 'operation_id', operation, 'idempotency_key', operation)) as new
+)
+insert into sentinel.event_rows select new.* from copies cross join lateral jsonb_populate_record(e, jsonb_build_object(
+  'tenant_id', %(tenant_id)s::uuid, 'operation_id', operation, 'event_id', event)) as new
+"""
+ENTRIES_OF = """
+insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, status, amount_minor, currency)
+select %(tenant_id)s, gen_random_uuid(), 'rf', 'DENIED', 1, 'USD' from generate_series(1, %(number)s::integer)
+"""
+ORDERS_OF = """
+insert into orders.reviews (tenant_id, review_id, source, order_id, body_sha256, amount_minor, currency, order_facts)
+select %(tenant_id)s, gen_random_uuid(), 'shop', gen_random_uuid(), sha256(''), 1, 'USD', '{}' from generate_series(1, %(number)s::integer)
+"""
+OTHERS = 20_000
+"""Of each, of another tenant."""
+LIMIT_LOOKED_AT = {
+    "most": 3, "looked": OPERATIONS_LOOKED_AT, "prefixes": ["refunds/account_total|"], "windows": ["rolling"], "seconds": [86400],
+    "buckets": [3600], "zones": ["UTC"], "parts": [2], "caps": ['{"USD": 30000}'],
+}  # fmt: skip
+PAGES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "what may be halted": (KNOWN_TARGETS, {}, 3),
+    "what is used of limits": (HIGHEST_LIMIT_USAGE, LIMIT_LOOKED_AT, 0),
+    "the ledger": (ledger_page((), behind=False), {}, 1),
+    "what was denied": (ledger_page(("status",), behind=False), {"status": "DENIED"}, 1),
+    "orders": (orders_page((), is_open=False, behind=False), {}, 1),
+    "orders of a lane": (orders_page(("lane",), is_open=False, behind=False), {"lane": "high"}, 0),
+    "orders that ended": (ENDED, {}, 0),
+}
+"""The statement of a page, what it is asked with besides, and how many rows it finds of a tenant of one of each."""
+
+
+def fill_beside(fixtures: Fixtures, tenant_id: uuid.UUID, number: int) -> None:
+    """So many operations, ledger rows and orders of a tenant, without their trails."""
+    with fixtures.admin.transaction():
+        fixtures.admin.execute("set local session_replication_role = replica")
+        for statement in (OPERATIONS_OF, ENTRIES_OF, ORDERS_OF):
+            fixtures.admin.execute(statement.encode(), {"tenant_id": tenant_id, "number": number})
+
+
+def pages_read(fixtures: Fixtures, tenant_id: uuid.UUID) -> dict[str, int]:
+    """Blocks of each of `PAGES`."""
+    fixtures.admin.execute("select pg_stat_force_next_flush()")  # what it wrote is not counted with what is read
+    read = {}
+    with fixtures.as_role(CONSOLE) as connection:
+        for name, (statement, besides, rows) in PAGES.items():
+            asked = {"tenant_id": tenant_id, "limit": 50, **besides}
+
+            def look(statement: str = statement, asked: dict[str, Any] = asked, rows: int = rows) -> None:
+                assert len(connection.execute(statement.encode(), asked).fetchall()) == rows
+
+            read[name] = blocks(fixtures, connection, look)
+    return read
+
+
+def test_the_pages_of_a_tenant_with_little_read_no_more_where_another_has_much(roomy: Fixtures) -> None:
+    roomy.guard(guard_body(value=1))
+    small, large = uuid.uuid4(), uuid.uuid4()
+    fill_beside(roomy, small, 1)
+    fill_beside(roomy, large, FEW)
+    few = pages_read(roomy, small)
+    fill_beside(roomy, large, OTHERS)
+    many = pages_read(roomy, small)
+    for table in ("sentinel.operation_rows", "sentinel.event_rows", "refunds.ledger_entries", "orders.reviews"):
+        roomy.admin.execute(f"analyze {table}".encode())
+    later = pages_read(roomy, small)
+    print(f"blocks: {few} beside {FEW}, {many} beside {OTHERS}, {later} as planned then")
+    assert {name: read for name, read in few.items() if max(many[name], later[name]) >= read + 40} == {}
+
+
+def test_a_page_is_shown_without_suggestions_where_they_cannot_be_found(
+    roomy: Fixtures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roomy.guard(guard_body(value=1))
+    assert {one.scope for one in known_targets(roomy.console_pool, roomy.tenant_id)} == {
+        "action",
+        "agent",
+        "agent_action",
+    }
+    monkeypatch.setattr(
+        halts, "KNOWN_TARGETS", "select 'agent' as scope, (1 / (%(tenant_id)s::uuid is null)::integer)::text as target"
+    )
+    assert known_targets(roomy.console_pool, roomy.tenant_id) == []

@@ -113,12 +113,13 @@ create index ledger_text on refunds.ledger_entries (refunds.text_key(reason), re
 -- Rows that only their order tells the account of, for an account with too many orders to look at each.
 create index ledger_without_account on refunds.ledger_entries (tenant_id, channel, requested_at)
   where account_ref is null and order_ref is not null;
-create index ledger_newest on refunds.ledger_entries (created_at desc, ledger_entry_id);
+-- For pages alone, which say its condition: it holds of every row, and keeps other statements from this index.
+create index ledger_newest on refunds.ledger_entries (tenant_id, created_at desc, ledger_entry_id desc) where created_at > '-infinity';
 -- What a worker gave up: a person has to look, among a hundred thousand rows that need nobody.
-create index ledger_failed on refunds.ledger_entries (created_at) where status = 'ERROR';
+create index ledger_failed on refunds.ledger_entries (tenant_id, created_at) where status = 'ERROR';
 
 -- What was denied is looked for and counted; like the failed, not by an index that every step would pay for.
-create index ledger_denied on refunds.ledger_entries (created_at desc, ledger_entry_id) where status = 'DENIED';
+create index ledger_denied on refunds.ledger_entries (tenant_id, created_at desc, ledger_entry_id desc) where status = 'DENIED';
 create index ledger_in_doubt on refunds.ledger_entries (tenant_id, created_at) where budget_part = 'in_doubt';
 
 -- The trail of a row: every change of status, written by a trigger of ledger_entries and by nothing else. Append-only.
