@@ -24,7 +24,7 @@ WAIT_MS = 15_000
 
 
 @pytest.fixture(scope="session", autouse=True)
-def patience() -> None:
+def expect_timeout() -> None:
     """What a page is expected to show has as long as an action, whose limit is the context's: an `expect` alone waits five seconds."""
     with contextlib.suppress(ImportError):  # without Playwright every test here is skipped
         from playwright.sync_api import expect
