@@ -24,7 +24,7 @@ from ops_console.api.rendering import (
 from ops_console.api.schemas import LiftHaltSchema, ResolveInDoubtSchema, SetHaltSchema
 from ops_console.context import ConsoleContext
 from ops_console.identity import actor, must_have_proved
-from sentinel.authority.halts import HaltRow, lift_halt, list_halts, set_halt
+from sentinel.authority.halts import MOST_LIFTED, HaltRow, lift_halt, list_halts, list_lifted_too, set_halt
 from sentinel.authority.in_doubt import InDoubtRow, list_in_doubt, resolve_in_doubt
 from sentinel.authority.reasons import reason_text
 from sentinel.platform.http.bodies import json_body, load, without_nulls
@@ -32,6 +32,7 @@ from sentinel.platform.http.openapi import documented
 
 _SET, _LIFT, _RESOLVE = SetHaltSchema(), LiftHaltSchema(), ResolveInDoubtSchema()
 _ANY = {"type": "object"}
+_LISTED = f"Ours and the global ones; with lifted=true also the newest {MOST_LIFTED} lifted ones, and in left_out whether there are more."
 
 
 def halt_view(row: HaltRow) -> dict[str, Any]:
@@ -57,12 +58,13 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
     """Add the halt and in-doubt routes."""
 
     @blueprint.get("/halts")
-    @documented("Halts in force, newest first", responses={200: ("Ours and the global ones.", _ANY)}, problems=READING,
+    @documented("Halts in force, newest first", responses={200: (_LISTED, _ANY)}, problems=READING,
                 security=OPERATOR, parameters=(in_query("lifted", enum=["true"]),))  # fmt: skip
     def show_halts() -> Response:
-        lifted_too = request.args.get("lifted") == "true"
-        rows = list_halts(context.pool, actor().tenant_id, lifted_too=lifted_too)
-        return json_response({"halts": [halt_view(row) for row in rows]})
+        if request.args.get("lifted") != "true":
+            return json_response({"halts": [halt_view(row) for row in list_halts(context.pool, actor().tenant_id)]})
+        rows, left_out = list_lifted_too(context.pool, actor().tenant_id)
+        return json_response({"halts": [halt_view(row) for row in rows], "left_out": left_out})
 
     @blueprint.post("/halts")
     @documented("Stop something", request=_SET, responses={200: ("It was in force already.", _ANY), 201: ("In force.", _ANY)},

@@ -21,7 +21,7 @@ from sentinel.authority.halts import (
     known_targets,
     last_effect,
     lift_halt,
-    list_halts,
+    list_lifted_too,
     set_halt,
 )
 from sentinel.platform.http.bodies import load
@@ -63,11 +63,11 @@ class _Page:
     def show(self, refused: shell.FormRefusal | None = None, halt_id: str = "") -> Response:
         """The page; `halt_id` is the halt that a refused lifting was of."""
         tenant_id = actor().tenant_id
-        rows = list_halts(self._context.pool, tenant_id, lifted_too=True)
+        rows, left_out = list_lifted_too(self._context.pool, tenant_id)
         return shell.page(
             self._context, "halts.html", title="Halts", refused=refused,
             about=halt_id, given=request.form, in_force=[row for row in rows if row.lifted_at is None],
-            lifted=[row for row in rows if row.lifted_at is not None],
+            lifted=[row for row in rows if row.lifted_at is not None], left_out=left_out,
             suggestions=[(one.target, one.scope) for one in known_targets(self._context.pool, tenant_id)],
             effects={row.halt_id: self._effect(tenant_id, row) for row in rows[:MEASURED]}, looked=EFFECTS_AFTER_HALT,
         )  # fmt: skip

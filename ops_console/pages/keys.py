@@ -22,6 +22,7 @@ from sentinel.authority.keys import (
     OVERLAP_SECONDS,
     SCOPES,
     IssuedKey,
+    KeyListing,
     MadeBefore,
     issue_key,
     list_keys,
@@ -35,6 +36,8 @@ from sentinel.store.ids import new_id, uuid_or_none
 
 ADDRESS = "/ops/keys"
 MOST_OVERLAP_HOURS = 24 * 90
+MOST_SHOWN = 50
+"""How many keys of each kind, in use and over, the page draws; a search finds the others."""
 SCOPE_WORDS = {
     "guard": "ask for decisions, start and report", "check": "ask without effect", "report": "report checked actions",
     "approvals:read": "read its own approvals", "approvals:read_all": "read every agent's approvals",
@@ -109,16 +112,25 @@ def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, abo
     # Here too: an act's form may be shown again without its view being asked.
     actor().must_be("admin")
     tenant_id = actor().tenant_id
-    known = list_keys(context.pool, tenant_id)
+    sought = request.args.get("q", "").strip()
+    known = [row for row in reversed(list_keys(context.pool, tenant_id)) if _is_sought(row, sought, about)]
+    usable, over = [row for row in known if row.usable], [row for row in known if not row.usable]
     return shell.page(
         context, "keys.html", title="Keys", refused=refused, about=about,
         waits=is_change_pending(context.pool, tenant_id, actor().operator_id),
         given=request.form, chosen=request.form.getlist("scopes") if refused and not about else DEFAULT_SCOPES,
-        usable=[row for row in reversed(known) if row.usable], over=[row for row in reversed(known) if not row.usable],
+        usable=[row for at, row in enumerate(usable) if at < MOST_SHOWN or str(row.key_id) == about], over=over[:MOST_SHOWN],
+        asked={"q": sought}, left_out=max(len(usable), len(over)) > MOST_SHOWN, most=MOST_SHOWN,
         scopes=SCOPES, scope_words=SCOPE_WORDS, new_id=str(new_id()), overlap_hours=OVERLAP_SECONDS // 3600,
         owners=[one.email for one in list_operators(context.pool, tenant_id) if one.active],
         agents=[one.target for one in known_targets(context.pool, tenant_id) if one.scope == "agent"],
     )  # fmt: skip
+
+
+def _is_sought(row: KeyListing, sought: str, about: str) -> bool:
+    """Whether the words searched for are in its label, its agent or its first characters; the key that the page is about is always shown."""
+    said = " ".join((row.label, row.agent_id or "", row.hint)).casefold()
+    return sought.casefold() in said or str(row.key_id) == about
 
 
 def _shown_once(context: ConsoleContext, make: Callable[[], IssuedKey], about: str = "") -> Response:

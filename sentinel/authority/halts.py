@@ -111,7 +111,7 @@ _COLUMNS = "halt_id, scope, target, level, reason, set_by, set_at, lifted_by, li
 LIST_HALTS = SqlTemplate("""
 select {columns} from sentinel.halts where tenant_id = any(%(owners)s) and lifted_at is null
 union all
-(select {columns} from sentinel.halts where tenant_id = any(%(owners)s) and lifted_at is not null and %(lifted_too)s
+(select {columns} from sentinel.halts where tenant_id = any(%(owners)s) and lifted_at is not null
  order by set_at desc, halt_id desc limit %(most_lifted)s)
 order by set_at desc, halt_id desc
 """).fill(columns=_COLUMNS)
@@ -131,9 +131,27 @@ where lifted_at is null and (scope = 'global' or tenant_id = %(tenant_id)s and (
 """
 
 
-def list_halts(pool: Pool, tenant_id: uuid.UUID, *, lifted_too: bool = False, most_lifted: int = 200) -> list[HaltRow]:
-    """All of the tenant's halts in force and the global ones, newest first; with `lifted_too` also the newest that were lifted."""
-    fields = {"owners": [tenant_id, GLOBAL_HALT_OWNER], "lifted_too": lifted_too, "most_lifted": most_lifted}
+MOST_LIFTED = 200
+"""How many lifted halts are listed, the newest; the events halt_lifted name all."""
+
+
+def list_halts(pool: Pool, tenant_id: uuid.UUID) -> list[HaltRow]:
+    """All of the tenant's halts in force and the global ones, newest first."""
+    return _list_halts(pool, tenant_id, most_lifted=0)
+
+
+def list_lifted_too(pool: Pool, tenant_id: uuid.UUID) -> tuple[list[HaltRow], bool]:
+    """These and the newest `MOST_LIFTED` that were lifted, newest first; and whether more were lifted, which are left out."""
+    rows = _list_halts(pool, tenant_id, most_lifted=MOST_LIFTED + 1)
+    lifted = [row for row in rows if row.lifted_at is not None]
+    if len(lifted) <= MOST_LIFTED:
+        return rows, False
+    rows.remove(lifted[-1])
+    return rows, True
+
+
+def _list_halts(pool: Pool, tenant_id: uuid.UUID, *, most_lifted: int) -> list[HaltRow]:
+    fields = {"owners": [tenant_id, GLOBAL_HALT_OWNER], "most_lifted": most_lifted}
     return all_rows(pool, HaltRow, LIST_HALTS, fields)
 
 

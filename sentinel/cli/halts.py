@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import click
 
-from sentinel.authority.halts import GLOBAL_HALT_OWNER, LEVELS, SCOPES, lift_halt, list_halts, set_halt
+from sentinel.authority.halts import (
+    GLOBAL_HALT_OWNER,
+    LEVELS,
+    MOST_LIFTED,
+    SCOPES,
+    lift_halt,
+    list_halts,
+    list_lifted_too,
+    set_halt,
+)
 from sentinel.cli.common import (
     acting_as,
     as_uuid,
@@ -18,7 +27,6 @@ from sentinel.cli.common import (
 )  # fmt: skip
 from sentinel.platform.command_line import OneLineErrors
 
-_MOST_LIFTED = 200
 COLUMNS = ("halt_id", "scope", "target", "level", "reason", "set_by", "set_at", "lifted_by", "lifted_at")
 
 
@@ -28,17 +36,19 @@ def group() -> None:
 
 
 @group.command("list")
-@click.option("--all", "lifted_too", is_flag=True, help=f"Include lifted halts, the newest {_MOST_LIFTED}.")
+@click.option("--all", "lifted_too", is_flag=True, help=f"Include lifted halts, the newest {MOST_LIFTED}.")
 @tenant_option
 @json_option
 def list_(lifted_too: bool, tenant: str | None, as_json: bool) -> None:
     """List the halts in force."""
     with open_pool() as pool:
-        rows = list_halts(pool, tenant_of(pool, tenant), lifted_too=lifted_too, most_lifted=_MOST_LIFTED + 1)
-    lifted = [row for row in rows if row.lifted_at is not None]
-    if len(lifted) > _MOST_LIFTED:
-        rows.remove(lifted[-1])
-        more = f"There are more lifted halts than these {_MOST_LIFTED}; the events halt_set and halt_lifted name all."
+        owner, left_out = tenant_of(pool, tenant), False
+        if lifted_too:
+            rows, left_out = list_lifted_too(pool, owner)
+        else:
+            rows = list_halts(pool, owner)
+    if left_out:
+        more = f"There are more lifted halts than these {MOST_LIFTED}; the events halt_set and halt_lifted name all."
         click.echo(more, err=True)
     show_rows(rows, COLUMNS, as_json=as_json, empty="Nothing is halted.")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.authority.halts import heartbeat_status, list_halts
+from sentinel.authority.halts import heartbeat_status, list_halts, list_lifted_too
 from tests.integration.console.test_operators_commands import run
 
 
@@ -40,7 +40,7 @@ def test_a_kill_takes_the_place_of_a_pause_and_not_the_other_way(fixtures: Any) 
     assert heartbeat_status(fixtures.pool, fixtures.tenant_id, "any-agent") == "KILL"
     assert ann.post("/ops/api/halts", {**body, "level": "pause"}).status_code == 200
     assert [halt.level for halt in list_halts(fixtures.pool, fixtures.tenant_id)] == ["kill"]
-    assert len(list_halts(fixtures.pool, fixtures.tenant_id, lifted_too=True)) == 2
+    assert len(list_lifted_too(fixtures.pool, fixtures.tenant_id)[0]) == 2
 
 
 @pytest.mark.parametrize(
@@ -184,3 +184,24 @@ def test_one_action_of_one_agent_is_halted_whatever_their_names_come_to(fixtures
     for agent, action, status in (("a" * 128, "b" * 128, 201), ("a" * 129, "b", 400)):
         body = {"scope": "agent_action", "target": f"{agent} {action}", "reason": "look"}
         assert ada.post("/ops/api/halts", body).status_code == status
+
+
+def test_more_lifted_halts_than_are_listed_are_said_to_be(fixtures: Any) -> None:
+    app = fixtures.app()
+    ann, vic = fixtures.person("ann", app=app), fixtures.browser("vic", "viewer", app)
+    fixtures.sql(
+        """
+        insert into sentinel.halts (halt_id, tenant_id, scope, target, level, reason, set_by, set_at, lifted_by, lifted_at)
+        select gen_random_uuid(), %s, 'agent', 'agent-' || n, 'kill', 'a drill', 'ann', now() - n * interval '1 minute', 'ann', now()
+        from generate_series(1, 201) n
+        """,
+        fixtures.tenant_id,
+    )
+    listed = ann.get("/ops/api/halts?lifted=true").json
+    assert (len(listed["halts"]), listed["left_out"]) == (200, True)
+    assert "agent-201" not in {one["target"] for one in listed["halts"]}
+    page = vic.get("/ops/halts").get_data(as_text=True)
+    assert "Only the newest 200 are shown" in page and page.count("a drill") == 200
+    fixtures.sql("delete from sentinel.halts where target = 'agent-7'")
+    assert ann.get("/ops/api/halts?lifted=true").json["left_out"] is False
+    assert "are shown" not in vic.get("/ops/halts").get_data(as_text=True)

@@ -166,3 +166,21 @@ def test_the_page_says_when_a_key_was_last_used(fixtures: Any) -> None:
     )[0]
     page = words(abe.get("/ops/keys"))
     assert f"{used} UTC" in page and "not yet" not in page
+
+
+def test_of_many_keys_the_newest_are_drawn_and_a_search_finds_the_others(fixtures: Any) -> None:
+    made = [issue_key(fixtures.pool, fixtures.tenant_id, agent_id=f"agent-{n}", label=f"Till {n}") for n in range(60)]
+    for one in made[40:]:
+        revoke_key(fixtures.pool, fixtures.tenant_id, one.key_id)
+    abe = fixtures.browser("abe", "admin", fixtures.app())
+    assert "Search" not in words(abe.get("/ops/keys")), "all 40 and 20 are on the page"
+    made += [issue_key(fixtures.pool, fixtures.tenant_id, agent_id=None, label="many") for _ in range(20)]
+    page = abe.get("/ops/keys")
+    assert page.get_data(as_text=True).count("Rotate or revoke") == 50 and "Only the newest 50" in words(page)
+    assert "Till 9 " not in words(page) and "Till 10 " in words(page)
+    for sought, found in (("till 9", "Till 9 "), ("AGENT-3", "Till 30 "), (made[0].key[:14], "Till 0 ")):
+        assert found in words(abe.get("/ops/keys", query_string={"q": sought})), sought
+    about = words(abe.get(f"/ops/keys/{made[0].key_id}/rotate"))
+    assert "Till 0 " in about and "Till 9 " not in about, "the one the page is about is always on it"
+    nothing = words(abe.get("/ops/keys?q=nowhere"))
+    assert "No key in use is found by that" in nothing and "Till" not in nothing
