@@ -332,10 +332,11 @@ class Pool:
         """
         patience = QueryDeadline(connection, time.monotonic() + seconds)
         with self._watching:
-            self._waiting.add(patience)
             if self._watcher is None:
-                self._watcher = threading.Thread(target=self._end_silence, name="database-watch", daemon=True)
-                self._watcher.start()
+                watcher = threading.Thread(target=self._end_silence, name="database-watch", daemon=True)
+                watcher.start()  # raises where there is no room for a thread: then nothing is asked, and the next one tries again
+                self._watcher = watcher
+            self._waiting.add(patience)
         try:
             yield patience
         finally:

@@ -75,6 +75,19 @@ def on_a_loop(waiting: Coroutine[Any, Any, T]) -> T:
     return result
 
 
+def thread_that_starts_later() -> Callable[[threading.Thread], None]:
+    """`Thread.start` of a process that has no room for a thread the first time, and then has."""
+    start, refused = threading.Thread.start, threading.Event()
+
+    def first_fails(thread: threading.Thread) -> None:
+        if refused.is_set():
+            return start(thread)
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    return first_fails
+
+
 @dataclass
 class Desk:
     """An authority with its own connections and its own group commit, asked by one agent key."""

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
+import structlog
 
 from sentinel.authority import metrics
 from sentinel.authority.api.guard import rfc3339
@@ -61,6 +62,8 @@ class Whose(NamedTuple):
 ReadSince = Callable[[Whose, datetime], list[DecidedApproval]]
 
 T = TypeVar("T")
+
+log = structlog.get_logger("sentinel")
 
 
 class StreamSlots:
@@ -266,12 +269,18 @@ class ApprovalFeed:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _once_answered(self, ask: Callable[..., T], *arguments: Any) -> T:
-        """What is asked for, once the database answers: streams stay open while it is away."""
+        """What is asked for, once the database answers: streams stay open while it is away.
+
+        Whatever else goes wrong is asked again too: who reads for all of an owner's streams is begun once, and must not end before them.
+        """
         while True:
             try:
                 return await self._in_thread(ask, *arguments)
             except SentinelError:
-                await asyncio.sleep(POLL_SECONDS)
+                pass
+            except Exception as error:
+                log.error("approvals_not_read", cause=type(error).__name__)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)

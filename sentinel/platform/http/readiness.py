@@ -56,7 +56,13 @@ class Readiness:
                 latest = self._latest = Future()
                 latest.set_running_or_notify_cancel()  # a client that leaves does not cancel it for the others
                 # No pool's thread: one that waits for a silent database must not hold up the end of the process.
-                threading.Thread(target=self._look, args=(latest,), name="readiness", daemon=True).start()
+                look = threading.Thread(target=self._look, args=(latest,), name="readiness", daemon=True)
+                try:
+                    look.start()
+                except (
+                    RuntimeError
+                ) as error:  # no room for a thread: who waits is told, and the next one makes the checks anew
+                    latest.set_exception(error)
             return latest
 
     def _look(self, asked: Future[Mapping[str, bool]]) -> None:

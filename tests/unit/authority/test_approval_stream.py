@@ -31,11 +31,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Decisions:
-    """Decided approvals as the database gives them; `away` is how many reads find no database."""
+    """Decided approvals as the database gives them; `away` is how many reads find no database, `broken` how many no thread."""
 
     def __init__(self) -> None:
         self.all: list[DecidedApproval] = []
-        self.away = 0
+        self.away = self.broken = 0
 
     def add(self, *moments: datetime) -> list[str]:
         made = [DecidedApproval(uuid.uuid4(), "expired", None, None, "agent", "refund.create", at) for at in moments]
@@ -52,6 +52,9 @@ class Decisions:
         return NOW
 
     def _answer(self) -> None:
+        if self.broken:
+            self.broken -= 1
+            raise RuntimeError("can't start new thread")
         if self.away:
             self.away -= 1
             raise EngineUnavailable("away")
@@ -145,6 +148,19 @@ async def _outage() -> None:
     await stream.close()
 
 
+async def _no_thread() -> None:
+    decisions = Decisions()
+    decisions.broken = 2
+    feed = feed_of(decisions)
+    stream = Stream(feed, None)
+    async with asyncio.timeout(LONGEST_SECONDS):
+        await stream.is_connected.wait()
+    decisions.broken = 2
+    (made,) = decisions.add(*after(1))
+    await stream.until(lambda: made in stream.got)
+    await stream.close()
+
+
 async def _waits_for_its_rate() -> None:
     decisions = Decisions()
     missed, tries, is_within = decisions.add(*after(-1)), Counter[bool](), [False]
@@ -235,6 +251,10 @@ def test_a_key_that_uses_up_its_rate_for_good_is_told_of_decisions_all_the_same(
 
 def test_a_database_that_is_away_costs_no_decision() -> None:
     on_a_loop(_outage())
+
+
+def test_a_read_that_fails_for_whatever_reason_is_made_again_and_costs_no_decision() -> None:
+    on_a_loop(_no_thread())
 
 
 def test_a_wait_that_begins_while_the_database_is_away_ends_in_its_time_and_with_its_process() -> None:

@@ -14,7 +14,7 @@ from sentinel.platform.http import problems
 from sentinel.platform.http.asgi import Edge
 from sentinel.platform.http.readiness import REMEMBERED_SECONDS, Readiness
 from sentinel.platform.http.wire import HttpsOnly
-from tests.support.harness import on_a_loop
+from tests.support.harness import on_a_loop, thread_that_starts_later
 
 SECONDS = 30
 
@@ -135,3 +135,23 @@ def test_a_look_that_fails_is_told_to_who_waits_and_made_again_for_the_next() ->
     with pytest.raises(ZeroDivisionError):
         assert readiness.checks
     assert readiness.checks == {"database": True}
+
+
+def test_a_thread_that_cannot_be_started_is_told_to_who_asks_and_the_next_one_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readiness = Readiness(lambda: {"database": True})
+    edge = Edge(Flask("health", static_folder=None), threads=1, readiness=readiness, https_only=HttpsOnly())
+
+    async def answers() -> list[int]:
+        monkeypatch.setattr(threading.Thread, "start", thread_that_starts_later())
+        said = []
+        for _ in range(2):
+            try:
+                status, _ = await asyncio.wait_for(asked(edge, "/readyz"), SECONDS / 3)
+            except RuntimeError:
+                status = 500
+            said.append(status)
+        return said
+
+    assert on_a_loop(answers()) == [500, 200]
