@@ -32,15 +32,19 @@ class SharedCounts:
     idle.
     """
 
-    SLOTS = 64
-    ABSENT = -1
+    SLOTS = 128
+    ABSENT = 2**31 - 1
     counts: memoryview
-    """One number per process, `ABSENT` where there is none; made by the master before it forks."""
+    """One number per process, `ABSENT` (more than any holds) where there is none; made by the master before it forks."""
     _slot: int
 
-    def take_slot(self, age: int) -> None:
-        """Count in the slot of the worker of this age; before the worker sets its first count."""
-        self._slot = age % self.SLOTS
+    def take_slot(self) -> None:
+        """Count in a slot that no living process has: in the master, which is alone in it, before the worker sets its first count.
+
+        Processes beyond `SLOTS` share the last one.
+        """
+        free = (slot for slot, number in enumerate(self.counts) if number == self.ABSENT)
+        self._slot = next(free, self.SLOTS - 1)
 
     @property
     def nr_conns(self) -> int:
@@ -54,7 +58,7 @@ class SharedCounts:
     def has_more_than_another(self) -> bool:
         """Whether some process holds fewer connections than this one; of many, a few more do not matter."""
         held = self.held
-        return held - held // 16 > min(number for number in self.counts if number != self.ABSENT)
+        return held - held // 16 > min(self.counts)
 
     @property
     def held(self) -> int:
@@ -68,10 +72,9 @@ class SharedCounts:
         for slot in range(cls.SLOTS):
             cls.counts[slot] = cls.ABSENT
 
-    @classmethod
-    def forget(cls, age: int) -> None:
-        """Clear the slot of a process that ended."""
-        cls.counts[age % cls.SLOTS] = cls.ABSENT
+    def forget(self) -> None:
+        """Clear the slot of this process, which ended; in the master."""
+        self.counts[self._slot] = self.ABSENT
 
 
 class _Acceptor:
@@ -155,7 +158,7 @@ class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
     """Made by `Server` with its bounds, after the fork."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self.take_slot(arguments[0])
+        self.take_slot()
         self._opening: set[asyncio.Task[Any]] = set()
         self._ending: asyncio.Event | None = None
         super().__init__(*arguments, **named)

@@ -201,7 +201,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 def _forget(worker: Any) -> None:
     from prometheus_client import multiprocess
 
-    worker.forget(worker.age)
+    worker.forget()
 
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
