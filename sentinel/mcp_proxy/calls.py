@@ -86,6 +86,7 @@ class GuardedCalls:
     def __init__(self, guard: ToolGuard, upstream: Upstream, *, seconds: float) -> None:
         self._guard, self._upstream, self._seconds = guard, upstream, seconds
         self._running: set[asyncio.Task[Any]] = set()
+        self._is_ending = False
 
     async def ask(
         self, agent: str, params: types.CallToolRequestParams, updates: ClientUpdates = NO_UPDATES
@@ -138,9 +139,15 @@ class GuardedCalls:
         return task
 
     async def finish(self) -> None:
-        """Wait for the calls that are under way."""
+        """Wait for the calls that are under way. What is not started or sent yet is refused: it would be cut off."""
+        self._is_ending = True
         if self._running:
             await asyncio.wait(self._running, timeout=self._seconds + REPORT_MARGIN_SECONDS)
+
+    def _why_not(self, is_wanted: Callable[[], bool]) -> ClientError | None:
+        if self._is_ending:
+            return upstream_unavailable("ProxyEnding")
+        return None if is_wanted() else given_up()
 
     def _ended(self, task: asyncio.Task[Result]) -> None:
         self._running.discard(task)
@@ -152,14 +159,13 @@ class GuardedCalls:
         answered: MCPError | None = None
         try:
             async with self._upstream.connect(call.updates.messages) as connection:
-                attempt.is_sent = is_wanted()
+                attempt.refusal = self._why_not(is_wanted)
+                attempt.is_sent = attempt.refusal is None
                 try:
                     if attempt.is_sent:
                         attempt.result = await connection.call(
                             call.params, headers={}, seconds=self._seconds, progress=call.updates.progress
                         )
-                    else:
-                        attempt.refusal = given_up()
                 except MCPError as error:
                     answered = error
                 except AnswerLost as lost:
@@ -180,10 +186,9 @@ class GuardedCalls:
         attempt = _Attempt()
         try:
             async with self._upstream.connect(call.updates.messages) as connection:
-                if is_wanted():
+                attempt.refusal = self._why_not(is_wanted)
+                if attempt.refusal is None:
                     await self._attempt(connection, call, answer, attempt)
-                else:
-                    attempt.refusal = given_up()
         except UpstreamUnavailable as away:
             attempt.refusal = upstream_unavailable(str(away))
         except Exception as broken:

@@ -8,6 +8,10 @@ too, is never closed for another.
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -52,6 +56,25 @@ def _with_files_for(connections: int) -> int:
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return min(connections, max(allowed // 2, 1))
+
+
+class ProxyListener(uvicorn.Server):
+    """Serves until `ending` is set, and then until what is being answered is."""
+
+    def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none: uvicorn raises a captured signal again, which ends the process before calls under way are finished."""
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end; asked ten times a second."""
+        if self._ending.is_set() and not self.should_exit:
+            self.handle_exit(signal.SIGTERM, None)  # which the SDK's streams of sessions look at too
+        return await super().on_tick(counter)
 
 
 class BoundedProtocol(BoundedConnection, H11Protocol):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import uvicorn
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 
@@ -18,7 +19,7 @@ from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.access_tokens import AccessTokens
 from sentinel.mcp_proxy.agents import SCOPE_KEY, STILL_KEY, AgentKeys, AgentsOnly, Still
 from sentinel.mcp_proxy.calls import GuardedCalls
-from sentinel.mcp_proxy.listener import listener_config
+from sentinel.mcp_proxy.listener import ProxyListener, listener_config
 from sentinel.mcp_proxy.log_messages import LOGGING, LogLevels
 from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
 from sentinel.mcp_proxy.reading import reading_handlers
@@ -30,6 +31,7 @@ from sentinel.mcp_proxy.upstream import HttpUpstream, StdioUpstream, Upstream
 from sentinel.policy.errors import PolicyError
 
 WRONG_USAGE = 2
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Proxy:
@@ -37,6 +39,7 @@ class Proxy:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._ending = asyncio.Event()
         self._client = Client(
             options.authority, options.key, agent_id=options.agent, timeout_seconds=options.authority_seconds
         )
@@ -81,15 +84,53 @@ class Proxy:
         return AgentsOnly(app, AgentKeys(self._options.authority, self._authority), tokens)
 
     async def run(self) -> None:
-        """Serve until standard input ends, or until a signal."""
-        async with self:
-            if self._options.listen is None:
-                async with stdio_server() as (read, write):
-                    await self.server.run(read, write, self.server.create_initialization_options())
-            else:
-                host, port = self._options.listen
-                per_address = self._options.connections_per_address
-                await uvicorn.Server(listener_config(self.app(), host, port, per_address)).serve()
+        """Serve until standard input ends, or until SIGTERM or SIGINT, and then finish the calls under way."""
+        is_reading = False
+        with _set_by_signals(self._ending):
+            async with self:
+                if self._options.listen is None:
+                    is_reading = await self._serve_standard_input()
+                else:
+                    host, port = self._options.listen
+                    config = listener_config(self.app(), host, port, self._options.connections_per_address)
+                    await ProxyListener(config, self._ending).serve()
+        if is_reading:
+            signal.raise_signal(signal.SIGTERM)  # nothing else ends the thread that reads
+
+    async def _serve_standard_input(self) -> bool:
+        """Serve until it ends (False), or until a signal: then it is still read, and calls under way are answered."""
+        serving = asyncio.create_task(self._answer_standard_input())
+        ending = asyncio.create_task(self._ending.wait())
+        await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if serving.done():
+            serving.result()
+        return not serving.done()
+
+    async def _answer_standard_input(self) -> None:
+        async with stdio_server() as (read, write):
+            await self.server.run(read, write, self.server.create_initialization_options())
+
+
+@contextmanager
+def _set_by_signals(ending: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set `ending`; a second SIGINT ends the process at once.
+
+    Also while calls are finished after the end of standard input: whoever closes it sends a SIGTERM soon.
+    """
+    loop = asyncio.get_running_loop()
+
+    def received(number: int, *_: object) -> None:
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        loop.call_soon_threadsafe(ending.set)
+
+    before = {number: signal.signal(number, received) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def upstream_of(options: Options) -> Upstream:
