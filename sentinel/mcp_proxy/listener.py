@@ -32,14 +32,16 @@ _OTHER_FILES = 1_500
 
 
 def listener_config(
-    app: Any, host: str, port: int, connections_per_address: int, *, connections: int = CONNECTIONS
-) -> uvicorn.Config:
-    """How `app` is served there: at most so many connections in all and of one address."""
+    app: Any, host: str, port: int, connections_per_address: int, *, connections: int = CONNECTIONS,
+    longest_answer_seconds: int | None = None,
+) -> uvicorn.Config:  # fmt: skip
+    """How `app` is served there: at most so many connections in all and of one address. At the end answers are waited for that long; None: for ever."""
     most = _with_files_for(connections)
     bounds = Connections(most, min(connections_per_address, most))
     return uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, interface="asgi3", ws="none",
         http=partial(BoundedProtocol, bounds),  # type: ignore[arg-type]
+        timeout_graceful_shutdown=longest_answer_seconds,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from sentinel.client import Client
 from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.access_tokens import AccessTokens
 from sentinel.mcp_proxy.agents import SCOPE_KEY, STILL_KEY, AgentKeys, AgentsOnly, Still
-from sentinel.mcp_proxy.calls import GuardedCalls
+from sentinel.mcp_proxy.calls import REPORT_MARGIN_SECONDS, GuardedCalls
 from sentinel.mcp_proxy.listener import ProxyListener, listener_config
 from sentinel.mcp_proxy.log_messages import LOGGING, LogLevels
 from sentinel.mcp_proxy.options import Options, WrongOptions, credential_env, credential_headers, read_options
@@ -53,7 +53,8 @@ class Proxy:
         levels = LogLevels(is_passed_on=LOGGING in options.passed_on, with_sessions=with_sessions)
         reading = reading_handlers(self._upstream, options.passed_on, levels, seconds=options.seconds)
         still: Callable[[Any], Still] = _still_of_request if options.agent is None else lambda ctx: _always
-        changes = Subscriptions(self._upstream, options.passed_on, who, still).handlers(with_sessions=with_sessions)
+        self._subscriptions = Subscriptions(self._upstream, options.passed_on, who, still)
+        changes = self._subscriptions.handlers(with_sessions=with_sessions)
         self.server = ProxyServer(
             options.server, options.table, self._upstream, self._calls, tasks, who, {**reading, **changes}, levels
         ).build()
@@ -86,16 +87,23 @@ class Proxy:
     async def run(self) -> None:
         """Serve until standard input ends, or until SIGTERM or SIGINT, and then finish the calls under way."""
         is_reading = False
-        with _set_by_signals(self._ending):
+        with _called_by_signals(self._end):
             async with self:
                 if self._options.listen is None:
                     is_reading = await self._serve_standard_input()
                 else:
                     host, port = self._options.listen
-                    config = listener_config(self.app(), host, port, self._options.connections_per_address)
+                    config = listener_config(
+                        self.app(), host, port, self._options.connections_per_address,
+                        longest_answer_seconds=int(self._options.seconds) + REPORT_MARGIN_SECONDS,
+                    )  # fmt: skip
                     await ProxyListener(config, self._ending).serve()
         if is_reading:
             signal.raise_signal(signal.SIGTERM)  # nothing else ends the thread that reads
+
+    def _end(self) -> None:
+        self._ending.set()
+        self._subscriptions.end()
 
     async def _serve_standard_input(self) -> bool:
         """Serve until it ends (False), or until a signal: then it is still read, and calls under way are answered."""
@@ -113,8 +121,8 @@ class Proxy:
 
 
 @contextmanager
-def _set_by_signals(ending: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set `ending`; a second SIGINT ends the process at once.
+def _called_by_signals(end: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `end` in the loop; a second SIGINT ends the process at once.
 
     Also while calls are finished after the end of standard input: whoever closes it sends a SIGTERM soon.
     """
@@ -123,7 +131,7 @@ def _set_by_signals(ending: asyncio.Event) -> Iterator[None]:
     def received(number: int, *_: object) -> None:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        loop.call_soon_threadsafe(ending.set)
+        loop.call_soon_threadsafe(end)
 
     before = {number: signal.signal(number, received) for number in _ENDING}
     try:

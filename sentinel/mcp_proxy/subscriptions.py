@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
+import anyio
 import mcp_types as types
 from mcp import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY, ResourceUpdated, ServerEvent, event_to_notification
@@ -41,6 +42,8 @@ class Subscriptions:
         self._upstream, self._passed_on, self._who, self._still_of = upstream, passed_on, who, still_of
         self._streams: Counter[str] = Counter()
         self._sessions: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._listening: set[anyio.CancelScope] = set()
+        self._is_ending = False
 
     def handlers(self, *, with_sessions: bool) -> dict[str, Callable[..., Any]]:
         """By the names of the SDK's server."""
@@ -49,17 +52,23 @@ class Subscriptions:
             found |= {"on_subscribe_resource": self._subscribe, "on_unsubscribe_resource": self._unsubscribe}
         return found
 
+    def end(self) -> None:
+        """End every stream of `subscriptions/listen`, and those that come still: each keeps a connection that is waited for."""
+        self._is_ending = True
+        for scope in self._listening:
+            scope.cancel()
+
     async def _listen(
         self, ctx: Any, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """One stream, until its client or the server behind the proxy ends it."""
+        """One stream, until its client, the server behind the proxy or `end` ends it."""
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
         wanted = self._readable(params.notifications)
 
         async def notify(notification: Any) -> None:
             await ctx.session.send_notification(notification, related_request_id=ctx.request_id)
 
-        with self._place(self._who(ctx)):
+        with self._place(self._who(ctx)), self._until_ended():
             try:
                 async with self._upstream.watch(wanted) as changes:
                     acknowledged = types.SubscriptionsAcknowledgedNotificationParams(notifications=wanted, _meta=meta)
@@ -135,6 +144,17 @@ class Subscriptions:
             resources_list_changed=(resources and wanted.resources_list_changed) or None,
             resource_subscriptions=list(wanted.resource_subscriptions or ()) if resources else None,
         )
+
+    @contextmanager
+    def _until_ended(self) -> Iterator[None]:
+        with anyio.CancelScope() as scope:
+            self._listening.add(scope)
+            if self._is_ending:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._listening.discard(scope)
 
     @contextmanager
     def _place(self, agent: str) -> Iterator[None]:

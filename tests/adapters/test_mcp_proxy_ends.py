@@ -1,4 +1,4 @@
-"""A proxy that is told to end: calls under way go on to their report."""
+"""A proxy that is told to end: calls under way go on to their report, and nothing that only listens keeps it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.adapters.proxy_processes import IMPORTED, ProxyProcesses, until
 from tests.support.adapter_environments import environment_variables
+from tests.support.busy import overload
 from tests.support.ports import listens
 from tests.support.warm_process import WarmProcess
 
@@ -65,3 +66,19 @@ def test_over_standard_input_a_call_is_finished_and_reported(proxied: ProxyProce
         finally:
             process.kill()
     assert [outcome for _, _, outcome in proxied.operations()] == ["success"]
+
+
+@pytest.mark.parametrize("kind", ["sdk", "sdk-legacy"])
+def test_who_listens_for_changes_does_not_keep_it(proxied: ProxyProcesses, kind: str) -> None:
+    program = proxied.start_proxy(more=["--pass-on", "resources", "--sessions"], timeout=600)
+    assert program.process is not None
+    listening = proxied.client(kind)
+    listening.send(**proxied.target(), do="watch", calls=[], wanted=1, told=True, seconds=600)
+    try:
+        assert listening.answer() == {"listening": True}
+        program.process.terminate()
+        assert program.process.wait(8 * overload()) == 0
+        if kind == "sdk":
+            assert listening.answer()["changes"] == ["ended"]
+    finally:
+        proxied.lose(kind)
