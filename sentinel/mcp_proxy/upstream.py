@@ -268,6 +268,7 @@ class StdioUpstream:
         self._credential = CredentialFilter(env.values())
         self._lock = asyncio.Lock()
         self._kept: _Process | None = None
+        self._starting: asyncio.Task[_Process] | None = None
         self._subscribed = Subscribed()
         self._watching: set[Heard] = set()
         self._logging: list[LogMessages] = []
@@ -324,12 +325,12 @@ class StdioUpstream:
             await one.take(message)
 
     async def close(self) -> None:
-        """End the process."""
+        """End the process, also one that is being started."""
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
         process, self._kept = self._kept, None
         if process is not None:
-            process.ending.set()
-            with suppress(Exception):
-                await process.task
+            await _end(process)
 
     async def _answering(self) -> _Process:
         """A process that has just answered, to be used before anything is awaited. Raises `UpstreamUnavailable`."""
@@ -338,12 +339,18 @@ class StdioUpstream:
         if process is not None and await self._answers(process) and process is self._kept:
             return process
         async with self._lock:
-            if process is not None and process is self._kept:
-                if process.users:
-                    raise UpstreamUnavailable("Busy")
-                await self.close()
+            silent = process if process is self._kept else None
+            if silent is not None and silent.users:
+                raise UpstreamUnavailable("Busy")
+            if self._kept is not None and silent is None:
+                return self._kept
+            # Goes on when whoever waits for it gives up: the next one gets what it starts.
+            if self._starting is None:
+                self._starting, self._kept = asyncio.create_task(self._started(silent)), None
+                # Looked at: whoever waited for it may be gone.
+                self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             try:
-                return self._kept or await self._started()
+                return await asyncio.shield(self._starting)
             except Exception as error:
                 raise UpstreamUnavailable(reason_of(error)) from error
 
@@ -354,15 +361,21 @@ class StdioUpstream:
                 return True
         return False
 
-    async def _started(self) -> _Process:
-        # In a task of its own: what opens such a connection must also close it.
-        ready, ending = asyncio.get_running_loop().create_future(), asyncio.Event()
-        task = asyncio.create_task(self._hold(ready, ending))
-        done, _ = await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
-        if ready not in done:
-            await task
-        self._kept = _Process(ready.result(), task, ending)
-        return self._kept
+    async def _started(self, before: _Process | None) -> _Process:
+        """Another process, once the one before it has ended."""
+        try:
+            if before is not None:
+                await _end(before)
+            # In a task of its own: what opens such a connection must also close it.
+            ready, ending = asyncio.get_running_loop().create_future(), asyncio.Event()
+            task = asyncio.create_task(self._hold(ready, ending))
+            done, _ = await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
+            if ready not in done:
+                await task
+            self._kept = _Process(ready.result(), task, ending)
+            return self._kept
+        finally:
+            self._starting = None
 
     async def _hold(self, ready: asyncio.Future[Client], ending: asyncio.Event) -> None:
         self._subscribed = Subscribed()
@@ -379,6 +392,13 @@ class StdioUpstream:
         finally:
             for one in self._watching:
                 one.end()
+
+
+async def _end(process: _Process) -> None:
+    """Goes on when whoever waits for it is cancelled: a process whose end is cut off goes on running."""
+    process.ending.set()
+    with suppress(Exception):
+        await asyncio.shield(process.task)
 
 
 def is_servers_own(error: Exception) -> bool:

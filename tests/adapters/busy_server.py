@@ -1,5 +1,5 @@
 """Runs inside the proxy's environment: one server process over standard input and output that answers nothing while it acts, and
-others who want it meanwhile. Prints what each got.
+others who want it meanwhile; and requests that are given up while it starts. Prints what each got.
 
     python -m tests.adapters.busy_server NOTES
 """
@@ -7,7 +7,11 @@ others who want it meanwhile. Prints what each got.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,68 @@ async def refund(server: StdioUpstream, payment: str, seconds: float = 60) -> st
         return upstream.reason_of(error)
 
 
+class Processes:
+    """A server whose processes note their ids beside `notes`."""
+
+    def __init__(self, notes: Path) -> None:
+        self._ids = Path(f"{notes}.ids")
+        self._ids.touch()
+        run = f"{shlex.quote(sys.executable)} -m tests.adapters.payments_server {shlex.quote(str(notes))}"
+        self.server = StdioUpstream(["sh", "-c", f"echo $$ >> {shlex.quote(str(self._ids))}; exec {run}"], env={})
+
+    def count(self) -> dict[str, int]:
+        """How many were started, and how many of them run."""
+        return {"started": len(self._started()), "running": sum(_runs(one) for one in self._started())}
+
+    def kill(self) -> None:
+        """All that are left."""
+        for one in self._started():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+
+    def _started(self) -> list[int]:
+        return [int(line) for line in self._ids.read_text().splitlines()]
+
+    async def give_up(self, payment: str) -> None:
+        """A request that is cancelled as soon as it has a process started, or the one that is there ended."""
+        kept, started = self.server._kept, self.count()["started"]
+        asked = asyncio.create_task(refund(self.server, payment))
+        while self.count()["started"] == started and self.server._kept is kept:
+            await asyncio.sleep(0.02)
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+
+
+def _runs(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def given_up(notes: Path) -> dict[str, Any]:
+    """What runs once somebody gave up while the first process started, while it was replaced, and at the end."""
+    behaviour, processes = Path(f"{notes}.behaviour"), Processes(notes)
+    server = processes.server
+    asyncio.get_running_loop().call_later(60, processes.kill)  # where one that nobody ends is waited for
+    await processes.give_up("gone")
+    found: dict[str, Any] = {"starting": [await refund(server, "next"), processes.count()]}
+    behaviour.write_text("blocks")
+    upstream.CONNECT_SECONDS = 0.5
+    await refund(server, "lost", seconds=0.5)
+    behaviour.write_text("blocks once")
+    await processes.give_up("gone")
+    upstream.CONNECT_SECONDS = 10.0
+    found["replaced"] = [await refund(server, "next"), processes.count()]
+    await server.close()
+    found["closed"] = processes.count()["running"]
+    processes.kill()
+    ended = StdioUpstream(["sh", "-c", "exit 1"], env={})
+    return {**found, "does not start": await refund(ended, "never")}
+
+
 async def main(notes: Path) -> None:
     """Prints one JSON object."""
     behaviour = Path(f"{notes}.behaviour")
@@ -52,7 +118,10 @@ async def main(notes: Path) -> None:
     again = await refund(server, "again")
     await server.close()
     effects = [json.loads(line)["payment_intent"] for line in notes.read_text().splitlines()]
-    print(json.dumps({"first": first, "meanwhile": meanwhile, "done": done, "after": after, "lost": lost, "again": again, "effects": effects}))  # fmt: skip
+    print(json.dumps({
+        "first": first, "meanwhile": meanwhile, "done": done, "after": after, "lost": lost, "again": again, "effects": effects,
+        "given up": await given_up(notes.with_name("given_up")),
+    }))  # fmt: skip
 
 
 if __name__ == "__main__":

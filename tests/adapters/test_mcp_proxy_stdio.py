@@ -19,4 +19,9 @@ def test_a_process_that_is_silent_while_it_acts_is_not_ended_for_others(tmp_path
         "first": worked, "meanwhile": ["unavailable: Busy"] * 2, "done": worked, "after": worked,
         # Whose call took too long waits no more, so the process may be ended for the next one.
         "lost": "MCPError -32001", "again": worked, "effects": ["warm", "acting", "after", "lost", "again"],
+        # Who gives up leaves no process behind that nobody knows: the next one gets it.
+        "given up": {
+            "starting": [worked, {"started": 1, "running": 1}], "replaced": [worked, {"started": 2, "running": 1}], "closed": 0,
+            "does not start": "unavailable: MCPError -32000",
+        },
     }  # fmt: skip
