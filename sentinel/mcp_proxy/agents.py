@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,10 +30,20 @@ _REMEMBERED_SECONDS = 1.0
 _MOST_REMEMBERED = 1_000
 _ASKED_AT_ONCE = 16
 """Of keys that the authority has not accepted lately: made-up ones are as many as anybody likes."""
+_NOBODY_CAN_SAY = 503
 _LINE_SECONDS = 5.0
 """How long such a key waits for its turn."""
 
-Still = Callable[[], Awaitable[bool]]
+
+class Admission(Enum):
+    """Whether what an agent presented still opens the door; UNKNOWN while nobody can say, as without an answer of the authority."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+Still = Callable[[], Awaitable[Admission]]
 _Remembered = tuple[float, KeyHolder | None]
 """Until when (monotonic seconds), and whose key; None: nobody's."""
 
@@ -171,23 +182,23 @@ class AgentsOnly:
             told = {"error": refused.error, "error_description": refused.description, **self._challenge}
             raise _NotAdmitted(refused.status, refused.description, told) from refused
         except TooManyUnknown as busy:
-            raise _NotAdmitted(503, "too many keys that nobody knows are asked about; try again") from busy
+            raise _NotAdmitted(_NOBODY_CAN_SAY, "too many keys that nobody knows are asked about; try again") from busy
         except IssuerAway as away:
-            raise _NotAdmitted(503, "the issuer of access tokens gave no keys to check them with") from away
+            raise _NotAdmitted(_NOBODY_CAN_SAY, "the issuer of access tokens gave no keys to check them with") from away
         except Unreachable as away:
-            raise _NotAdmitted(503, "the authority gave no answer") from away
+            raise _NotAdmitted(_NOBODY_CAN_SAY, "the authority gave no answer") from away
         except Rejected as refused:
-            raise _NotAdmitted(503, "the authority does not accept the proxy's key") from refused
+            raise _NotAdmitted(_NOBODY_CAN_SAY, "the authority does not accept the proxy's key") from refused
         if agent is None:
             raise _NotAdmitted(401, "Invalid or missing credentials", {"error": "invalid_token", **self._challenge})
         return agent
 
     def _still(self, headers: dict[bytes, str], agent: str) -> Still:
-        async def still() -> bool:
+        async def still() -> Admission:
             try:
-                return await self._admitted(headers) == agent
-            except _NotAdmitted:
-                return False
+                return Admission.YES if await self._admitted(headers) == agent else Admission.NO
+            except _NotAdmitted as refused:
+                return Admission.UNKNOWN if refused.status == _NOBODY_CAN_SAY else Admission.NO
 
         return still
 

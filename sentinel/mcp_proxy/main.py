@@ -17,7 +17,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from sentinel.client import Client
 from sentinel.integrations import ToolGuard
 from sentinel.mcp_proxy.access_tokens import AccessTokens
-from sentinel.mcp_proxy.agents import SCOPE_KEY, STILL_KEY, AgentKeys, AgentsOnly, Still
+from sentinel.mcp_proxy.agents import SCOPE_KEY, STILL_KEY, Admission, AgentKeys, AgentsOnly, Still
 from sentinel.mcp_proxy.calls import REPORT_MARGIN_SECONDS, GuardedCalls
 from sentinel.mcp_proxy.listener import ProxyListener, listener_config
 from sentinel.mcp_proxy.log_messages import LOGGING, LogLevels
@@ -157,9 +157,9 @@ def _still_of_request(ctx: Any) -> Still:
     return found
 
 
-async def _always() -> bool:
+async def _always() -> Admission:
     """Over stdio whoever started the proxy is the agent."""
-    return True
+    return Admission.YES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,8 @@
 `resources/subscribe` before it, which needs a session.
 
 A notification says only that something may be read anew. Before each one the agent is let in again: what a key or token no longer
-opens is told nothing more. Streams are bounded for each agent and for the proxy, because each holds a connection to the server.
+opens is told nothing more, and while nobody can say, the notification waits. Streams are bounded for each agent and for the proxy,
+because each holds a connection to the server.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import mcp_types as types
 from mcp import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY, ResourceUpdated, ServerEvent, event_to_notification
 
-from sentinel.mcp_proxy.agents import Still
+from sentinel.mcp_proxy.agents import Admission, Still
 from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
 
 log = logging.getLogger("sentinel.mcp_proxy")
@@ -131,7 +132,7 @@ class Subscriptions:
                 if not begun.done():
                     raise
             await asyncio.sleep(pause)
-            if not await still():
+            if not await is_admitted(still):
                 return
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -171,12 +172,12 @@ class Subscriptions:
 
 
 async def admitted(changes: AsyncIterator[ServerEvent], still: Still) -> AsyncGenerator[ServerEvent, None]:
-    """The changes, as long as their agent is let in; looks before each of them, and now and then without any."""
+    """The changes, as long as their agent is let in; looks before each of them, and now and then without any. They wait while nobody can say."""
     following = asyncio.ensure_future(anext(changes))
     try:
         while True:
             await asyncio.wait((following,), timeout=LOOK_SECONDS)
-            if not await still():
+            if not await is_admitted(still):
                 return
             if following.done():
                 try:
@@ -189,6 +190,15 @@ async def admitted(changes: AsyncIterator[ServerEvent], still: Still) -> AsyncGe
         following.cancel()
         with suppress(BaseException):
             await following
+
+
+async def is_admitted(still: Still) -> bool:
+    """Whether the agent is still let in; asks again until somebody can say."""
+    pause = 1.0
+    while (found := await still()) is Admission.UNKNOWN:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return found is Admission.YES
 
 
 def _session_of(ctx: Any) -> str:

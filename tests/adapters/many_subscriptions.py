@@ -16,6 +16,7 @@ from typing import Any
 
 import mcp_types as types
 
+from sentinel.mcp_proxy.agents import Admission
 from sentinel.mcp_proxy.subscriptions import Subscriptions, TooManySubscriptions
 
 
@@ -88,8 +89,8 @@ class Asking:
 async def main(how: str) -> dict[str, Any]:
     """How many each of nine agents has, and what follows when one of them is ended."""
 
-    async def still() -> bool:
-        return True
+    async def still() -> Admission:
+        return Admission.YES
 
     server = Silent()
     subscriptions = Subscriptions(server, ["resources"], lambda ctx: str(ctx.agent), lambda ctx: still)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from sentinel.authority.keys import issue_key, revoke_key
-from tests.adapters.proxy_processes import SECRET, ProxyProcesses, python_of, until
+from tests.adapters.proxy_processes import SECRET, ProxyProcesses, python_of, relay, until
 from tests.support.adapter_environments import REPO, environment_variables
+from tests.support.scripted_server import Asked, ScriptedServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
 LOOK = ["look_up", {"payment_intent": "pi_changed"}]
@@ -85,6 +87,33 @@ def test_who_is_no_longer_let_in_is_told_nothing_more(proxied: ProxyProcesses) -
     time.sleep(1.1)  # for a second a key is remembered
     assert not proxied.call("look_up", "sdk-legacy", payment_intent="pi")["error"]
     assert watching.answer()["changes"] == ["ended"]
+
+
+@pytest.mark.parametrize("kind", ["sdk", "sdk-legacy"])
+def test_what_changed_while_the_authority_was_away_is_told_once_it_answers(proxied: ProxyProcesses, kind: str) -> None:
+    with ScriptedServer().running() as server:
+        away, refused = threading.Event(), threading.Event()
+
+        def before(asked: Asked) -> bool:
+            if away.is_set():
+                refused.set()
+            return not away.is_set()
+
+        server.script = relay(proxied.place.url, before)
+        proxied.start_proxy(more=["--pass-on", "resources", "--sessions"], url=server.url)
+        watching = proxied.client(kind)
+        watching.send(**proxied.target(), do="watch", calls=[], wanted=1, told=True)
+        assert watching.answer() == {"listening": True}
+        time.sleep(1.1)  # for a second a key is remembered
+        away.set()
+        tool, arguments = LOOK
+        changing = proxied.client("fastmcp")
+        changing.send(url=proxied.payments_url, key="any", do="call", tool=tool, args=arguments)
+        assert not changing.answer()["error"]
+        assert refused.wait(30)
+        time.sleep(3)  # for more than one look: nothing is told, and nothing ends
+        away.clear()
+        assert watching.answer()["changes"] == [POLICY[kind]]
 
 
 def test_a_server_that_dies_ends_a_stream_and_is_subscribed_to_again_for_a_session(
