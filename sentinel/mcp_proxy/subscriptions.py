@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -34,6 +35,14 @@ class TooManySubscriptions(MCPError):
     """The agent, or the proxy, has as many as it may."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _SessionSubscription:
+    """One resource for a session. `begun` is set once the server took it, to its refusal, or when `task` ends before."""
+
+    task: asyncio.Task[None]
+    begun: asyncio.Future[None]
+
+
 class Subscriptions:
     """The streams of one proxy. `who` says which agent asks; `still_of` gives the function that says whether it still may."""
 
@@ -42,7 +51,7 @@ class Subscriptions:
     ) -> None:  # fmt: skip
         self._upstream, self._passed_on, self._who, self._still_of = upstream, passed_on, who, still_of
         self._streams: Counter[str] = Counter()
-        self._sessions: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._sessions: dict[tuple[str, str], _SessionSubscription] = {}
         self._listening: set[anyio.CancelScope] = set()
         self._is_ending = False
 
@@ -86,19 +95,26 @@ class Subscriptions:
         name = (_session_of(ctx), params.uri)
         if name not in self._sessions:
             begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            task = self._sessions[name] = asyncio.create_task(self._tell_session(ctx, params.uri, begun))
-            task.add_done_callback(
-                lambda _: self._sessions.pop(name, None) if self._sessions.get(name) is task else None
-            )
+            task = asyncio.create_task(self._tell_session(ctx, params.uri, begun))
+            told = self._sessions[name] = _SessionSubscription(task, begun)
+            task.add_done_callback(lambda _: self._ended(name, told))
             # What the SDK keeps of a session ends with it, and so does this.
             ctx.session._connection.exit_stack.callback(task.cancel)
-            await begun
+        # Several may wait for it, and one that gives up must not cancel it.
+        await asyncio.shield(self._sessions[name].begun)
         return types.EmptyResult()
 
+    def _ended(self, name: tuple[str, str], told: _SessionSubscription) -> None:
+        if self._sessions.get(name) is told:
+            del self._sessions[name]
+        if not told.begun.done():
+            message = "the subscription was ended before it began"
+            told.begun.set_exception(MCPError(code=types.INTERNAL_ERROR, message=message))
+
     async def _unsubscribe(self, ctx: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        task = self._sessions.pop((_session_of(ctx), params.uri), None)
-        if task is not None:
-            task.cancel()
+        told = self._sessions.pop((_session_of(ctx), params.uri), None)
+        if told is not None:
+            told.task.cancel()
         return types.EmptyResult()
 
     async def _tell_session(self, ctx: Any, uri: str, begun: asyncio.Future[None]) -> None:

@@ -1,6 +1,7 @@
-"""Runs inside the proxy's environment: as many subscriptions as agents ask for, of a server that only listens. Prints what was let in.
+"""Runs inside the proxy's environment: as many subscriptions as agents ask for, of a server that only listens; prints what was let in.
+Or one that is ended while it begins; prints what each request was answered.
 
-python -m tests.adapters.many_subscriptions listen | subscribe
+python -m tests.adapters.many_subscriptions listen | subscribe | end
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ import mcp_types as types
 from sentinel.mcp_proxy.agents import Admission
 from sentinel.mcp_proxy.subscriptions import Subscriptions, TooManySubscriptions
 
+URI = "payments://policy"
+
 
 class Silent:
-    """A server that tells of no change. `open` is how many connections it has."""
+    """A server that tells of no change. `open` is how many connections it has; `takes` holds up those that begin until it is set."""
 
     def __init__(self) -> None:
         self.open = 0
+        self.takes = asyncio.Event()
+        self.takes.set()
 
     @asynccontextmanager
     async def watch(self, wanted: Any) -> AsyncIterator[Any]:
@@ -36,6 +41,7 @@ class Silent:
 
         self.open += 1
         try:
+            await self.takes.wait()
             yield nothing()
         finally:
             self.open -= 1
@@ -60,9 +66,7 @@ class Asking:
         """Whether it was taken; it stays open then."""
         if self._how == "subscribe":
             try:
-                await self._handlers["on_subscribe_resource"](
-                    self.ctx, types.SubscribeRequestParams(uri="payments://policy")
-                )
+                await self._handlers["on_subscribe_resource"](self.ctx, types.SubscribeRequestParams(uri=URI))
             except TooManySubscriptions:
                 return False
             return True
@@ -107,6 +111,40 @@ async def main(how: str) -> dict[str, Any]:
     return {**found, "late": late, "open_then": server.open}
 
 
+async def ended() -> dict[str, Any]:
+    """Two requests for a resource that the server has not taken yet, ended at once and while it begins; and two that it takes."""
+
+    async def still() -> Admission:
+        return Admission.YES
+
+    server = Silent()
+    handlers = Subscriptions(server, ["resources"], lambda ctx: "agent", lambda ctx: still).handlers(with_sessions=True)  # type: ignore[arg-type]
+    session = SimpleNamespace(_connection=SimpleNamespace(exit_stack=AsyncExitStack()))
+    ctx = SimpleNamespace(session=session, request=SimpleNamespace(headers={"mcp-session-id": "s"}))
+
+    async def subscribed() -> str:
+        try:
+            async with asyncio.timeout(5):
+                await handlers["on_subscribe_resource"](ctx, types.SubscribeRequestParams(uri=URI))
+        except Exception as error:
+            return str(error) or type(error).__name__
+        return "subscribed"
+
+    found: dict[str, Any] = {}
+    for name, turns in (("at once", 1), ("beginning", 5), ("taken", 5)):
+        server.takes.clear()
+        asked = [asyncio.create_task(subscribed()) for _ in range(2)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waited = not any(one.done() for one in asked)
+        if name == "taken":
+            server.takes.set()
+        else:
+            await handlers["on_unsubscribe_resource"](ctx, types.UnsubscribeRequestParams(uri=URI))
+        found[name] = [waited, *await asyncio.gather(*asked)]
+    return {**found, "open": server.open}
+
+
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(sys.argv[1]))), flush=True)
+    print(json.dumps(asyncio.run(ended() if sys.argv[1] == "end" else main(sys.argv[1]))), flush=True)
     sys.stdout.flush()

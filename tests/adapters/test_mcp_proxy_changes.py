@@ -166,6 +166,17 @@ def test_an_agent_has_at_most_32_subscriptions_and_the_proxy_256(how: str) -> No
     }  # fmt: skip
 
 
+def test_a_subscription_that_is_ended_while_it_begins_is_refused() -> None:
+    command = [python_of("mcp_proxy"), "-m", "tests.adapters.many_subscriptions", "end"]
+    done = subprocess.run(command, cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    refused = "the subscription was ended before it began"
+    assert json.loads(done.stdout) == {
+        "at once": [True, refused, refused], "beginning": [True, refused, refused], "taken": [True, "subscribed", "subscribed"],
+        "open": 1,
+    }  # fmt: skip
+
+
 def test_the_33rd_stream_of_an_agent_is_refused_over_http(proxied: ProxyProcesses) -> None:
     port = (proxied.start_proxy().port) or 0
     meta = {
