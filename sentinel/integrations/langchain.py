@@ -4,9 +4,8 @@
 
 Put it last: then it sees the arguments that run, and no other middleware repeats a call inside it. For a bare graph:
 `ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`. What waits for
-a person interrupts the graph. The value that it is resumed with is ignored: the authority is asked again, so a resume
-is a nudge and never an approval, and one that comes while the authority cannot be asked interrupts again. A guarded
-tool must not interrupt the graph itself: it would be in doubt.
+a person interrupts the graph. What it is resumed with is ignored: the authority is asked again, and while it cannot be
+asked the graph is interrupted again. A guarded tool must not interrupt the graph itself: it would be in doubt.
 """
 
 from __future__ import annotations

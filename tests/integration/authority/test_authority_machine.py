@@ -404,5 +404,7 @@ def test_what_ran_out_is_given_back_to_who_is_refused_for_a_halt(clocked: Fixtur
 )  # fmt: skip
 def test_mutant_with_one_broken_function_is_found(clocked: Fixtures, function: str, fence: str, instead: str) -> None:
     mutants.cut(clocked, function, fence, instead)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, EngineUnavailable)) as found:
         run_machine(clocked, runs=1000)  # it ends with the first run that finds it
+    # By the model, or by the constraint that lets no second operation of one key live.
+    assert found.type is AssertionError or "operation_states_once" in str(found.value)
