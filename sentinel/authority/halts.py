@@ -204,7 +204,7 @@ def last_effect(pool: Pool, tenant_id: uuid.UUID, halt: HaltRow) -> LastEffect:
 
 
 def known_targets(pool: Pool, tenant_id: uuid.UUID) -> list[HaltTarget]:
-    """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to. None where the database cannot tell."""
+    """Agents, actions and scenarios of the latest operations, and the agents that keys are bound to. Empty where the database cannot tell."""
     try:
         return all_rows(pool, HaltTarget, KNOWN_TARGETS, {"tenant_id": tenant_id})
     except (EngineUnavailable, StillDeciding):

@@ -158,7 +158,7 @@ def _view(declared: DeclaredSwitch, row: SwitchRow | None, state: GateState | No
 def switch_states(
     declared_switches: DeclaredSwitches, found: Sequence[SwitchOrHalt]
 ) -> dict[str, tuple[bool, int, Sequence[str]]]:
-    """Name → (on, canary percent, systems proven by simulation only), for agents. An undeclared switch is off."""
+    """Name → (on, canary percent, systems that its launch gate did not try), for agents. An undeclared switch is off."""
     flips = {one.name: (one.is_on, one.canary_percent, one.unproven) for one in found if one.kind == "switch"}
     return {
         name: flips.get(name, (*_as_declared(declared), ())) for name, declared in declared_switches.switches.items()

@@ -231,16 +231,21 @@ def test_a_role_that_may_too_much_is_refused_by_the_process(name: str, slots: St
         assert fault_of_refusal(run("serve", timeout=60, **place.env | (make(place) or {})), word) == ""
 
 
-def test_mutant_the_same_places_without_a_mistake_are_not_refused(slots: StreamSlots) -> None:
-    """Else programs that refuse everything would pass the tests above."""
-    worker, place = slots.make("good", "worker"), slots.make("good", "console")
-    assert fault_of_refusal(run("run", "--once", program="worker.cli", timeout=60, **worker.env), "") == "it ran"
-    console = subprocess.Popen(
+def started_console(place: Place) -> subprocess.Popen[bytes]:
+    """The operators' console there, silent."""
+    return subprocess.Popen(
         module("ops_console", "--only", "operators"),
         env=clean_env(**place.env),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+def test_mutant_the_same_places_without_a_mistake_are_not_refused(slots: StreamSlots) -> None:
+    """Else programs that refuse everything would pass the tests above."""
+    worker, place = slots.make("good", "worker"), slots.make("good", "console")
+    assert fault_of_refusal(run("run", "--once", program="worker.cli", timeout=60, **worker.env), "") == "it ran"
+    console = started_console(place)
     try:
         assert eventually(lambda: listens(place.port), within=30)
     finally:
@@ -250,12 +255,7 @@ def test_mutant_the_same_places_without_a_mistake_are_not_refused(slots: StreamS
 def test_sighup_ends_no_process_of_a_program_that_reloads_nothing(slots: StreamSlots) -> None:
     """The finding: it ended every process at once, with the requests that they had in hand."""
     place = slots.make("good", "console")
-    console = subprocess.Popen(
-        module("ops_console", "--only", "operators"),
-        env=clean_env(**place.env),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    console = started_console(place)
     try:
         assert eventually(lambda: ready(place.port), within=30)
         before = children_of(console.pid)

@@ -59,9 +59,8 @@ class Readiness:
                 look = threading.Thread(target=self._look, args=(latest,), name="readiness", daemon=True)
                 try:
                     look.start()
-                except (
-                    RuntimeError
-                ) as error:  # no room for a thread: who waits is told, and the next one makes the checks anew
+                except RuntimeError as error:
+                    # No room for a thread: who waits is told, and the next one makes the checks anew.
                     latest.set_exception(error)
             return latest
 

@@ -295,6 +295,16 @@ def restore_before_the_decision(fixtures: Fixtures) -> None:
     fixtures.admin.execute("set session_replication_role = origin")
 
 
+def done_without_answer(shop: Shop) -> None:
+    """A refund of 60.00, of an order over 100.00, that a system did once and whose answers are all lost."""
+    ordered(shop, 100_00)
+    platform = InMemory("platform_backend")
+    outside(shop, platform)
+    platform.loses_answers = 99
+    asks(shop, "first", 60_00)
+    assert shop.stands("first")[0] == "ALLOWED" and len(platform.done) == 1
+
+
 def let_go_after(
     shop: Shop, fixtures: Fixtures, restore: Callable[[Fixtures], None], *, halted: bool = False
 ) -> list[str]:
@@ -302,12 +312,7 @@ def let_go_after(
 
     The ledger is in a database of its own, which was not restored.
     """
-    ordered(shop, 100_00)
-    platform = InMemory("platform_backend")
-    outside(shop, platform)
-    platform.loses_answers = 99
-    asks(shop, "first", 60_00)
-    assert shop.stands("first")[0] == "ALLOWED" and len(platform.done) == 1
+    done_without_answer(shop)
     given_up(shop, "first")
     restore(fixtures)
     if halted:
@@ -366,12 +371,7 @@ def test_what_was_begun_outside_is_in_doubt_where_a_restored_authority_asks_a_pe
 
 def begun_before_its_secret_was_replaced(shop: Shop, fixtures: Fixtures) -> None:
     """A refund that was done outside without an answer, whose permit the authority cannot read any more."""
-    ordered(shop, 100_00)
-    platform = InMemory("platform_backend")
-    outside(shop, platform)
-    platform.loses_answers = 99
-    asks(shop, "first", 60_00)
-    assert shop.stands("first")[0] == "ALLOWED" and len(platform.done) == 1
+    done_without_answer(shop)
     with patch.object(PermitSigner, "read", lambda signer, *_: None):
         for _ in range(12):
             shop.fixtures.make_due()

@@ -146,15 +146,20 @@ def test_a_refund_that_a_bank_sent_back_is_counted_as_paid_back_no_more(ledger: 
     assert [name for name in broken if name.startswith("order_")] == []
 
 
-def test_a_refund_that_was_sent_back_before_it_was_recorded_is_counted_no_more_once_it_is(ledger: Ledger) -> None:
-    fixtures = ledger.fixtures
-    row = allowed_row(fixtures, "lge_1")
+def settled_and_sent_back(ledger: Ledger) -> LedgerRow:
+    """A row that is settled at Stripe and not recorded, and whose refund a bank then sent back; an event tells of its payment."""
+    row = allowed_row(ledger.fixtures, "lge_1")
     ledger.paid("lge_1")
     assert row.start_id is not None
     found = ledger.systems.get("stripe").settle(row, row.start_id)
     assert isinstance(found, Settled), found
     ledger.server.set_status(found.reference, "failed")
     keep(ledger, "pi_lge_1")
+    return row
+
+
+def test_a_refund_that_was_sent_back_before_it_was_recorded_is_counted_no_more_once_it_is(ledger: Ledger) -> None:
+    fixtures, row = ledger.fixtures, settled_and_sent_back(ledger)
     assert len(ledger.watch.look()) == 1 and part(fixtures, "lge_1") == "reserved"
     execute(fixtures, row)
     assert ledger.watch.look() == [] and (executed_of(fixtures), part(fixtures, "lge_1")) == (0, "returned")
@@ -163,14 +168,7 @@ def test_a_refund_that_was_sent_back_before_it_was_recorded_is_counted_no_more_o
 def test_what_was_sent_back_is_counted_no_more_though_the_look_at_another_payment_fails(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixtures = ledger.fixtures
-    row = allowed_row(fixtures, "lge_1")
-    ledger.paid("lge_1")
-    assert row.start_id is not None
-    found = ledger.systems.get("stripe").settle(row, row.start_id)
-    assert isinstance(found, Settled), found
-    ledger.server.set_status(found.reference, "failed")
-    keep(ledger, "pi_lge_1")
+    fixtures, row = ledger.fixtures, settled_and_sent_back(ledger)
     assert len(ledger.watch.look()) == 1
     execute(fixtures, row)
     keep(ledger, ledger.paid("another"))
