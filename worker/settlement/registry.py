@@ -226,6 +226,11 @@ class Systems:
         """The system of this name; None for a branch that settles nowhere."""
         return None if name is None else self.get(name)
 
+    def is_ready(self, name: str | None) -> bool:
+        """Whether there is a system of this name, and it is ready."""
+        system = self.find(name)
+        return system is not None and system.is_ready()
+
     @property
     def has_record(self) -> bool:
         """Whether what was begun outside can be read."""

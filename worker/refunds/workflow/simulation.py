@@ -110,8 +110,7 @@ class CheckAuthority:
         }  # fmt: skip
 
     def _is_ready(self, context: RunContext) -> bool:
-        system = self._systems.find(context.settles_in)
-        return system is not None and system.is_ready()
+        return self._systems.is_ready(context.settles_in)
 
     def _goes_to_person(self, context: RunContext) -> bool:
         """Whether a run would put it to a person here, before anything is asked: its settlement system is not ready."""

@@ -121,8 +121,7 @@ class AskAuthority:
 
     def _is_ready(self, context: RunContext) -> bool:
         # What settles nowhere may come here from an earlier step.
-        system = self._systems.find(context.settles_in)
-        return system is not None and system.is_ready()
+        return self._systems.is_ready(context.settles_in)
 
     def _fix_questions(self, contexts: Sequence[RunContext]) -> None:
         fresh = [
@@ -400,8 +399,7 @@ class ConfirmCard:
         return context.card is None or context.card.digest != self._confirmations.digest_of(ask_of(context))
 
     def _is_ready(self, context: RunContext) -> bool:
-        system = self._systems.find(context.settles_in)
-        return system is not None and system.is_ready()
+        return self._systems.is_ready(context.settles_in)
 
     def run(self, context: RunContext) -> StepResult:
         """On when confirmed, or begun already; waiting, ended, or to a person otherwise."""

@@ -79,8 +79,7 @@ class ExecuteBySystem:
     def _may_start(self, context: RunContext) -> bool:
         """Whether its system is ready, or it was started before: then an effect may be under way, and it is finished whatever the system says now."""
         begun = isinstance(context.answer, GuardAnswer) and transitions.was_started_before(context.answer)
-        system = self._systems.find(context.settles_in)
-        return begun or (system is not None and system.is_ready())
+        return begun or self._systems.is_ready(context.settles_in)
 
     def _is_untried(self, context: RunContext) -> bool:
         """Whether it was begun and nothing of it will be tried; then its start is not asked for."""
