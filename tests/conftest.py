@@ -92,7 +92,7 @@ def pytest_collection_finish() -> None:
     """What was collected stays until the end, and is much: the garbage collector need not walk through it in every test."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(100_000, 50, 100)
 
 
 def _rank(item: pytest.Item) -> tuple[bool, bool]:

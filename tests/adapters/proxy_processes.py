@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,7 @@ from tests.support.adapter_environments import (
 from tests.support.node import mcp_client
 from tests.support.ports import free_port, listens
 from tests.support.scripted_server import Asked, Script
-from tests.support.warm_process import WarmProcess
+from tests.support.warm_process import WarmProcess, run_warm_line
 
 SECRET = "sk_live_of_nobody"
 CLIENTS = {"sdk": "mcp_proxy", "sdk-legacy": "mcp_proxy", "fastmcp": "fastmcp", "typescript": None}
@@ -39,7 +40,7 @@ CONFORMANCE_TOOLS = (
     "tool_with_progress", "tool_with_logging",
 )  # fmt: skip
 PROXY = "sentinel.mcp_proxy.main"
-IMPORTED = (PROXY, "tests.adapters.payments_server", "uvicorn")
+IMPORTED = (PROXY, "tests.adapters.payments_server", "uvicorn", "mcp.client.streamable_http", "httpx2")
 """What a program of the proxy's environment begins with."""
 _STARTED_SECONDS = 60
 
@@ -50,6 +51,12 @@ def python_of(framework: str) -> str:
         return str(interpreter_of(framework))
     except NotInstalled as error:
         pytest.skip(str(error))
+
+
+def run_beside_proxy(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the proxy's environment to its end: ("-m", module, …) or ("-c", code, …)."""
+    command = [python_of("mcp_proxy"), *arguments]
+    return run_warm_line(command, env=environment_variables(), timeout=120, imported=IMPORTED)
 
 
 class Program:
@@ -93,9 +100,16 @@ class Client:
             except NotInstalled as error:
                 pytest.skip(str(error))
             command = [str(node), str(script)]
-        self.process = subprocess.Popen(
-            command, cwd=REPO, env=environment_variables(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1,
-        )  # fmt: skip
+        pipe = subprocess.PIPE
+        self.process: subprocess.Popen[str]
+        if framework == "mcp_proxy":
+            self.process = WarmProcess(
+                command, imported=IMPORTED, env=environment_variables(), text=True, stdin=pipe, stdout=pipe, stderr=sys.__stderr__, bufsize=1,
+            )  # fmt: skip
+        else:
+            self.process = subprocess.Popen(
+                command, cwd=REPO, env=environment_variables(), text=True, stdin=pipe, stdout=pipe, bufsize=1
+            )
 
     def send(self, **command: Any) -> None:
         """Ask for something without waiting for it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import shlex
-import subprocess
 import time
 import uuid
 from base64 import b64encode
@@ -19,11 +18,10 @@ from tests.adapters.proxy_processes import (
     SECRET,
     ProxyProcesses,
     conformance_results,
-    python_of,
     relay,
+    run_beside_proxy,
     until,
 )
-from tests.support.adapter_environments import REPO, environment_variables
 from tests.support.scripted_server import SLACK, Asked, ScriptedServer, faults
 
 NEEDS_PERSON, OVER_LIMIT = 40_000, 500_000
@@ -159,11 +157,8 @@ def test_what_the_server_says_of_its_progress_is_without_the_credential(
 )  # fmt: skip
 def test_a_credential_is_withheld_with_its_scheme_and_without(credential: str, said: str, left: str) -> None:
     script = "import sys; from sentinel.mcp_proxy.credential import *; print(CredentialFilter([sys.argv[1]]).of_text(sys.argv[2]).replace(WITHHELD, '[]'))"
-    done = subprocess.run(
-        [python_of("mcp_proxy"), "-c", script, credential, said],
-        cwd=REPO, env=environment_variables(), capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    assert done.stdout.strip() == left
+    done = run_beside_proxy("-c", script, credential, said)
+    assert (done.returncode, done.stdout.strip()) == (0, left), done.stderr
 
 
 SUSPENDED = """
@@ -200,9 +195,7 @@ asyncio.run(main())
 
 
 def test_a_call_whose_start_came_while_the_machine_was_suspended_is_not_sent_and_not_called_sent() -> None:
-    done = subprocess.run(
-        [python_of("mcp_proxy"), "-c", SUSPENDED], cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_beside_proxy("-c", SUSPENDED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("StartedTooLate\nThe call was started at the authority and not sent (StartedTooLate)")
 
@@ -263,9 +256,7 @@ BROKEN: dict[str, tuple[str, str | None, str | None]] = {
 
 @pytest.mark.parametrize("when", BROKEN)
 def test_a_call_that_was_sent_is_never_called_not_executed(when: str) -> None:
-    done = subprocess.run(
-        [python_of("mcp_proxy"), "-c", BREAKS, when], cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_beside_proxy("-c", BREAKS, when)
     assert done.returncode == 0, done.stderr
     text, data = json.loads(done.stdout)
     said, code, retry = BROKEN[when]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +13,7 @@ from typing import Any
 import pytest
 
 from sentinel.authority.keys import issue_key, revoke_key
-from tests.adapters.proxy_processes import SECRET, ProxyProcesses, python_of, relay, until
-from tests.support.adapter_environments import REPO, environment_variables
+from tests.adapters.proxy_processes import SECRET, ProxyProcesses, relay, run_beside_proxy, until
 from tests.support.scripted_server import Asked, ScriptedServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
@@ -155,8 +153,7 @@ def test_a_session_is_its_agents_alone(proxied: ProxyProcesses) -> None:
 
 @pytest.mark.parametrize("how", ["listen", "subscribe"])
 def test_an_agent_has_at_most_32_subscriptions_and_the_proxy_256(how: str) -> None:
-    command = [python_of("mcp_proxy"), "-m", "tests.adapters.many_subscriptions", how]
-    done = subprocess.run(command, cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    done = run_beside_proxy("-m", "tests.adapters.many_subscriptions", how)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert found == {
@@ -167,8 +164,7 @@ def test_an_agent_has_at_most_32_subscriptions_and_the_proxy_256(how: str) -> No
 
 
 def test_a_subscription_that_is_ended_while_it_begins_is_refused() -> None:
-    command = [python_of("mcp_proxy"), "-m", "tests.adapters.many_subscriptions", "end"]
-    done = subprocess.run(command, cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    done = run_beside_proxy("-m", "tests.adapters.many_subscriptions", "end")
     assert (done.returncode, done.stderr) == (0, "")
     refused = "the subscription was ended before it began"
     assert json.loads(done.stdout) == {

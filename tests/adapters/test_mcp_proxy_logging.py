@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.adapters.proxy_processes import SECRET, Client, ProxyProcesses, until
+from tests.adapters.proxy_processes import SECRET, Client, ProxyProcesses, run_beside_proxy, until
 from tests.adapters.test_mcp_proxy_changes import upstream as upstream
-from tests.support.adapter_environments import REPO
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("adapter-mcp_proxy")]
 CLIENTS = ["sdk", "sdk-legacy"]
@@ -105,8 +103,8 @@ def test_a_client_that_goes_away_does_not_hold_up_its_call(proxied: ProxyProcess
 
 def test_messages_of_one_process_are_not_passed_on_to_several_agents(proxied: ProxyProcesses) -> None:
     def refused(more: Sequence[str]) -> str:
-        command = proxied.command(**{"upstream-command": "true", "listen": "127.0.0.1:0"})
-        done = subprocess.run([*command, *more], cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
+        _python, *arguments = proxied.command(**{"upstream-command": "true", "listen": "127.0.0.1:0"})
+        done = run_beside_proxy(*arguments, *more)
         return done.stderr if done.returncode == 2 else ""
 
     assert "do not say whose call they are of" in refused(["--pass-on", "logging"])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
-from tests.adapters.proxy_processes import python_of
-from tests.support.adapter_environments import REPO, environment_variables
+from tests.adapters.proxy_processes import run_beside_proxy
 
 
 def test_a_process_that_is_silent_while_it_acts_is_not_ended_for_others(tmp_path: Path) -> None:
-    command = [python_of("mcp_proxy"), "-m", "tests.adapters.busy_server", str(tmp_path / "notes")]
-    done = subprocess.run(command, cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    done = run_beside_proxy("-m", "tests.adapters.busy_server", str(tmp_path / "notes"))
     assert done.returncode == 0, done.stderr[-3000:]
     worked = "done: create_refund"
     assert json.loads(done.stdout) == {

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
-from tests.adapters.proxy_processes import python_of
-from tests.support.adapter_environments import REPO, environment_variables
+from tests.adapters.proxy_processes import run_beside_proxy
 
 
 def test_a_cancelled_task_stays_so_and_polls_at_once_agree() -> None:
-    command = [python_of("mcp_proxy"), "-m", "tests.adapters.task_polls"]
-    done = subprocess.run(command, cwd=REPO, env=environment_variables(), capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    done = run_beside_proxy("-m", "tests.adapters.task_polls")
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == {
         "later": ["cancelled", "completed", "completed", "cancelled"], "still there": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 
@@ -23,7 +24,12 @@ def in_time(seconds: float, limit: float) -> bool:
 
 
 def _slowdown() -> float:
-    """Seconds on the clock for each second that this thread computes."""
+    """Seconds on the clock for each second that a thread computes; tried at most once a second."""
+    return _tried_slowdown(int(time.monotonic()))
+
+
+@functools.lru_cache(maxsize=1)
+def _tried_slowdown(second: int) -> float:
     began, computed = time.monotonic(), time.thread_time()
     while time.thread_time() - computed < _SPIN_SECONDS:
         pass

@@ -27,7 +27,7 @@ from sentinel.platform.resources import invariants_sql, policies_dir
 from sentinel.policy.library import ReloadablePolicies
 from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.ids import new_id
-from sentinel.store.invariants import run_invariants
+from sentinel.store.invariants import read_invariants, run_invariants
 from tests.support.asgi_client import AsgiClient, InProcessApp
 
 SECRET = "only-for-tests-0123456789abcdefghij"
@@ -69,6 +69,23 @@ def start_body(body: dict[str, Any], answer: dict[str, Any], start_id: str | Non
         "resource": answer["resource"], "risk_class": answer["risk_class"], "permit_token": answer["permit_token"],
         "start_id": start_id or str(uuid.uuid4()),
     }  # fmt: skip
+
+
+@functools.cache
+def _any_violation() -> bytes:
+    return f"select {' or '.join(f'exists ({one.query})' for one in read_invariants(invariants_sql()))}".encode()
+
+
+def holds_all_invariants(connection: psycopg.Connection[Any]) -> bool:
+    """Whether no invariant is broken, asked in one statement: four hundred of them take a test longer than what it tries.
+
+    False, too, of what `run_invariants` would leave unchecked.
+    """
+    try:
+        row = connection.execute(_any_violation()).fetchone()
+    except psycopg.Error:
+        return False
+    return row is not None and not row[0]
 
 
 @dataclass
@@ -137,6 +154,8 @@ class Fixtures:
 
     def broken_invariants(self) -> list[str]:
         """Names of the invariants that do not hold; a test wants none, and what breaks them is printed."""
+        if holds_all_invariants(self.admin):
+            return []
         broken = [v for v in run_invariants(self.admin, invariants_sql()) if v.violations]
         for one in broken:
             print(f"{one.name}: {one.violations}, {', '.join(one.damaged)}")

@@ -53,6 +53,9 @@ class _Documents:
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
+        self.extensions: dict[
+            str, Any
+        ] = {}  # of the problem texts, read for every app: the authority has the usual ones
 
     @functools.cached_property
     def _made(self) -> Flask:

@@ -97,9 +97,22 @@ def run_warm(
     module: str, *arguments: str, env: Mapping[str, str], stdin: str = "", timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
     """Run a module's command to its end, as `subprocess.run` with its output captured."""
-    command = [sys.executable, "-m", module, *arguments]
+    return run_warm_line([sys.executable, "-m", module, *arguments], env=env, stdin=stdin, timeout=timeout)
+
+
+def run_warm_line(
+    command: list[str],
+    *,
+    env: Mapping[str, str],
+    stdin: str = "",
+    timeout: float = 60,
+    imported: tuple[str, ...] = IMPORTED,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line that `WarmProcess` takes to its end, as `subprocess.run` with its output captured."""
     pipe = subprocess.PIPE
-    with WarmProcess(command, env=dict(env), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with WarmProcess(
+        command, imported=imported, env=dict(env), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
         try:
             out, err = process.communicate(stdin, timeout)
         except BaseException:
@@ -135,9 +148,11 @@ def _make_template(python: str, imported: tuple[str, ...], env: Mapping[str, str
 
 
 def _serve(line: socket.socket, imported: list[str]) -> None:
+    gc.disable()
     for name in imported:
         __import__(name)
     gc.freeze()  # what is imported is shared by all and collected by none
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper's end interests nobody
     while True:
         request, fds, _, _ = socket.recv_fds(line, _REQUEST_BYTES, 4)

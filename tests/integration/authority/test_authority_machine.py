@@ -393,18 +393,29 @@ def test_what_ran_out_is_given_back_to_who_is_refused_for_a_halt(clocked: Fixtur
 
 
 @pytest.mark.parametrize(
-    ("function", "fence", "instead"),
+    ("function", "fence", "instead", "seed"),
     [
-        ("sentinel.once_seen", "and s.once_live", "and s.once_live and s.approval_id is null"),
-        ("sentinel.renew_permit", "where not r = any(lifted)", "where cardinality(lifted) = 0"),
-        ("sentinel.judge_start", "s.permit_expires_at <= moment", "s.permit_expires_at <= moment - interval '1 minute'"),
-        ("sentinel.settle_slots", "case when settlement = 'captured' then", "case when true then"),
+        ("sentinel.once_seen", "and s.once_live", "and s.once_live and s.approval_id is null", 12),
+        ("sentinel.renew_permit", "where not r = any(lifted)", "where cardinality(lifted) = 0", 13),
+        ("sentinel.judge_start", "s.permit_expires_at <= moment", "s.permit_expires_at <= moment - interval '1 minute'", 2),
+        ("sentinel.settle_slots", "case when settlement = 'captured' then", "case when true then", 1),
     ],
     ids=["forgets who was approved", "an approval lifts everything", "a permit for a minute more", "nothing is given back"],
 )  # fmt: skip
-def test_mutant_with_one_broken_function_is_found(clocked: Fixtures, function: str, fence: str, instead: str) -> None:
+def test_mutant_with_one_broken_function_is_found(
+    clocked: Fixtures, function: str, fence: str, instead: str, seed: int
+) -> None:
+    """`seed` finds it at once. With other rules, or another generator, it is one of the next that does, and takes longer."""
     mutants.cut(clocked, function, fence, instead)
-    with pytest.raises((AssertionError, EngineUnavailable)) as found:
-        run_machine(clocked, runs=1000)  # it ends with the first run that finds it
-    # By the model, or by the constraint that lets no second operation of one key live.
-    assert found.type is AssertionError or "operation_states_once" in str(found.value)
+    assert any(finds_a_fault(clocked, seed=seed + turn) for turn in range(125))
+
+
+def finds_a_fault(fixtures: Fixtures, *, seed: int) -> bool:
+    """Whether eight runs find one: by the model, or by the constraint that lets no second operation of one key live."""
+    try:
+        run_machine(fixtures, runs=8, seed=seed)
+    except AssertionError:
+        return True
+    except EngineUnavailable as error:
+        return "operation_states_once" in str(error)
+    return False
