@@ -134,9 +134,19 @@ class _CaseRunner:
         self._tell(HOLD_BACK, [names_of(case).entry for case in self.file.cases])
         with self._board("on"):
             make_account_history(self.client, self.admin, self.job, self.file.cases)
-        for (board, is_late), cases in self._groups().items():
+        groups = self._groups()
+        late = [(board, cases) for (board, is_late), cases in groups.items() if is_late]
+        # Their cards run out while the other cases are played.
+        for board, cases in late:
             with self._board(board):
-                self._late(cases) if is_late else self._rounds(cases)
+                self._send_cards(cases)
+        for (board, is_late), cases in groups.items():
+            if not is_late:
+                with self._board(board):
+                    self._rounds(cases)
+        for board, cases in late:
+            with self._board(board):
+                self._play_late(cases)
         seen = self._seen(self.file.cases)
         moved = (
             [MoneyMovement(body["ledger_entry_id"], system) for system, body in stand_ins.money()] if stand_ins else []
@@ -159,15 +169,19 @@ class _CaseRunner:
             if not self._answer(answers) and not self._is_under_way(cases):
                 return
 
-    def _late(self, cases: Sequence[Case]) -> None:
-        """Their cards run out before anybody answers."""
+    def _send_cards(self, cases: Sequence[Case]) -> None:
+        """Ask their customers, who have `_LATE_SECONDS`; then they are held back again."""
         entries = [names_of(case).entry for case in cases]
-        hasty = replace(self.settings, confirm_expires_seconds=_LATE_SECONDS)
         self._tell(MAKE_DUE, entries)
-        self._run_worker(hasty)
+        self._run_worker(replace(self.settings, confirm_expires_seconds=_LATE_SECONDS))
+        self._tell(HOLD_BACK, entries)
+
+    def _play_late(self, cases: Sequence[Case]) -> None:
+        """Go on with them once their cards have run out: nobody answered."""
+        entries = [names_of(case).entry for case in cases]
         self._wait_until_over(entries)
         self._tell(MAKE_LATE_DUE, entries)
-        self._run_worker(hasty)
+        self._run_worker(replace(self.settings, confirm_expires_seconds=_LATE_SECONDS))
 
     def _wait_until_over(self, entries: Sequence[str]) -> None:
         left = self.admin.execute(SECONDS_LEFT, [self.job.tenant_id, list(entries)]).fetchone()
