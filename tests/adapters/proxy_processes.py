@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -100,16 +101,11 @@ class Client:
             except NotInstalled as error:
                 pytest.skip(str(error))
             command = [str(node), str(script)]
-        pipe = subprocess.PIPE
-        self.process: subprocess.Popen[str]
-        if framework == "mcp_proxy":
-            self.process = WarmProcess(
-                command, imported=IMPORTED, env=environment_variables(), text=True, stdin=pipe, stdout=pipe, stderr=sys.__stderr__, bufsize=1,
-            )  # fmt: skip
-        else:
-            self.process = subprocess.Popen(
-                command, cwd=REPO, env=environment_variables(), text=True, stdin=pipe, stdout=pipe, bufsize=1
-            )
+        start = partial(WarmProcess, imported=IMPORTED) if framework == "mcp_proxy" else subprocess.Popen
+        self.process: subprocess.Popen[str] = start(
+            command, cwd=REPO, env=environment_variables(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=sys.__stderr__, bufsize=1,
+        )  # fmt: skip
 
     def send(self, **command: Any) -> None:
         """Ask for something without waiting for it."""

@@ -53,9 +53,8 @@ class _Documents:
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
-        self.extensions: dict[
-            str, Any
-        ] = {}  # of the problem texts, read for every app: the authority has the usual ones
+        # What it says of an outage is read for every app, and the authority says the usual.
+        self.extensions: dict[str, Any] = {}
 
     @functools.cached_property
     def _made(self) -> Flask:

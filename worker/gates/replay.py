@@ -134,29 +134,23 @@ class _CaseRunner:
         self._tell(HOLD_BACK, [names_of(case).entry for case in self.file.cases])
         with self._board("on"):
             make_account_history(self.client, self.admin, self.job, self.file.cases)
-        groups = self._groups()
-        late = [(board, cases) for (board, is_late), cases in groups.items() if is_late]
-        # Their cards run out while the other cases are played.
-        for board, cases in late:
-            with self._board(board):
-                self._send_cards(cases)
-        for (board, is_late), cases in groups.items():
-            if not is_late:
+        late, prompt = self._groups(is_late=True), self._groups(is_late=False)
+        # The cards of late customers run out while the other cases are played.
+        for play, groups in ((self._send_cards, late), (self._rounds, prompt), (self._play_late, late)):
+            for board, cases in groups.items():
                 with self._board(board):
-                    self._rounds(cases)
-        for board, cases in late:
-            with self._board(board):
-                self._play_late(cases)
+                    play(cases)
         seen = self._seen(self.file.cases)
         moved = (
             [MoneyMovement(body["ledger_entry_id"], system) for system, body in stand_ins.money()] if stand_ins else []
         )
         return Replayed(seen, self._executed(), tuple(moved), self._day() != day)
 
-    def _groups(self) -> dict[tuple[str, bool], list[Case]]:
-        groups: dict[tuple[str, bool], list[Case]] = {}
+    def _groups(self, *, is_late: bool) -> dict[str, list[Case]]:
+        groups: dict[str, list[Case]] = {}
         for case in self.file.cases:
-            groups.setdefault((case.given.board, case.given.card == "late"), []).append(case)
+            if (case.given.card == "late") is is_late:
+                groups.setdefault(case.given.board, []).append(case)
         return groups
 
     def _rounds(self, cases: Sequence[Case]) -> None:
@@ -181,7 +175,7 @@ class _CaseRunner:
         entries = [names_of(case).entry for case in cases]
         self._wait_until_over(entries)
         self._tell(MAKE_LATE_DUE, entries)
-        self._run_worker(replace(self.settings, confirm_expires_seconds=_LATE_SECONDS))
+        self._run_worker(self.settings)
 
     def _wait_until_over(self, entries: Sequence[str]) -> None:
         left = self.admin.execute(SECONDS_LEFT, [self.job.tenant_id, list(entries)]).fetchone()
