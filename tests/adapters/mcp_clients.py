@@ -71,7 +71,7 @@ async def _watched(client: Any, command: dict[str, Any], heard: Heard) -> Any:
         for tool, arguments in command["calls"]:
             await client.call_tool(tool, arguments)
         _tell_listening(command)
-        await _until(lambda: len(heard.changes) >= command["wanted"])
+        await _until(lambda: len(heard.changes) >= command["wanted"], command.get("seconds", 20))
         await client.unsubscribe_resource(uris[0])
         return {"changes": heard.changes, "subscribe": client.server_capabilities.resources.subscribe}
     listening = client.listen(
@@ -95,8 +95,8 @@ def _tell_listening(command: dict[str, Any]) -> None:
         print(json.dumps({"listening": True}), flush=True)
 
 
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+async def _until(holds: Callable[[], bool], seconds: float) -> None:
+    async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.02)
 

@@ -100,7 +100,7 @@ def test_what_changed_while_the_authority_was_away_is_told_once_it_answers(proxi
         server.script = relay(proxied.place.url, before)
         proxied.start_proxy(more=["--pass-on", "resources", "--sessions"], url=server.url)
         watching = proxied.client(kind)
-        watching.send(**proxied.target(), do="watch", calls=[], wanted=1, told=True)
+        watching.send(**proxied.target(), do="watch", calls=[], wanted=1, told=True, seconds=100)
         assert watching.answer() == {"listening": True}
         time.sleep(1.1)  # for a second a key is remembered
         away.set()

@@ -131,10 +131,13 @@ class LedgerFixtures:
 
 
 def worker_settings(**over: Any) -> WorkerSettings:
-    """Settings that do not pause long. An authority that answers is waited for, however busy the machine is."""
+    """Settings that do not pause long. An authority that answers is waited for, however busy the machine is.
+
+    In one lane: several share the rows as it happens, and which of an order's finds the last of its money is another in every run.
+    """
     fields: dict[str, Any] = {
         "api_key": "key", "guard_timeout_seconds": 10.0, "backoff_seconds": 0.01, "backoff_max_seconds": 0.05,
-        "poll_seconds": 0.02, "concurrency": 4,
+        "poll_seconds": 0.02, "concurrency": 4, "lanes": 1,
     }  # fmt: skip
     return WorkerSettings(**{**fields, **over})
 

@@ -44,9 +44,7 @@ class Desk:
             self.ledger.make_due()
             systems = {"platform_url": self.platform.url, "platform_key": "k", "price_difference_url": self.price.url,
                        "price_difference_key": "k", "policies_dir": self.routes.parent}  # fmt: skip
-            with self.ledger.agent(
-                self.url, key=self.fixtures.key, max_attempts=3, lanes=1, **systems, **over
-            ) as agent:
+            with self.ledger.agent(self.url, key=self.fixtures.key, max_attempts=3, **systems, **over) as agent:
                 found.append(agent.run_once())
         return found
 

@@ -58,7 +58,7 @@ def test_a_row_that_is_forbidden_waits_alone_and_the_worker_does_not_flap(
     monkeypatch.setattr(Agent, "_publish_status", publish)
     authority.misbehave = forbids_the_other_agent
     ledger_fixtures.add(new_row("forbidden", agent_id="another-agent"))
-    with ledger_fixtures.agent(authority.url, lanes=1, backoff_seconds=0.02, backoff_max_seconds=60.0) as agent, looping(agent):  # fmt: skip
+    with ledger_fixtures.agent(authority.url, backoff_seconds=0.02, backoff_max_seconds=60.0) as agent, looping(agent):  # fmt: skip
         wait_until(is_waiting, 20)
         assert agent.reaches_authority
         ledger_fixtures.add(new_row("good"))
@@ -76,7 +76,7 @@ def test_a_single_run_goes_on_past_a_forbidden_row_and_says_so(
 ) -> None:
     authority.misbehave = forbids_the_other_agent
     ledger_fixtures.add(new_row("forbidden", agent_id="another-agent"), *(new_row(f"n{n}") for n in range(3)))
-    with ledger_fixtures.agent(authority.url, lanes=1, batch=1) as agent:
+    with ledger_fixtures.agent(authority.url, batch=1) as agent:
         outcome = agent.run_once()
     assert ledger_fixtures.executions() == 3 and ledger_fixtures.state("forbidden") == "NEW"
     assert outcome.trouble is None and outcome.why_outside is not None and not outcome.row_failed
@@ -275,7 +275,7 @@ def test_a_worker_whose_key_has_too_many_questions_open_does_the_rest_and_learns
         )
         return found == [(0, True, "busy: status 429")]
 
-    with own as ledger, listening(fixtures.app) as url, ledger.agent(url, key=fixtures.key, lanes=1) as agent:
+    with own as ledger, listening(fixtures.app) as url, ledger.agent(url, key=fixtures.key) as agent:
         ledger.add(new_row("asked", FOR_A_PERSON))
         agent.run_once()
         assert ledger.states() == {"asked": "APPROVAL_REQUIRED"}
@@ -284,7 +284,7 @@ def test_a_worker_whose_key_has_too_many_questions_open_does_the_rest_and_learns
         ledger.add(new_row("one-more", FOR_A_PERSON))
         single = agent.run_once()
         assert single.trouble is None and single.why_outside is not None and not single.row_failed
-        with ledger.agent(url, key=fixtures.key, lanes=1) as loop, looping(loop):
+        with ledger.agent(url, key=fixtures.key) as loop, looping(loop):
             wait_until(lambda: is_put_off("one-more", 3), 20)
             assert loop.reaches_authority
             ledger.add(new_row("plain"))

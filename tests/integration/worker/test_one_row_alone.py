@@ -43,7 +43,7 @@ def test_an_order_whose_time_cannot_be_read_goes_to_a_person_and_its_neighbours_
 ) -> None:
     enter(ledger_fixtures)
     before_our_era(ledger_fixtures)
-    with ledger_fixtures.agent(authority.url, lanes=1) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         outcome = agent.run_once()
     states = ledger_fixtures.states()
     assert states == {**PAID, "odd": states["odd"]} and outcome.trouble is None
@@ -65,7 +65,7 @@ def test_mutant_that_prepares_a_batch_as_one_loses_it_with_the_row(
     monkeypatch.setattr(runner, "_prepare", as_one)
     enter(ledger_fixtures)
     before_our_era(ledger_fixtures)
-    with ledger_fixtures.agent(authority.url, lanes=1) as agent, pytest.raises(ValueError, match="isoformat"):
+    with ledger_fixtures.agent(authority.url) as agent, pytest.raises(ValueError, match="isoformat"):
         agent.run_once()
     assert ledger_fixtures.executions() == 0
 
@@ -88,7 +88,7 @@ def test_a_step_that_fails_for_a_row_at_every_try_ends_that_row_for_a_person_and
     monkeypatch.setattr(step, "prepare", raises_for("odd", step.prepare))
     enter(ledger_fixtures)
     for _ in range(3):
-        with ledger_fixtures.agent(authority.url, lanes=1, max_attempts=3) as agent:
+        with ledger_fixtures.agent(authority.url, max_attempts=3) as agent:
             agent.run_once()
         ledger_fixtures.make_due()
         assert {name: ledger_fixtures.state(name) for name in NEIGHBOURS} == PAID, "in the first run already"
@@ -117,11 +117,11 @@ def test_a_row_that_may_be_started_is_let_go_and_found_out_later(
     with monkeypatch.context() as patched:
         patched.setattr(ExecuteBySystem, "_settle", settle)
         for _ in range(4):
-            with ledger_fixtures.agent(authority.url, lanes=1, max_attempts=2) as agent:
+            with ledger_fixtures.agent(authority.url, max_attempts=2) as agent:
                 agent.run_once()
             assert ledger_fixtures.states() == {**PAID, "odd": "ALLOWED"}, "never given up as if nothing had begun"
             ledger_fixtures.make_due()
-    with ledger_fixtures.agent(authority.url, lanes=1) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         agent.run_once()
     assert ledger_fixtures.states() == {**PAID, "odd": "EXECUTED"} and ledger_fixtures.executions() == 4
 
@@ -150,7 +150,7 @@ def test_facts_that_the_database_does_not_give_cost_their_own_row_only(
     assert broken != GATHER_FACTS
     monkeypatch.setattr("worker.refunds.sql.GATHER_FACTS", broken)
     for _ in range(2):
-        with ledger_fixtures.agent(authority.url, lanes=1, max_attempts=2) as agent:
+        with ledger_fixtures.agent(authority.url, max_attempts=2) as agent:
             agent.run_once()
         ledger_fixtures.make_due()
     assert ledger_fixtures.states() == {**PAID, "odd": "ERROR"}
@@ -202,7 +202,7 @@ def test_a_permission_that_cannot_be_recorded_costs_its_row_an_attempt_and_is_no
     monkeypatch.setattr(Change, "as_json", as_json)
     enter(ledger_fixtures)
     for _ in range(2):
-        with ledger_fixtures.agent(authority.url, lanes=1, max_attempts=2) as agent:
+        with ledger_fixtures.agent(authority.url, max_attempts=2) as agent:
             outcome = agent.run_once()
         ledger_fixtures.make_due()
     assert ledger_fixtures.states() == {**PAID, "odd": "ERROR"} and outcome.row_failed
@@ -233,6 +233,6 @@ def test_neighbours_with_the_largest_clean_batch_are_paid_in_one_run(
     rows = [replace(new_row(name, risk=CLEAN), order_ref=f"o_{name}") for name in [*names, "odd"]]
     ledger_fixtures.add(*rows)
     before_our_era(ledger_fixtures)
-    with ledger_fixtures.agent(authority.url, lanes=1, batch=64) as agent:
+    with ledger_fixtures.agent(authority.url, batch=64) as agent:
         agent.run_once()
     assert ledger_fixtures.executions() == len(names)

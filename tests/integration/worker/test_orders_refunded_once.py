@@ -165,7 +165,6 @@ def test_a_permission_that_is_asked_for_while_a_person_is_asked_is_not_taken(
 def test_of_two_refunds_of_one_batch_none_is_permitted_while_a_person_is_asked_about_the_other(
     shop: Shop, account: str
 ) -> None:
-    shop.settings["lanes"] = 1  # several may take up one row each
     shop.enter(FEE, "second", value=80)
     shop.run()
     shop.answer("second")

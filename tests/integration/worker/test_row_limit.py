@@ -83,7 +83,7 @@ def test_a_batch_that_is_dropped_takes_nothing_off_the_limit(
 
     monkeypatch.setattr(Ledger, "claim", claim)
     ledger_fixtures.add(*(new_row(f"r{number}") for number in range(3)))
-    with ledger_fixtures.agent(authority.url, lanes=1) as agent:
+    with ledger_fixtures.agent(authority.url) as agent:
         loop = threading.Thread(target=agent.run_loop, args=(2,), daemon=True)
         loop.start()
         wait_until(lambda: ledger_fixtures.executions() == 2, 20)

@@ -71,7 +71,7 @@ def test_a_single_run_that_ends_in_time_with_rows_left_says_so_too(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:
     ledger_fixtures.add(*(new_row(f"r{number}") for number in range(4)))
-    with ledger_fixtures.agent(authority.url, lanes=1, batch=1) as agent:
+    with ledger_fixtures.agent(authority.url, batch=1) as agent:
         agent._on_row = lambda row: agent._stopping.set()
         outcome = agent.run_once()
     assert ledger_fixtures.executions() == 1 and outcome.trouble == "told to end before it was done"

@@ -118,7 +118,7 @@ def test_an_outage_costs_no_attempt_is_shown_and_ends_by_itself(ledger_fixtures:
         url = up.url
         port = int(url.rsplit(":", 1)[1])
     with (
-        ledger_fixtures.agent(url, batch=10, lanes=1, max_attempts=4, backoff_max_seconds=0.5) as agent,
+        ledger_fixtures.agent(url, batch=10, max_attempts=4, backoff_max_seconds=0.5) as agent,
         looping(agent),
     ):
         wait_until(lambda: ("authority_unreachable",) in ledger_fixtures.all("select status from refunds.workers"))
