@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -26,9 +29,11 @@ from sentinel.store.migrate import migrate
 from tests.browser.chromium import NoChromium, running_chromium
 from tests.support.fixtures import Fixtures, Tenant, make_fixtures
 from tests.support.kept_databases import KeptDatabases
+from tests.support.kept_sessions import keep_sessions
 from tests.support.many_apps import compile_once
 
 compile_once()
+keep_sessions()
 # On a machine that others keep busy too a key's look-up has taken more than the two seconds it may.
 key_lookups.LOOK_UP_SECONDS = 30.0
 # As structlog's own, without a picture of every error's source, which takes longer than most tests.
@@ -66,6 +71,26 @@ SHARED = {"demo": "demo", "victim": "victim", "chromium": "browser"}
 """The group of each fixture of a session that takes seconds to set up: its tests run in one process."""
 UNIT = Path(__file__).parent / "unit"
 """Its tests take milliseconds: handing them out one by one would take longer than some of them."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Of several processes each reads another share of the files first: what it compiles of them the others find in the cache."""
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", ""), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    if workers == 1:
+        return
+    root = Path(__file__).parent
+    here = [root.parent / one.partition("::")[0] for one in session.config.args]
+    files = [file for file in sorted(root.rglob("test_*.py")) if any(file.is_relative_to(one) for one in here)]
+    for file in files[int(worker.removeprefix("gw")) :: workers]:
+        name = file.stem
+        if (file.parent / "__init__.py").exists():
+            name = ".".join(file.relative_to(root.parent).with_suffix("").parts)
+        elif str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))  # as pytest does
+        # What is wrong with one is said when it is collected.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,5 @@
-"""A database goes from test to test and shows nothing of the one before: no row, no sequence, no change of the schema."""
+"""A database goes from test to test with sessions that were closed, and shows nothing of the one before: no row, no sequence, no change
+of the schema, no setting of a session."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from sentinel.store.database import AUTHORITY, with_role
+from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.embedded import RunningServer
 from tests.conftest import at
 from tests.support import kept_databases
 from tests.support.catalog import catalog
 from tests.support.kept_databases import KeptDatabases
+from tests.support.kept_sessions import SESSIONS
+from tests.support.ledger_fixtures import wait_until
 
 TABLES = "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname in ('sentinel', 'refunds', 'orders', 'public')"
 SEQUENCES = "select format('%I.%I', schemaname, sequencename), last_value from pg_sequences"
@@ -172,6 +175,67 @@ def test_one_that_grew_is_dropped_and_a_copy_of_ones_own_serves_once(
         alone = identity(admin)
     with entered(at(url, "postgres")) as admin:
         assert admin.execute("select from pg_database where oid = any (%s)", [[grown, alone]]).fetchall() == []
+
+
+LEFT_BEHIND = (
+    "set statement_timeout = 77", "set search_path = public", "listen left_behind",
+    "declare left_behind cursor with hold for select 1", "set role sentinel_worker",
+)  # fmt: skip
+SEEN = """
+select current_setting('statement_timeout'), current_setting('role'), current_setting('search_path'),
+  (select count(*) from pg_listening_channels()), (select count(*) from pg_cursors where name = 'left_behind')
+"""
+
+
+def of_pool(url: str, *statements: str) -> tuple[int, Any]:
+    """A pool's session: its process, and what the last statement says."""
+    pool = Pool(with_role(url, AUTHORITY), size=1)
+    try:
+        with pool.connection() as connection:
+            for statement in statements:
+                connection.execute(statement.encode(), prepare=False)
+            found = connection.execute(SEEN.encode(), prepare=False).fetchone()
+            return connection.info.backend_pid, found
+    finally:
+        pool.close()
+
+
+def test_a_closed_session_serves_a_later_test_as_if_it_had_begun(kept: KeptDatabases, migrated_template: str) -> None:
+    with kept.one_of(migrated_template) as url:
+        process, begun = of_pool(url)
+        assert of_pool(url, *LEFT_BEHIND)[0] != process, "not before what is left in it was taken away"
+    with kept.one_of(migrated_template) as later:
+        pools = [of_pool(later) for _ in range(3)]
+        assert later == url and process in [one for one, _ in pools]
+        assert [found for _, found in pools] == [begun] * 3
+
+
+def test_a_session_with_something_unfinished_is_closed(kept: KeptDatabases, migrated_template: str) -> None:
+    with kept.one_of(migrated_template) as url:
+        pool = Pool(with_role(url, AUTHORITY), size=1)
+        with pool.connection() as connection:
+            connection.execute("begin")
+            process = connection.info.backend_pid
+            pool.close()
+        with entered(url) as admin:
+            gone = "select count(*) = 0 from pg_stat_activity where pid = %s"
+            wait_until(lambda: admin.execute(gone, [process]).fetchone() == (True,))
+
+
+def test_a_session_that_was_ended_or_begins_otherwise_now_is_not_handed_out(
+    kept: KeptDatabases, migrated_template: str
+) -> None:
+    with kept.one_of(migrated_template) as url:
+        process, begun = of_pool(url)
+    with kept.one_of(migrated_template) as url, entered(url) as admin:
+        admin.execute("select pg_terminate_backend(%s, 5000)", [process])
+        other, _ = of_pool(url)
+        assert other != process
+    with kept.one_of(migrated_template) as url, entered(url) as admin:
+        admin.execute(f"alter database {admin.info.dbname} set statement_timeout = 78".encode())
+        SESSIONS.forget(admin.info.dbname)
+        later, seen = of_pool(url)
+        assert later != other and seen[0] == begun[0], "the role's own address says its limit"
 
 
 @pytest.mark.fresh_database

@@ -12,6 +12,7 @@ import psycopg
 
 from tests.support.busy import overload
 from tests.support.fixtures import Fixtures
+from tests.support.kept_sessions import SESSIONS
 
 
 def without_locks(fixtures: Fixtures, *names: str) -> None:
@@ -26,6 +27,7 @@ def without_locks(fixtures: Fixtures, *names: str) -> None:
         taken = "boolean language sql as 'select true'" if "_try_" in name else "void language sql as 'select'"
         run(f"create function mutant.{name}(bigint) returns {taken}".encode())
     run(f"alter database {fixtures.admin.info.dbname} set search_path = mutant, pg_catalog, public".encode())
+    SESSIONS.forget(fixtures.admin.info.dbname)
 
 
 def without_constraint(fixtures: Fixtures, table: str, name: str) -> None:

@@ -29,6 +29,7 @@ from sentinel.store.database import CONSOLE, Pool, with_role
 from sentinel.store.ids import new_id
 from sentinel.store.invariants import read_invariants, run_invariants
 from tests.support.asgi_client import AsgiClient, InProcessApp
+from tests.support.kept_sessions import connect
 
 SECRET = "only-for-tests-0123456789abcdefghij"
 PASSWORD = "correct horse battery staple"
@@ -82,7 +83,7 @@ def holds_all_invariants(connection: psycopg.Connection[Any]) -> bool:
     False, too, of what `run_invariants` would leave unchecked.
     """
     try:
-        row = connection.execute(_any_violation()).fetchone()
+        row = connection.execute(_any_violation(), prepare=True).fetchone()
     except psycopg.Error:
         return False
     return row is not None and not row[0]
@@ -242,7 +243,7 @@ def make_fixtures(url: str, *, policies: Path | None = None, tenant: Tenant | No
     """
     settings = Settings(database_url=url, secret_keys=(SECRET,), pool_size=40, **over)
     authority = build_authority(settings, ReloadablePolicies(policies or policies_dir()))
-    console_pool, admin = Pool(with_role(url, CONSOLE), size=8), psycopg.connect(url, autocommit=True)
+    console_pool, admin = Pool(with_role(url, CONSOLE), size=8), connect(url)
     if tenant is None:
         declare_policies(authority)  # as a running authority does after each load
         tenant = _add_tenant(console_pool, admin, unique("tenant").replace("_", "-"))

@@ -1,8 +1,8 @@
 """Databases of a test process that go from test to test, each emptied to what its template has before the next test gets it.
 
-Copying a template takes PostgreSQL ten times as long as deleting the rows that a test wrote. A database has another name in
-every test, so that whatever an earlier test left running finds it no more. One whose schema, grants, comments or settings a
-test changed is dropped, as is one that grew large or served long.
+Copying a template takes PostgreSQL ten times as long as deleting the rows that a test wrote. Sessions that were closed in it go along
+(`kept_sessions`). Where an earlier test left one open, that is ended and the database gets another name, so that whatever runs still
+finds it no more. One whose schema, grants, comments or settings a test changed is dropped, as is one that grew large or served long.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.support.kept_sessions import SESSIONS
 
 RESTING = 3
 """So many of a template rest before one is used again: what was connected to it has ended by then."""
@@ -48,7 +50,9 @@ _SIZES = "select name, pg_relation_size(name::regclass) from unnest(%s::text[]) 
 _SEQUENCES = """
 select format('%I.%I', schemaname, sequencename), coalesce(last_value, start_value), last_value is not null from pg_sequences
 """
-_END_OTHERS = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where datname = %s"
+_END_OTHERS = (
+    "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where datname = %s and pid <> all(%s)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class KeptDatabases:
     def one_of(self, template: str) -> Iterator[str]:
         """An administrator's address of a database that is as the template is; it rests afterwards."""
         kept = self._rested(template) or self._made(template)
+        SESSIONS.keep(kept.name)
         yield self._address(kept.name)
         self._resting[template].append(kept)
 
@@ -118,16 +123,23 @@ class KeptDatabases:
         resting = self._resting[template]
         while len(resting) >= RESTING:
             kept = resting.popleft()
-            if kept.uses < MOST_USES and self._renamed(kept) and self._emptied(kept):
+            if kept.uses < MOST_USES and (self._is_alone(kept) or self._renamed(kept)) and self._emptied(kept):
                 kept.uses += 1
                 return kept
             self._drop(kept.name)
         return None
 
+    def _is_alone(self, kept: _Kept) -> bool:
+        """Whether nobody is in it whom its earlier tests left."""
+        own = SESSIONS.make_ready(kept.name)
+        found = self._server.execute(_END_OTHERS, [kept.name, own]).fetchone()
+        return found == (0,)
+
     def _renamed(self, kept: _Kept) -> bool:
         """Whether nobody is in it any more, nor can come back."""
         name = _new_name()
-        self._server.execute(_END_OTHERS, [kept.name])
+        SESSIONS.forget(kept.name)
+        self._server.execute(_END_OTHERS, [kept.name, []])
         try:
             self._tell("alter database {} rename to {}", kept.name, name)
         except psycopg.errors.ObjectInUse:
@@ -138,7 +150,7 @@ class KeptDatabases:
     def _emptied(self, kept: _Kept) -> bool:
         """Whether its rows and sequences are the template's again; False where it is to be dropped instead."""
         try:
-            with psycopg.connect(self._address(kept.name), autocommit=True) as connection:
+            with SESSIONS.entered(self._address(kept.name)) as connection:
                 return _fingerprint(connection) == kept.fingerprint and _restore(
                     connection, self._contents[kept.template]
                 )
@@ -146,6 +158,7 @@ class KeptDatabases:
             return False
 
     def _drop(self, name: str) -> None:
+        SESSIONS.forget(name)
         self._tell("drop database {} with (force)", name)
 
     def _tell(self, statement: str, *names: str) -> None:
@@ -207,9 +220,11 @@ def _restore(connection: psycopg.Connection[Any], wanted: _Contents) -> bool:
                 for name, (at, called) in wanted.sequences.items()
                 if name in moved
             ]
-        ).encode()
+        ).encode(),
+        prepare=False,
     )
     for name in changed:
         with connection.cursor().copy(_copy(name, wanted.tables[name], "from stdin")) as copy:
             copy.write(wanted.rows[name][0])
+    connection.execute("reset session_replication_role", prepare=False)
     return True

@@ -16,11 +16,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from sentinel.client import Client
 from sentinel.store.database import WORKER, Pool, with_role
 from tests.support.busy import overload
+from tests.support.kept_sessions import connect
 from tests.support.logins import program_url
 from tests.support.warm_process import WarmProcess
 from worker.failpoints import Failpoints
@@ -52,7 +51,7 @@ class LedgerFixtures:
 
     def __init__(self, url: str, tenant_id: uuid.UUID | None = None) -> None:
         self.url = url
-        self.admin = psycopg.connect(url, autocommit=True)
+        self.admin = connect(url)
         self.tenant_id = tenant_id or uuid.uuid4()
         if tenant_id is None:
             self.admin.execute("insert into sentinel.tenants (tenant_id, label) values (%s, 'shop')", [self.tenant_id])

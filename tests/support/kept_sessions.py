@@ -1,0 +1,236 @@
+"""PostgreSQL sessions of a test process that stay open from test to test, together with their kept database.
+
+A new session reads the catalogs, compiles each function and plans each statement anew, which takes PostgreSQL longer than what most
+tests ask. So what a pool or an event loop closes here is put aside, where nothing is left to be undone in it, and serves whoever
+opens one of the same address in a later test: with its settings as at its start, with nothing but prepared statements kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import select
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from sentinel.store import loop_connections
+from sentinel.store.database import Pool, PooledConnection, behind_pooler
+from sentinel.store.loop_connections import LoopConnection
+
+MOST_READY = 24
+"""So many sessions are kept of one database."""
+AS_AT_THE_START = b"reset all; reset role; unlisten *; close all; discard sequences; select pg_stat_force_next_flush()"
+"""The last for `kept_databases`: what a session wrote is counted there at once."""
+
+
+OWN, POOLED, OF_LOOP = "own", "pooled", "of a loop"
+"""Whose session it is: each prepares other statements, under names of its own."""
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    whose: str
+    address: str
+    pgconn: Any
+    prepared: Any
+    """What the client knows of its prepared statements."""
+
+
+class KeptSessions:
+    """Sessions by their address. What is given back is handed out again only after `make_ready`."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._given: defaultdict[str, list[_Session]] = defaultdict(list)
+        self._ready: defaultdict[str, list[_Session]] = defaultdict(list)
+        self._kept: set[str] = set()
+
+    def keep(self, database: str) -> None:
+        """Keep the sessions of this database from now on."""
+        self._kept.add(database)
+
+    def give(self, whose: str, address: str, pgconn: Any, prepared: Any) -> bool:
+        """Whether it is kept; False where the session is to be closed."""
+        database = _database(address)
+        if database not in self._kept or not _is_idle(pgconn):
+            return False
+        with self._changing:
+            self._given[database].append(_Session(whose, address, pgconn, prepared))
+        return True
+
+    def take(self, whose: str, address: str) -> _Session | None:
+        """The newest of this address that is ready."""
+        with self._changing:
+            ready = self._ready.get(_database(address), [])
+            for session in ready[::-1]:
+                if (session.whose, session.address) == (whose, address):
+                    ready.remove(session)
+                    if not _was_ended(session.pgconn):
+                        return session
+        return None
+
+    def make_ready(self, database: str) -> list[int]:
+        """Set all that were given back as at their start; the numbers of the processes of all that may be handed out."""
+        with self._changing:
+            given, ready = self._given.pop(database, []), self._ready[database]
+            for session in given:
+                if len(ready) < MOST_READY and _is_reset(session.pgconn):
+                    ready.append(session)
+                else:
+                    session.pgconn.finish()
+            return [session.pgconn.backend_pid for session in ready]
+
+    def forget(self, database: str) -> None:
+        """Close them, and keep none of it any more: for a test that changes what new sessions begin with."""
+        with self._changing:
+            self._kept.discard(database)
+            for session in self._given.pop(database, []) + self._ready.pop(database, []):
+                session.pgconn.finish()
+
+    @contextmanager
+    def entered(self, address: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection for the block, which prepares everything and leaves its session as it found it; else it is to raise."""
+        connection = connect(address)
+        connection.prepare_threshold = 0
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        with self._changing:
+            self._ready[_database(address)].append(_Session(OWN, address, *_taken_from(connection)))
+
+
+class _Kept(psycopg.Connection[Any]):
+    """A connection of a test's own; `address` once it is open."""
+
+    address = ""
+
+    def close(self) -> None:
+        """Put its session aside, where it can be."""
+        if not self.closed and SESSIONS.give(OWN, self.address, self.pgconn, self._prepared):
+            _taken_from(self)
+        super().close()
+
+
+def connect(address: str) -> psycopg.Connection[Any]:
+    """A test's own autocommit connection, which prepares only what it is told to."""
+    session = SESSIONS.take(OWN, address)
+    connection = _Kept.connect(address, autocommit=True) if session is None else _resumed(_Kept, session)
+    connection.address, connection.prepare_threshold = address, NEVER_BY_ITSELF
+    return connection
+
+
+NEVER_BY_ITSELF = 1 << 30
+SESSIONS = KeptSessions()
+_CLOSED = pq.PGconn.connect_start(b"host=/nowhere")
+_CLOSED.finish()
+
+
+def keep_sessions() -> None:
+    """Change this process so; before it connects."""
+    Pool._open = _open_pooled  # type: ignore[method-assign]
+    PooledConnection.close = _close_pooled  # type: ignore[method-assign]
+    loop_connections._OfLoop._open = _open_of_loop  # type: ignore[method-assign]
+    LoopConnection.close = _close_of_loop  # type: ignore[method-assign]
+
+
+@functools.lru_cache(4096)
+def _database(address: str) -> str:
+    return str(conninfo_to_dict(address).get("dbname", ""))
+
+
+def _is_idle(pgconn: Any) -> bool:
+    if pgconn.status != pq.ConnStatus.OK:
+        return False
+    if pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        try:
+            pgconn.exit_pipeline_mode()
+        except psycopg.Error:  # something was sent that nobody waited for
+            return False
+        pgconn.nonblocking = 0
+    return bool(pgconn.transaction_status == pq.TransactionStatus.IDLE)
+
+
+def _was_ended(pgconn: Any) -> bool:
+    """Whether the server has sent something, which to a session that asks nothing is that it is over."""
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    if poll.poll(0):
+        pgconn.finish()
+    return bool(pgconn.status != pq.ConnStatus.OK)
+
+
+def _is_reset(pgconn: Any) -> bool:
+    try:
+        return bool(pgconn.exec_(AS_AT_THE_START).status == pq.ExecStatus.TUPLES_OK)
+    except psycopg.Error:
+        return False
+
+
+def _taken_from(connection: psycopg.BaseConnection[Any]) -> tuple[Any, Any]:
+    """Its session and what it prepared; the connection is closed afterwards."""
+    taken = connection.pgconn, connection._prepared
+    connection.pgconn, connection._closed = _CLOSED, True
+    return taken
+
+
+def _resumed(kind: type[Any], session: _Session) -> Any:
+    connection = kind(session.pgconn)
+    connection._autocommit, connection._prepared = True, session.prepared
+    return connection
+
+
+_pool_open, _pooled_close = Pool._open, PooledConnection.close
+_loop_open, _loop_close = loop_connections._OfLoop._open, LoopConnection.close
+
+
+def _open_pooled(pool: Pool, conninfo: str, **how: Any) -> PooledConnection:
+    session = None if behind_pooler() else SESSIONS.take(POOLED, conninfo)
+    if session is None:
+        opened = _pool_open(pool, conninfo, **how)
+    else:
+        opened = _resumed(PooledConnection, session)
+        opened.watch, opened.prepare_threshold = pool.watch, how.get("prepare_threshold")
+    opened.address = conninfo  # type: ignore[attr-defined]
+    return opened
+
+
+def _close_pooled(connection: PooledConnection) -> None:
+    address = getattr(connection, "address", None)
+    if address and not connection.closed and connection.prepare_threshold is not None:
+        if SESSIONS.give(POOLED, address, connection.pgconn, connection._prepared):
+            _taken_from(connection)
+    _pooled_close(connection)
+
+
+async def _open_of_loop(self: Any) -> LoopConnection:
+    session = None if behind_pooler() else SESSIONS.take(OF_LOOP, self._conninfo)
+    if session is None:
+        made = await _loop_open(self)
+    else:
+        made = LoopConnection(psycopg.AsyncConnection(session.pgconn), self._forget)
+        made._types = session.prepared
+        self._all.add(made)
+    made.address = self._conninfo  # type: ignore[attr-defined]
+    return made
+
+
+def _close_of_loop(connection: LoopConnection, error: psycopg.Error | None = None) -> None:
+    address = getattr(connection, "address", None)
+    untouched = connection.is_open and error is None and not connection.is_silent and not connection._sent
+    if address and untouched and connection._prepares and not connection._is_preparing:
+        pgconn = connection._pg
+        if not connection._loop.is_closed():
+            connection._loop.remove_reader(connection._socket)
+        if SESSIONS.give(OF_LOOP, address, pgconn, connection._types):
+            connection._pg = connection._connection.pgconn = _CLOSED
+            connection._connection._closed = True
+    _loop_close(connection, error)
