@@ -45,7 +45,7 @@ _LABELS = {
     "target": "“Of which”", "scope": "The scope", "level": "The level", "email": "The e-mail address", "password": "The password",
     "code": "The code", "old": "The old password", "new": "The new password", "again": "The new password again",
     "label": "The label", "expires_days": "The number of days", "overlap_hours": "The number of hours", "agent_id": "The agent",
-    "owner": "Key owner", "scopes": "What it may", "role": "The role", "canary_percent": "The share",
+    "owner": "Key owner", "scopes": "The scopes", "role": "The role", "canary_percent": "The share",
     "q": "What is looked for", "lane": "The lane", "status": "The state", "kind": "The kind", "agent": "The agent",
     "operation": "The operation id", "since": "The beginning", "until": "The end", "cursor": "The place in the list",
     "key_id": "The key", "token_id": "The token", "session_id": "The session", "name": "The name", "sort": "The order",

@@ -19,7 +19,7 @@ from sentinel.store.queries import DatabaseClock
 
 
 class Caller(msgspec.Struct, frozen=True, cache_hash=True):
-    """Who asks: the key's tenant and principal, what it may do, and who answers for it."""
+    """Who asks: the key's tenant and principal, what it may do, and its owner."""
 
     tenant_id: uuid.UUID
     key_id: uuid.UUID

@@ -245,10 +245,10 @@ def _of_webhook(action: str, params: Mapping[str, Any]) -> str:
 
 def _of_key(action: str, params: Mapping[str, Any]) -> str:
     whose = f"agent {params['agent_id']}" if params.get("agent_id") else "any agent"
-    ends = f", for {params['expires_seconds'] // 86400} days" if params.get("expires_seconds") else ", without an end"
+    ends = f", for {params['expires_seconds'] // 86400} days" if params.get("expires_seconds") else ", without expiry"
     scopes = f"{'scopes' if len(params['scopes']) > 1 else 'scope'} {', '.join(params['scopes'])}"
     if action == "key.rotate":
         hours = params["overlap_seconds"] // 3600
-        return f"Successor of key {params['old_key_id']}, for {whose} with the {scopes}{ends}; the old one ends after {hours} hours"
-    owner = f", answered for by {params['owner']}" if params.get("owner") else ""
+        return f"Successor of key {params['old_key_id']}, for {whose} with the {scopes}{ends}; the old one expires after {hours} hours"
+    owner = f", owned by {params['owner']}" if params.get("owner") else ""
     return f"New key for {whose} with the {scopes}{owner}{ends}"

@@ -291,7 +291,7 @@ def handled(
 @tenant_option
 @json_option
 def collect(approval_id: str, email: str | None, tenant: str | None, as_json: bool) -> None:
-    """Make the password or key that a second administrator approved, and print it, this once."""
+    """Create the password or key that a second administrator approved, and print it, this once."""
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)
         made = collect_change(pool, actor, as_uuid(approval_id, "ID"))

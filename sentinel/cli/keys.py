@@ -50,7 +50,7 @@ def _show_once(issued: IssuedKey, as_json: bool) -> None:
 @click.option("--agent-id", help="Bind the key to this agent; without it, any agent of the tenant.")
 @click.option("--label", default="", help="What it is for.")
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=DEFAULT_SCOPES, show_default=True,
-              help="What it may do; may be given several times.")  # fmt: skip
+              help="Scope: what it may do; may be given several times.")  # fmt: skip
 @click.option("--worker", is_flag=True, help="A worker's: its word counts on facts with `vouched_by: worker`.")
 @click.option("--expires-days", type=int, help="End after this many days; without it, never.")
 @click.option("--owner", metavar="EMAIL", help="Key owner: the operator who can then never approve what the key asks.")
@@ -61,7 +61,7 @@ def create(
     agent_id: str | None, label: str, scopes: tuple[str, ...], worker: bool, expires_days: int | None, owner: str | None, test: bool,
     tenant: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Make a key and print it, this once."""
+    """Create a key and print it, this once."""
     with open_pool(login=SUPERUSER) as pool:
         tenant_id = tenant_of(pool, tenant)
         owner_id = known_operator(pool, tenant_id, owner).operator_id if owner else None

@@ -97,9 +97,9 @@ def test_a_key_is_shown_once_however_often_its_form_is_sent(people: People, plac
     label = f"key {uuid.uuid4().hex[:8]}"
     page = people.operator("admin", path="/ops/keys")
     place.leave_one_administrator()
-    page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
-    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
-    page.get_by_role("button", name="Make the key").dblclick()
+    page.get_by_role("region", name="Create a key").get_by_label("Label").fill(label)
+    page.get_by_role("region", name="Create a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Create the key").dblclick()
     shown = page.locator("#secret")
     expect(shown).to_be_visible()
     key = shown.inner_text()
@@ -112,7 +112,7 @@ def test_a_key_is_shown_once_however_often_its_form_is_sent(people: People, plac
     row = page.get_by_role("row", name=label)
     row.get_by_text("Rotate or revoke").click()
     row.get_by_role("button", name="Revoke at once").click()
-    expect(page.get_by_role("region", name="Over").get_by_role("row", name=label)).to_be_visible()
+    expect(page.get_by_role("region", name="Revoked and expired").get_by_role("row", name=label)).to_be_visible()
 
 
 def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
@@ -120,9 +120,9 @@ def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
 ) -> None:
     place.operator("admin")
     page, label = people.operator("admin", path="/ops/keys"), f"key {uuid.uuid4().hex[:8]}"
-    page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
-    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("region", name="Create a key").get_by_label("Label").fill(label)
+    page.get_by_role("region", name="Create a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Create the key").click()
     expect(notice(page)).to_contain_text("waits for a second administrator")
     asked = page.url
     assert place.fixtures.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(0,)]
@@ -134,9 +134,9 @@ def test_of_two_administrators_one_asks_for_a_key_and_the_other_approves_it(
     second.get_by_label("Your password").fill(PASSWORD)
     second.get_by_role("button", name="Decide").click()
     expect(notice(second)).to_contain_text("It is done when who asked collects the password or key")
-    expect(second.get_by_role("button", name="Make the key and show it")).to_have_count(0)
+    expect(second.get_by_role("button", name="Create the key and show it")).to_have_count(0)
     page.goto(asked)
-    page.get_by_role("button", name="Make the key and show it").click()
+    page.get_by_role("button", name="Create the key and show it").click()
     key = page.locator("#secret").inner_text()
     assert key.startswith("snt_live_")
     expect(page.get_by_role("button", name="Copy")).to_be_visible()
@@ -151,9 +151,9 @@ def test_a_question_that_a_form_led_to_goes_to_sign_in_as_a_whole_once_the_sessi
 ) -> None:
     place.operator("admin")
     page = people.operator("admin", path="/ops/keys")
-    page.get_by_role("region", name="Make a key").get_by_label("Label").fill(f"key {uuid.uuid4().hex[:8]}")
-    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("region", name="Create a key").get_by_label("Label").fill(f"key {uuid.uuid4().hex[:8]}")
+    page.get_by_role("region", name="Create a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Create the key").click()
     expect(notice(page)).to_contain_text("waits for a second administrator")
     page.context.clear_cookies()
     expect(page.get_by_label("E-mail")).to_be_visible(timeout=15_000)
@@ -169,17 +169,17 @@ def test_a_form_filled_before_signing_in_anew_elsewhere_is_kept_where_one_acts_a
     place.leave_one_administrator()
     page = people.visitor(viewport=PHONE)
     sign_in(page, who, path="/ops/keys")
-    page.get_by_role("region", name="Make a key").get_by_label("Label").fill(label)
-    page.get_by_label("Ends after days").fill("77")
+    page.get_by_role("region", name="Create a key").get_by_label("Label").fill(label)
+    page.get_by_label("Expires after days").fill("77")
     sign_in_anew(page, who)
-    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("region", name="Create a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Create the key").click()
     expect(refusal(page)).to_contain_text("Your session was renewed in another tab. Nothing was done")
     expect(refusal(page)).to_be_in_viewport()
-    expect(page.get_by_label("Ends after days")).to_have_value("77")
-    expect(page.get_by_role("region", name="Make a key").get_by_label("Your password")).to_have_value("")
-    page.get_by_role("region", name="Make a key").get_by_label("Your password").fill(PASSWORD)
-    page.get_by_role("button", name="Make the key").click()
+    expect(page.get_by_label("Expires after days")).to_have_value("77")
+    expect(page.get_by_role("region", name="Create a key").get_by_label("Your password")).to_have_value("")
+    page.get_by_role("region", name="Create a key").get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Create the key").click()
     expect(page.locator("#secret")).to_be_visible()
     assert place.fixtures.sql("select count(*) from sentinel.agent_keys where label = %s", label) == [(1,)]
 

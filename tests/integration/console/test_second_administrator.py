@@ -329,7 +329,7 @@ def test_the_queue_shows_what_is_asked_exactly_and_without_a_secret(two: Two) ->
     asked = waiting(two.ask("issue"))
     person = fixtures.sign_in("bea@demo.local", two.app)
     shown = person.get(f"/ops/api/approvals/{asked}").json
-    assert shown["change_text"] == "New key for agent a-b with the scopes guard, heartbeat, without an end"
+    assert shown["change_text"] == "New key for agent a-b with the scopes guard, heartbeat, without expiry"
     assert (shown["requested_by"], shown["action"], shown["required_role"], shown["offers"]) == (
         "ada@demo.local", "key.issue", "admin", ["approve", "reject"])  # fmt: skip
     assert (
