@@ -268,7 +268,7 @@ def _collect(context: ConsoleContext, approval_id: str) -> Response:
         return _card(context, approval_id, shell.refused(error))
     if made.key_id is not None:
         return shell.page(
-            context, "key_made.html", title="Key created", status=201, issued=made, rotated=made.action == ROTATE_KEY
+            context, "key_created.html", title="Key created", status=201, issued=made, rotated=made.action == ROTATE_KEY
         )
     return shell.page(context, "shown_once.html", title="Password made", what="password to set one's own with",
                       about=f"For {made.email}", secret=made.secret, back="/ops/operators")  # fmt: skip

@@ -146,7 +146,7 @@ def _shown_once(context: ConsoleContext, make: Callable[[], IssuedKey], about: s
         return _page(context, told, about)
     except SentinelError as error:
         return _page(context, shell.refused(error), about)
-    return shell.page(context, "key_made.html", title="Key created", status=201, issued=issued, rotated=bool(about))
+    return shell.page(context, "key_created.html", title="Key created", status=201, issued=issued, rotated=bool(about))
 
 
 def _create(context: ConsoleContext) -> IssuedKey:

@@ -285,7 +285,7 @@ class Pool:
         except queue.Empty:
             raise DatabaseUnreachable("every database connection is busy") from None
         try:
-            if held is not None and not held.closed and _was_ended(held):
+            if held is not None and not held.closed and was_ended(held.fileno()):
                 held.close()  # before anything is sent on it: else it would not be known whether that was done
             if held is None or held.closed:
                 held = self._connect()
@@ -379,10 +379,10 @@ class Pool:
             self._free.put(None)
 
 
-def _was_ended(connection: psycopg.Connection[Any]) -> bool:
+def was_ended(socket_number: int) -> bool:
     """Whether the server has sent something to a connection that asks for nothing: as good as always that it is over."""
     poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
+    poll.register(socket_number, select.POLLIN)
     return bool(poll.poll(0))
 
 

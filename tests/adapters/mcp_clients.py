@@ -64,14 +64,14 @@ async def _watched(client: Any, command: dict[str, Any], heard: Heard) -> Any:
     """What is told of two resources and of every list; `wanted` is how much of it, `told` says when it listens."""
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-    uris = ["payments://policy", "payments://charge/1"]
+    uris, seconds = ["payments://policy", "payments://charge/1"], command.get("seconds", 20)
     if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         for uri in uris:
             await client.subscribe_resource(uri)
         for tool, arguments in command["calls"]:
             await client.call_tool(tool, arguments)
         _tell_listening(command)
-        await _until(lambda: len(heard.changes) >= command["wanted"], command.get("seconds", 20))
+        await _until(lambda: len(heard.changes) >= command["wanted"], seconds)
         await client.unsubscribe_resource(uris[0])
         return {"changes": heard.changes, "subscribe": client.server_capabilities.resources.subscribe}
     listening = client.listen(
@@ -84,7 +84,7 @@ async def _watched(client: Any, command: dict[str, Any], heard: Heard) -> Any:
         _tell_listening(command)
         try:
             while len(found) < command["wanted"]:
-                found.append(repr(await asyncio.wait_for(anext(changes), command.get("seconds", 20))))
+                found.append(repr(await asyncio.wait_for(anext(changes), seconds)))
         except StopAsyncIteration:
             found.append("ended")
         return {"changes": found, "honored": changes.honored.model_dump(by_alias=True, exclude_none=True)}

@@ -188,7 +188,7 @@ select current_setting('statement_timeout'), current_setting('role'), current_se
 
 
 def of_pool(url: str, *statements: str) -> tuple[int, Any]:
-    """A pool's session: its process, and what the last statement says."""
+    """A session of a pool after these statements: its process, and what `SEEN` says of it."""
     pool = Pool(with_role(url, AUTHORITY), size=1)
     try:
         with pool.connection() as connection:

@@ -50,9 +50,8 @@ _SIZES = "select name, pg_relation_size(name::regclass) from unnest(%s::text[]) 
 _SEQUENCES = """
 select format('%I.%I', schemaname, sequencename), coalesce(last_value, start_value), last_value is not null from pg_sequences
 """
-_END_OTHERS = (
-    "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where datname = %s and pid <> all(%s)"
-)
+_OTHERS = "select count(*) from pg_stat_activity where datname = %s and pid <> all(%s)"
+_END_ALL = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where datname = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +131,13 @@ class KeptDatabases:
     def _is_alone(self, kept: _Kept) -> bool:
         """Whether nobody is in it whom its earlier tests left."""
         own = SESSIONS.make_ready(kept.name)
-        found = self._server.execute(_END_OTHERS, [kept.name, own]).fetchone()
-        return found == (0,)
+        return self._server.execute(_OTHERS, [kept.name, own]).fetchone() == (0,)
 
     def _renamed(self, kept: _Kept) -> bool:
         """Whether nobody is in it any more, nor can come back."""
         name = _new_name()
         SESSIONS.forget(kept.name)
-        self._server.execute(_END_OTHERS, [kept.name, []])
+        self._server.execute(_END_ALL, [kept.name])
         try:
             self._tell("alter database {} rename to {}", kept.name, name)
         except psycopg.errors.ObjectInUse:

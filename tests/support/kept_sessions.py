@@ -8,7 +8,6 @@ opens one of the same address in a later test: with its settings as at its start
 from __future__ import annotations
 
 import functools
-import select
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from sentinel.store import loop_connections
-from sentinel.store.database import Pool, PooledConnection, behind_pooler
+from sentinel.store.database import Pool, PooledConnection, behind_pooler, was_ended
 from sentinel.store.loop_connections import LoopConnection
 
 MOST_READY = 24
@@ -72,8 +71,9 @@ class KeptSessions:
             for session in ready[::-1]:
                 if (session.whose, session.address) == (whose, address):
                     ready.remove(session)
-                    if not _was_ended(session.pgconn):
+                    if not was_ended(session.pgconn.socket):
                         return session
+                    session.pgconn.finish()
         return None
 
     def make_ready(self, database: str) -> list[int]:
@@ -96,7 +96,7 @@ class KeptSessions:
 
     @contextmanager
     def entered(self, address: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection for the block, which prepares everything and leaves its session as it found it; else it is to raise."""
+        """A connection that prepares everything, for a block that leaves the session as it was or raises: it is ready at once."""
         connection = connect(address)
         connection.prepare_threshold = 0
         try:
@@ -109,14 +109,11 @@ class KeptSessions:
 
 
 class _Kept(psycopg.Connection[Any]):
-    """A connection of a test's own; `address` once it is open."""
-
-    address = ""
+    """A connection of a test's own."""
 
     def close(self) -> None:
         """Put its session aside, where it can be."""
-        if not self.closed and SESSIONS.give(OWN, self.address, self.pgconn, self._prepared):
-            _taken_from(self)
+        _put_aside(OWN, self)
         super().close()
 
 
@@ -148,24 +145,7 @@ def _database(address: str) -> str:
 
 
 def _is_idle(pgconn: Any) -> bool:
-    if pgconn.status != pq.ConnStatus.OK:
-        return False
-    if pgconn.pipeline_status != pq.PipelineStatus.OFF:
-        try:
-            pgconn.exit_pipeline_mode()
-        except psycopg.Error:  # something was sent that nobody waited for
-            return False
-        pgconn.nonblocking = 0
-    return bool(pgconn.transaction_status == pq.TransactionStatus.IDLE)
-
-
-def _was_ended(pgconn: Any) -> bool:
-    """Whether the server has sent something, which to a session that asks nothing is that it is over."""
-    poll = select.poll()
-    poll.register(pgconn.socket, select.POLLIN)
-    if poll.poll(0):
-        pgconn.finish()
-    return bool(pgconn.status != pq.ConnStatus.OK)
+    return bool(pgconn.status == pq.ConnStatus.OK and pgconn.transaction_status == pq.TransactionStatus.IDLE)
 
 
 def _is_reset(pgconn: Any) -> bool:
@@ -182,6 +162,13 @@ def _taken_from(connection: psycopg.BaseConnection[Any]) -> tuple[Any, Any]:
     return taken
 
 
+def _put_aside(whose: str, connection: Any) -> None:
+    """Take its session from a connection that is to be closed, where that is kept. One without an address stands behind a pooler."""
+    address = getattr(connection, "address", "")
+    if address and SESSIONS.give(whose, address, connection.pgconn, connection._prepared):
+        _taken_from(connection)
+
+
 def _resumed(kind: type[Any], session: _Session) -> Any:
     connection = kind(session.pgconn)
     connection._autocommit, connection._prepared = True, session.prepared
@@ -193,26 +180,27 @@ _loop_open, _loop_close = loop_connections._OfLoop._open, LoopConnection.close
 
 
 def _open_pooled(pool: Pool, conninfo: str, **how: Any) -> PooledConnection:
-    session = None if behind_pooler() else SESSIONS.take(POOLED, conninfo)
+    if behind_pooler():
+        return _pool_open(pool, conninfo, **how)
+    session = SESSIONS.take(POOLED, conninfo)
     if session is None:
         opened = _pool_open(pool, conninfo, **how)
     else:
         opened = _resumed(PooledConnection, session)
-        opened.watch, opened.prepare_threshold = pool.watch, how.get("prepare_threshold")
+        opened.watch, opened.prepare_threshold = pool.watch, how["prepare_threshold"]
     opened.address = conninfo  # type: ignore[attr-defined]
     return opened
 
 
 def _close_pooled(connection: PooledConnection) -> None:
-    address = getattr(connection, "address", None)
-    if address and not connection.closed and connection.prepare_threshold is not None:
-        if SESSIONS.give(POOLED, address, connection.pgconn, connection._prepared):
-            _taken_from(connection)
+    _put_aside(POOLED, connection)
     _pooled_close(connection)
 
 
 async def _open_of_loop(self: Any) -> LoopConnection:
-    session = None if behind_pooler() else SESSIONS.take(OF_LOOP, self._conninfo)
+    if behind_pooler():
+        return await _loop_open(self)
+    session = SESSIONS.take(OF_LOOP, self._conninfo)
     if session is None:
         made = await _loop_open(self)
     else:
@@ -224,13 +212,23 @@ async def _open_of_loop(self: Any) -> LoopConnection:
 
 
 def _close_of_loop(connection: LoopConnection, error: psycopg.Error | None = None) -> None:
-    address = getattr(connection, "address", None)
-    untouched = connection.is_open and error is None and not connection.is_silent and not connection._sent
-    if address and untouched and connection._prepares and not connection._is_preparing:
-        pgconn = connection._pg
-        if not connection._loop.is_closed():
-            connection._loop.remove_reader(connection._socket)
+    address, pgconn = getattr(connection, "address", ""), connection._pg
+    if address and connection.is_open and error is None and _leaves_pipeline(connection):
         if SESSIONS.give(OF_LOOP, address, pgconn, connection._types):
             connection._pg = connection._connection.pgconn = _CLOSED
             connection._connection._closed = True
     _loop_close(connection, error)
+
+
+def _leaves_pipeline(connection: LoopConnection) -> bool:
+    """Whether it could be taken out of pipeline mode: nobody waits for an answer, and none is to come."""
+    if connection._sent or connection._is_preparing:
+        return False
+    if not connection._loop.is_closed():
+        connection._loop.remove_reader(connection._socket)
+    try:
+        connection._pg.exit_pipeline_mode()
+    except psycopg.Error:
+        return False
+    connection._pg.nonblocking = 0
+    return True

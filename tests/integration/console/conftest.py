@@ -191,7 +191,7 @@ class Fixtures:
     def caller(
         self, owner: Actor | None = None, tenant_id: uuid.UUID | None = None, scopes: tuple[str, ...] = WORKER_SCOPES
     ) -> Caller:
-        """An agent with a key; `owner` is its own."""
+        """An agent with a key; `owner` owns it."""
         tenant = tenant_id or self.tenant_id
         issued = issue_key(
             self.pool,
