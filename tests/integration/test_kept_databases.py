@@ -14,10 +14,10 @@ from psycopg.conninfo import conninfo_to_dict
 from sentinel.store.database import AUTHORITY, Pool, with_role
 from sentinel.store.embedded import RunningServer
 from tests.conftest import at
-from tests.support import kept_databases
+from tests.support import kept_databases, kept_sessions
 from tests.support.catalog import catalog
 from tests.support.kept_databases import KeptDatabases
-from tests.support.kept_sessions import SESSIONS
+from tests.support.kept_sessions import SESSIONS, KeptSessions
 from tests.support.ledger_fixtures import wait_until
 
 TABLES = "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname in ('sentinel', 'refunds', 'orders', 'public')"
@@ -220,6 +220,22 @@ def test_a_session_with_something_unfinished_is_closed(kept: KeptDatabases, migr
         with entered(url) as admin:
             gone = "select count(*) = 0 from pg_stat_activity where pid = %s"
             wait_until(lambda: admin.execute(gone, [process]).fetchone() == (True,))
+
+
+def test_so_many_sessions_are_kept_of_one_database_and_of_all_and_no_more(
+    kept: KeptDatabases, migrated_template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test may open and close hundreds, and what rests takes the server's places."""
+    sessions = KeptSessions()
+    monkeypatch.setattr(kept_sessions, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(kept_sessions, "MOST_OF_ALL", 3)
+    with kept.copy_of(migrated_template) as one, kept.copy_of(migrated_template) as other:
+        taken = []
+        for url in (one, one, one, other, other):
+            sessions.keep(conninfo_to_dict(url)["dbname"])
+            with entered(url) as admin:
+                taken.append(sessions.give("own", url, admin.pgconn, None))
+        assert taken == [True, True, False, True, False]
 
 
 def test_a_session_that_was_ended_or_begins_otherwise_now_is_not_handed_out(

@@ -23,8 +23,9 @@ from sentinel.store import loop_connections
 from sentinel.store.database import Pool, PooledConnection, behind_pooler, was_ended
 from sentinel.store.loop_connections import LoopConnection
 
-MOST_READY = 24
-"""So many sessions are kept of one database."""
+MOST_OF_ONE = 24
+MOST_OF_ALL = 96
+"""So many sessions are kept of one database, and of all together: a server of tests lets 216 in."""
 AS_AT_THE_START = b"reset all; reset role; unlisten *; close all; discard sequences; select pg_stat_force_next_flush()"
 """The last for `kept_databases`: what a session wrote is counted there at once."""
 
@@ -61,6 +62,8 @@ class KeptSessions:
         if database not in self._kept or not _is_idle(pgconn):
             return False
         with self._changing:
+            if self._count(database) >= MOST_OF_ONE or sum(map(self._count, self._kept)) >= MOST_OF_ALL:
+                return False
             self._given[database].append(_Session(whose, address, pgconn, prepared))
         return True
 
@@ -81,11 +84,14 @@ class KeptSessions:
         with self._changing:
             given, ready = self._given.pop(database, []), self._ready[database]
             for session in given:
-                if len(ready) < MOST_READY and _is_reset(session.pgconn):
+                if _is_reset(session.pgconn):
                     ready.append(session)
                 else:
                     session.pgconn.finish()
             return [session.pgconn.backend_pid for session in ready]
+
+    def _count(self, database: str) -> int:
+        return len(self._given.get(database, ())) + len(self._ready.get(database, ()))
 
     def forget(self, database: str) -> None:
         """Close them, and keep none of it any more: for a test that changes what new sessions begin with."""
