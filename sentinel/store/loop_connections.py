@@ -240,7 +240,8 @@ class LoopConnection:
         self._sent: deque[_Sent] = deque()
         self._deadline: asyncio.TimerHandle | None = None
         """When the server is taken for gone: that of the first of those sent, where there is one."""
-        self._types: dict[str, list[TypeNumbers]] = {}
+        self._types: dict[bytes, list[TypeNumbers]] = {}
+        """Of each statement by its text: another of the same name is refused by the server, and never answered as the first."""
         self._prepares, self._is_preparing = not behind_pooler(), False
         self._pg.nonblocking = 1
         self._pg.enter_pipeline_mode()
@@ -264,7 +265,7 @@ class LoopConnection:
 
         `executed` is called once it has its results; of one row alone, or behind a pooler, as late as its commit.
         """
-        types = self._types.get(statement.name)
+        types = self._types.get(statement.sql)
         if types is None:
             self._is_preparing = True
             try:
@@ -307,7 +308,7 @@ class LoopConnection:
             with self._closed_if_broken():
                 self._pg.send_prepare(statement.name.encode(), statement.sql, [oid for oid, _ in types])
             await self._committed()
-        self._types[statement.name] = types
+        self._types[statement.sql] = types
         return types
 
     async def _look_up_type(self, name: str) -> TypeNumbers:

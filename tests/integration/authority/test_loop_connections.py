@@ -24,6 +24,7 @@ from tests.faults.database_proxy import proxied
 from tests.support.busy import in_time
 from tests.support.fixtures import Fixtures
 from tests.support.harness import on_a_loop
+from tests.support.kept_sessions import SESSIONS
 
 
 def statement(sql: bytes, *, name: str = "tried") -> BatchStatement[int, int]:
@@ -44,7 +45,8 @@ Use = Callable[[LoopConnections], Coroutine[Any, Any, Any]]
 
 @pytest.fixture
 def on(fixtures: Fixtures) -> Iterator[Callable[..., Any]]:
-    """Runs a coroutine function over connections of a loop of its own, which are closed behind it."""
+    """Runs a coroutine function over connections of a loop of its own, each a new one, which are closed behind it."""
+    SESSIONS.forget(fixtures.admin.info.dbname)
 
     def run(use: Use, *, url: str = fixtures.url, size: int = 2) -> Any:
         async def closing() -> Any:
@@ -73,7 +75,17 @@ def test_one_connection_serves_what_comes_in_turn_and_prepares_once(fixtures: Fi
             assert await connections.commit(DOUBLED, [n], 1.0) == [2 * n]
         (mine,) = connections._of_loop.values()
         (one,) = mine._all
-        assert (connections.in_use, one._types) == (0, {"tried": [(23, b"")]})
+        assert (connections.in_use, one._types) == (0, {DOUBLED.sql: [(23, b"")]})
+
+    on(use)
+
+
+def test_another_statement_of_the_same_name_is_refused_and_not_answered_as_the_first(on: Any) -> None:
+    async def use(connections: LoopConnections) -> Any:
+        assert await connections.commit(DOUBLED, [4], 1.0) == [8]
+        with pytest.raises(EngineUnavailable, match="already exists"):
+            await connections.commit(statement(b"select $1 * 3", name=DOUBLED.name), [4], 1.0)
+        assert await connections.commit(DOUBLED, [5], 1.0) == [10]
 
     on(use)
 
