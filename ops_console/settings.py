@@ -132,7 +132,7 @@ class ConsoleSettings:
     )
     step_up_seconds: int = setting(
         "SENTINEL_STEP_UP_SECONDS",
-        "How long a proof of password or code lasts in a session, before approving and other acts of weight.",
+        "How long a proof of password or code lasts in a session, before approving and other sensitive actions.",
         300,
     )
     require_second_factor: str = setting(

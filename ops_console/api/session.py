@@ -85,7 +85,7 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
         return Response(status=204)
 
     @blueprint.post("/session/step-up")
-    @documented("Prove once more who one is, before acts of weight in a page's session", request=_STEP_UP,
+    @documented("Prove once more who one is, before sensitive actions in a page's session", request=_STEP_UP,
                 responses={204: ("Proved, for the next SENTINEL_STEP_UP_SECONDS.", None)},
                 problems=(*WRITING, 429), security=OPERATOR)  # fmt: skip
     def step_up_session() -> Response:

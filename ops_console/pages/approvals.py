@@ -118,14 +118,14 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 def _queue(context: ConsoleContext) -> Response:
     person, kind, status = actor(), _filter("kind", approval_queue.KINDS), _filter("status", approval_queue.STATUSES)
-    status, agent = status or "waiting", _agent()
-    for_reader = status == "waiting" and _filter("for", ("me",)) is not None
+    status, agent = status or "pending", _agent()
+    for_reader = status == "pending" and _filter("for", ("me",)) is not None
     looked_to: approval_queue.Cursor | None = None
     if for_reader:
         rows, looked_to = approval_queue.page_for_reader(
             context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, after=_after_waiting(), limit=PAGE + 1
         )  # fmt: skip
-    elif status == "waiting":
+    elif status == "pending":
         rows = approval_queue.waiting_page(
             context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, after=_after_waiting(), limit=PAGE + 1
         )  # fmt: skip
@@ -174,7 +174,7 @@ def _more(
     """The address of what comes after this page, as its query; empty where nothing does. `asked` are the other filters."""
     if len(rows) > PAGE:
         last = rows[PAGE - 1]
-        at = last.expires_at if status == "waiting" else last.decided_at
+        at = last.expires_at if status == "pending" else last.decided_at
         assert at is not None
         looked_to = last.risk_rank, at, last.approval_id
     if looked_to is None:

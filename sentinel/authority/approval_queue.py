@@ -39,7 +39,7 @@ from sentinel.store.sql_template import SqlTemplate
 from sentinel.store.tables import APPROVALS, LIMIT, sql_text, value
 
 KINDS = ("refund", "escalation", "order", "change", "other")
-STATUSES = ("waiting", "decided", "approved", "rejected", "handled", "expired")
+STATUSES = ("pending", "decided", "approved", "rejected", "handled", "expired")
 ORDER_ACTION = "order.fulfill"
 MOST_LOOKED = 500
 """How many pending approvals are looked through at a time for those that a reader may vote on: it takes a query each."""

@@ -95,7 +95,7 @@ class KeyRow:
 class KeyListing:
     """A key as an administrator sees it; `hint` is its first characters, `owner` an operator's address.
 
-    `last_used_at` is right to about a minute.
+    `last_used_at` is accurate to about a minute.
     """
 
     key_id: uuid.UUID

@@ -103,7 +103,7 @@ def test_on_a_phone_a_card_is_decided_before_its_limits_and_on_a_desktop_beside_
     people: People, place: Place
 ) -> None:
     address = f"/ops/approvals/{place.fixtures.approval('215.00')}"
-    names = ("Why a person", "Your decision", "Limits it would use")
+    names = ("Why approval is needed", "Your decision", "Limits it would use")
     told, word, limits = (
         people.operator(path=address, viewport=PHONE).get_by_role("heading", name=name).bounding_box() for name in names
     )
@@ -157,7 +157,7 @@ def test_several_are_decided_together_by_an_explicit_list(people: People, place:
     page = people.operator(path="/ops/approvals")
     for one in (*chosen, left):
         page.locator(f"input[value='{one}']").check()
-    page.get_by_role("button", name="Decide the picked ones together").click()
+    page.get_by_role("button", name="Decide the selected together").click()
     expect(page.get_by_role("heading", name="Decide these 3")).to_be_visible()
     for one in chosen:
         page.locator("tr", has=page.locator(f"input[value='{one}']")).get_by_role("combobox").select_option("reject")

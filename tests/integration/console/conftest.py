@@ -169,7 +169,7 @@ class Fixtures:
         return self.sign_in(self.operator(name, role), app)
 
     def browser(self, name: str, role: str = "approver", app: Any = None, *, proved: bool = False) -> Browser:
-        """A new operator who signed in by the page. `proved`: acts of weight ask for no proof in the next minutes."""
+        """A new operator who signed in by the page. `proved`: sensitive actions ask for no proof in the next minutes."""
         return self.at_page(self.operator(name, role).email, app, proved=proved)
 
     def at_page(self, email: str, app: Any = None, *, proved: bool = False, **fields: str) -> Browser:

@@ -1,4 +1,4 @@
-"""The account's page: sessions, password, and proving who one is before acts of weight."""
+"""The account's page: sessions, password, and proving who one is before sensitive actions."""
 
 from __future__ import annotations
 

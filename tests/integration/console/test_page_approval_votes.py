@@ -53,7 +53,7 @@ def test_a_vote_needs_its_reason_its_digest_its_role_and_a_proof(fixtures: Any) 
     page = card(ann, approval_id)
     assert "Approved." in page
     assert "ann@demo.local" in page
-    assert "Nothing else waits for you." in page
+    assert "Nothing else is pending that you can decide." in page
 
     # The mutant does not compare digests: what was never shown is taken, and that is seen.
     ((function,),) = fixtures.sql("select pg_get_functiondef('sentinel.resolve_approval'::regproc)")
@@ -123,12 +123,12 @@ def test_the_next_is_what_this_person_can_decide_behind_whatever_waits_for_other
     last, decided = fixtures.approval(), fixtures.approval()
     assert say(page, decided).status_code == 303
     shown = card(page, decided)
-    assert "Nothing else waits" not in shown
+    assert "Nothing else is pending" not in shown
     assert re.findall(r'Next in the queue: <a href="/ops/approvals/([^"]+)"', shown) == [str(last)]
     assert listed(page, "?for=me") == [str(last)]
     assert set(listed(page)) == {str(one) for one in (*others, last)}
     assert say(page, last).status_code == 303
-    assert "Nothing else waits for you." in card(page, last)
+    assert "Nothing else is pending that you can decide." in card(page, last)
     assert listed(page, "?for=me") == []
     # An account that another person changed since, and one that only looks, can decide none of them.
     fixtures.operator("new", since="infinity")
@@ -169,14 +169,14 @@ def test_what_a_person_can_decide_is_looked_for_in_a_bounded_part_of_the_queue_a
 
     look_up_to(waiting[4])
     shown = card(page, decided)
-    assert "Nothing else waits" not in shown
+    assert "Nothing else is pending" not in shown
     assert "Of the 5 that come next you can decide none" in shown
     address, seen = "/ops/approvals?for=me", []
     for last in (waiting[4], waiting[9], waiting[12]):
         look_up_to(last)
         answer = page.get(address)
         assert answer.status_code == 200
-        assert "Nothing waits for you." not in answer.text
+        assert "Nothing is pending that you can decide." not in answer.text
         seen += re.findall(r'<a href="/ops/approvals/([0-9a-f-]{36})">', answer.text)
         (address,) = re.findall(r'class="older"><a [^>]*href="([^"]+)"', answer.text) or ("",)
         address = address.replace("&amp;", "&")
@@ -196,7 +196,7 @@ def test_a_card_is_shown_where_the_next_one_cannot_be_found(fixtures: Any, monke
     monkeypatch.setattr(approval_queue, "all_rows", too_slow)
     shown = card(page, decided)
     assert "Approved." in shown
-    assert "Next in the queue" not in shown and "Nothing else waits" not in shown
+    assert "Next in the queue" not in shown and "Nothing else is pending" not in shown
 
 
 def test_whoever_answers_for_the_asking_key_decides_nothing_on_the_pages(fixtures: Any) -> None:
