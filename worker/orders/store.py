@@ -68,12 +68,12 @@ MOVE_CURSOR = """
 insert into orders.approval_cursors (tenant_id, since) values (%(tenant_id)s, %(since)s)
 on conflict (tenant_id) do update set since = greatest(orders.approval_cursors.since, excluded.since)
 """
+# By the rows' places: planned while there were few, a join would compare each with each of a backlog.
 FORGET_DELIVERIES = """
 with gone as (
-  delete from orders.deliveries d using (
-    select tenant_id, source, order_id from orders.deliveries
-    where expires_at < statement_timestamp() and tenant_id = %(tenant_id)s limit %(most)s) old
-  where d.tenant_id = old.tenant_id and d.source = old.source and d.order_id = old.order_id returning 1)
+  delete from orders.deliveries where ctid = any (array(
+    select ctid from orders.deliveries
+    where expires_at < statement_timestamp() and tenant_id = %(tenant_id)s limit %(most)s)) returning 1)
 select count(*) from gone
 """
 FORGOTTEN_AT_ONCE = 5000

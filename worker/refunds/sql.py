@@ -417,21 +417,19 @@ on conflict (tenant_id, worker_id) do update set status = excluded.status, last_
 
 # Processes of the agent that were not seen for a day, some at a time: each single run is a process of its own.
 FORGET_WORKERS = """
-delete from refunds.workers w using (
-  select tenant_id, worker_id from refunds.workers
+delete from refunds.workers where ctid = any (array(
+  select ctid from refunds.workers
   where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s and worker_id <> %(worker_id)s
     and last_seen_at < statement_timestamp() - interval '1 day'
-  limit 1000 for update skip locked) as gone
-where w.tenant_id = gone.tenant_id and w.worker_id = gone.worker_id
+  limit 1000 for update skip locked))
 """
 
 # What operators asked to be processed at once, and were told long ago.
 FORGET_PROCESS_REQUESTS = """
-delete from refunds.process_requests r using (
-  select tenant_id, request_id from refunds.process_requests
+delete from refunds.process_requests where ctid = any (array(
+  select ctid from refunds.process_requests
   where tenant_id = %(tenant_id)s and finished_at < statement_timestamp() - interval '30 days'
-  limit 1000 for update skip locked) as gone
-where r.tenant_id = gone.tenant_id and r.request_id = gone.request_id
+  limit 1000 for update skip locked))
 """
 
 # Rows that have been due for a while and that no worker takes: of other agents than `agent`, to which this worker's key is bound, and of

@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from werkzeug.test import TestResponse
 
+from sentinel.store.database import ORDERS
 from tests import mutants
 from tests.support.fixtures import Fixtures
 from tests.support.harness import at_once, scaled, seeded
 from tests.support.order_fixtures import LANES, OrderFixtures, make_intake, order_body
 from worker.orders.order import Band, KnownAccount, Order, Score, Signal
+from worker.orders.store import FORGET_DELIVERIES, FORGOTTEN_AT_ONCE
 
 AT_ONCE, IDS = 32, scaled(20)
 
@@ -122,15 +124,30 @@ def test_after_its_answer_is_forgotten_an_order_is_still_unique(orders: OrderFix
     assert orders.deliver(body).headers["X-Sentinel-Idempotent-Replay"] == "true"
 
 
+OLD_ANSWERS = """
+insert into orders.deliveries select d.tenant_id, d.source, 'old-' || n, d.review_id, d.response_status, d.response_body, d.is_final,
+  d.recorded_at, clock_timestamp() - interval '1 second' from orders.deliveries d, generate_series(1, 6000) n
+"""
+
+
 def test_more_answers_than_one_delete_takes_are_forgotten_in_the_next_rounds(orders: OrderFixtures) -> None:
     orders.deliver(order_body("o-1"))
-    orders.fixtures.admin.execute(
-        "insert into orders.deliveries select d.tenant_id, d.source, 'old-' || n, d.review_id, d.response_status, d.response_body,"
-        " d.is_final, d.recorded_at, clock_timestamp() - interval '1 second' from orders.deliveries d, generate_series(1, 6000) n"
-    )
+    orders.fixtures.admin.execute(OLD_ANSWERS)
     for _ in range(2):
         orders.review.background.once()
     assert orders.all("select order_id from orders.deliveries") == [("o-1",)]
+
+
+def test_a_backlog_of_answers_is_forgotten_in_time_by_a_plan_made_when_there_were_few(orders: OrderFixtures) -> None:
+    """A join, planned so, compared each with each: half a minute for what an hour leaves."""
+    orders.deliver(order_body("o-1"))
+    orders.fixtures.admin.execute("vacuum orders.deliveries")  # its size is known
+    asked = {"tenant_id": orders.fixtures.tenant_id, "most": FORGOTTEN_AT_ONCE}
+    with orders.fixtures.as_role(ORDERS) as connection:
+        connection.execute("set plan_cache_mode = force_generic_plan")
+        assert connection.execute(FORGET_DELIVERIES.encode(), asked, prepare=True).fetchone() == (0,)
+        orders.fixtures.admin.execute(OLD_ANSWERS)
+        assert connection.execute(FORGET_DELIVERIES.encode(), asked, prepare=True).fetchone() == (FORGOTTEN_AT_ONCE,)
 
 
 def test_a_take_that_forgets_the_others_is_found_out(fixtures: Fixtures, authority_url: str) -> None:
