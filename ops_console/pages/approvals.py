@@ -80,7 +80,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
         found = approval_queue.queue_state(context.pool, actor().tenant_id)
         if request.args.get("seen") == _seen_queue(found):
             return Response(status=204)
-        return shell.fragment("approvals_changed.html", waiting=found.waiting, is_all=found.is_all)
+        return shell.fragment("approvals_changed.html", pending=found.pending, is_all=found.is_all)
 
     @pages.get("/approvals/<approval_id>")
     def approvals_card(approval_id: str) -> Response:
@@ -123,11 +123,11 @@ def _queue(context: ConsoleContext) -> Response:
     looked_to: approval_queue.Cursor | None = None
     if for_reader:
         rows, looked_to = approval_queue.page_for_reader(
-            context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, after=_after_waiting(), limit=PAGE + 1
+            context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, after=_after_pending(), limit=PAGE + 1
         )  # fmt: skip
     elif status == "pending":
-        rows = approval_queue.waiting_page(
-            context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, after=_after_waiting(), limit=PAGE + 1
+        rows = approval_queue.pending_page(
+            context.pool, person.tenant_id, person.operator_id, kind=kind, agent_id=agent, after=_after_pending(), limit=PAGE + 1
         )  # fmt: skip
     else:
         rows, looked_to = approval_queue.decided_page(
@@ -165,7 +165,7 @@ def _agent() -> str | None:
 
 
 def _seen_queue(found: approval_queue.QueueState) -> str:
-    return f"{found.waiting}.{found.newest or 'none'}"
+    return f"{found.pending}.{found.newest or 'none'}"
 
 
 def _more(
@@ -183,7 +183,7 @@ def _more(
     return {**asked, "status": status, "cursor": cursor_out(at, f"{rank}.{approval_id}")}
 
 
-def _after_waiting() -> approval_queue.Cursor | None:
+def _after_pending() -> approval_queue.Cursor | None:
     found = _cursor()
     return (found[1], found[0], found[2]) if found else None
 

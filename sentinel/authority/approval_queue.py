@@ -103,7 +103,7 @@ class QueueState:
     Counted to `MOST_COUNTED`; `is_all` is False where there are more. `newest` is None where none of the last `MOST_LOOKED` is pending.
     """
 
-    waiting: int
+    pending: int
     is_all: bool
     newest: uuid.UUID | None
 
@@ -134,7 +134,7 @@ _OF_AGENT = _A.c.agent_id == value("agent_id", str)
 _OF_KEY = _A.c.principal_id == value("principal_id", uuid.UUID)
 # The order of the index approvals_queue, which the cursor repeats.
 _QUEUE_ORDER = (literal_column(RISK_RANK_SQL, Integer()), _A.c.expires_at, _A.c.approval_id)
-_BEHIND_WAITING = tuple_(*_QUEUE_ORDER) > tuple_(
+_BEHIND_PENDING = tuple_(*_QUEUE_ORDER) > tuple_(
     bindparam("after_rank", type_=Integer()), value("after_at", datetime), value("after_id", uuid.UUID)
 )
 _UP_TO = tuple_(*_QUEUE_ORDER) <= tuple_(
@@ -181,9 +181,9 @@ _DECIDED_AS = {"decided": _A.c.decided_at.is_not(None), "handled": _IS_HANDLED}
 """By what a reader asks for; every other is a status."""
 _HAS_EXPIRED = or_(_HAS_STATUS, and_(text("a.status = 'pending'"), _A.c.expires_at <= func.statement_timestamp()))
 QUEUE_STATE = """
-select least(counted.waiting, %(most)s)::integer as waiting, counted.waiting <= %(most)s as is_all, newest.approval_id as newest
+select least(counted.pending, %(most)s)::integer as pending, counted.pending <= %(most)s as is_all, newest.approval_id as newest
 from (
-  select count(*) as waiting from (
+  select count(*) as pending from (
     select from sentinel.approvals where tenant_id = %(tenant_id)s and status = 'pending' and expires_at > statement_timestamp()
     order by expires_at limit %(most)s + 1) few) counted
 left join lateral (
@@ -194,22 +194,22 @@ left join lateral (
 """
 
 
-def _waiting(
+def _pending(
     rows: Select[Any], *, of_kind: bool, behind: bool, of_agent: bool = False, of_key: bool = False
 ) -> Select[Any]:
-    """The rows of what waits, of one kind, agent and key or all, all of them or those behind a place, in the order of the queue."""
-    waiting = rows.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
-    waiting = waiting.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_WAITING] if behind else []))
-    waiting = waiting.where(*([_OF_AGENT] if of_agent else []), *([_OF_KEY] if of_key else []))
-    return waiting.order_by(*_QUEUE_ORDER)
+    """The rows of what is pending, of one kind, agent and key or all, all of them or those behind a place, in the order of the queue."""
+    pending = rows.where(text("a.status = 'pending'"), _A.c.expires_at > func.statement_timestamp())
+    pending = pending.where(*([_OF_KIND] if of_kind else []), *([_BEHIND_PENDING] if behind else []))
+    pending = pending.where(*([_OF_AGENT] if of_agent else []), *([_OF_KEY] if of_key else []))
+    return pending.order_by(*_QUEUE_ORDER)
 
 
 @cache
-def waiting_sql(
+def pending_sql(
     *, of_kind: bool, behind: bool, of_agent: bool = False, of_key: bool = False, for_reader: bool = False, up_to: bool = False
 ) -> str:  # fmt: skip
-    """The SQL of a page of what waits, as `_waiting` says, for anybody or the reader, then to the end or up to a place."""
-    page = _waiting(_LINES, of_kind=of_kind, behind=behind, of_agent=of_agent, of_key=of_key)
+    """The SQL of a page of what is pending, as `_pending` says, for anybody or the reader, then to the end or up to a place."""
+    page = _pending(_LINES, of_kind=of_kind, behind=behind, of_agent=of_agent, of_key=of_key)
     if for_reader:
         # A case, because the planner may look for the requester before it compares where an approval stands.
         did_not_ask = case((_UP_TO, not_(_READER_ASKED)), else_=false()) if up_to else not_(_READER_ASKED)
@@ -220,16 +220,16 @@ def waiting_sql(
 @cache
 def part_end_sql(*, of_kind: bool, behind: bool, of_agent: bool = False) -> str:
     """The SQL of the place at which a part of the queue ends, and of the next one."""
-    ends = _waiting(_CURSORS, of_kind=of_kind, behind=behind, of_agent=of_agent)
+    ends = _pending(_CURSORS, of_kind=of_kind, behind=behind, of_agent=of_agent)
     return sql_text(ends.offset(bindparam("offset", type_=Integer())).limit(LIMIT))
 
 
-def waiting_page(
+def pending_page(
     pool: Pool, tenant_id: uuid.UUID, reader: uuid.UUID | None, *, kind: str | None, after: Cursor | None, limit: int,
     agent_id: str | None = None, principal_id: uuid.UUID | None = None,
 ) -> list[QueueRow]:  # fmt: skip
     """Pending approvals, riskiest and soonest due first, from behind `after`; those that one agent or principal asked, or all."""
-    statement = waiting_sql(
+    statement = pending_sql(
         of_kind=kind is not None, behind=after is not None, of_agent=agent_id is not None, of_key=principal_id is not None
     )  # fmt: skip
     asked = _asked(tenant_id, reader, kind, after, limit) | {"agent_id": agent_id, "principal_id": principal_id}
@@ -246,7 +246,7 @@ def page_for_reader(
     of_kind, behind, of_agent = kind is not None, after is not None, agent_id is not None
     asked = _asked(tenant_id, reader, kind, after, 2) | {"agent_id": agent_id, "offset": MOST_LOOKED - 1}
     last = _last(all_rows(pool, _PartEnd, part_end_sql(of_kind=of_kind, behind=behind, of_agent=of_agent), asked))
-    statement = waiting_sql(of_kind=of_kind, behind=behind, of_agent=of_agent, for_reader=True, up_to=last is not None)
+    statement = pending_sql(of_kind=of_kind, behind=behind, of_agent=of_agent, for_reader=True, up_to=last is not None)
     last_rank, last_at, last_id = last or (None, None, None)
     asked = _asked(tenant_id, reader, kind, after, limit)
     asked |= {"agent_id": agent_id, "last_rank": last_rank, "last_at": last_at, "last_id": last_id}

@@ -13,7 +13,7 @@ import click
 
 from ops_console.accounts.collect_change import collect_change
 from sentinel.authority.actor import ON_THE_MACHINE, Actor
-from sentinel.authority.approval_queue import Cursor, list_approvals, waiting_page
+from sentinel.authority.approval_queue import Cursor, list_approvals, pending_page
 from sentinel.authority.approvals import (
     APPROVE,
     HANDLED,
@@ -203,7 +203,7 @@ def _reject_each(
     actor.must_be("approver")
     rejected, left = 0, Counter[str]()
     after: Cursor | None = None
-    while rows := waiting_page(
+    while rows := pending_page(
         pool, actor.tenant_id, actor.operator_id, kind=None, after=after, limit=_STEP, agent_id=agent_id, principal_id=principal_id
     ):  # fmt: skip
         for row in rows:

@@ -234,7 +234,7 @@ def test_so_many_sessions_are_kept_of_one_database_and_of_all_and_no_more(
         for url in (one, one, one, other, other):
             sessions.keep(conninfo_to_dict(url)["dbname"])
             with entered(url) as admin:
-                taken.append(sessions.give("own", url, admin.pgconn, None))
+                taken.append(sessions.give(kept_sessions.OWN, url, admin.pgconn, None))
         assert taken == [True, True, False, True, False]
 
 

@@ -415,7 +415,8 @@ on conflict (tenant_id, worker_id) do update set status = excluded.status, last_
   last_action = coalesce(excluded.last_action, w.last_action), last_decision = coalesce(excluded.last_decision, w.last_decision)
 """
 
-# Processes of the agent that were not seen for a day, some at a time: each single run is a process of its own.
+# Processes of the agent that were not seen for a day, some at a time: each single run is a process of its own. By the rows' places:
+# planned while there were few, a join would compare each with each of a backlog.
 FORGET_WORKERS = """
 delete from refunds.workers where ctid = any (array(
   select ctid from refunds.workers
@@ -424,7 +425,7 @@ delete from refunds.workers where ctid = any (array(
   limit 1000 for update skip locked))
 """
 
-# What operators asked to be processed at once, and were told long ago.
+# What operators asked to be processed at once, and were told long ago; by the rows' places likewise.
 FORGET_PROCESS_REQUESTS = """
 delete from refunds.process_requests where ctid = any (array(
   select ctid from refunds.process_requests

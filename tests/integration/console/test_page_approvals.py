@@ -107,7 +107,7 @@ def test_the_queue_says_when_it_changed_and_is_silent_otherwise(fixtures: Any) -
     (address,) = re.findall(r'hx-get="(/ops/approvals/standing[^"]+)"', page)
     assert ann.get(address).status_code == 204
     fixtures.approval()
-    assert "2 wait now" in ann.get(address).get_data(as_text=True)
+    assert "2 are pending now" in ann.get(address).get_data(as_text=True)
     (mark,) = re.findall(r'hx-get="(/ops/approvals/[^"]+/state[^"]+)"', card(ann, first))
     assert ann.get(mark).status_code == 204
     say(fixtures.browser("bob", proved=True), first)
@@ -121,7 +121,7 @@ def test_the_queue_is_counted_up_to_a_bound_and_still_says_when_something_is_ask
 ) -> None:
     monkeypatch.setattr(approval_queue, "MOST_COUNTED", 2)
     ann = fixtures.browser("ann")
-    for expected in ("1 waits now", "2 wait now", "2 or more wait now", "2 or more wait now"):
+    for expected in ("1 is pending now", "2 are pending now", "2 or more are pending now", "2 or more are pending now"):
         page = ann.get("/ops/approvals").get_data(as_text=True)
         (address,) = re.findall(r'hx-get="(/ops/approvals/standing[^"]+)"', page)
         assert ann.get(address).status_code == 204

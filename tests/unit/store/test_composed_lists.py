@@ -33,14 +33,14 @@ def test_only_what_is_asked_for_is_in_the_text() -> None:
     both = (False, True)
     texts = [
         *(
-            approval_queue.waiting_sql(of_kind=kind, behind=behind, for_reader=mine, up_to=up_to)
+            approval_queue.pending_sql(of_kind=kind, behind=behind, for_reader=mine, up_to=up_to)
             for kind in both
             for behind in both
             for mine, up_to in ((False, False), (True, False), (True, True))
         ),
-        *(approval_queue.waiting_sql(of_kind=False, behind=behind, of_key=True) for behind in both),
+        *(approval_queue.pending_sql(of_kind=False, behind=behind, of_key=True) for behind in both),
         *(
-            approval_queue.waiting_sql(of_kind=kind, behind=behind, of_agent=True, for_reader=mine)
+            approval_queue.pending_sql(of_kind=kind, behind=behind, of_agent=True, for_reader=mine)
             for kind in both
             for behind in both
             for mine in both
