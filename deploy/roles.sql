@@ -281,10 +281,10 @@ grant insert (tenant_id, endpoint_id, event_id, feed_tenant_id, position, attemp
   update (attempts, last_error, resend_asked_at, lease_until, delivered_at) on sentinel.dead_letters to sentinel_exporter;
 grant execute on function sentinel.open_endpoint, sentinel.keep_served, sentinel.disable_gone_endpoint, sentinel.pack_text, sentinel.utc_text to sentinel_exporter;
 -- Who asks for another try of a dead letter, or puts it away; where events go is changed by request_change alone.
-grant update (resend_asked_at, resend_asked_by, put_away_at, put_away_by, put_away_reason) on sentinel.dead_letters to sentinel_console;
-grant execute on function sentinel.feed_head, sentinel.put_letters_away to sentinel_console;
+grant update (resend_asked_at, resend_asked_by, discarded_at, discarded_by, discarded_reason) on sentinel.dead_letters to sentinel_console;
+grant execute on function sentinel.feed_head, sentinel.discard_dead_letters to sentinel_console;
 revoke execute on function sentinel.add_endpoint, sentinel.change_endpoint, sentinel.open_endpoint, sentinel.disable_gone_endpoint,
-  sentinel.keep_served, sentinel.put_letters_away from sentinel_authority;
+  sentinel.keep_served, sentinel.discard_dead_letters from sentinel_authority;
 
 -- what the server itself gives to everybody ------------------------------------------------------------------------------
 -- A role that was taken over stops nobody: it takes no lock of the authority's (by name they are all free to guess), leaves

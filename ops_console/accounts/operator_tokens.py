@@ -93,7 +93,7 @@ def issue_token(
 
 
 def token_owner(pool: Pool, token: str) -> SignedIn | None:
-    """Whose token it is; None when revoked, over, or the operator is shut out. An agent key has another prefix and is never one."""
+    """Whose token it is; None when revoked, over, or the operator is deactivated. An agent key has another prefix and is never one."""
     return (
         one_row(pool, SignedIn, FIND_TOKEN, {"token_hash": secret_hash(token)})
         if is_well_formed(token, (PREFIX,))

@@ -159,7 +159,7 @@ def credentials_of(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> 
 def list_people(
     pool: Pool, tenant_id: uuid.UUID, *, idle_seconds: float, operator_id: uuid.UUID | None = None
 ) -> list[PersonRow]:
-    """A tenant's people as an admin sees them, by address, those shut out last; only one with `operator_id`."""
+    """A tenant's people as an admin sees them, by address, those deactivated last; only one with `operator_id`."""
     fields = {"tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds}
     return all_rows(pool, PersonRow, LIST_PEOPLE, fields)
 

@@ -163,7 +163,7 @@ def insert_session(
 def find_session(
     pool: Pool, session_hash: bytes, *, idle_seconds: float, touch_seconds: float, step_up_seconds: float
 ) -> SignedIn | None:
-    """Whose session it is; None when revoked, idle, over, or the operator is shut out."""
+    """Whose session it is; None when revoked, idle, over, or the operator is deactivated."""
     fields = {
         "session_hash": session_hash, "idle_seconds": idle_seconds, "touch_seconds": touch_seconds,
         "step_up_seconds": step_up_seconds,

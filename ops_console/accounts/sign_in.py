@@ -1,7 +1,7 @@
 """Let a person in: count the attempt, check password and code in flat time, open a session that lives in the database.
 
 Guessing is throttled by account and by network and over all (`sign_in_attempts.py`), which slows guesses down and shuts
-nobody out from everywhere. Wrong password, unknown address, shut-out operator, missing and wrong code are one refusal and
+nobody out from everywhere. Wrong password, unknown address, deactivated operator, missing and wrong code are one refusal and
 take one time.
 """
 

@@ -67,7 +67,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
         return json_response({"halts": [halt_view(row) for row in rows], "left_out": left_out})
 
     @blueprint.post("/halts")
-    @documented("Stop something", request=_SET, responses={200: ("It was in force already.", _ANY), 201: ("In force.", _ANY)},
+    @documented("Set a halt", request=_SET, responses={200: ("It was in force already.", _ANY), 201: ("In force.", _ANY)},
                 problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_halt() -> Response:
         person = actor()

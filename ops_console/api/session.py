@@ -107,7 +107,7 @@ def _sessions(blueprint: Blueprint, context: ConsoleContext) -> None:
 
 def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
     @blueprint.post("/tokens")
-    @documented("Make a token for one's own scripts", request=_CREATE_TOKEN,
+    @documented("Create an API token of one's own", request=_CREATE_TOKEN,
                 responses={201: ("The token, shown this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_token() -> Response:
         if not g.by_cookie:

@@ -171,7 +171,7 @@ def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about:
 def _proving(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:
     """A page that asks for a proof and goes back to where one was."""
     return shell.page(
-        context, "prove.html", title="Prove who you are", told=told,
+        context, "prove.html", title="Confirm it is you", told=told,
         next=own_address(request.values.get("next", "")),
     )  # fmt: skip
 

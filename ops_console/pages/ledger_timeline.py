@@ -23,18 +23,18 @@ _NOTED = (
     "report",
 )  # fmt: skip
 _TITLES = {
-    "claimed": "Claimed by a worker", "reclaimed": "Claimed again: the last claim had lapsed", "allowed": "The worker has its permit",
-    "approval_required": "Waits for a person", "awaiting_customer": "Waits for the customer", "customer_ended": "The customer ended it",
-    "denied": "Refused", "put_back": "Put back, to be tried again", "gave_up": "Given up", "executed": "Executed",
+    "claimed": "Claimed by a worker", "reclaimed": "Claimed again: the last lease had expired", "allowed": "Permit issued to the worker",
+    "approval_required": "Pending a person", "awaiting_customer": "Pending the customer", "customer_ended": "The customer ended it",
+    "denied": "Refused", "put_back": "Put back, to be retried", "gave_up": "Given up", "executed": "Executed",
     "start_refused": "The start was refused", "settlement_refused": "The settlement system refused for good",
-    "retried": "Tried again by a person",
-    "not_executed": "A person had said that it was not executed",
+    "retried": "Retried by a person",
+    "not_executed": "Resolved as not executed by a person",
 }  # fmt: skip
 _EVIDENCE = {
     "decision": "Decision", "start": "Start: the permit was redeemed", "outcome": "Outcome reported", "refused": "Refused when asked again",
-    "asked_again": "A person is asked again", "approval_vote": "A person's vote", "approval_approved": "Approved",
-    "approval_rejected": "Rejected", "approval_handled": "Handled by a person", "approval_expired": "Nobody decided in time",
-    "in_doubt": "In doubt", "in_doubt_resolved": "The doubt was resolved",
+    "asked_again": "Approval requested again", "approval_vote": "Vote", "approval_approved": "Approved",
+    "approval_rejected": "Rejected", "approval_handled": "Handled by a person", "approval_expired": "Expired undecided",
+    "in_doubt": "In doubt", "in_doubt_resolved": "Resolved",
     "contradiction": "Success reported after “not executed”",
 }  # fmt: skip
 # What an event's body says that its title does not, as label and member; a text that a person wrote is apart from it.
@@ -193,21 +193,17 @@ def _settled(life: Life) -> Iterator[Moment]:
         )
         yield Moment(one.executed_at, "settlement", "Execution recorded", facts=facts)
     for report in life.reports:
-        is_put_away = report.acknowledged_at is not None and report.last_error is not None
-        trouble = (("last error", report.last_error),) if report.last_error and not is_put_away else ()
+        is_discarded = report.acknowledged_at is not None and report.last_error is not None
+        trouble = (("last error", report.last_error),) if report.last_error and not is_discarded else ()
         yield Moment(
             report.created_at,
             "settlement",
-            "Report to the authority put in the outbox",
-            facts=(("tries", str(report.attempts)), *trouble),
+            "Report queued for the authority",
+            facts=(("attempts", str(report.attempts)), *trouble),
         )
         if report.acknowledged_at is not None:
-            title = (
-                "The report was put away, and is sent no more"
-                if is_put_away
-                else "The authority acknowledged the report"
-            )
-            yield Moment(report.acknowledged_at, "settlement", title, words=report.last_error if is_put_away else None)
+            title = "Report discarded" if is_discarded else "Report acknowledged by the authority"
+            yield Moment(report.acknowledged_at, "settlement", title, words=report.last_error if is_discarded else None)
     for wrong in life.wrong:
         yield Moment(wrong.found_at, "reconciliation", f"Found wrong: {wrong.finding.replace('_', ' ')}", "error")
 
@@ -221,7 +217,7 @@ def _effect(effect: LedgerEffectRow) -> tuple[tuple[str, str], ...]:
             ("look for", "the payment's refund with this row as ledger_entry_id in its metadata"),
         )
     given = (
-        *ours, ("its reference", effect.system_reference), ("tries", str(effect.tries)),
+        *ours, ("its reference", effect.system_reference), ("attempts", str(effect.tries)),
         ("last error", effect.last_error), ("may fail", "yes" if effect.best_effort else None),
     )  # fmt: skip
     return tuple((label, value) for label, value in given if value)

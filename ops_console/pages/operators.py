@@ -64,12 +64,12 @@ class NewPasswordSchema(StrictSchema):
 _ADD, _ROLE, _PASSWORD = AddOperatorSchema(), SetRoleSchema(), NewPasswordSchema()
 # Word in the address → (act, what is told, what is told when it was so before).
 _ACTS = {
-    "shut-out": (DEACTIVATE, "is shut out; sessions and tokens are over", "was shut out already"),
-    "let-in": (REACTIVATE, "may sign in again", "could sign in already"),
-    "end-sessions": (END_ACCESS, "is signed out everywhere; sessions and tokens are over", ""),
+    "deactivate": (DEACTIVATE, "is deactivated; sessions and tokens are revoked", "was deactivated already"),
+    "reactivate": (REACTIVATE, "may sign in again", "was active already"),
+    "end-sessions": (END_ACCESS, "is signed out everywhere; sessions and tokens are revoked", ""),
     "confirm": (CONFIRM, "is confirmed, and counts as a person of their own", "waits for no confirmation"),
     "reset-second-factor": (
-        RESET_SECOND_FACTOR, "has no second factor any more; sessions and tokens are over", "had no second factor",
+        RESET_SECOND_FACTOR, "has no second factor any more; sessions and tokens are revoked", "had no second factor",
     ),
 }  # fmt: skip
 

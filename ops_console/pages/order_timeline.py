@@ -1,6 +1,6 @@
-"""An order's life as a page tells it: its lanes and lane_states, the authority's evidence, what the shop and the channel did.
+"""An order's life as a page tells it: its lanes and states, the authority's evidence, what the shop and the channel did.
 
-Pure: rows in, moments out, as in `ledger_life.py`.
+Pure: rows in, moments out, as in `ledger_timeline.py`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ops_console.read_models.order_views import AlertRow, AnalystDecisionRow, Ef
 _TITLES = {
     "scored": "Scored", "allowed": "Low: may be fulfilled", "needs_analyst": "Medium: an analyst is needed", "denied": "High: not fulfilled",
     "started": "Fulfilment begun", "start_refused": "The start was refused; asked again", "fulfilled": "Fulfilled by the shop",
-    "gave_up": "Given up: a person must look", "shop_refused": "The shop refused: back to a person", "retried": "A person has it tried again",
-    "reopened": "Back to a person", "refund_refused": "The refund was denied or failed: back to a person", "queued": "Queued for an analyst", "held": "Held", "rejected": "Rejected, or nobody spoke in time",
+    "gave_up": "Given up: a person must look", "shop_refused": "The shop refused: back to a person", "retried": "Retried by a person",
+    "reopened": "Back to a person", "refund_refused": "The refund was denied or failed: back to a person", "queued": "Queued for an analyst", "held": "Held", "rejected": "Rejected, or expired undecided",
     "refund_filed": "A refund was filed",
 }  # fmt: skip
 _DECISIONS = {
-    "fulfil": "An analyst lets it go",
-    "refund": "An analyst files a refund",
-    "hold": "An analyst has it held",
-    "retry": "An analyst has it tried again",
+    "fulfil": "An analyst released it",
+    "refund": "An analyst filed a refund",
+    "hold": "An analyst held it",
+    "retry": "An analyst retried it",
 }
 
 
@@ -43,7 +43,7 @@ def way_of(order: OrderRow, changes: list[LaneEventRow]) -> Way:
     ways = tuple((_standing(one.from_lane, one.from_status), _standing(one.to_lane, one.to_status)) for one in changes)
     here = _standing(order.lane, order.status)
     places = tuple(dict.fromkeys([_standing(None, "RECEIVED"), *(to for _, to in ways), here]))
-    told = f"It went {' → '.join(place.removeprefix('none-').replace('-', ' ') for place in places)}."
+    told = f"Path: {' → '.join(place.removeprefix('none-').replace('-', ' ') for place in places)}."
     return Way(places, ways, here, told)
 
 
@@ -63,7 +63,7 @@ def _decisions(order: OrderRow, decided: list[AnalystDecisionRow]) -> Iterator[M
         # A vote alone lets nothing go: more people were needed, or were asked anew.
         still_queued = order.resolution is None or any(later.from_status == "QUEUED" for later in decided[number:])
         if (one.decision, one.from_status) == ("fulfil", "QUEUED") and still_queued:
-            title = "An analyst would let it go"
+            title = "An analyst voted to release it"
         yield Moment(one.decided_at, "analyst", title, None, None, (("by", one.decided_by),), one.reason)
     if not decided and order.resolved_at is not None and order.resolution is not None:
         # Decided before every decision was kept.
@@ -75,18 +75,16 @@ def _shop(effects: list[EffectRow]) -> Iterator[Moment]:
     for one in effects:
         if one.tried_at is not None:
             given = (
-                ("tries", str(one.tries)),
+                ("attempts", str(one.tries)),
                 ("the shop's reference", one.shop_reference),
                 ("last error", one.last_error),
             )
             facts = tuple((label, value) for label, value in given if value)
             yield Moment(one.tried_at, "shop", f"The shop was told to {one.kind} it", one.state, facts=facts)
         if one.reported_at is not None and one.report_error is not None:
-            yield Moment(
-                one.reported_at, "shop", "The report was put away, and is sent no more", words=one.report_error
-            )
+            yield Moment(one.reported_at, "shop", "Report discarded", words=one.report_error)
         elif one.reported_at is not None:
-            yield Moment(one.reported_at, "shop", "The authority acknowledged the report")
+            yield Moment(one.reported_at, "shop", "Report acknowledged by the authority")
 
 
 def _alerts(alerts: list[AlertRow]) -> Iterator[Moment]:

@@ -30,7 +30,7 @@ from sentinel.authority.switches import flipped_switches
 from sentinel.core.wording import counted
 from sentinel.store.database import Pool
 
-_NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "change": "People and keys",
+_NAMES = {"refund": "Refunds", "escalation": "Escalations", "order": "Orders", "change": "Operators and keys",
           "other": "Other actions"}  # fmt: skip
 _MOST_WORKERS = 6
 
@@ -129,7 +129,7 @@ def _gauges(
     lags = drawn(samples, lambda one: one.worker_lag_seconds, now=load.overdue_seconds if load else None, least_top=10)
     stops = drawn(samples, lambda one: one.halts, now=len(halts), least_top=1)
     return [
-        Gauge("Oldest question", "/ops/approvals", span(oldest) if waiting else "none",
+        Gauge("Oldest pending", "/ops/approvals", span(oldest) if waiting else "none",
               f"{waiting:,}{'' if all(line.is_all for line in approvals) else ' or more'} pending", _at_most(ages, span), ages),
         Gauge("In doubt", "/ops/in-doubt", f"{doubt.entries:,}", "started, outcome unknown", _at_most(doubts, _whole), doubts),
         Gauge("Worker lag", "/ops/ledger?status=NEW", *_lag(load), _at_most(lags, span), lags),
@@ -179,9 +179,7 @@ def _in_doubt(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime) -> O
     sums = [(row.amount_minor, row.currency) for row in rows if row.amount_minor and row.currency]
     oldest = _age(min((row.oldest_at for row in rows), default=None), now)
     entries = sum(row.entries for row in rows)
-    return OverviewLine(
-        "In doubt", "/ops/in-doubt", "started, and nobody knows what came of it", entries, 0, sums, oldest, None
-    )
+    return OverviewLine("In doubt", "/ops/in-doubt", "started, outcome unknown", entries, 0, sums, oldest, None)
 
 
 def _refused_orders(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime) -> OverviewLine:

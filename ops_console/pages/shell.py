@@ -42,13 +42,13 @@ _HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store", "Referr
 _LABELS = {
     "proof": "Your password or code", "digest": "What the page showed", "in_doubt_since": "What the page showed", "verdict": "Your decision", "id": "The list",
     "reason": "The reason", "reference": "The reference", "evidence": "The evidence", "executed": "Was it executed",
-    "target": "“Of which”", "scope": "The scope", "level": "The level", "email": "The e-mail address", "password": "The password",
-    "code": "The code", "old": "The old password", "new": "The new password", "again": "The new password again",
+    "target": "The target", "scope": "The scope", "level": "The level", "email": "The e-mail address", "password": "The password",
+    "code": "The code", "old": "The current password", "new": "The new password", "again": "The new password again",
     "label": "The label", "expires_days": "The number of days", "overlap_hours": "The number of hours", "agent_id": "The agent",
-    "owner": "Key owner", "scopes": "The scopes", "role": "The role", "canary_percent": "The share",
-    "q": "What is looked for", "lane": "The lane", "status": "The state", "kind": "The kind", "agent": "The agent",
-    "operation": "The operation id", "since": "The beginning", "until": "The end", "cursor": "The place in the list",
-    "key_id": "The key", "token_id": "The token", "session_id": "The session", "name": "The name", "sort": "The order",
+    "owner": "Key owner", "scopes": "The scopes", "role": "The role", "canary_percent": "The canary",
+    "q": "The search", "lane": "The lane", "status": "The state", "kind": "The kind", "agent": "The agent",
+    "operation": "The operation id", "since": "The beginning", "until": "The end", "cursor": "The cursor",
+    "key_id": "The key", "token_id": "The token", "session_id": "The session", "name": "The name", "sort": "The sort order",
 }  # fmt: skip
 # How validators say it, and how a person would.
 _RULES = {

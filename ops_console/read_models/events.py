@@ -30,11 +30,11 @@ COMMON = ("decision", "start", "outcome")
 KINDS = (
     *COMMON, "refused", "asked_again", "approval_vote", "approval_approved", "approval_rejected", "approval_handled",
     "approval_expired", "in_doubt", "in_doubt_resolved", "contradiction", "halt_set", "halt_lifted", "switch_on", "switch_off",
-    "gate_report_recorded", "check_report", "operator_added", "operator_role_set", "operator_shut_out", "operator_let_in",
+    "gate_report_recorded", "check_report", "operator_added", "operator_role_set", "operator_deactivated", "operator_reactivated",
     "operator_password_reset", "operator_second_factor_reset", "operator_sessions_ended", "operator_access_ended", "operator_confirmed",
     "operator_password_changed", "operator_second_factor_set", "operator_second_factor_removed", "operator_code_guessed",
     "key_created", "key_rotated", "key_revoked", "change_asked",
-    "webhook_added", "webhook_secret_rotated", "webhook_disabled", "webhook_enabled", "letters_put_away", "policy_in_force", "policies_withdrawn",
+    "webhook_added", "webhook_secret_rotated", "webhook_disabled", "webhook_enabled", "dead_letters_discarded", "policy_in_force", "policies_withdrawn",
 )  # fmt: skip
 """The kinds that a log has, for choosing (of policies that of every tenant alone); another one is only another text."""
 

@@ -187,7 +187,7 @@
     pause.addEventListener("click", () => {
       paused = !paused;
       pause.setAttribute("aria-pressed", String(paused));
-      pause.textContent = paused ? "Go on" : "Pause";
+      pause.textContent = paused ? "Resume" : "Pause";
       if (state.dataset.state === "live") say("live", paused ? "Paused" : "Live");
       draw();
     });

@@ -37,7 +37,7 @@
     series: [
       { label: "Minute", value: (_, t) => (t == null ? "–" : new Date(t * 1000).toISOString().slice(11, 16)) },
       series("Denied", "--bad", 3),
-      series("Asked a person", "--wait", 2),
+      series("Approval required", "--wait", 2),
       series("Allowed", "--good", 1),
     ],
   });

@@ -77,7 +77,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class _PutAway:
+class _Discarded:
     letters: int
 
 
@@ -88,7 +88,7 @@ select e.endpoint_id, e.kind, e.url, e.event_types, e.secret_number, e.old_secre
     + greatest(sentinel.feed_head('00000000-0000-0000-0000-000000000000') - e.global_position, 0) end as behind,
   e.attempts, e.first_failed_at as failing_since, e.next_attempt_at, e.last_error, e.delivered_at, e.disabled_at, e.disabled_reason,
   (select count(*)::integer from sentinel.dead_letters d
-   where d.tenant_id = e.tenant_id and d.endpoint_id = e.endpoint_id and d.delivered_at is null and d.put_away_at is null) as dead_letters, e.created_at
+   where d.tenant_id = e.tenant_id and d.endpoint_id = e.endpoint_id and d.delivered_at is null and d.discarded_at is null) as dead_letters, e.created_at
 from sentinel.event_endpoints e where e.tenant_id = %(tenant_id)s
 """
 LIST_ENDPOINTS = f"{_LIST} order by e.created_at, e.endpoint_id"
@@ -98,7 +98,7 @@ select d.endpoint_id, n.kind, n.url, d.event_id, coalesce(e.kind, '') as event, 
   d.died_at, d.resend_asked_at
 from sentinel.dead_letters d join sentinel.event_endpoints n using (tenant_id, endpoint_id)
 left join sentinel.events e on e.tenant_id = d.feed_tenant_id and e.event_id = d.event_id
-where d.tenant_id = %(tenant_id)s and d.delivered_at is null and d.put_away_at is null
+where d.tenant_id = %(tenant_id)s and d.delivered_at is null and d.discarded_at is null
 """
 _OLDEST = "order by d.died_at, d.event_id, d.endpoint_id limit %(limit)s"
 LIST_DEAD_LETTERS = f"{_DEAD_LETTERS} {_OLDEST}"
@@ -107,11 +107,11 @@ LIST_LETTERS_BEHIND = f"{_DEAD_LETTERS} and (d.died_at, d.event_id, d.endpoint_i
 ASK_RESEND = """
 update sentinel.dead_letters set resend_asked_at = clock_timestamp(), resend_asked_by = %(by)s
 where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and (%(event_id)s::uuid is null or event_id = %(event_id)s)
-  and delivered_at is null and put_away_at is null and resend_asked_at is null and exists (
+  and delivered_at is null and discarded_at is null and resend_asked_at is null and exists (
     select from sentinel.event_endpoints e
     where e.tenant_id = dead_letters.tenant_id and e.endpoint_id = dead_letters.endpoint_id and e.disabled_at is null)
 """
-PUT_AWAY = "select sentinel.put_letters_away(%(tenant_id)s, %(endpoint_id)s, %(letter)s, %(by)s, %(reason)s, %(event_id)s) as letters"
+DISCARD = "select sentinel.discard_dead_letters(%(tenant_id)s, %(endpoint_id)s, %(letter)s, %(by)s, %(reason)s, %(event_id)s) as letters"
 IS_DISABLED = """
 select exists (select from sentinel.event_endpoints where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and disabled_at is not null)
 """
@@ -186,7 +186,7 @@ def _change(pool: Pool, actor: Actor, action: str, asked: Mapping[str, object], 
 def list_dead_letters(
     pool: Pool, tenant_id: uuid.UUID, *, limit: int = 200, after: tuple[datetime, uuid.UUID, uuid.UUID] | None = None
 ) -> list[DeadLetter]:
-    """What was given up and is neither delivered nor put away since, oldest first; from behind `after` = (died_at, event_id, endpoint_id)."""
+    """Dead letters that are neither delivered nor discarded since, oldest first; from behind `after` = (died_at, event_id, endpoint_id)."""
     died_at, event_id, endpoint_id = after or (None, None, None)
     statement = LIST_DEAD_LETTERS if after is None else LIST_LETTERS_BEHIND
     return all_rows(pool, DeadLetter, statement, {
@@ -211,7 +211,7 @@ def resend(pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID
     return asked
 
 
-def put_away(
+def discard_dead_letters(
     pool: Pool, actor: Actor, endpoint_id: uuid.UUID, event_id: uuid.UUID | None = None, *, reason: str
 ) -> int:  # fmt: skip
     """Have a dead letter delivered no more, or all of an endpoint's, as where its receiver is gone; how many. An event says who and why.
@@ -221,7 +221,7 @@ def put_away(
     actor.must_be("admin")
     fields = {"tenant_id": actor.tenant_id, "endpoint_id": endpoint_id, "letter": event_id, "by": actor.name, "reason": reason,
               "event_id": new_id()}  # fmt: skip
-    put = act_once(pool, _PutAway, PUT_AWAY, fields, is_taken=lambda row: row.letters > 0)
+    put = act_once(pool, _Discarded, DISCARD, fields, is_taken=lambda row: row.letters > 0)
     if not put.letters:
         raise NotFound("there is no dead letter of that id")
     return put.letters

@@ -102,7 +102,7 @@ def acting_as(pool: Pool, tenant_id: uuid.UUID, email: str | None) -> Actor:
         return local_administrator(tenant_id)
     operator = known_operator(pool, tenant_id, email)
     if not operator.active:
-        raise NotFound(f"{email} is shut out")
+        raise NotFound(f"{email} is deactivated")
     return Actor(tenant_id, operator.operator_id, operator.email, operator.role, LOCAL_ADMINISTRATOR)
 
 

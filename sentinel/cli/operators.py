@@ -90,11 +90,11 @@ def set_role(email: str, role: str, tenant: str | None, as_json: bool) -> None:
 @click.argument("email")
 @tenant_option
 @json_option
-def disable(email: str, tenant: str | None, as_json: bool) -> None:
-    """Shut an operator out: sessions and tokens end at their next request."""
+def deactivate(email: str, tenant: str | None, as_json: bool) -> None:
+    """Deactivate an operator: sessions and tokens end at their next request."""
     with open_pool(login=SUPERUSER) as pool:
         deactivate_operator(pool, tenant_of(pool, tenant), email=email)
-    show({"email": email, "active": False}, as_json, f"{email} is shut out.")
+    show({"email": email, "active": False}, as_json, f"{email} is deactivated.")
 
 
 @group.command("sign-out-everybody")
@@ -114,8 +114,8 @@ def sign_out_everybody(tenant: str | None, as_json: bool) -> None:
 @click.argument("email")
 @tenant_option
 @json_option
-def enable(email: str, tenant: str | None, as_json: bool) -> None:
-    """Let a shut-out operator in again."""
+def reactivate(email: str, tenant: str | None, as_json: bool) -> None:
+    """Reactivate an operator, who may sign in again."""
     with open_pool(login=SUPERUSER) as pool:
         reactivate_operator(pool, tenant_of(pool, tenant), email=email)
     show({"email": email, "active": True}, as_json, f"{email} may sign in.")

@@ -20,11 +20,11 @@ from sentinel.authority.webhooks import (
     OVERLAP_SECONDS,
     add_webhook,
     disable_webhook,
+    discard_dead_letters,
     enable_webhook,
     find_endpoint,
     list_dead_letters,
     list_endpoints,
-    put_away,
     resend,
     rotate_secret,
 )
@@ -224,16 +224,16 @@ def resend_(webhook_id: str, event_id: str | None, tenant: str | None, as_json: 
     show({"endpoint_id": webhook_id, "asked": asked}, as_json, f"Asked for {asked}; `sentinel export` sends them.")
 
 
-@group.command("put-away")
+@group.command("discard")
 @click.argument("webhook_id", metavar="WEBHOOK_ID")
 @click.argument("event_id", metavar="[EVENT_ID]", required=False)
 @reason_option("Why; kept as evidence.", most=500)
 @tenant_option
 @json_option
-def put_away_(webhook_id: str, event_id: str | None, reason: str, tenant: str | None, as_json: bool) -> None:
-    """Put one dead letter of a receiver away, or all of them: nobody wants them delivered any more, as where the receiver is gone."""
+def discard_(webhook_id: str, event_id: str | None, reason: str, tenant: str | None, as_json: bool) -> None:
+    """Discard one dead letter of a receiver, or all of them: they are delivered no more, as where the receiver is gone."""
     with open_pool(login=SUPERUSER) as pool:
         about = as_uuid(event_id, "EVENT_ID") if event_id else None
         actor = local_administrator(tenant_of(pool, tenant))
-        put = put_away(pool, actor, as_uuid(webhook_id, "WEBHOOK_ID"), about, reason=reason)
-    show({"endpoint_id": webhook_id, "put_away": put}, as_json, f"Put away: {put}.")
+        count = discard_dead_letters(pool, actor, as_uuid(webhook_id, "WEBHOOK_ID"), about, reason=reason)
+    show({"endpoint_id": webhook_id, "discarded": count}, as_json, f"Discarded: {count}.")

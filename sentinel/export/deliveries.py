@@ -160,7 +160,7 @@ update sentinel.dead_letters set attempts = attempts + 1, last_error = %(error)s
 OPEN_ENDPOINT = "select sentinel.open_endpoint(%(tenant_id)s, %(endpoint_id)s, %(kind)s, %(types)s)"
 KEEP_SERVED = "select sentinel.keep_served(%(tenant_id)s, %(kinds)s, %(unserved_seconds)s)"
 COUNTS = """
-select (select count(*)::integer from sentinel.dead_letters where delivered_at is null and put_away_at is null) as dead_letters,
+select (select count(*)::integer from sentinel.dead_letters where delivered_at is null and discarded_at is null) as dead_letters,
   coalesce(sum(greatest(coalesce(h.position, 0) - e.position, 0)), 0)::bigint as behind
 from sentinel.event_endpoints e left join sentinel.feed_heads h using (tenant_id) where e.disabled_at is null
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BASELINE = "0016"
 """The first released revision; what was before it is not upgraded."""
 
-HEAD = "0042"
+HEAD = "0043"
 """The revision this program is written for; a test holds it equal to the newest script."""
 
 # Since PostgreSQL 16 who makes a role is a member who may give it away and neither use nor become it.

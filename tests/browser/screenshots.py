@@ -78,7 +78,7 @@ def fill(page: Any) -> None:
     """What the demo has none of: a halt."""
     page.goto("/ops/halts")
     page.get_by_label("Scope").select_option("scenario")
-    page.get_by_label("Of which").fill("fee")
+    page.get_by_label("Target").fill("fee")
     page.get_by_label("Reason").fill("the bank reports fees twice since noon")
     page.get_by_role("button", name="Halt").click()
     page.locator("p.said").first.wait_for()

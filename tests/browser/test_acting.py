@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("br
 def fill_halt(page: Any, agent: str) -> None:
     """The form for stopping one agent."""
     page.get_by_label("Scope").select_option("agent")
-    page.get_by_label("Of which").fill(agent)
+    page.get_by_label("Target").fill(agent)
     page.get_by_label("Reason").last.fill("it pays too much")
 
 
@@ -36,7 +36,7 @@ def test_a_double_click_sets_one_halt_and_lifting_it_takes_a_proof(people: Peopl
     assert place.fixtures.sql("select count(*) from sentinel.halts where target = %s", agent) == [(1,)]
 
     row.get_by_text("Lift", exact=False).first.click()
-    row.get_by_label("Why it may go on").fill("it was repaired")
+    row.get_by_label("Reason for lifting").fill("it was repaired")
     row.get_by_label("Your password").fill("wrong wrong wrong")
     row.get_by_role("button", name="Lift").click()
     expect(refusal(page).first).to_be_visible()
@@ -238,7 +238,7 @@ def test_a_doubt_is_ended_once_and_a_stale_tab_is_told_what_was_said(
         one.get_by_role("radio", name=choice).first.check()
         one.get_by_label("Evidence").fill("the bank's statement of today")
         one.get_by_label("Your password").fill(PASSWORD)
-        one.get_by_role("button", name="Record it").click()
+        one.get_by_role("button", name="Record the resolution").click()
         expect(one.get_by_role("radio")).to_have_count(0)
     expect(stale.get_by_text("This was resolved already: executed")).to_be_visible()
     assert place.fixtures.sql("select status, outcome from sentinel.operation_states where operation_id = %s", operation_id) == [

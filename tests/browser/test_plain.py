@@ -30,7 +30,7 @@ def test_an_operator_signs_in_approves_and_halts_without_scripts(people: People,
     assert place.fixtures.approval_status(approval) == "approved"
     page.goto("/ops/halts")
     page.get_by_label("Scope").select_option("agent")
-    page.get_by_label("Of which").fill(agent)
+    page.get_by_label("Target").fill(agent)
     page.get_by_label("Reason").fill("it pays too much")
     page.get_by_role("button", name="Halt").click()
     expect(page.get_by_role("row", name=agent)).to_be_visible()

@@ -102,7 +102,7 @@ def test_the_boards_stream_can_be_held_to_read_it(place: Place, visitor: Any) ->
     (one,) = guards(place, "14.00")
     visitor.wait_for_timeout(1500)
     assert shown(visitor) == before
-    visitor.get_by_role("button", name="Go on").click()
+    visitor.get_by_role("button", name="Resume").click()
     expect(visitor.locator(f"#events a[href$='{one}']")).to_be_visible()
 
 
@@ -147,7 +147,7 @@ def test_a_proof_is_checked_in_the_viewers_browser_and_a_tampered_one_fails(plac
 
     def paste(text: str) -> Any:
         visitor.get_by_label("The proof as JSON").fill(text)
-        visitor.get_by_role("button", name="Verify what I pasted").click()
+        visitor.get_by_role("button", name="Verify", exact=True).click()
         return visitor.locator("#paste-result")
 
     # Order and blanks do not count, the content does.
@@ -174,7 +174,7 @@ def test_the_pack_that_an_agent_was_given_is_checked_against_the_public_one(plac
 
     def paste(pack: dict[str, Any]) -> Any:
         visitor.get_by_label("The proof as JSON").fill(json.dumps(pack))
-        visitor.get_by_role("button", name="Verify what I pasted").click()
+        visitor.get_by_role("button", name="Verify", exact=True).click()
         return visitor.locator("#paste-result")
 
     told = paste(pack)
@@ -195,7 +195,7 @@ def test_a_given_pack_whose_action_is_public_by_its_pattern_is_the_one_on_record
 
     def paste(pack: dict[str, Any]) -> None:
         visitor.get_by_label("The proof as JSON").fill(json.dumps(pack))
-        visitor.get_by_role("button", name="Verify what I pasted").click()
+        visitor.get_by_role("button", name="Verify", exact=True).click()
         expect(told).to_contain_text(pack["hash"])
 
     paste(pack)
@@ -226,7 +226,7 @@ def test_a_pasted_proof_is_no_match_while_the_record_cannot_be_asked(
 
     def paste(pack: dict[str, Any]) -> None:
         visitor.get_by_label("The proof as JSON").fill(json.dumps(pack))
-        visitor.get_by_role("button", name="Verify what I pasted").click()
+        visitor.get_by_role("button", name="Verify", exact=True).click()
 
     visitor.route("**/verify/*.json", lambda route: route.fulfill(**answer) if answer else route.abort("failed"))
     for intact in ({**forged, "hash": pack_hash(forged)}, pack):
@@ -317,7 +317,7 @@ def test_a_proof_that_was_opened_from_the_widget_checks_what_is_pasted(
             page.frame_locator("iframe").locator(f"a[href$='{one}']").click()
         proof = opened.value
         proof.get_by_label("The proof as JSON").fill(pack)
-        proof.get_by_role("button", name="Verify what I pasted").click()
+        proof.get_by_role("button", name="Verify", exact=True).click()
         expect(proof.locator("#paste-result")).to_contain_text("Match: this proof is intact.")
         page.close()
 

@@ -35,8 +35,8 @@ sentinel keys revoke {ID}
 sentinel keys rotate {ID}
 sentinel operators confirm a@b.example
 sentinel operators create a@b.example --role viewer
-sentinel operators disable a@b.example
-sentinel operators enable a@b.example
+sentinel operators deactivate a@b.example
+sentinel operators reactivate a@b.example
 sentinel operators list
 sentinel operators reset-second-factor a@b.example
 sentinel operators set-role a@b.example viewer
@@ -59,7 +59,7 @@ sentinel webhooks dead-letters
 sentinel webhooks disable {ID}
 sentinel webhooks enable {ID}
 sentinel webhooks list
-sentinel webhooks put-away {ID} --reason r
+sentinel webhooks discard {ID} --reason r
 sentinel webhooks resend {ID}
 sentinel webhooks rotate {ID}
 sentinel webhooks secret {ID}
@@ -79,12 +79,12 @@ worker facts facts.jsonl
 worker handled lge_1 --reference r --reason r
 worker import-orders orders.csv
 worker order-review reports list
-worker order-review reports put-away shop 1001 --reason r
+worker order-review reports discard shop 1001 --reason r
 worker order-review reports resend shop 1001 --reason r
 worker order-review serve --port FREE
 worker reconcile
 worker reports list
-worker reports put-away {ID} --reason r
+worker reports discard {ID} --reason r
 worker reports resend {ID} --reason r
 worker retry --all-errors --reason r
 worker run --once

@@ -609,21 +609,21 @@ def test_the_guide_names_only_settings_and_commands_that_are_there() -> None:
     assert {str(port) for port in HEALTH_PORTS.values()} <= set(re.findall(r"\b9\d{3}\b", text))
 
 
-def test_before_a_backup_is_restored_every_program_is_stopped_and_before_one_runs_is_shut_out_again() -> None:
+def test_before_a_backup_is_restored_every_program_is_stopped_and_before_one_runs_is_revoked_again() -> None:
     steps = (REPO / "docs" / "runbooks.md").read_text().split("\n## Restore a backup\n")[1].split("\n## ")[0]
     stopped = re.findall(r"`systemctl stop ([a-z -]+)`", steps)
     assert [set(one.split()) for one in stopped] == [{unit.stem for unit in UNITS}]
-    again = steps.split("### Shut out again after a restore")[1]
+    again = steps.split("### Revoke again after a restore")[1]
     for command in (
         "operators sign-out-everybody",
-        "operators disable",
+        "operators deactivate",
         "keys revoke",
         "halts set",
         "switches off",
         "webhooks disable",
     ):
         assert f"`sentinel {command}" in again, command
-    assert steps.index("systemctl stop") < steps.index("(#shut-out-again-after-a-restore)") < steps.index("\n3. ")
+    assert steps.index("systemctl stop") < steps.index("(#revoke-again-after-a-restore)") < steps.index("\n3. ")
 
 
 def test_the_runbooks_name_only_commands_that_are_there() -> None:

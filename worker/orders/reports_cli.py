@@ -39,7 +39,7 @@ select count(*)::integer as reports from acted
 # Each of the two is one row: how many reports it acted on.
 RESEND_REPORT = _REPORT_ACT.fill(change="report_due_at = clock_timestamp()")
 # Beside an error it was not acknowledged: a person put it away.
-PUT_REPORT_AWAY = _REPORT_ACT.fill(change="reported_at = clock_timestamp()")
+DISCARD_REPORT = _REPORT_ACT.fill(change="reported_at = clock_timestamp()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +98,22 @@ def resend(source: str, order: str, reason: str, by: str) -> None:
     _act(RESEND_REPORT, "sent again", source, order, reason, by)
 
 
-@reports.command("put-away", cls=OneLineCommand)
+@reports.command("discard", cls=OneLineCommand)
 @click.argument("source")
 @click.argument("order")
 @reason_option("Why; kept with the report.")
 @by_option("Who does this")
 @one_line_errors
-def put_away(source: str, order: str, reason: str, by: str) -> None:
+def discard(source: str, order: str, reason: str, by: str) -> None:
     """Put an order's report away: it is not sent any more, and who said so and why stays with it. Exit 1 where none was refused.
 
     The authority does not learn what it says: where it has the operation in doubt, say it there (`sentinel in-doubt resolve`).
 
     \b
     Example:
-      worker order-review reports put-away shop 1001 --reason "resolved there by hand, CASE-7"
+      worker order-review reports discard shop 1001 --reason "resolved there by hand, CASE-7"
     """
-    _act(PUT_REPORT_AWAY, "put away", source, order, reason, by)
+    _act(DISCARD_REPORT, "discarded", source, order, reason, by)
 
 
 def _act(statement: str, done: str, source: str, order: str, reason: str, by: str) -> None:

@@ -76,7 +76,7 @@ class StatementTooLong(LedgerUnavailable):
 class Ledger:
     """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`, and `SchemaNotReady` in a database that lacks what it asks for.
 
-    What a person does (`retry`, `handle`, `resend_reports`, `put_reports_away`) raises `MayBeRecorded` where its answer was lost.
+    What a person does (`retry`, `handle`, `resend_reports`, `discard_reports`) raises `MayBeRecorded` where its answer was lost.
     """
 
     def __init__(
@@ -300,19 +300,19 @@ class Ledger:
             self._run(sql.POSTPONE_REPORTS, reports=_json(batch))
 
     def parked_reports(self) -> list[ParkedReport]:
-        """Reports that the authority refused for good and that nobody has put away, the oldest first."""
+        """Reports that the authority refused for good and that nobody has discarded, the oldest first."""
         return self._rows(ParkedReport, sql.FIND_PARKED_REPORTS)
 
     def resend_reports(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
         """Make parked reports due again; those that were parked. `said`: who did it and why."""
         return self._act(sql.RESEND_REPORTS, ids=list(ids), said=said)
 
-    def put_reports_away(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
+    def discard_reports(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
         """Send parked reports no more; those that were parked. `said`: who did it and why.
 
         A success of a row in doubt counts against its order from then on, as handled.
         """
-        return self._act(sql.PUT_REPORTS_AWAY, ids=list(ids), said=said)
+        return self._act(sql.DISCARD_REPORTS, ids=list(ids), said=said)
 
     # Approvals
 

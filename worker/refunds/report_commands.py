@@ -57,12 +57,12 @@ def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> N
     _act(Ledger.resend_reports, "sent again", ids, reason, by, as_json)
 
 
-@reports.command("put-away", cls=OneLineCommand)
+@reports.command("discard", cls=OneLineCommand)
 @click.argument("ids", nargs=-1, required=True, type=click.UUID, metavar="ID...")
 @reason_option("Why; kept with the report.")
 @by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def put_away(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> None:
+def discard(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> None:
     """Put reports away: they are not sent any more, and who said so and why stays with them. Exit 1 where one is not refused.
 
     The authority does not learn what they say: where it has the operation in doubt, say it there (`sentinel in-doubt resolve`). A success
@@ -70,9 +70,9 @@ def put_away(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) ->
 
     \b
     Example:
-      worker reports put-away 0190c0de-0000-7000-8000-000000000001 --reason "resolved there by hand, CASE-7"
+      worker reports discard 0190c0de-0000-7000-8000-000000000001 --reason "resolved there by hand, CASE-7"
     """
-    _act(Ledger.put_reports_away, "put away", ids, reason, by, as_json)
+    _act(Ledger.discard_reports, "discarded", ids, reason, by, as_json)
 
 
 def _act(

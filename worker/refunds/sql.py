@@ -385,7 +385,7 @@ update refunds.outbox set next_attempt_at = clock_timestamp(),
 where tenant_id = %(tenant_id)s and outbox_id = any (%(ids)s::uuid[]) and acknowledged_at is null and next_attempt_at = 'infinity'
 returning outbox_id
 """
-PUT_REPORTS_AWAY = "select refunds.put_reports_away(%(tenant_id)s, %(ids)s::uuid[], %(said)s)"
+DISCARD_REPORTS = "select refunds.discard_reports(%(tenant_id)s, %(ids)s::uuid[], %(said)s)"
 
 # The oldest row that waits for a decision which this worker has not learnt yet, with some overlap; null when none waits.
 APPROVALS_WANTED_SINCE = """

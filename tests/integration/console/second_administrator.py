@@ -33,7 +33,7 @@ def agreed(fixtures: Any, asker: Any, answer: Any, second: Any) -> Any:
 
 
 FIRST = "a first password of three words"
-SECRETLESS = ("role", "let-in", "reset-second-factor")
+SECRETLESS = ("role", "reactivate", "reset-second-factor")
 ACTS = ("create", "password", "issue", "rotate", *SECRETLESS)
 
 
@@ -55,7 +55,7 @@ class Two:
     def ask(self, act: str, by: Any = None) -> Any:
         """The answer to asking for it by the pages."""
         by, bob = by or self.ada, f"/ops/operators/{self.bob.operator_id}"
-        if act == "let-in":
+        if act == "reactivate":
             self.fixtures.sql(
                 "update sentinel.operators set active = false where operator_id = %s", self.bob.operator_id
             )
@@ -65,7 +65,7 @@ class Two:
             "issue": lambda: by.submit("/ops/keys", key_id=str(uuid.uuid4()), agent_id="a-b", scopes=["guard", "heartbeat"], label="one"),
             "rotate": lambda: by.submit(f"/ops/keys/{self.key_id}/rotate", key_id=str(uuid.uuid4()), overlap_hours="1"),
             "role": lambda: by.submit(f"{bob}/role", role="admin", seen="viewer"),
-            "let-in": lambda: by.submit(f"{bob}/let-in"),
+            "reactivate": lambda: by.submit(f"{bob}/reactivate"),
             "reset-second-factor": lambda: by.submit(f"{bob}/reset-second-factor"),
         }[act]()  # fmt: skip
 

@@ -133,7 +133,7 @@ def test_using_a_session_keeps_it_from_going_idle(fixtures: Any) -> None:
     ) == [(True,)]
 
 
-def test_a_shut_out_operator_is_out_at_the_next_request(fixtures: Any) -> None:
+def test_a_deactivated_operator_is_out_at_the_next_request(fixtures: Any) -> None:
     person = fixtures.person("ann")
     fixtures.sql("update sentinel.operators set active = false")
     assert person.get("/ops/api/session").status_code == 401
@@ -187,7 +187,7 @@ def test_passwords_sessions_and_tokens_are_kept_as_hashes_only(fixtures: Any) ->
         assert secret not in everything
 
 
-def test_unknown_wrong_and_shut_out_are_one_answer_for_the_same_work(
+def test_unknown_wrong_and_deactivated_are_one_answer_for_the_same_work(
     fixtures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixtures.operator("ann")

@@ -100,9 +100,9 @@ def second_voice(fixtures: Any, change: str, app: Any) -> tuple[str, int]:
         email = bob.email
         acts = {
             "password": ("password", {"password": NEW_PASSWORD}), "role": ("role", {"role": "approver", "seen": "viewer"}),
-            "let-in": ("let-in", {}), "second-factor": ("reset-second-factor", {}),
+            "reactivate": ("reactivate", {}), "second-factor": ("reset-second-factor", {}),
         }  # fmt: skip
-        if change == "let-in":
+        if change == "reactivate":
             fixtures.sql("update sentinel.operators set active = false where operator_id = %s", bob.operator_id)
         if change == "second-factor":
             fixtures.sql(
@@ -116,7 +116,7 @@ def second_voice(fixtures: Any, change: str, app: Any) -> tuple[str, int]:
     return str(fixtures.approval_status(asked)), int(answer.status_code)
 
 
-CHANGES = ("created", "password", "role", "let-in", "second-factor")
+CHANGES = ("created", "password", "role", "reactivate", "second-factor")
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -235,7 +235,7 @@ def test_a_password_that_somebody_else_set_works_once_and_only_to_set_ones_own(f
         assert told.status_code == 403 and "set your own first" in told.get_data(as_text=True), path
     assert client.get("/ops/halts", headers={"Accept": "text/html"}).headers["Location"] == "/ops/account"
     page = client.get("/ops/account").get_data(as_text=True)
-    assert "Set your own" in page and "Tokens for your scripts" not in page
+    assert "Choose your own" in page and "API tokens" not in page
 
     def set_own(new: str, old: str = NEW_PASSWORD) -> int:
         return int(client.post("/ops/api/session/password", json={"old": old, "new": new}, headers=headers).status_code)

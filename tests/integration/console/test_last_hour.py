@@ -107,7 +107,7 @@ def test_the_overview_draws_the_hour_and_says_it_in_words(fixtures: Any) -> None
               fixtures.tenant_id, fixtures.tenant_id)  # fmt: skip
     shown = vic.get("/ops/overview/now").get_data(as_text=True)
     assert re.findall(r'aria-label="([^"]+)"', shown) == [
-        "Oldest question over the last hour: at most 2 h 0 min; now none",
+        "Oldest pending over the last hour: at most 2 h 0 min; now none",
         "In doubt over the last hour: at most 3; now 0",
         "Worker lag over the last hour: none; now none",
         "Halts in force over the last hour: at most 1; now 0",

@@ -263,7 +263,7 @@ def test_a_mistyped_key_is_known_by_its_checksum() -> None:
     assert not any(looks_like_key(one) for one in [*wrong, key[:-1], key + "0", key + "\n", "", "\u0660" * 45])
 
 
-def test_operators_are_made_changed_and_shut_out(fixtures: Any) -> None:
+def test_operators_are_made_changed_and_deactivated(fixtures: Any) -> None:
     made = printed_json(fixtures, "operators", "create", "Ann@Demo.local", "--role", "approver")
     assert made["email"] == "ann@demo.local"
     client = fixtures.app().test_client()
@@ -271,7 +271,7 @@ def test_operators_are_made_changed_and_shut_out(fixtures: Any) -> None:
     assert client.post("/ops/api/session", json=body).json["role"] == "approver"
     printed_json(fixtures, "operators", "set-role", "ann@demo.local", "viewer")
     assert client.get("/ops/api/session").json["role"] == "viewer"
-    printed_json(fixtures, "operators", "disable", "ann@demo.local")
+    printed_json(fixtures, "operators", "deactivate", "ann@demo.local")
     assert client.get("/ops/api/session").status_code == 401
     refused(run(fixtures, "operators", "create", "ann@demo.local", "--role", "admin"), 1, "already")
     for bad in ("ann", "ann@", "\u0430nn@demo.local", "a b@demo.local"):

@@ -56,16 +56,16 @@ def test_the_first_of_two_people_is_told_so_and_lets_nothing_go_yet(fixtures: An
     order, vic = queued(fixtures, approval_id=fixtures.approval("600.00")), fixtures.browser("vic", "viewer")
 
     def titles() -> list[str]:
-        return re.findall(r"An analyst (?:would let|lets) it go", vic.get(f"/ops/orders/demo/{order}").text)
+        return re.findall(r"An analyst (?:voted to release|released) it", vic.get(f"/ops/orders/demo/{order}").text)
 
     first = decide(fixtures, order, "fulfil")
     assert first.output == "Recorded as ann@demo.local (local administrator): 1 of 2 people have approved.\n"
     assert status_and_resolution(fixtures, order) == ("QUEUED", None)
-    assert titles() == ["An analyst would let it go"]
+    assert titles() == ["An analyst voted to release it"]
     second = decide(fixtures, order, "fulfil", "ben@demo.local")
     assert second.output == "Fulfil as ben@demo.local (local administrator).\n"
     assert status_and_resolution(fixtures, order) == ("QUEUED", "fulfil")
-    assert titles() == ["An analyst would let it go", "An analyst lets it go"]
+    assert titles() == ["An analyst voted to release it", "An analyst released it"]
 
 
 def test_of_what_came_back_a_retry_of_the_status_that_it_has_asks_the_shop_again(fixtures: Any) -> None:

@@ -32,7 +32,7 @@ def test_ones_sessions_are_listed_and_ended_one_by_one_and_all_others(fixtures: 
     third.post("/ops/api/session", json={"email": "ann@demo.local", "password": PASSWORD},
                headers={"User-Agent": "curl/8\u202e<b>".encode().decode("latin-1") + "x" * 900})  # fmt: skip
     page = here.get("/ops/account").get_data(as_text=True)
-    assert (page.count(">End</button>"), page.count(">this one<"), page.count("by a program")) == (2, 1, 1)
+    assert (page.count(">End session</button>"), page.count(">this session<"), page.count("by a program")) == (2, 1, 1)
     assert "&lt;b&gt;" in page
     assert "\x80" not in page, "what is not to be seen is written out"
     kept = fixtures.sql("select kind, address, length(user_agent) from sentinel.operator_sessions order by created_at")

@@ -37,7 +37,7 @@ def test_what_stopped_by_itself_stands_on_the_overview_and_on_the_page_of_halts(
     halts = words(vic.get("/ops/halts"))
     assert (
         "velocity breaker retail-refund/agent_velocity" in halts
-        and "By itself: look at what was allowed before it." in halts
+        and "Set automatically: review what was allowed before it." in halts
     )
     # Another tenant's person sees nothing of it.
     elsewhere = fixtures.operator("eve", "viewer", fixtures.tenant("elsewhere"))

@@ -49,7 +49,7 @@ def test_a_halt_in_force_stays_on_the_page_behind_any_number_that_were_lifted(fi
     )  # fmt: skip
     answer = abe.get("/ops/halts")
     told = words(answer)
-    assert "Nothing is halted" not in told
+    assert "No halt is in force" not in told
     assert "agent stopped-in-january" in told
     assert "drill-250" in told, "the newest of those that were lifted"
     assert told.count("drill-") == 200
@@ -58,7 +58,7 @@ def test_a_halt_in_force_stays_on_the_page_behind_any_number_that_were_lifted(fi
     (halt_id,) = fixtures.sql("select halt_id from sentinel.halts where lifted_at is null")[0]
     assert f'"/ops/halts/{halt_id}/lift#refused"' in answer.text
     assert abe.submit(f"/ops/halts/{halt_id}/lift", reason="over").status_code == 303
-    assert "Nothing is halted" in words(abe.get("/ops/halts"))
+    assert "No halt is in force" in words(abe.get("/ops/halts"))
 
 
 def test_a_global_halt_is_shown_with_where_it_is_lifted_and_no_form(fixtures: Any) -> None:

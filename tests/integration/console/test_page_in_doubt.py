@@ -42,7 +42,9 @@ def test_doubts_are_listed_by_age_or_money_and_each_shows_its_evidence(fixtures:
     told = words(vic.get("/ops/in-doubt"))
     assert "150.00 USD 2 operations" in told and "the money may have moved all the same" in told
     one = vic.get(f"/ops/in-doubt/{large_new}")
-    assert "140.00 USD" in words(one) and "sha256:" in words(one) and "An administrator resolves it." in words(one)
+    assert (
+        "140.00 USD" in words(one) and "sha256:" in words(one) and "Only an administrator can resolve it." in words(one)
+    )
     assert "/resolve" not in one.get_data(as_text=True)
     assert vic.get("/ops/in-doubt?sort=luck").status_code == 400
     other = fixtures.at_page(

@@ -183,4 +183,4 @@ def test_of_many_keys_the_newest_are_drawn_and_a_search_finds_the_others(fixture
     about = words(abe.get(f"/ops/keys/{made[0].key_id}/rotate"))
     assert "Till 0 " in about and "Till 9 " not in about, "the one the page is about is always on it"
     nothing = words(abe.get("/ops/keys?q=nowhere"))
-    assert "No key in use is found by that" in nothing and "Till" not in nothing
+    assert "No key in use matches" in nothing and "Till" not in nothing

@@ -77,7 +77,7 @@ def test_the_list_is_narrowed_by_every_field_and_shows_no_customer(fixtures: Any
         ("q=lge%25", ()), ("status=GUARDING", ()),
     ):  # fmt: skip
         assert names(ann.get(f"/ops/ledger?{query}")) == [f"lge_{n}" for n in wanted], query
-    assert "No row fits" in ann.get("/ops/ledger?q=lge%25").text
+    assert "No matching rows" in ann.get("/ops/ledger?q=lge%25").text
 
 
 def test_what_cannot_be_looked_for_is_told_by_its_field_and_nothing_is_lost(fixtures: Any) -> None:
@@ -190,8 +190,8 @@ def test_a_rows_life_is_told_in_order_with_its_lit_way_and_without_the_customer(
         "Claimed by a worker",
         "Run of the workflow",
         "transfer_to_human",
-        "Waits for a person",
-        "A person",
+        "Pending a person",
+        "Vote",
         "Rejected",
     ]
     places = [said.index(each) for each in order]
@@ -238,7 +238,7 @@ def test_an_effect_is_told_by_what_it_is_found_by_in_its_system(fixtures: Any) -
     assert str(reference) not in stripe, "Stripe never heard of it"
 
 
-def test_a_report_that_a_person_put_away_is_not_called_acknowledged() -> None:
+def test_a_report_that_a_person_discarded_is_not_called_acknowledged() -> None:
     moment = datetime.now(UTC)
 
     def shown(last_error: str | None) -> tuple[str, str | None]:
@@ -246,20 +246,20 @@ def test_a_report_that_a_person_put_away_is_not_called_acknowledged() -> None:
         _, last = timeline(Life([], [], [], [], [], [report], [], []))
         return last.title, last.words
 
-    assert shown(None) == ("The authority acknowledged the report", None)
-    assert shown("put away by anna: CASE-7") == (
-        "The report was put away, and is sent no more",
-        "put away by anna: CASE-7",
+    assert shown(None) == ("Report acknowledged by the authority", None)
+    assert shown("discarded by anna: CASE-7") == (
+        "Report discarded",
+        "discarded by anna: CASE-7",
     )
 
 
 def test_a_codes_chip_reads_as_words_and_a_ledgers_state_as_it_is_called() -> None:
-    chips = '{% import "pages/macros.html" as ui %}{{ ui.chip("in_doubt") }} {{ ui.chip("shut out") }} {{ ui.chip("APPROVAL_REQUIRED") }} {{ ui.chip(none) }}'
+    chips = '{% import "pages/macros.html" as ui %}{{ ui.chip("in_doubt") }} {{ ui.chip("to be confirmed") }} {{ ui.chip("APPROVAL_REQUIRED") }} {{ ui.chip(none) }}'
     templates = Environment(loader=PackageLoader("ops_console"), autoescape=True)
     templates.filters.update(FILTERS)
     said = templates.from_string(chips).render()
     assert re.findall(r'class="chip ([^"]+)">([^<]+)<', said) == [
-        ("in-doubt", "in doubt"), ("shut-out", "shut out"), ("approval-required", "APPROVAL_REQUIRED"), ("none", "–"),
+        ("in-doubt", "in doubt"), ("to-be-confirmed", "to be confirmed"), ("approval-required", "APPROVAL_REQUIRED"), ("none", "–"),
     ]  # fmt: skip
 
 

@@ -67,10 +67,10 @@ def test_an_admin_adds_changes_shuts_out_and_resets(fixtures: Any) -> None:
         assert admin.submit(f"{one}/role", role="viewer", seen="approver").status_code == 303
     assert api_sign_in(app, "bob@demo.local", OWN).json["role"] == "viewer"
     for _ in range(2):
-        assert admin.submit(f"{one}/shut-out").status_code == 303
+        assert admin.submit(f"{one}/deactivate").status_code == 303
     assert api_sign_in(app, "bob@demo.local", OWN).status_code == 401
-    assert "was shut out already" in admin.get(one).get_data(as_text=True)
-    assert admin.submit(f"{one}/let-in").status_code == 303
+    assert "was deactivated already" in admin.get(one).get_data(as_text=True)
+    assert admin.submit(f"{one}/reactivate").status_code == 303
     for easy in ("Password2024!", "bob@demo.local"):
         refused = admin.submit(f"{one}/password", password=easy)
         assert (refused.status_code, "is a common password" in refused.get_data(as_text=True)) == (400, True), easy
@@ -88,7 +88,7 @@ def test_an_admin_adds_changes_shuts_out_and_resets(fixtures: Any) -> None:
     assert admin.submit(f"{one}/end-sessions").status_code == 303
     assert person.get("/ops/api/session").status_code == 401
     assert kinds(fixtures) == [
-        "operator_added", "operator_password_changed", "operator_role_set", "operator_shut_out", "operator_let_in",
+        "operator_added", "operator_password_changed", "operator_role_set", "operator_deactivated", "operator_reactivated",
         "operator_password_reset", "operator_password_changed", "operator_second_factor_set", "operator_second_factor_reset", "operator_access_ended",
     ]  # fmt: skip
     bodies = str(fixtures.sql("select body from sentinel.events"))
@@ -99,7 +99,7 @@ def test_an_admin_adds_changes_shuts_out_and_resets(fixtures: Any) -> None:
     assert bob in bodies
 
 
-@pytest.mark.parametrize("act", ["end-sessions", "reset-second-factor", "shut-out", "password"])
+@pytest.mark.parametrize("act", ["end-sessions", "reset-second-factor", "deactivate", "password"])
 def test_what_signs_somebody_out_everywhere_ends_their_tokens_too(fixtures: Any, act: str) -> None:
     """A laptop that is gone has a script on it, whose token would go on approving."""
     app = with_secrets(fixtures)
@@ -125,7 +125,7 @@ def test_who_is_no_admin_neither_sees_nor_changes_people(fixtures: Any, role: st
     answers = [person.get(ADDRESS), person.get(f"{ADDRESS}/{other.operator_id}"), person.submit(ADDRESS, **form)]
     answers += [
         person.submit(f"{ADDRESS}/{other.operator_id}/{act}", role="viewer", seen="approver", password=FIRST)
-        for act in ("role", "password", "shut-out", "let-in", "end-sessions", "reset-second-factor")
+        for act in ("role", "password", "deactivate", "reactivate", "end-sessions", "reset-second-factor")
     ]
     for answer in answers:
         assert (answer.status_code, "bob@" in answer.get_data(as_text=True)) == (403, False)
@@ -136,7 +136,7 @@ def test_another_tenants_people_are_nobody(fixtures: Any) -> None:
     stranger = fixtures.operator("eve", "admin", fixtures.tenant("other"))
     admin = fixtures.browser("ada", "admin", proved=True)
     assert "eve@" not in admin.get(ADDRESS).get_data(as_text=True)
-    acts = {"role": {"role": "viewer", "seen": "admin"}, "shut-out": {}, "password": {"password": FIRST}}
+    acts = {"role": {"role": "viewer", "seen": "admin"}, "deactivate": {}, "password": {"password": FIRST}}
     for act, fields in acts.items():
         assert admin.submit(f"{ADDRESS}/{stranger.operator_id}/{act}", **fields).status_code == 404, act
 
@@ -161,20 +161,20 @@ def test_the_last_active_admin_stays_one_and_nobody_changes_themselves(fixtures:
     browser = fixtures.at_page(ada.email, proved=True)
     own = f"{ADDRESS}/{ada.operator_id}"
     role, password = {"role": "viewer", "seen": "admin"}, {"password": FIRST}
-    acts = {"role": role, "password": password, "shut-out": {}, "end-sessions": {}, "reset-second-factor": {}}
+    acts = {"role": role, "password": password, "deactivate": {}, "end-sessions": {}, "reset-second-factor": {}}
     for act, fields in acts.items():
         assert browser.submit(f"{own}/{act}", **fields).status_code == 403, act
     assert "This is you" in browser.get(own).get_data(as_text=True)
     for _ in range(5):
         assert demoted(fixtures, [ada, abe]) == 1
-        fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
+        fixtures.sql("update sentinel.operators set active = true, deactivated_by = null")
     # A shut-out admin does not count, and what one had asked before takes nobody away.
     fixtures.sql("update sentinel.operators set active = false where operator_id = %s", ada.operator_id)
     for act, role in ((SET_ROLE, "viewer"), (DEACTIVATE, None)):
         with pytest.raises(Forbidden, match="role admin"):
             change_operator(fixtures.pool, ada, abe.operator_id, act, role=role, seen="admin" if role else None)
     # The mutant: without the two rules in the transaction nobody is left; with the last one alone somebody is.
-    fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
+    fixtures.sql("update sentinel.operators set active = true, deactivated_by = null")
     for function, rule, instead, left in (
         ("request_change", "not sentinel.is_active_admin(tenant, by_id)", "false", 1),
         ("change_operator", "return 'last_admin'", "perform 1", 0),
@@ -183,7 +183,7 @@ def test_the_last_active_admin_stays_one_and_nobody_changes_themselves(fixtures:
         assert rule in source
         fixtures.sql(source.replace(rule, instead))
         assert demoted(fixtures, [ada, abe]) == left
-        fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
+        fixtures.sql("update sentinel.operators set active = true, deactivated_by = null")
 
 
 def test_a_lost_second_factor_is_reset_at_the_machine(fixtures: Any) -> None:
@@ -197,5 +197,5 @@ def test_a_lost_second_factor_is_reset_at_the_machine(fixtures: Any) -> None:
     assert api_sign_in(app, "ann@demo.local").status_code == 200
     # At the machine itself the last admin can be changed too: nobody is locked out there.
     fixtures.operator("ada", "admin")
-    printed_json(fixtures, "operators", "disable", "ada@demo.local")
+    printed_json(fixtures, "operators", "deactivate", "ada@demo.local")
     assert fixtures.sql("select active from sentinel.operators where role = 'admin'") == [(False,)]

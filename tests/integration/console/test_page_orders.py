@@ -34,7 +34,7 @@ def test_the_queue_is_first_and_the_soonest_due_is_on_top(fixtures: Any) -> None
     ann = fixtures.browser("ann", "viewer")
     page = ann.get("/ops/orders")
     assert names(page, "queue") == [third, first, second]
-    assert "Queue: 3 wait for an analyst" in page.text
+    assert "Queue: 3 pending" in page.text
     assert page.text.index('id="queue"') < page.text.index('id="rows"')
     assert len(names(page)) == 4
     assert "secret" not in page.text
@@ -71,7 +71,7 @@ def test_all_that_wait_are_shown_in_the_order_of_the_queue_and_no_others(
     ann = fixtures.browser("ann", "viewer")
     wanted = [back, unasked, waiting[2], waiting[0], waiting[1]]
     page = ann.get("/ops/orders")
-    assert sorted(names(page, "queue")) == sorted(wanted[:2]) and "Queue: 5 wait for an analyst" in page.text
+    assert sorted(names(page, "queue")) == sorted(wanted[:2]) and "Queue: 5 pending" in page.text
     address = re.search(r'<a href="([^"]+)">All 5</a>', page.text)
     assert address is not None
     page, seen = ann.get(html.unescape(address[1])), []
@@ -93,7 +93,7 @@ def test_an_order_that_came_back_is_not_overdue(fixtures: Any) -> None:
     fixtures.sql("set session_replication_role = replica; update orders.reviews set status = 'SHOP_REFUSED' where order_id = '"
               + back + "'; set session_replication_role = origin")  # fmt: skip
     page = fixtures.browser("ann", "viewer").get("/ops/orders").text.partition('id="alerts"')[0]
-    assert "Queue: 2 wait for an analyst, 1 overdue" in page
+    assert "Queue: 2 pending, 1 overdue" in page
     assert page.count("overdue by") == 1
     assert "<dt>Due</dt>" not in fixtures.browser("bea", "viewer").get(f"/ops/orders/demo/{back}").text
 
@@ -153,10 +153,10 @@ def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(fixtures: An
         assert re.search(rf'class="(?:at|way) lit" id="{part}"', page.text), part
     assert 'class="at lit end" id="at-medium-QUEUED"' in page.text
     assert 'class="at" id="at-high-HELD"' in page.text
-    assert "It went RECEIVED → SCORED → medium DECIDED → medium QUEUED." in page.text
-    assert "It waits for an analyst" in page.text
-    assert "Look at its card" in page.text
-    assert "What each rule says" in page.text
+    assert "Path: RECEIVED → SCORED → medium DECIDED → medium QUEUED." in page.text
+    assert "Pending an analyst" in page.text
+    assert "Show the approval" in page.text
+    assert "Rule results" in page.text
 
 
 def test_a_resolved_orders_life_says_who_why_and_what_came_of_it(fixtures: Any) -> None:
@@ -168,8 +168,8 @@ def test_a_resolved_orders_life_says_who_why_and_what_came_of_it(fixtures: Any) 
     page = ann.get(f"/ops/orders/demo/{kept}").text
     assert "the address is a drop" in page
     assert "rex@demo.local" in page
-    assert "An analyst has it held" in page
-    assert "It waits for an analyst" not in page
+    assert "An analyst held it" in page
+    assert "Pending an analyst" not in page
     assert 'class="at lit end" id="at-medium-HELD"' in page
     page = ann.get(f"/ops/orders/demo/{given_back}").text
     entry = f"order:demo:{given_back}"
@@ -187,9 +187,9 @@ def test_undelivered_alerts_stand_on_the_page_until_they_are_delivered(fixtures:
     page = ann.get("/ops/orders").text
     assert "Undelivered alerts: 1" in page
     assert "no answer in time" in page
-    assert "not delivered yet, 3 tries" in ann.get(f"/ops/orders/demo/{order_id}").text
+    assert "not delivered yet, 3 attempts" in ann.get(f"/ops/orders/demo/{order_id}").text
     fixtures.sql("update orders.alerts set delivered_at = clock_timestamp(), delivered_by = 'log'")
-    assert "Every alert reached its channel" in ann.get("/ops/orders").text
+    assert "Every alert was delivered" in ann.get("/ops/orders").text
     assert "delivered</span> by log" in ann.get(f"/ops/orders/demo/{order_id}").text
 
 

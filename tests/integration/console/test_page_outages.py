@@ -61,9 +61,9 @@ def test_without_the_ledger_the_console_still_shows_and_decides(fixtures: Any) -
         )
         assert "Worker lag not read" in shown
         assert "Refund worker not read" in shown
-        assert "Reports not taken yet not read" in shown
+        assert "Reports pending not read" in shown
         assert "never seen" not in shown
-        assert "the authority knows every outcome" not in shown
+        assert "all outcomes are reported" not in shown
     for path in (f"/ops/approvals/{approval_id}", f"/ops/orders/demo/{order_id}"):
         answer = ann.get(path)
         assert answer.status_code == 200

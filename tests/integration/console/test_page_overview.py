@@ -41,7 +41,7 @@ def test_what_is_counted_up_to_a_bound_says_so(fixtures: Any, monkeypatch: pytes
     )
     run_housekeeping(fixtures.authority.pool, 900)
     page = " ".join(re.sub(r"<[^>]+>", " ", vic.get("/ops/overview/now").text).split())
-    assert "the middle of the latest 2 in 24 h" in page
+    assert "median of the latest 2 in 24 h" in page
     assert "Expired undecided 2 or more nobody decided in time" in page
 
 
@@ -57,16 +57,16 @@ def test_pending_approvals_are_counted_up_to_a_bound_and_the_page_says_so(
         )  # fmt: skip
     page = vic.get("/ops/overview/now").text
     assert lines(page)["Refunds"][:3] == ["3", "–", "600.00 USD"]
-    assert "or more" not in page and "More approvals wait" not in page
+    assert "or more" not in page and "More approvals are pending" not in page
 
     for _ in range(4):
         fixtures.approval("210.00")
     page = vic.get("/ops/overview/now").text
     assert {name: cells[0] for name, cells in lines(page).items()} == {
-        "Refunds": "4 or more", "Escalations": "0 or more", "Orders": "0 or more", "People": "0 or more", "Other": "0 or more",
+        "Refunds": "4 or more", "Escalations": "0 or more", "Orders": "0 or more", "Operators": "0 or more", "Other": "0 or more",
         "Refused": "0", "In": "0", "Stopped": "0", "Errors": "0", "Alerts": "0",
     }  # fmt: skip
-    assert "More approvals wait than are counted" in page
+    assert "More approvals are pending than are counted" in page
     assert "4 or more pending" in page
 
 
@@ -128,7 +128,7 @@ def test_the_overview_counts_what_needs_a_person_and_refreshes_itself(fixtures: 
     parts = vic.get("/ops/overview/decisions").get_data(as_text=True)
     minutes, *columns = json.loads(unescape(re.findall(r'data-minutes="([^"]+)"', parts)[0]))
     assert (len(minutes), [sum(column) for column in columns]) == (60, [1, 5, 0])
-    assert "Asked a person" in parts
+    assert "Approval required" in parts
     fixtures.guard("2000.00")
     assert re.findall(r"Denied</span> (\d+)", vic.get("/ops/overview/decisions").get_data(as_text=True)) == ["1"]
 

@@ -121,7 +121,7 @@ def test_every_condition_stands_below_its_sentence_and_markup_in_either_is_text(
         "What one account gets back in a calendar day without a person. account != '<img src=x onerror=alert(1)>'",
         "per calendar day in UTC; over it APPROVAL_REQUIRED A spending limit would be exceeded.",
         "What one account gets back in any 24 hours without a person. amount_minor % 2 < 9",
-        "Whose a limit is", "What one agent pays back in any hour without a person, over all accounts. at most 10,000.00 EUR",
+        "Subjects are shown under a pseudonym", "What one agent pays back in any hour without a person, over all accounts. at most 10,000.00 EUR",
     ):  # fmt: skip
         assert wanted in told, wanted
     assert "<script>alert" not in page.get_data(as_text=True)

@@ -97,7 +97,7 @@ def flat_refusals(fixtures: Any, app: Any, secret: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(Vault, "open", lambda *given: work[-1].append("secret") or real_open(*given))
     causes = {
         "wrong password": ("ann@demo.local", WRONG, code_of(fixtures, secret)), "unknown address": ("no@demo.local", PASSWORD, "123456"),
-        "shut out": ("gone@demo.local", PASSWORD, "123456"), "missing code": ("ann@demo.local", PASSWORD, ""),
+        "deactivated": ("gone@demo.local", PASSWORD, "123456"), "missing code": ("ann@demo.local", PASSWORD, ""),
         "wrong code": ("ann@demo.local", PASSWORD, code_of(fixtures, secret, 5)),
     }  # fmt: skip
     told = set()
@@ -192,7 +192,7 @@ def test_a_viewer_who_becomes_an_approver_sets_one_up_before_deciding(fixtures: 
     assert browser.get("/ops/approvals").status_code == 200
     fixtures.sql("update sentinel.operators set role = 'approver'")
     assert browser.get("/ops/approvals").headers["Location"] == "/ops/account"
-    assert "asks approvers for a second factor" in browser.get("/ops/account").get_data(as_text=True)
+    assert "requires a second factor of approvers" in browser.get("/ops/account").get_data(as_text=True)
     enrol(fixtures, browser)
     assert browser.get("/ops/approvals").status_code == 200
 
@@ -268,7 +268,7 @@ def test_a_secret_that_was_shown_is_another_when_it_is_begun_anew_or_minutes_lat
 OWN_WORDS = "my own words of the morning"
 
 
-@pytest.mark.parametrize("act", ["own password", "password_reset", "shut_out", "access_ended", "confirmed before"])
+@pytest.mark.parametrize("act", ["own password", "password_reset", "deactivated", "access_ended", "confirmed before"])
 def test_a_second_factor_begun_under_an_old_password_is_gone_with_it(fixtures: Any, act: str) -> None:
     """Somebody who was in the account for a while saw the secret: it is not the one that its owner confirms later."""
     thief = fixtures.browser("ann", app=with_secrets(fixtures), proved=True)

@@ -25,14 +25,14 @@ def test_dead_letters_are_seen_and_sent_again_by_administrators(fixtures: Any) -
     abe = fixtures.browser("abe", "admin", app, proved=True)
     assert fixtures.browser("ann", "approver", app).get("/ops/webhooks").status_code == 403
     page = words(abe.get("/ops/webhooks"))
-    assert URL in page and "answered 500" in page and event in page and "1 given up" in page
+    assert URL in page and "answered 500" in page and event in page and "1 dead letter" in page
     fixtures.sql("update sentinel.dead_letters set last_error = 'not_sent'")
     assert "no connection" in words(abe.get("/ops/webhooks"))
     fixtures.sql("update sentinel.dead_letters set last_error = 'not_allowed: inside_address'")
     assert "not called: it is an address inside a network" in words(abe.get("/ops/webhooks"))
     again = f"/ops/webhooks/{endpoint}/resend/{event}"
     assert abe.submit(again).status_code == 303
-    assert "asked for" in words(abe.get("/ops/webhooks"))
+    assert "resend requested" in words(abe.get("/ops/webhooks"))
     assert fixtures.sql("select resend_asked_by from sentinel.dead_letters where resend_asked_at is not null") == [
         ("abe@demo.local",)
     ]
@@ -128,10 +128,10 @@ def test_the_commands_add_list_rotate_disable_and_resend(fixtures: Any, monkeypa
     some = CliRunner().invoke(main, ["webhooks", "dead-letters", "--limit", "1", "--json"])
     assert [one["event_id"] for one in json.loads(some.stdout)] == [event]
     assert "There are more than these 1; --limit shows more." in some.stderr
-    assert "Missing option '--reason'" in run("put-away", endpoint, event, exit_code=2)
-    assert run("put-away", endpoint, event, "--reason", "the receiver is gone") == {
+    assert "Missing option '--reason'" in run("discard", endpoint, event, exit_code=2)
+    assert run("discard", endpoint, event, "--reason", "the receiver is gone") == {
         "endpoint_id": endpoint,
-        "put_away": 1,
+        "discarded": 1,
     }
     assert event not in [one["event_id"] for one in run("dead-letters")]
     told = [

@@ -284,7 +284,7 @@ def test_the_pages_search_takes_public_ids(fixtures: Any) -> None:
         listed = set(re.findall(r'href="/ops/ledger/([^"?]+)"', ann.get(f"/ops/ledger?q={event[name]}").text))
         assert listed == {"lge_looked_for"}, name
         assert f"operation={recorded.operation_id}" in ann.get(f"/ops/events?operation={event[name]}").text, name
-    assert "No row fits" in ann.get(f"/ops/ledger?q=prf_{'a' * 16}").text
+    assert "No matching rows" in ann.get(f"/ops/ledger?q=prf_{'a' * 16}").text
     assert "is the agent retail-refund-agent" in ann.get(f"/ops/ledger?q={event['agent_label']}").text
     assert f"operation={recorded.operation_id}" in ann.get(f"/ops/events?operation={event['agent_label']}").text
     assert ann.get(f"/ops/events?operation=prf_{'a' * 16}").status_code == 400

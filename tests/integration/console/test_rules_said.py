@@ -20,7 +20,7 @@ from tests.support.decided_by import decided_by
 
 CARD = re.compile(r'<details class="findings">.*?</details>', re.DOTALL)
 RULE = re.compile(
-    r'data-label="Rule"><code>([^<]+)</code></td>\s*<td data-label="Answer">([^<]+)</td>\s*<td data-label="Finds">(.*?)</td>',
+    r'data-label="Rule"><code>([^<]+)</code></td>\s*<td data-label="Result">([^<]+)</td>\s*<td data-label="Finding">(.*?)</td>',
     re.DOTALL,
 )
 NOT_KEPT = "asked of evidence that is not kept"

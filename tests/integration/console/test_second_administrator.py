@@ -27,7 +27,7 @@ from tests.integration.console.second_administrator import ACTS, FIRST, SECRETLE
 @pytest.mark.parametrize("act", ACTS)
 def test_what_one_of_two_administrators_asks_waits_and_is_done_when_the_second_approves(two: Two, act: str) -> None:
     fixtures = two.fixtures
-    if act == "let-in":
+    if act == "reactivate":
         fixtures.sql("update sentinel.operators set active = false where operator_id = %s", two.bob.operator_id)
     before = power(fixtures)
     approval_id = waiting(two.ask(act))
@@ -78,7 +78,7 @@ def agreed_on_page(two: Two, approval_id: str, before: Any) -> None:
 def test_with_a_sole_administrator_nothing_waits(two: Two, act: str) -> None:
     """The mutant of the above, too: where the rule is gone, each of these acts takes effect at once."""
     two.fixtures.sql("update sentinel.operators set role = 'approver' where email = 'bea@demo.local'")
-    if act == "let-in":
+    if act == "reactivate":
         two.fixtures.sql("update sentinel.operators set active = false where operator_id = %s", two.bob.operator_id)
     before = power(two.fixtures)
     answer = two.ask(act) if act != "create" else two.ada.submit(
@@ -188,7 +188,7 @@ def test_an_account_in_ones_hands_asks_for_whoever_holds_it(two: Two) -> None:
 def test_who_shuts_out_the_second_administrator_is_not_thereby_alone(two: Two) -> None:
     fixtures = two.fixtures
     (bea,) = fixtures.sql("select operator_id from sentinel.operators where email = 'bea@demo.local'")[0]
-    assert two.ada.submit(f"/ops/operators/{bea}/shut-out").status_code == 303
+    assert two.ada.submit(f"/ops/operators/{bea}/deactivate").status_code == 303
     assert fixtures.sql("select active from sentinel.operators where operator_id = %s", bea) == [(False,)], (
         "this never waits"
     )
@@ -197,14 +197,14 @@ def test_who_shuts_out_the_second_administrator_is_not_thereby_alone(two: Two) -
     assert power(fixtures) == before
     # On the machine itself somebody else says that she is gone for good.
     done = CliRunner().invoke(
-        operators.group, ["disable", "bea@demo.local"], env={"SENTINEL_DATABASE_URL": fixtures.url}
+        operators.group, ["deactivate", "bea@demo.local"], env={"SENTINEL_DATABASE_URL": fixtures.url}
     )
     assert done.exit_code == 0, done.output
     assert two.ask("issue").status_code == 201
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("how", ["active = false, shut_out_by = %s", "role = 'approver', changed_by = %s"], ids=["shut out", "demoted"])  # fmt: skip
+@pytest.mark.parametrize("how", ["active = false, deactivated_by = %s", "role = 'approver', changed_by = %s"], ids=["deactivated", "demoted"])  # fmt: skip
 def test_who_is_no_administrator_any_more_does_nothing_by_what_was_under_way(
     two: Two, act: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ def test_who_is_no_administrator_any_more_does_nothing_by_what_was_under_way(
 
 
 def test_taking_power_away_never_waits(two: Two) -> None:
-    for path in (f"/ops/operators/{two.bob.operator_id}/end-sessions", f"/ops/operators/{two.bob.operator_id}/shut-out",
+    for path in (f"/ops/operators/{two.bob.operator_id}/end-sessions", f"/ops/operators/{two.bob.operator_id}/deactivate",
                  f"/ops/keys/{two.key_id}/revoke"):  # fmt: skip
         answer = two.ada.submit(path)
         assert (answer.status_code, "/ops/approvals" in answer.headers["Location"]) == (303, False), path

@@ -34,7 +34,7 @@ from tests.integration.console.second_factors import with_secrets
 from tests.support.logins import program_url
 
 POWER = {
-    "/ops/operators", "/ops/operators/<operator_id>/role", "/ops/operators/<operator_id>/password", "/ops/operators/<operator_id>/let-in",
+    "/ops/operators", "/ops/operators/<operator_id>/role", "/ops/operators/<operator_id>/password", "/ops/operators/<operator_id>/reactivate",
     "/ops/operators/<operator_id>/reset-second-factor", "/ops/keys", "/ops/keys/<key_id>/rotate", "/ops/webhooks/<endpoint_id>/enable",
 }  # fmt: skip
 """The routes that give somebody power."""
@@ -73,7 +73,7 @@ def test_no_route_of_the_console_gives_power_on_one_administrators_vote(fixtures
     for route in sorted(changing - OWN - {"/ops/sign-out", "/ops/api/session"}):
         if route.endswith("/enable"):
             fixtures.sql("update sentinel.event_endpoints set disabled_at = now(), disabled_reason = 'administrator'")
-        if route.endswith("/let-in"):
+        if route.endswith("/reactivate"):
             fixtures.sql("update sentinel.operators set active = false where operator_id = %s", bob)
         before = power(fixtures)
         (many,) = fixtures.sql("select count(*) from sentinel.protected_changes")[0]
@@ -90,7 +90,7 @@ def test_no_route_of_the_console_gives_power_on_one_administrators_vote(fixtures
         assert gained(before, power(fixtures)) == set(), route
         if fixtures.sql("select count(*) from sentinel.protected_changes")[0][0] > many:
             asked.add(route)
-        fixtures.sql("update sentinel.operators set active = true, shut_out_by = null")
+        fixtures.sql("update sentinel.operators set active = true, deactivated_by = null")
         fixtures.sql("update sentinel.operator_sessions set revoked_at = null, stepped_up_at = clock_timestamp()")
         fixtures.sql("update sentinel.agent_keys set revoked_at = null")
     assert asked == POWER, "a route that gives power asks a second administrator"
@@ -98,13 +98,13 @@ def test_no_route_of_the_console_gives_power_on_one_administrators_vote(fixtures
 
 GIVES = {
     ("operators", "create"): ["eve@demo.local", "--role", "approver"], ("operators", "set-role"): ["bob@demo.local", "admin"],
-    ("operators", "enable"): ["bob@demo.local"], ("operators", "reset-second-factor"): ["bob@demo.local"],
+    ("operators", "reactivate"): ["bob@demo.local"], ("operators", "reset-second-factor"): ["bob@demo.local"],
     ("keys", "create"): ["--agent-id", "a-b"], ("keys", "rotate"): ["<key_id>"],
     ("webhooks", "add"): ["https://siem.shop.example/events"], ("webhooks", "enable"): ["<endpoint_id>"],
 }  # fmt: skip
 """The commands that give somebody power, with words that would go through."""
 TAKES = {
-    ("operators", "disable"),
+    ("operators", "deactivate"),
     ("operators", "confirm"),
     ("operators", "list"),
     ("operators", "sign-out-everybody"),
@@ -112,7 +112,7 @@ TAKES = {
     ("keys", "revoke"),
     *(
         ("webhooks", name)
-        for name in ("list", "secret", "test", "rotate", "disable", "dead-letters", "resend", "put-away")
+        for name in ("list", "secret", "test", "rotate", "disable", "dead-letters", "resend", "discard")
     ),
 }
 
@@ -145,7 +145,7 @@ def test_every_command_asks_unless_it_has_the_owners_login(two: Two) -> None:
     for words, rest in GIVES.items():
         if words == ("webhooks", "enable"):
             fixtures.sql("update sentinel.event_endpoints set disabled_at = now(), disabled_reason = 'administrator'")
-        elif words[1] == "enable":
+        elif words[1] == "reactivate":
             fixtures.sql("update sentinel.operators set active = false where operator_id = %s", two.bob.operator_id)
         before = power(fixtures)
         given = [*words, *(filled(one, about) for one in rest)]
@@ -159,16 +159,16 @@ def test_every_command_asks_unless_it_has_the_owners_login(two: Two) -> None:
     ]
 
 
-@pytest.mark.parametrize("shut_out_before", [False, True])
+@pytest.mark.parametrize("deactivated_before", [False, True])
 def test_who_is_disabled_in_nobodys_name_counts_on_unless_it_was_with_the_owners_login(
-    two: Two, shut_out_before: bool
+    two: Two, deactivated_before: bool
 ) -> None:
     fixtures, console = two.fixtures, program_url(two.fixtures.url, CONSOLE)
     (bea,) = fixtures.sql("select operator_id from sentinel.operators where email = 'bea@demo.local'")[0]
-    if shut_out_before:
-        assert two.ada.submit(f"/ops/operators/{bea}/shut-out").status_code == 303
+    if deactivated_before:
+        assert two.ada.submit(f"/ops/operators/{bea}/deactivate").status_code == 303
     for _ in range(2):
-        assert run(console, "operators", "disable", "bea@demo.local").exit_code == 0
+        assert run(console, "operators", "deactivate", "bea@demo.local").exit_code == 0
     assert fixtures.sql("select active from sentinel.operators where operator_id = %s", bea) == [(False,)]
     before = power(fixtures)
     for words in (
@@ -179,16 +179,16 @@ def test_who_is_disabled_in_nobodys_name_counts_on_unless_it_was_with_the_owners
         assert (done.exit_code, "waits for a second administrator" in done.stderr) == (1, True), done.output
     waiting(two.ask("issue"))
     assert power(fixtures) == before
-    assert run(fixtures.url, "operators", "disable", "bea@demo.local").exit_code == 0
+    assert run(fixtures.url, "operators", "deactivate", "bea@demo.local").exit_code == 0
     assert run(console, "keys", "create", "--agent-id", "a-b").exit_code == 0, "who holds the owner's login said so"
     assert two.ask("issue").status_code == 201
 
 
 def test_who_was_disabled_in_nobodys_name_is_an_administrator_again_once_enabled(two: Two) -> None:
     fixtures, console = two.fixtures, program_url(two.fixtures.url, CONSOLE)
-    assert run(console, "operators", "disable", "bea@demo.local").exit_code == 0
-    assert run(fixtures.url, "operators", "enable", "bea@demo.local").exit_code == 0
-    assert fixtures.sql("select active, shut_out_by from sentinel.operators where email = 'bea@demo.local'") == [
+    assert run(console, "operators", "deactivate", "bea@demo.local").exit_code == 0
+    assert run(fixtures.url, "operators", "reactivate", "bea@demo.local").exit_code == 0
+    assert fixtures.sql("select active, deactivated_by from sentinel.operators where email = 'bea@demo.local'") == [
         (True, None)
     ]
     waiting(two.ask("issue"))
@@ -219,13 +219,13 @@ def test_with_the_rule_gone_each_way_is_seen(two: Two) -> None:
 
 DIRECTLY = (
     "insert into sentinel.operators (tenant_id, operator_id, email, password_hash, role) values ('{tenant}', gen_random_uuid(), 'e@x', 'x', 'admin')",
-    *(f"update sentinel.operators set {one} = {one}" for one in ("role", "active", "changed_by", "changed_by_another_at", "shut_out_by", "email")),
+    *(f"update sentinel.operators set {one} = {one}" for one in ("role", "active", "changed_by", "changed_by_another_at", "deactivated_by", "email")),
     "delete from sentinel.operators", "delete from sentinel.agent_keys", "insert into sentinel.agent_keys select * from sentinel.agent_keys",
     *(f"update sentinel.agent_keys set {one} = {one}" for one in ("revoked_at", "expires_at", "scopes", "maker_ids", "key_hash")),
     "insert into sentinel.protected_changes values ('{tenant}', gen_random_uuid(), '{{}}')", "update sentinel.protected_changes set request = ''",
     "delete from sentinel.protected_changes", "insert into sentinel.approvals select * from sentinel.approvals",
     "select sentinel.add_operator('{tenant}', gen_random_uuid(), 'e@x', 'x', 'admin', false, null, 'me', gen_random_uuid())",
-    "select sentinel.change_operator('{tenant}', gen_random_uuid(), 'let_in', null, null, null, 'me', gen_random_uuid())",
+    "select sentinel.change_operator('{tenant}', gen_random_uuid(), 'reactivated', null, null, null, 'me', gen_random_uuid())",
     "select sentinel.make_change('{tenant}', null, 'me', '{{}}', '{{}}', true, gen_random_uuid())",
     "select sentinel.add_key('{tenant}', '{{}}', '{{}}', null, 'me', gen_random_uuid())",
     "select sentinel.rotate_key('{tenant}', '{{}}', '{{}}', null, 'me', gen_random_uuid())",

@@ -42,9 +42,9 @@ def factor_reset(fixtures: Any, ann: Any) -> None:
     _on_the_machine(fixtures, ann, "second_factor_reset")
 
 
-def shut_out_and_let_in(fixtures: Any, ann: Any) -> None:
-    _on_the_machine(fixtures, ann, "shut_out")
-    _on_the_machine(fixtures, ann, "let_in")
+def deactivated_and_reactivated(fixtures: Any, ann: Any) -> None:
+    _on_the_machine(fixtures, ann, "deactivated")
+    _on_the_machine(fixtures, ann, "reactivated")
 
 
 def access_ended(fixtures: Any, ann: Any) -> None:
@@ -68,7 +68,7 @@ def while_under_way(fixtures: Any, statement: str, fields: dict[str, Any], chang
         changing.join()
 
 
-CHANGES = (password_changed, password_reset, factor_reset, shut_out_and_let_in)
+CHANGES = (password_changed, password_reset, factor_reset, deactivated_and_reactivated)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -111,7 +111,7 @@ def test_a_session_that_is_being_opened_is_ended_by_the_change(fixtures: Any, ch
     assert fixtures.sql(LIVING, ann.operator_id) == [(0,)]
 
 
-ENDS_TOKENS = (password_reset, factor_reset, shut_out_and_let_in, access_ended)
+ENDS_TOKENS = (password_reset, factor_reset, deactivated_and_reactivated, access_ended)
 
 
 def session_of(fixtures: Any, ann: Any) -> Any:

@@ -14,10 +14,10 @@ import pytest
 from sentinel.authority.actor import local_administrator
 from sentinel.authority.webhooks import (
     disable_webhook,
+    discard_dead_letters,
     enable_webhook,
     list_dead_letters,
     list_endpoints,
-    put_away,
     resend,
 )
 from sentinel.core.errors import Conflict, NotFound
@@ -217,13 +217,13 @@ def test_a_disabled_webhook_is_sent_no_dead_letter_either(export: Export) -> Non
     assert resend(pool, actor, export.endpoint_id) == 1
 
 
-PUT_AWAY = """
+DISCARD = """
 select body::jsonb ->> 'by', body::jsonb ->> 'endpoint_id', (body::jsonb ->> 'letters')::integer, body::jsonb ->> 'reason' from sentinel.events
-where tenant_id = %s and kind = 'letters_put_away'
+where tenant_id = %s and kind = 'dead_letters_discarded'
 """
 
 
-def test_a_dead_letter_of_a_receiver_that_is_gone_is_put_away_and_counted_no_more(export: Export) -> None:
+def test_a_dead_letter_of_a_receiver_that_is_gone_is_discarded_and_counted_no_more(export: Export) -> None:
     fixtures, pool = export.fixtures, export.fixtures.console_pool
     actor = local_administrator(fixtures.tenant_id)
     deliveries = Deliveries(export.pool, ["webhook"], lease_seconds=1, give_up_seconds=100)
@@ -233,14 +233,14 @@ def test_a_dead_letter_of_a_receiver_that_is_gone_is_put_away_and_counted_no_mor
     (letter,) = list_dead_letters(pool, fixtures.tenant_id)
     assert deliveries.counts().dead_letters == 1
     with pytest.raises(NotFound):
-        put_away(pool, actor, export.endpoint_id, uuid.uuid4(), reason="moved")
-    assert put_away(pool, actor, export.endpoint_id, letter.event_id, reason="moved") == 1
+        discard_dead_letters(pool, actor, export.endpoint_id, uuid.uuid4(), reason="moved")
+    assert discard_dead_letters(pool, actor, export.endpoint_id, letter.event_id, reason="moved") == 1
     with pytest.raises(NotFound):
-        put_away(pool, actor, export.endpoint_id, reason="moved")
+        discard_dead_letters(pool, actor, export.endpoint_id, reason="moved")
     assert list_dead_letters(pool, fixtures.tenant_id) == []
     assert deliveries.counts().dead_letters == 0
     assert [one.dead_letters for one in list_endpoints(pool, fixtures.tenant_id)] == [0]
-    told = fixtures.admin.execute(PUT_AWAY, [fixtures.tenant_id]).fetchall()
+    told = fixtures.admin.execute(DISCARD, [fixtures.tenant_id]).fetchall()
     assert told == [(actor.name, str(export.endpoint_id), 1, "moved")]
     enable_webhook(pool, actor, export.endpoint_id)
     with pytest.raises(NotFound):

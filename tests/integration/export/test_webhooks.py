@@ -174,7 +174,7 @@ def test_a_doubt_and_its_end_name_the_action_and_the_agent(export: Export) -> No
 UNSENT = {
     # People, keys and webhooks: who may do what.
     "operator_added", "operator_", "key_created", "key_rotated", "key_revoked", "webhook_added", "webhook_disabled",
-    "letters_put_away",
+    "dead_letters_discarded",
     # A vote that does not decide, and what is reported of a check without effect.
     "approval_vote", "check_report",
 }  # fmt: skip

@@ -74,7 +74,7 @@ BREACHES: list[tuple[str, set[str], str]] = [
      "alter table refunds.ledger_entries drop constraint ledger_permitted_holds_budget;"
      "update refunds.ledger_entries set status = 'EXECUTED';"
      "update orders.reviews set status = 'HELD', resolution = 'hold' where order_id = 'o-refund'"),
-    ("a fulfilment that was refused, and the order put away", {"order_gave_up"},
+    ("a fulfilment that was refused, and the order given up", {"order_gave_up"},
      "insert into orders.effects (tenant_id, review_id, kind, lane, operation_id, state)"
      " select tenant_id, review_id, 'fulfil', 'medium', operation_id, 'refused' from orders.reviews where order_id = 'o-queued'"),
     ("an approval that is elsewhere", {"order_queued_without_approval"}, "update orders.reviews set approval_id = gen_random_uuid() where order_id = 'o-queued'"),

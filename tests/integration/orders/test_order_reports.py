@@ -38,17 +38,17 @@ def reports(*words: str) -> Result:
     return CliRunner().invoke(main, ["order-review", "reports", *words])
 
 
-def test_a_report_that_waits_for_a_person_is_listed_and_put_away_once(parked: OrderFixtures) -> None:
+def test_a_report_that_waits_for_a_person_is_listed_and_discarded_once(parked: OrderFixtures) -> None:
     assert reports("list").output == "demo o-1  done, 1 try: 409 conflict\n"
     (listed,) = json.loads(reports("list", "--json").stdout)
     assert (listed["source"], listed["order_id"], listed["last_error"]) == ("demo", "o-1", "409 conflict")
-    assert reports("put-away", "demo", "o-1").exit_code == 2, "without a reason"
-    done = reports("put-away", "demo", "o-1", "--reason", "CASE-7", "--by", "anna")
-    assert (done.exit_code, done.output) == (0, "The report of order o-1 of demo is put away.\n")
-    said = "put away by anna: CASE-7; it was refused with: 409 conflict"
+    assert reports("discard", "demo", "o-1").exit_code == 2, "without a reason"
+    done = reports("discard", "demo", "o-1", "--reason", "CASE-7", "--by", "anna")
+    assert (done.exit_code, done.output) == (0, "The report of order o-1 of demo is discarded.\n")
+    said = "discarded by anna: CASE-7; it was refused with: 409 conflict"
     assert parked.all(OPEN) == [(False, True, said)]
     assert reports("list").output == "No report waits for a person.\n"
-    again = reports("put-away", "demo", "o-1", "--reason", "CASE-7")
+    again = reports("discard", "demo", "o-1", "--reason", "CASE-7")
     assert again.exit_code == 1 and "refused: no report of order o-1 of demo waits for a person" in again.output
 
 
@@ -63,7 +63,7 @@ def test_a_report_that_is_sent_again_is_due_and_is_taken(parked: OrderFixtures) 
 
 
 @pytest.mark.parametrize(
-    ("verb", "left"), [("put-away", "reported_at is not null"), ("resend", "report_due_at < 'infinity'")]
+    ("verb", "left"), [("discard", "reported_at is not null"), ("resend", "report_due_at < 'infinity'")]
 )
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_command_whose_answer_was_lost_is_not_told_as_refused(
@@ -87,5 +87,5 @@ def test_a_report_that_the_authority_can_never_take_waits_for_a_person(parked: O
     assert reports("resend", "demo", "o-1", "--reason", "sent to the restored one").exit_code == 0
     assert parked.review.processor.reports.sweep() == 0
     assert reports("list").output.startswith("demo o-1  done, 2 tries: 403 ")
-    assert reports("put-away", "demo", "o-1", "--reason", "CASE-7").exit_code == 0
+    assert reports("discard", "demo", "o-1", "--reason", "CASE-7").exit_code == 0
     assert parked.all("select reported_at is not null from orders.effects where kind = 'fulfil'") == [(True,)]

@@ -39,8 +39,8 @@ def resent(fixtures: LedgerFixtures) -> tuple[str, ...]:
     return ("reports", "resend", str(parked_report_of_an_execution(fixtures, "r")))
 
 
-def put_away(fixtures: LedgerFixtures) -> tuple[str, ...]:
-    return ("reports", "put-away", str(parked_report_of_an_execution(fixtures, "r")))
+def discard(fixtures: LedgerFixtures) -> tuple[str, ...]:
+    return ("reports", "discard", str(parked_report_of_an_execution(fixtures, "r")))
 
 
 BACK = "select status = 'NEW' from refunds.ledger_entries"
@@ -49,7 +49,7 @@ ACTS: dict[str, tuple[Callable[[LedgerFixtures], tuple[str, ...]], str]] = {
     "all rows back to NEW": (all_back, BACK),
     "a row handled elsewhere": (handled, "select status = 'DENIED' from refunds.ledger_entries"),
     "a report sent again": (resent, "select next_attempt_at < 'infinity' from refunds.outbox"),
-    "a report put away": (put_away, "select acknowledged_at is not null from refunds.outbox"),
+    "a report discarded": (discard, "select acknowledged_at is not null from refunds.outbox"),
 }
 """Name → what arranges it and gives the command's words, and the query that says whether it is done."""
 

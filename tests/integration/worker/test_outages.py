@@ -273,7 +273,7 @@ IN_A_DATABASE_THAT_ONLY_READS = {
     "a single run": ("run", "--once"),
     "a row tried again": ("retry", "r", "--reason", "x"),
     "a row handled elsewhere": ("handled", "r", "--reference", "CASE-7", "--reason", "x"),
-    "reports put away": ("reports", "put-away", str(uuid.uuid4()), "--reason", "x"),
+    "reports discarded": ("reports", "discard", str(uuid.uuid4()), "--reason", "x"),
 }
 
 

@@ -19,7 +19,7 @@ from worker.cli import main
 from worker.refunds import transitions
 from worker.settlement import Settled
 
-SAID = "put away by anna: resolved there by hand"
+SAID = "discarded by anna: resolved there by hand"
 
 
 def success_of_a_doubt(fixtures: LedgerFixtures, name: str) -> uuid.UUID:
@@ -57,26 +57,28 @@ def stands_in_doctor(fixtures: LedgerFixtures) -> bool:
     )
 
 
-def test_a_success_of_a_row_in_doubt_that_is_put_away_counts_against_its_order(ledger_fixtures: LedgerFixtures) -> None:
+def test_a_success_of_a_row_in_doubt_that_is_discarded_counts_against_its_order(
+    ledger_fixtures: LedgerFixtures,
+) -> None:
     report = parked_success_of_a_doubt(ledger_fixtures, "r")
     assert stands_in_doctor(ledger_fixtures)
     assert [(one.outbox_id, one.ledger_entry_id, one.outcome, one.status) for one in ledger_fixtures.ledger.parked_reports()] == [
         (report, "r", "success", "ERROR")
     ]  # fmt: skip
-    assert ledger_fixtures.ledger.put_reports_away([report, uuid.uuid4()], SAID) == [report]
+    assert ledger_fixtures.ledger.discard_reports([report, uuid.uuid4()], SAID) == [report]
     assert ledger_fixtures.all("select in_doubt_minor, handled_minor from refunds.order_budgets") == [(0, 100)]
     assert ledger_fixtures.one("select last_error from refunds.ledger_entries") == (
         f"it was done, and the report of it was {SAID}"
     )
     assert ledger_fixtures.one("select last_error from refunds.outbox") == f"{SAID}; it was refused with: 409 conflict"
     assert not stands_in_doctor(ledger_fixtures) and ledger_fixtures.ledger.parked_reports() == []
-    assert ledger_fixtures.ledger.put_reports_away([report], SAID) == [], "once"
+    assert ledger_fixtures.ledger.discard_reports([report], SAID) == [], "once"
     assert ledger_fixtures.ledger.retry(["r"], who="op", why="w") == {"r": "handled"}
 
 
-def test_a_report_of_an_execution_that_is_put_away_changes_nothing_of_its_row(ledger_fixtures: LedgerFixtures) -> None:
+def test_a_report_of_an_execution_that_is_discarded_changes_nothing_of_its_row(ledger_fixtures: LedgerFixtures) -> None:
     report = parked_report_of_an_execution(ledger_fixtures, "r")
-    assert ledger_fixtures.ledger.put_reports_away([report], SAID) == [report]
+    assert ledger_fixtures.ledger.discard_reports([report], SAID) == [report]
     assert ledger_fixtures.all("select status, budget_part, last_error from refunds.ledger_entries") == [
         ("EXECUTED", "executed", None)
     ]
@@ -105,13 +107,13 @@ def test_the_commands_name_what_they_did_and_what_was_none(
     listed = run(main, ["reports", "list"]).output
     assert f"{first}  " in listed and "success of first (ERROR), 0 tries: 409 conflict" in listed
     assert {one["outbox_id"] for one in json.loads(run(main, ["reports", "list", "--json"]).stdout)} == {first, second}
-    assert run(main, ["reports", "put-away", first]).exit_code == 2, "without a reason"
-    assert run(main, ["reports", "put-away", first, "--reason", " "]).exit_code == 2
+    assert run(main, ["reports", "discard", first]).exit_code == 2, "without a reason"
+    assert run(main, ["reports", "discard", first, "--reason", " "]).exit_code == 2
     assert run(main, ["reports", "resend", "no-id", "--reason", "x"]).exit_code == 2
     nothing = str(uuid.uuid4())
-    found = run(main, ["reports", "put-away", first, nothing, "--reason", "CASE-7", "--by", "anna"])
+    found = run(main, ["reports", "discard", first, nothing, "--reason", "CASE-7", "--by", "anna"])
     assert found.exit_code == 1
-    assert "1 report put away." in found.output and f"refused: {nothing}: no such report waits" in found.output
+    assert "1 report discarded." in found.output and f"refused: {nothing}: no such report waits" in found.output
     again = run(main, ["reports", "resend", second, "--reason", "mended", "--json"])
     assert again.exit_code == 0 and json.loads(again.stdout) == {"done": [second], "refused": []}
 
@@ -157,7 +159,7 @@ def test_a_report_that_the_authority_can_never_take_waits_for_a_person(
     assert "success of r (ERROR), 1 try: 403 " in run(main, ["reports", "list"]).output
     assert reporting.ledger.figures().outbox_parked == 1
     report = str(reporting.one("select outbox_id from refunds.outbox"))
-    assert run(main, ["reports", "put-away", report, "--reason", "CASE-7"]).exit_code == 0
+    assert run(main, ["reports", "discard", report, "--reason", "CASE-7"]).exit_code == 0
     assert reporting.ledger.figures().outbox_open == 0
     assert reporting.one("select budget_part from refunds.ledger_entries") == "handled"
 

@@ -44,17 +44,17 @@ create table sentinel.dead_letters (
   resend_asked_by text,
   lease_until     timestamptz not null default clock_timestamp(),          -- of the try that somebody asked for
   delivered_at    timestamptz,
-  put_away_at     timestamptz,                                             -- nobody wants it delivered any more
-  put_away_by     text,
-  put_away_reason text check (length(put_away_reason) <= 500),
+  discarded_at    timestamptz,                                             -- by a person: it is delivered no more
+  discarded_by     text,
+  discarded_reason text check (length(discarded_reason) <= 500),
   primary key (tenant_id, endpoint_id, event_id),
   foreign key (tenant_id, endpoint_id) references sentinel.event_endpoints,
   constraint dead_letters_asked_by check ((resend_asked_at is null) or resend_asked_by is not null),
   constraint dead_letters_delivered_once check (delivered_at is null or resend_asked_at is null),
-  constraint dead_letters_put_away check ((put_away_at is null) = (put_away_by is null) and (put_away_at is null) = (put_away_reason is null)),
-  constraint dead_letters_wanted check (put_away_at is null or resend_asked_at is null)
+  constraint dead_letters_discarded check ((discarded_at is null) = (discarded_by is null) and (discarded_at is null) = (discarded_reason is null)),
+  constraint dead_letters_wanted check (discarded_at is null or resend_asked_at is null)
 ) with (fillfactor = 70);
-create index dead_letters_open on sentinel.dead_letters (died_at, tenant_id) where delivered_at is null and put_away_at is null;
+create index dead_letters_open on sentinel.dead_letters (died_at, tenant_id) where delivered_at is null and discarded_at is null;
 create index dead_letters_asked on sentinel.dead_letters (resend_asked_at) where resend_asked_at is not null;
 
 -- The end of a feed now: where a new receiver begins.
@@ -126,21 +126,21 @@ begin
   return true;
 end $$;
 
--- Puts away what was given up of a receiver, one letter or (null) all that are open: nobody wants it delivered any more, as `who` says, and why.
+-- Discards a receiver's dead letters, one or (null) all that are open: they are delivered no more, as `who` says, and why.
 -- Answers how many, and an event says it.
-create or replace function sentinel.put_letters_away(tenant uuid, endpoint uuid, letter uuid, who text, why text, event uuid) returns integer
+create or replace function sentinel.discard_dead_letters(tenant uuid, endpoint uuid, letter uuid, who text, why text, event uuid) returns integer
 language plpgsql as $$
 declare
   letters uuid[];
 begin
   with put as (
-    update sentinel.dead_letters d set put_away_at = clock_timestamp(), put_away_by = who, put_away_reason = why, resend_asked_at = null
+    update sentinel.dead_letters d set discarded_at = clock_timestamp(), discarded_by = who, discarded_reason = why, resend_asked_at = null
     where d.tenant_id = tenant and d.endpoint_id = endpoint and (letter is null or d.event_id = letter)
-      and d.delivered_at is null and d.put_away_at is null
+      and d.delivered_at is null and d.discarded_at is null
     returning d.event_id)
   select array_agg(p.event_id order by p.event_id) into letters from put p;
   if letters is null then return 0; end if;
-  perform sentinel.append_event(tenant, event, 'letters_put_away', null, null, clock_timestamp(), jsonb_build_object(
+  perform sentinel.append_event(tenant, event, 'dead_letters_discarded', null, null, clock_timestamp(), jsonb_build_object(
     'by', who, 'endpoint_id', endpoint, 'letters', cardinality(letters), 'first_letter', letters[1], 'last_letter', letters[cardinality(letters)],
     'reason', why));
   return cardinality(letters);

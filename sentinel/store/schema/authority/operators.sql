@@ -7,7 +7,7 @@ create table sentinel.operators (
   email                 text not null check (email = lower(email)),
   password_hash         text not null,                                     -- argon2id
   role                  text not null check (role in ('viewer', 'approver', 'admin')), -- each may what the one before may
-  active                boolean not null default true,                     -- false: shut out
+  active                boolean not null default true,                     -- false: deactivated
   created_at            timestamptz not null default clock_timestamp(),
   last_signed_in_at     timestamptz,
   -- When another person last made or changed the account: it decides nothing that was asked before that.
@@ -19,14 +19,14 @@ create table sentinel.operators (
   changed_by            uuid,
   -- Who deactivated an account, until it is active again: an administrator who deactivated the second one is not thereby the only one.
   -- The account itself, which cannot: it was done in nobody's name, not with the owner's login. Null: with the owner's login.
-  shut_out_by           uuid,
+  deactivated_by        uuid,
   primary key (tenant_id, operator_id),
   constraint operators_email_once unique (tenant_id, email),
   constraint operators_only_one_time_used check (password_one_time or password_used_at is null),
   constraint operators_changed_by_another foreign key (tenant_id, changed_by) references sentinel.operators,
   constraint operators_change_others check (changed_by <> operator_id),
-  constraint operators_shut_out_by foreign key (tenant_id, shut_out_by) references sentinel.operators,
-  constraint operators_shut_out check (shut_out_by is null or not active)
+  constraint operators_deactivated_by foreign key (tenant_id, deactivated_by) references sentinel.operators,
+  constraint operators_deactivated check (deactivated_by is null or not active)
 );
 create index operators_by_email on sentinel.operators (email);
 
@@ -85,7 +85,7 @@ begin
 end $$;
 
 -- Changes what a person may do. `by_id` is who changes it: null on the machine itself, where nobody can be locked out.
--- act: role_set (to `given`; `seen` is the role that was shown), shut_out, let_in, password_reset (hash in `given`),
+-- act: role_set (to `given`; `seen` is the role that was shown), deactivated, reactivated, password_reset (hash in `given`),
 -- second_factor_reset, access_ended, confirmed (by a second administrator). Answers done, same, unknown, changed, self, same_hands or
 -- last_admin.
 create or replace function sentinel.change_operator(
@@ -98,13 +98,13 @@ begin
   -- Locked before anything is ended: a session that is being opened locks it too, and is ended or not opened.
   select * into p from sentinel.operators where tenant_id = tenant and operator_id = person for no key update;
   if not found then return 'unknown'; end if;
-  if act = 'role_set' and p.role = given or act = 'let_in' and p.active
-      or act = 'shut_out' and not p.active and (by_id is not null or p.shut_out_by is null or not sentinel.is_owners_login()) then
+  if act = 'role_set' and p.role = given or act = 'reactivated' and p.active
+      or act = 'deactivated' and not p.active and (by_id is not null or p.deactivated_by is null or not sentinel.is_owners_login()) then
     return 'same';
   end if;
   if by_id = person then return 'self'; end if;
   if act = 'role_set' and p.role <> seen then return 'changed'; end if;
-  if by_id is not null and p.role = 'admin' and p.active and act in ('role_set', 'shut_out') and not exists (
+  if by_id is not null and p.role = 'admin' and p.active and act in ('role_set', 'deactivated') and not exists (
     select from sentinel.operators o
     where o.tenant_id = tenant and o.role = 'admin' and o.active and o.operator_id <> person) then
     return 'last_admin';
@@ -118,9 +118,9 @@ begin
     update sentinel.operators set changed_by = null where tenant_id = tenant and operator_id = person;
   elsif act = 'role_set' then
     update sentinel.operators set role = given where tenant_id = tenant and operator_id = person;
-  elsif act in ('shut_out', 'let_in') then
-    update sentinel.operators set active = act = 'let_in', shut_out_by = case
-      when act = 'shut_out' then coalesce(by_id, case when not sentinel.is_owners_login() then person end) end
+  elsif act in ('deactivated', 'reactivated') then
+    update sentinel.operators set active = act = 'reactivated', deactivated_by = case
+      when act = 'deactivated' then coalesce(by_id, case when not sentinel.is_owners_login() then person end) end
     where tenant_id = tenant and operator_id = person;
   elsif act = 'password_reset' then
     update sentinel.operators set password_hash = given, password_one_time = true, password_used_at = null
@@ -132,7 +132,7 @@ begin
     raise exception 'no such act: %', act;
   end if;
   -- Whoever is signed out is signed out everywhere: a token in a script goes with the sessions.
-  if act in ('shut_out', 'password_reset', 'second_factor_reset', 'access_ended') then
+  if act in ('deactivated', 'password_reset', 'second_factor_reset', 'access_ended') then
     update sentinel.operator_sessions set revoked_at = clock_timestamp()
     where tenant_id = tenant and operator_id = person and revoked_at is null;
     update sentinel.operator_tokens set revoked_at = clock_timestamp()
@@ -141,7 +141,7 @@ begin
     delete from sentinel.second_factors where tenant_id = tenant and operator_id = person and confirmed_at is null;
   end if;
   -- From here the account may be in other hands: it decides only what is asked from now on.
-  if act in ('role_set', 'let_in', 'password_reset', 'second_factor_reset') then
+  if act in ('role_set', 'reactivated', 'password_reset', 'second_factor_reset') then
     update sentinel.operators set changed_by_another_at = clock_timestamp(),
       changed_by = case when sentinel.has_second_administrator(tenant, by_id, person) then by_id end
     where tenant_id = tenant and operator_id = person;

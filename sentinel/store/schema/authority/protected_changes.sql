@@ -29,14 +29,14 @@ $$;
 
 -- Whether what this operator asks waits: once there are two administrators. Nobody's account is the machine itself; with the login
 -- of the schema's owner it waits for nobody, for who holds that login can write every table. With another login nobody's account may
--- be anybody's. So an administrator counts on who may have been shut out by the asker alone: by them, in nobody's name, or by
+-- be anybody's. So an administrator counts on who may have been deactivated by the asker alone: by them, in nobody's name, or by
 -- anybody where nobody asks.
 create or replace function sentinel.is_change_pending(tenant uuid, by_id uuid) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select (by_id is not null or not sentinel.is_owners_login()) and 2 <= (
     select count(*) from sentinel.operators o
     where o.tenant_id = tenant and o.role = 'admin'
-      and (o.active or o.shut_out_by in (by_id, o.operator_id) or by_id is null and o.shut_out_by is not null))
+      and (o.active or o.deactivated_by in (by_id, o.operator_id) or by_id is null and o.deactivated_by is not null))
 $$;
 
 -- Keeps a new key. Answers done, or made_before for an id that is taken.
@@ -127,7 +127,7 @@ begin
   end if;
   select changed_by into hands from sentinel.operators where tenant_id = tenant and operator_id = person;
   said := sentinel.change_operator(tenant, person,
-    case act when 'operator.set_role' then 'role_set' when 'operator.deactivate' then 'shut_out' when 'operator.reactivate' then 'let_in'
+    case act when 'operator.set_role' then 'role_set' when 'operator.deactivate' then 'deactivated' when 'operator.reactivate' then 'reactivated'
       when 'operator.reset_password' then 'password_reset' when 'operator.reset_second_factor' then 'second_factor_reset'
       when 'operator.end_access' then 'access_ended' when 'operator.confirm' then 'confirmed'
       when 'operator.end_sessions' then 'access_ended' end,                  -- how an older console asks for it
@@ -150,7 +150,7 @@ declare
   moment timestamptz;
 begin
   perform sentinel.take_operators_lock(tenant);
-  -- As it is now, behind the lock: whoever asks may have been shut out, or an administrator no more, since the request began.
+  -- As it is now, behind the lock: whoever asks may have been deactivated, or an administrator no more, since the request began.
   if by_id is not null and not sentinel.is_active_admin(tenant, by_id) then result := 'role'; return next; return; end if;
   if not sentinel.needs_second_administrator(act) or not sentinel.is_change_pending(tenant, by_id) then
     result := sentinel.make_change(tenant, by_id, who, request, given, false, event);

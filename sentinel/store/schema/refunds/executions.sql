@@ -33,7 +33,7 @@ create table refunds.outbox (
   attempts        integer not null default 0,
   next_attempt_at timestamptz not null default clock_timestamp(),
   last_error      text,
-  acknowledged_at timestamptz,                                             -- null: still to be told; beside a last_error: put away by a person
+  acknowledged_at timestamptz,                                             -- null: still to be told; beside a last_error: discarded by a person
   created_at      timestamptz not null default clock_timestamp(),
   primary key (tenant_id, outbox_id)
 ) with (fillfactor = 70);
@@ -105,8 +105,8 @@ begin
 end $$;
 
 -- Reports that the authority refused for good are sent no more, because a person says so; `said` is who and why. What was reported as done
--- of a row in doubt was paid, though the authority was not told: it counts against its order. Returns those that were put away.
-create or replace function refunds.put_reports_away(tenant uuid, reports uuid[], said text) returns setof uuid language plpgsql as $$
+-- of a row in doubt was paid, though the authority was not told: it counts against its order. Returns those that were discarded.
+create or replace function refunds.discard_reports(tenant uuid, reports uuid[], said text) returns setof uuid language plpgsql as $$
 declare
   one record;
 begin
