@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel.platform.serving.process_group import die_with_parent
 from tests.support.busy import overload
 from tests.support.ports import free_port, listens
 from tests.support.served_programs import clean_env, eventually, module, processes_naming, request
@@ -120,8 +121,10 @@ def start_demo(
     errors = tempfile.TemporaryFile("w+")
     began = time.monotonic()
     process = subprocess.Popen(
-        command, env=clean_env(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
-    )
+        command, env=clean_env(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+        # A suite that is interrupted leaves no demo behind.
+        preexec_fn=die_with_parent,
+    )  # fmt: skip
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], within * overload())
     line = process.stdout.readline() if readable else ""
