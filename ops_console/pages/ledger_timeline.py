@@ -24,7 +24,7 @@ _NOTED = (
 )  # fmt: skip
 _TITLES = {
     "claimed": "Claimed by a worker", "reclaimed": "Claimed again: the last lease had expired", "allowed": "Permit issued to the worker",
-    "approval_required": "Pending a person", "awaiting_customer": "Pending the customer", "customer_ended": "The customer ended it",
+    "approval_required": "Pending approval", "awaiting_customer": "Pending confirmation by the customer", "customer_ended": "The customer ended it",
     "denied": "Refused", "put_back": "Put back, to be retried", "gave_up": "Given up", "executed": "Executed",
     "start_refused": "The start was refused", "settlement_refused": "The settlement system refused for good",
     "retried": "Retried by a person",

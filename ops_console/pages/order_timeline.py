@@ -43,7 +43,7 @@ def way_of(order: OrderRow, changes: list[LaneEventRow]) -> Way:
     ways = tuple((_standing(one.from_lane, one.from_status), _standing(one.to_lane, one.to_status)) for one in changes)
     here = _standing(order.lane, order.status)
     places = tuple(dict.fromkeys([_standing(None, "RECEIVED"), *(to for _, to in ways), here]))
-    told = f"Path: {' → '.join(place.removeprefix('none-').replace('-', ' ') for place in places)}."
+    told = " → ".join(place.removeprefix("none-").replace("-", " ") for place in places)
     return Way(places, ways, here, told)
 
 

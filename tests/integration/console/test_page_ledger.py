@@ -190,7 +190,7 @@ def test_a_rows_life_is_told_in_order_with_its_lit_way_and_without_the_customer(
         "Claimed by a worker",
         "Run of the workflow",
         "transfer_to_human",
-        "Pending a person",
+        "Pending approval",
         "Vote",
         "Rejected",
     ]

@@ -153,7 +153,7 @@ def test_an_orders_page_fences_what_was_noticed_and_lights_its_lane(fixtures: An
         assert re.search(rf'class="(?:at|way) lit" id="{part}"', page.text), part
     assert 'class="at lit end" id="at-medium-QUEUED"' in page.text
     assert 'class="at" id="at-high-HELD"' in page.text
-    assert "Path: RECEIVED → SCORED → medium DECIDED → medium QUEUED." in page.text
+    assert "RECEIVED → SCORED → medium DECIDED → medium QUEUED" in page.text
     assert "Pending an analyst" in page.text
     assert "Show the approval" in page.text
     assert "Rule results" in page.text
