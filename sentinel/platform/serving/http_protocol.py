@@ -1,10 +1,10 @@
-"""HTTP/1.1 on one connection: uvicorn's protocol, with a short way for the routes that answer decisions.
+"""HTTP/1.1 on one connection: uvicorn's protocol, with a fast path for the hot routes, those that answer decisions.
 
-Parsing is httptools'. A request of a hot route is handed to its handler when it is there as a whole, and answered by a
-callback: no scope, no task and no cycle of an ASGI request are made for it. Every other request goes uvicorn's way to the
-ASGI app. Requests of one connection are answered in their order, one after the other; while others wait for their turn
-nothing more is read, and of what was read already MAX_WAITING may wait. A client has HEAD_SECONDS for a head and BODY_SECONDS
-for a body, however it trickles; `connection_flow.py` says how long for taking its answers.
+httptools parses. A request of a hot route is given to its handler once it has arrived completely, and is answered by a
+callback: the scope, task and cycle of an ASGI request are not made for it. Every other request takes uvicorn's path to
+the ASGI app. Requests of one connection are answered in order, one after the other; while requests wait for their turn
+nothing more is read, and at most MAX_WAITING of those already read may wait. A client has HEAD_SECONDS for a head and
+BODY_SECONDS for a body, however slowly it sends; `connection_flow.py` limits how long it may leave its answers unread.
 """
 
 from __future__ import annotations
@@ -47,22 +47,24 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
 
     def __init__(self, worker: Any) -> None:
         super().__init__(worker.protocol_config, worker.server_state, {}, worker.loop)
-        # What follows a request that said it was the last is no request.
+        # Data after a request that announced itself as the last must not be parsed as another request.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=False)
         self.worker = worker
         self.address = ""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._answered_at = 0.0
         self._framing_bytes = 0
-        """Of a head, or around a body's chunks, since the request began or a part of its body came."""
-        self._is_in_head = self._is_in_body = self._went_on = self._is_last = False
+        """Bytes of a head, or around a body's chunks, since the request began or the last part of its body came."""
+        # From the start: the parser skips empty lines before a request (RFC 9112, 2.2), and they must not end the deadline.
+        self._is_in_head = True
+        self._is_in_body = self._went_on = self._is_last = False
         self._incoming: _HotRequest | None = None
         self._turn: deque[Any] = deque()
-        """Whole hot requests, and (cycle, app) of others, that wait until what came before them is answered."""
+        """Requests that wait until earlier ones are answered: complete hot requests, and (cycle, app) pairs of others."""
         self._in_hand: Any = None
         self._is_starting = False
         self._unread: bytes | None = None
-        """The answer to bytes that are no request; it is the last."""
+        """The answer to bytes that could not be read as a request; it is the connection's last."""
 
     # The connection
 
@@ -81,7 +83,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
         self._due_in(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End. What is in hand is finished without an answer: a commit that was asked for is not taken back."""
+        """Clean up. The request in hand finishes without an answer: a commit that was requested is not cancelled."""
         self.worker.nr_conns -= 1
         self._due_in(None)
         if self._idle_timer is not None:
@@ -92,10 +94,10 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
             super().connection_lost(exc)
 
     def _see_stage(self) -> None:
-        """What the connection is doing now, and by when its client must have gone on."""
+        """Update the connection's stage, and the deadline for what its client must send next."""
         in_hand = self._in_hand
         if in_hand is not None and not (self._is_in_body and isinstance(in_hand, tuple) and in_hand[0] is self.cycle):
-            stage, seconds = Stage.ANSWERED, None  # also while we let the rest of the next request wait
+            stage, seconds = Stage.ANSWERED, None  # also when we have paused reading in the middle of the next request
         elif self._is_in_body:
             stage, seconds = Stage.BODY, BODY_SECONDS
         elif self._is_in_head:
@@ -110,7 +112,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
             self._due_in(seconds)
 
     def _idle(self) -> None:
-        """Wait for the client's next request. The timer runs on over requests: setting one for each would cost more."""
+        """Wait for the client's next request. One timer runs across requests: setting one per request would cost more."""
         self._answered_at = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._end_idle)
@@ -128,14 +130,14 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
     # What arrives
 
     def data_received(self, data: bytes) -> None:
-        """Bytes: whatever they leave open has a deadline that more of them does not move."""
+        """Parse received bytes. The deadline for an incomplete head or body is not extended by further bytes."""
         self._went_on = False
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade:
-            self._is_last = True  # nothing is spoken here but HTTP/1.1
+            self._is_last = True  # an upgrade is ignored: only HTTP/1.1 is served
         except HttpParserError as error:
-            # What follows the last request of a connection is let be; that request's own body is part of it.
+            # Bytes after the connection's last request are ignored; an error in that request's own body is not.
             if self._is_in_body or not self._is_last:
                 self._refuse(400, str(error))
         if (self._is_in_head or (self._is_in_body and self._incoming is None)) and not self._went_on:
@@ -152,11 +154,11 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
 
     @property
     def _is_all_read(self) -> bool:
-        """Whether nothing that may come counts any more."""
+        """Whether all further bytes are to be ignored."""
         return self._unread is not None or (self._is_last and not self._is_in_body)
 
     def on_message_begin(self) -> None:
-        """The first byte of a request. One read can hold thousands, of which no more are taken than may wait."""
+        """Begin a request. One read can hold thousands of requests, of which no more are accepted than may wait."""
         if (self._turn or self.pipeline) and len(self._turn) + len(self.pipeline) >= MAX_WAITING:
             self._stop(429, f"no more than {MAX_WAITING} requests wait for their turn on one connection")
         super().on_message_begin()
@@ -164,13 +166,13 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
         self._framing_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request's target."""
+        """Add a part of the request's target."""
         self.url += url
         if len(self.url) > MAX_LINE_BYTES:
             self._stop(414, "the request's target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. A name with an underscore is dropped: it could pass for another's that has a hyphen."""
+        """Add one header. A name with an underscore is dropped: in the environment it would equal the name with a hyphen."""
         if len(name) + len(value) > MAX_FIELD_BYTES or len(self.headers) >= MAX_FIELDS:
             self._stop(431, "there are too many headers, or one is too long")
         if b"_" in name:
@@ -181,24 +183,24 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Whose request it is: a hot route's, or the ASGI app's."""
+        """Decide whether a hot route or the ASGI app answers the request."""
         self._is_in_head = False
         self._is_last = not self.parser.should_keep_alive()
         self._incoming = self._hot_request()
         if self._incoming is None:
             try:
                 super().on_headers_complete()
-            except (HttpParserError, AttributeError):  # no URL, or one without a path; `cycle` is still another's
+            except (HttpParserError, AttributeError):  # no URL, or one without a path; `cycle` is an earlier one
                 self._stop(400, "the request's target is no path")
             self.cycle.keep_alive = self.cycle.keep_alive and self.worker.alive
-            # What follows a chunked body (RFC 9112, 7.1.2) is no header of its request: a proxy before us looked at the head alone.
+            # Trailers of a chunked body (RFC 9112, 7.1.2) do not count as headers: a proxy checked the head alone.
             self.headers = []
         self._is_in_body = True
 
     def _hot_request(self) -> _HotRequest | None:
-        """The request, where it is a plain one of a hot route. What is refused by its head alone is not."""
+        """The request if it is a plain one of a hot route, else None; also None when its head alone gets it refused."""
         if self.cycle is not None and not self.cycle.response_complete:
-            return None  # in the order of the others
+            return None  # it takes the ASGI path too, to be answered after the unfinished ASGI request
         handler = self._find(self.url) if self.parser.get_method() == b"POST" else None
         if handler is None or self.parser.get_http_version() != "1.1" or self.parser.should_upgrade():
             return None
@@ -215,7 +217,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
         return _HotRequest(handler, environ, not self._is_last)
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body; of a hot one no more than its length, which is bounded."""
+        """Add a part of a body; a hot request's body is bounded by its declared length."""
         if self._incoming is not None:
             self._incoming.body.append(body)
         else:
@@ -223,7 +225,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request is there as a whole."""
+        """Queue a request that has arrived completely."""
         self._is_in_body = False
         incoming, self._incoming = self._incoming, None
         if incoming is None:
@@ -248,7 +250,7 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
         self._start_next()
 
     def _abandon(self, cycle: Any) -> None:
-        """Answer an ASGI request no more whose body cannot be read to its end; its app learns that the client is gone."""
+        """Drop the answer of an ASGI request whose body cannot be read to its end; its app learns that the client is gone."""
         if cycle.response_started and not cycle.response_complete:
             self.transport.close()
         elif isinstance(self._in_hand, tuple) and self._in_hand[0] is cycle:
@@ -263,19 +265,19 @@ class HttpProtocol(BoundedConnection, HttpToolsProtocol):
         self._start_next()
 
     def on_response_complete(self) -> None:
-        """The ASGI app has answered."""
+        """Go on with the next request after the ASGI app has answered."""
         self._in_hand = None
         self._start_next()
         self._see_stage()
 
     def resume_writing(self) -> None:
-        """The client takes its answers again."""
+        """Go on with the next request once the client reads its answers again."""
         super().resume_writing()
         self._start_next()
         self._see_stage()
 
     def _start_next(self) -> None:
-        """Have the next request answered when nothing is in hand; a client that does not read its answers waits."""
+        """Start the next request when none is in hand, unless the client does not read its answers."""
         if self._is_starting:
             return None
         self._is_starting = True

@@ -610,6 +610,24 @@ def test_a_request_that_does_not_end_is_closed_however_it_trickles(
     within(scene)
 
 
+def test_empty_lines_in_front_of_the_first_request_extend_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 1.0)
+
+    async def scene(served: Listening) -> None:
+        reader, writer = await served.connect()
+        writer.write(b"\r\n")
+        await asyncio.sleep(0.2)
+        assert served.worker.made[-1].stage is Stage.NEW
+        writer.write(b"\r\n")
+        assert await is_closed(reader, 5)
+        assert served.hot.begun == []
+        _, other = again = await served.connect()
+        other.write(b"\r\n" + post({"n": 1, "now": True}))
+        assert (await answer(again[0])).status == 200
+
+    within(scene)
+
+
 def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
     async def scene(served: Listening) -> None:
         reader, writer = await served.connect()
