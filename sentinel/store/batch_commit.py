@@ -1,8 +1,9 @@
 """Batch commits: rows that arrive on an event loop while a commit is in flight share the next one.
 
-No timer and no thread: the first row of a pause is committed once the loop has read all that has arrived, and whoever
-comes while a batch is executed is in the next one, which is sent behind it while it waits for the disk. What makes a batch
-fail is found by `settle`, by which rows have exactly the outcome they would have alone.
+There is no timer and no thread: the first row after an idle period is committed once the loop has read all that has
+arrived. Rows that arrive while a batch is executed form the next one, which is sent as soon as the first only waits for
+the disk. When a batch fails, `settle` commits its rows one by one, so that each has exactly the outcome it would have
+alone.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 WAIT_SECONDS = 15.0
-"""Longer than every time limit of the database together; only a defect waits this long."""
+"""A row without an outcome is refused after this. Longer than all timeouts of the database together: only a defect waits so long."""
 BATCH_WAIT_SECONDS, ROW_WAIT_SECONDS = 0.5, 0.005
 """Seconds a batch waits for locks before its rows are committed one by one, and seconds each row then waits."""
 LAST_TRIES = 3
-"""How often each row of a batch that was refused for a lock is tried a last time."""
+"""How many more attempts a blocked row gets after the blocked rows' shared attempt has timed out on a lock."""
 _SWEEPS = 15
-"""How often within WAIT_SECONDS rows that waited too long are looked for."""
+"""How often per WAIT_SECONDS the queue is checked for rows that waited too long."""
 
 
 class PendingRow(Generic[Row, Result]):
-    """A row, and what became of it: an answer or an error."""
+    """A row and its outcome: an answer or an error."""
 
     __slots__ = ("_answers", "_place", "arrived", "done", "error", "row")
 
@@ -42,39 +43,45 @@ class PendingRow(Generic[Row, Result]):
     ) -> None:
         self.row = row
         self.arrived = time.monotonic() if arrived is None else arrived
-        """When it was asked for, by the monotonic clock: what it waited for before it came here counts."""
+        """When the row was requested, by the monotonic clock: the time it waited before it was added counts too."""
         self.done = done
-        """Called once, when the outcome is there."""
+        """Called once, when the outcome is known."""
         self._answers: Sequence[Result] | None = None
         self._place = 0
         self.error: Exception | None = None
 
     def keep(self, answers: Sequence[Result], place: int) -> None:
-        """It was committed; its answer stands at `place` of all answers of the commit, which are read when they are asked for."""
+        """Record that the row was committed; its answer is `answers[place]`, which is decoded only when it is read."""
         self._answers, self._place, self.error = answers, place, None
 
     def failed(self, error: Exception) -> None:
-        """This attempt did not record it, as far as is known.
+        """Record that this attempt failed.
 
-        A lock in the way takes back nothing of what an earlier attempt may have committed: that one's error stays.
+        An earlier `EngineUnavailable` is kept over a later `StillDeciding`: the earlier attempt may have committed, and
+        a blocked lock says nothing about that.
         """
         if not (isinstance(error, StillDeciding) and isinstance(self.error, EngineUnavailable)):
             self.error = error
 
     @property
+    def is_open(self) -> bool:
+        """Whether another attempt could still commit the row: it has no answer, and no error other than a blocked lock."""
+        return self._answers is None and (self.error is None or isinstance(self.error, StillDeciding))
+
+    @property
     def answer(self) -> Result | None:
-        """The answer, where there is one."""
+        """The answer, or None while there is none."""
         return None if self._answers is None else self._answers[self._place]
 
     def result(self) -> Result:
-        """The answer. Raises what was raised for this row."""
+        """The answer. Raises the error that was recorded for this row."""
         if self.error is not None:
             raise self.error
         assert self._answers is not None
         return self._answers[self._place]
 
     def notify(self) -> None:
-        """Call `done`, if nobody has yet."""
+        """Call `done`, unless it was called already."""
         done, self.done = self.done, None
         if done is not None:
             done(self)
@@ -85,19 +92,29 @@ Settlement = Generator[tuple[Sequence[Pending], float], None, None]
 
 
 def settle(batch: Sequence[Pending]) -> Settlement:
-    """Yields which rows to commit together and how many seconds to wait for locks, until each row has its answer or error.
+    """Yield rows to commit together and the seconds to wait for locks, until each row has its answer or error.
 
-    Who drives it commits what is yielded and keeps the answers, or throws in what the commit raised. Where one row makes the
-    batch fail, each is committed by itself.
+    The caller commits the yielded rows and stores their answers with `keep_answers`, or throws the commit's error into
+    the generator. When a batch fails because of one row, each row is committed by itself.
     """
-    if len(batch) == 1:
-        yield from _alone(batch[0], seconds_left(batch))
-        return
+    try:
+        if len(batch) == 1:
+            yield from _alone(batch[0], seconds_left(batch))
+        else:
+            yield from _together(batch)
+    except DatabaseUnreachable as error:
+        # Each further attempt would wait for its own timeout and fail the same way.
+        for row in batch:
+            if row.is_open:
+                row.failed(error)
+
+
+def _together(batch: Sequence[Pending]) -> Settlement:
+    """Commit a batch in one transaction; if that fails, its rows one by one. Raises `DatabaseUnreachable`."""
     try:
         yield batch, min(BATCH_WAIT_SECONDS, seconds_left(batch))
-    except DatabaseUnreachable as error:
-        for row in batch:
-            row.failed(error)
+    except DatabaseUnreachable:
+        raise
     except StillDeciding:
         yield from _row_by_row(batch)
     except Exception as error:
@@ -107,7 +124,7 @@ def settle(batch: Sequence[Pending]) -> Settlement:
 
 
 def _row_by_row(batch: Sequence[Pending]) -> Settlement:
-    """A row is blocked by a lock: commit the unblocked rows now, the blocked ones together in the remaining time."""
+    """Commit a batch blocked by a lock: unblocked rows one by one now, the blocked ones together in the remaining time."""
     for row in batch:
         yield from _alone(row, ROW_WAIT_SECONDS)
     stuck = [row for row in batch if isinstance(row.error, StillDeciding)]
@@ -115,8 +132,10 @@ def _row_by_row(batch: Sequence[Pending]) -> Settlement:
         return
     try:
         yield stuck, seconds_left(stuck)
+    except DatabaseUnreachable:
+        raise
     except StillDeciding:
-        # Who held their lock may have waited for another one itself, and has given up by now.
+        # The holder of their lock may itself have waited for another lock, and have given up by now.
         for row in stuck * LAST_TRIES:
             if isinstance(row.error, StillDeciding):
                 yield from _alone(row, ROW_WAIT_SECONDS)
@@ -127,19 +146,23 @@ def _row_by_row(batch: Sequence[Pending]) -> Settlement:
 
 
 def _alone(row: Pending, wait_seconds: float) -> Settlement:
+    """Commit one row. Raises `DatabaseUnreachable`; any other error is recorded for the row."""
     try:
         yield [row], wait_seconds
+    except DatabaseUnreachable as error:
+        row.failed(error)
+        raise
     except Exception as error:
         row.failed(error)
 
 
 def seconds_left(batch: Sequence[Pending]) -> float:
-    """Seconds that the first row of the batch still waits for locks."""
+    """Seconds that the oldest row of the batch may still wait for locks, ROW_WAIT_SECONDS at least."""
     return max(ROW_WAIT_SECONDS, min(row.arrived for row in batch) + LOCK_WAIT_SECONDS - time.monotonic())
 
 
 def keep_answers(rows: Sequence[Pending], answers: Sequence[Any]) -> None:
-    """Each row's answer, in the order of the rows."""
+    """Store each row's answer; `answers` are in the order of `rows`. Raises `ValueError` when their numbers differ."""
     if len(answers) != len(rows):
         raise ValueError(f"{len(answers)} answers to {len(rows)} rows")
     for place, row in enumerate(rows):
@@ -149,9 +172,9 @@ def keep_answers(rows: Sequence[Pending], answers: Sequence[Any]) -> None:
 def commit_all(
     commit: Callable[[Sequence[Row], float], Sequence[Result]], rows: Sequence[Row]
 ) -> list[Result | Exception]:
-    """A caller's own batch, without an event loop: per row the answer, or what it alone raised.
+    """Commit a caller's own batch without an event loop; returns for each row its answer or the error it alone raised.
 
-    `commit` takes rows and the seconds that locks may be waited for, and answers in their order, all in one transaction.
+    `commit` takes rows and the seconds to wait for locks, and returns answers in their order, all in one transaction.
     """
     batch = [PendingRow[Row, Result](row) for row in rows]
     steps = settle(batch)
@@ -169,16 +192,16 @@ def commit_all(
 
 
 Commit = Callable[[Sequence[Row], float, Callable[[], None] | None], Awaitable[Sequence[Result]]]
-"""Rows, seconds that locks may be waited for, whom to call once only the commit is awaited → answers in their order, all in one transaction."""
+"""(rows, seconds to wait for locks, callback for when only the commit is awaited) → answers in their order, in one transaction."""
 
 
 class BatchCommitter(Generic[Row, Result]):
-    """Commits rows of one kind through `commit`, many requests' rows at once.
+    """Commits rows of one kind through `commit`, up to `most` rows of many requests at once.
 
-    `commit` raises `StillDeciding` when the seconds were too short. One batch is executed at a time, which makes the
-    batches large and the database's work small, and the next is sent while its commit waits for the disk; only when it
-    takes longer than `slow_seconds`, because it waits for somebody's lock, may up to `max_parallel` run beside each other
-    so that it does not hold up everybody. A row whose client goes away is committed all the same; its retry gets the
+    `commit` raises `StillDeciding` when it did not get its locks in time. One batch is executed at a time, which makes
+    the batches large and the database's work small, and the next is sent while its commit waits for the disk. Only when
+    a batch takes longer than `slow_seconds`, because it waits for a lock, up to `max_parallel` run in parallel, so that
+    it does not block the others. A row whose client disconnects is committed all the same; the client's retry gets the
     recorded answer.
     """
 
@@ -190,9 +213,9 @@ class BatchCommitter(Generic[Row, Result]):
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
 
     def add(self, row: Row, done: Callable[[PendingRow[Row, Result]], None], arrived: float | None = None) -> None:
-        """Commit a row with others, and call `done` with its outcome: on the running loop, and never from within this call.
+        """Queue a row for the next commit; `done` gets its outcome on the running loop, never from within this call.
 
-        `arrived` is when it was asked for, by the monotonic clock, where that was not just now.
+        `arrived` is when the row was requested, by the monotonic clock; now if it is None.
         """
         self._line().add(PendingRow(row, done, arrived))
 
@@ -203,11 +226,11 @@ class BatchCommitter(Generic[Row, Result]):
         return (await future).result()
 
     async def recorded_all(self, rows: Sequence[Row]) -> list[Result | Exception]:
-        """A caller's own batch, in one commit of its own; per row the answer, or what it alone raised."""
+        """Commit a caller's own batch in a commit of its own; returns for each row its answer or the error it alone raised."""
         batch = [PendingRow[Row, Result](row) for row in rows]
         if batch:
             line = self._line()
-            async with line.own_batches:  # so that they leave connections to the rows in the line
+            async with line.own_batches:  # bounded, so that own batches leave connections for the queued rows
                 await asyncio.shield(line.settled(batch))
         return [pending.answer if pending.error is None else pending.error for pending in batch]  # type: ignore[misc]
 
@@ -220,7 +243,7 @@ class BatchCommitter(Generic[Row, Result]):
 
 
 class _Line:
-    """The rows that wait on one event loop, and the commits that take them."""
+    """The queue of one event loop: rows that wait for a commit, and the commits in flight."""
 
     def __init__(
         self,
@@ -236,16 +259,16 @@ class _Line:
         self._waiting: deque[Pending] = deque()
         self._in_hand: list[Sequence[Pending]] = []
         self._executing: list[Sequence[Pending]] = []
-        """Those in hand of which more is awaited than their commit."""
+        """The batches in `_in_hand` whose statement is still executing; the others only wait for their commit."""
         self._latest_began = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_called = self._is_swept = False
 
     def add(self, row: Pending) -> None:
-        """Take a row into the line."""
+        """Queue a row, and schedule a commit unless one is in flight."""
         self._waiting.append(row)
         if not self._is_called and self._may_begin():
-            # Once the loop has read all that has arrived: then the first of a burst does not go alone.
+            # Only after the loop has read all that has arrived, so that the first row of a burst does not go alone.
             self._is_called = True
             self._loop.call_soon(self._begin)
         if not self._is_swept:
@@ -253,7 +276,7 @@ class _Line:
             self._loop.call_later(WAIT_SECONDS / _SWEEPS, self._sweep)
 
     def _begin(self) -> None:
-        """Start committing what waits."""
+        """Start committing the queued rows."""
         self._is_called = False
         if self._waiting and len(self._in_hand) < self._max_parallel:
             self.settled(self._next_batch(), goes_on=True)
@@ -268,7 +291,7 @@ class _Line:
         return [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
 
     def settled(self, batch: list[Pending], *, goes_on: bool = False) -> asyncio.Task[None]:
-        """A task that commits a batch; with `goes_on` of the line, and then what came meanwhile, batch after batch."""
+        """Start a task that commits `batch`; with `goes_on` it is the queue's, and rows queued meanwhile follow, batch after batch."""
         task = self._loop.create_task(self._commit_batches(batch) if goes_on else self._settle(batch))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -285,12 +308,12 @@ class _Line:
                 self._in_hand.remove(batch)
                 if batch in self._executing:
                     self._executing.remove(batch)
-            # Later: the next commit is under way while these answers are rendered.
+            # Deferred, so that the next commit is in flight while these answers are rendered.
             self._loop.call_soon(self._notify_all, batch)
             batch = self._next_batch() if self._may_begin() else []
 
     def _executed(self, batch: list[Pending]) -> None:
-        """Only the commit of a batch is still awaited: what came meanwhile goes behind it."""
+        """Note that a batch only waits for its commit now, and send the rows queued meanwhile behind it."""
         if batch in self._executing:
             self._executing.remove(batch)
         if self._waiting and not self._executing and len(self._in_hand) < self._max_parallel:
@@ -314,15 +337,15 @@ class _Line:
         for row in batch:
             try:
                 row.notify()
-            except Exception as error:  # one that cannot be told must not keep the others from their answers
+            except Exception as error:  # a failing callback must not keep the other rows from their answers
                 self._loop.call_exception_handler(
                     {"message": "a row could not be told its outcome", "exception": error}
                 )
 
     def _sweep(self) -> None:
-        """Refuse rows that waited too long; those that no commit took are never committed."""
+        """Refuse rows that waited longer than WAIT_SECONDS; those still queued are never committed."""
         before = time.monotonic() - WAIT_SECONDS
-        # In any place of the line: a row may have waited elsewhere before it came.
+        # Anywhere in the queue, not only at its head: a row may have waited elsewhere before it was added.
         late = [row for row in self._waiting if row.arrived < before]
         if late:
             self._waiting = deque(row for row in self._waiting if row.arrived >= before)
@@ -338,7 +361,7 @@ class _Line:
 
 
 def _give_up(row: Pending) -> None:
-    """Refuse a row whose outcome is still unknown: what a commit in flight may yet record, the retry of its key finds."""
+    """Refuse a row whose outcome is still unknown. If a commit in flight still records it, a retry of its key finds it."""
     given_up: Pending = PendingRow(row.row, row.done)
     row.done = None
     given_up.error = EngineUnavailable("the row waited too long for its commit")

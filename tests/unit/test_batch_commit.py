@@ -253,6 +253,24 @@ def test_an_unreachable_database_is_told_to_everybody_once_and_the_next_row_is_t
     assert all_at_once(committer, 3) == [0, 1, 2]
 
 
+def test_a_database_lost_in_the_midst_of_a_blocked_batch_is_not_waited_for_once_a_row() -> None:
+    tried: list[list[int]] = []
+
+    async def commit(rows: Sequence[Any], wait_seconds: float, executed: Any) -> list[int]:
+        tried.append([row["n"] for row in rows])
+        if len(rows) > 1:
+            raise StillDeciding("a lock is in the way")
+        if rows[0]["n"] == 1:
+            raise DatabaseUnreachable("no answer")
+        return [rows[0]["n"]]
+
+    committer: BatchCommitter[Any, int] = BatchCommitter(commit)
+    answers = on_a_loop(committer.recorded_all([{"n": n} for n in range(64)]))
+    assert tried == [list(range(64)), [0], [1]]
+    assert answers[0] == 0
+    assert {type(one) for one in answers[1:]} == {DatabaseUnreachable}
+
+
 def test_a_client_that_goes_away_disturbs_nobody() -> None:
     commit = Store(seconds=0.02)
 
