@@ -1,7 +1,7 @@
-"""The questions of a client: their arguments, what each sends and how its answer is read, without any I/O.
+"""The calls of a client: their arguments, what each sends and how its answer is read, without any I/O.
 
 Shared by `Client` and `AsyncClient`, and by single and batch calls. Every question carries its own idempotency key or start id,
-so a repeat gets the recorded answer.
+so a retry gets the recorded answer.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ except ImportError:  # pragma: no cover - depends on what is installed
 
 
 def _encode(value: Any) -> bytes:
-    """JSON. A `Decimal` is sent as the text of its digits, which is how an amount is written.
+    """Encode as JSON. A `Decimal` is sent as the text of its digits, which is how an amount is written.
 
-    Raises `TypeError` for what JSON has no form for, `ValueError` for a float that is no number.
+    Raises `TypeError` for a value without a JSON form, `ValueError` for a float that is NaN or infinite.
     """
     sent = _dumps(value, default=_written)
-    if b"null" in sent:  # what orjson makes of it, which would mean that it is absent
+    if b"null" in sent:  # orjson writes NaN and infinities as null, which the authority would take for absent
         _refuse_not_finite(value)
     return sent
 
 
 def _encode_report(value: Any) -> bytes:
-    """As `_encode`, but no number, name, text or object in it is a reason to raise, for the effect has happened: it is sent as text."""
+    """Encode a report as `_encode` does, but send any number, name, text or object without a JSON form as text instead
+    of raising: the side effect has happened and must be reported."""
     try:
         return _encode(value)
     except (TypeError, ValueError):
@@ -70,7 +71,7 @@ def _refuse_not_finite(value: Any) -> None:
 
 
 def _written(value: Any) -> str:
-    from decimal import Decimal  # what nobody needs who sends texts and integers
+    from decimal import Decimal  # imported here because callers that send only texts and integers never need it
 
     if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) <= _MOST_PLACES:
         return format(value, "f")
@@ -79,9 +80,11 @@ def _written(value: Any) -> str:
 
 PREFIX = "/api/sentinel"
 REPORT = "/action/guard/report"
-"""Of a report, and how the path of many begins."""
+"""The path of a report; the path of its batch form begins with it."""
 _MOST_PLACES = 400
-"""Of a `Decimal`: a few characters with an exponent could otherwise become gigabytes of digits."""
+"""The largest exponent of a `Decimal`: a few characters with an exponent could otherwise become gigabytes of digits."""
+_MOST_RESULT_BYTES, _MOST_RESULT_DEPTH, _MOST_ERROR = 32_768, 12, 4_000
+"""Of a report, within the authority's limits: 64 KiB and 16 levels for a body, in its batch form too, and 4,000 characters of an error."""
 _FIRST_BACKOFF_SECONDS = 0.05
 _LEAST_ATTEMPT_SECONDS = 0.01
 _FIRST_POLL_SECONDS = 0.2
@@ -90,7 +93,7 @@ Parsed = TypeVar("Parsed")
 
 
 class GuardQuestion(TypedDict):
-    """One exact action under its key. `params` is bound with it, `evidence_context` is not and can only tighten."""
+    """One exact action under its key. The key is bound to `params`, not to `evidence_context`, which can only tighten."""
 
     action: str
     params: Mapping[str, Any]
@@ -100,13 +103,13 @@ class GuardQuestion(TypedDict):
     evidence_context: NotRequired[Mapping[str, Any] | None]
     agent_id: NotRequired[str | None]
     start_id: NotRequired[str | uuid.UUID | None]
-    """For who acts at once: a permission is started under this id in the same call. Stable over retries."""
+    """For a caller that acts at once: a permission is started under this id in the same call. Use the same id in retries."""
     act_within_seconds: NotRequired[int | None]
     """Seconds to act, counted from before the call; "not executed" cannot be recorded before they are over."""
 
 
 class CheckQuestion(TypedDict):
-    """The same without a key: nothing is recorded."""
+    """As `GuardQuestion`, without a key: nothing is recorded."""
 
     action: str
     params: Mapping[str, Any]
@@ -115,7 +118,7 @@ class CheckQuestion(TypedDict):
 
 
 class Outcome(TypedDict):
-    """What came of a started action; "error" means unknown, not "not executed"."""
+    """The outcome of a started action; "error" means unknown, not "not executed"."""
 
     idempotency_key: str
     action: str
@@ -130,17 +133,17 @@ class Outcome(TypedDict):
 
 
 def readers() -> Any:
-    """Loaded with the first answer: it is more than half of the time that the import would take."""
+    """Return the module `answers`, imported with the first answer: it would be more than half of this package's import time."""
     from sentinel.client import answers
 
     return answers
 
 
 def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
-    """The request of a guard.
+    """Return the body of a guard request.
 
-    `resource`, `risk_class` and `evidence_context` tell the authority that this caller starts in a step of its own; without
-    them, handing out the permit would already count as the start.
+    `resource`, `risk_class` and `evidence_context` tell the authority that this caller makes a separate start call;
+    without them, handing out the permit would already count as the start.
     """
     start_id = question.get("start_id")
     return {
@@ -157,11 +160,50 @@ def guard_body(question: GuardQuestion, agent_id: str) -> dict[str, Any]:
 
 
 def question_body(fields: Mapping[str, Any], agent_id: str) -> dict[str, Any]:
-    """The body of a check or report: the given fields without absent ones."""
+    """Return the body of a check, and what a report has besides: the given fields and the agent id, without those that are None."""
     body = {**fields, "agent_id": agent_id}
     return {
         name: str(value) if isinstance(value, uuid.UUID) else value for name, value in body.items() if value is not None
     }
+
+
+def outcome_body(outcome: Mapping[str, Any], agent_id: str) -> dict[str, Any]:
+    """Return the body of a report: `error` is cut, and a `result` that the authority would refuse is replaced by its size
+    and SHA-256. The side effect has happened and must be reported."""
+    body = question_body(outcome, agent_id)
+    if isinstance(error := body.get("error"), str):
+        body["error"] = error[:_MOST_ERROR]
+    if "result" in body:
+        body["result"] = _sendable(body["result"])
+    return body
+
+
+def _sendable(result: Any) -> Any:
+    """Return a result, or what is sent in place of one that is too large or nested too deeply."""
+    try:
+        written = _encode_report(result)
+    except RecursionError:
+        return {"omitted": "nested too deeply"}
+    if len(written) <= _MOST_RESULT_BYTES and _is_flat(written):
+        return result
+    from hashlib import sha256
+
+    omitted = "too large" if len(written) > _MOST_RESULT_BYTES else "nested too deeply"
+    return {"omitted": omitted, "bytes": len(written), "sha256": sha256(written).hexdigest()}
+
+
+def _is_flat(written: bytes) -> bool:
+    """Whether a JSON text is nested no deeper than `_MOST_RESULT_DEPTH`."""
+    if written.count(b"{") + written.count(b"[") <= _MOST_RESULT_DEPTH:
+        return True
+    import re
+
+    depth = 0
+    for bracket in re.findall(rb"[][{}]", re.sub(rb'"(?:[^"\\]|\\.)*"', b"", written)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > _MOST_RESULT_DEPTH:
+            return False
+    return True
 
 
 class ClientCall(Generic[Parsed]):
@@ -180,17 +222,17 @@ class ClientCall(Generic[Parsed]):
 
     @property
     def sent(self) -> bytes | None:
-        """The request's body."""
+        """The request's body as JSON, or None for a GET."""
         encode = _encode_report if self.path.startswith(REPORT) else _encode
         return None if self.body is None else encode(self.body)
 
     def read(self, raw: RawResponse) -> Parsed:
-        """What was answered. Raises `Unreachable`, `KeyConflict` or `Rejected`."""
+        """Return the parsed answer. Raises `Unreachable`, `KeyConflict` or `Rejected`."""
         return self.parse(raw, _content(raw))
 
 
 def guard_call(question: GuardQuestion, agent_id: str) -> ClientCall[GuardAnswer]:
-    """`action/guard`."""
+    """Return the call of `action/guard`."""
     body = guard_body(question, agent_id)
     return ClientCall(
         "POST", "/action/guard", body, lambda raw, found: read_guard_answer(body, found, replayed=raw.replayed)
@@ -200,32 +242,32 @@ def guard_call(question: GuardQuestion, agent_id: str) -> ClientCall[GuardAnswer
 def start_call(
     answer: GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None
 ) -> ClientCall[StartReceipt]:
-    """`action/guard/start`."""
+    """Return the call of `action/guard/start`."""
     body = start_body(answer, start_id, act_within_seconds)
     return ClientCall("POST", "/action/guard/start", body, lambda _, found: readers().start_receipt(found))
 
 
 def report_call(outcome: Outcome, agent_id: str) -> ClientCall[answers.ReportReceipt]:
-    """`action/guard/report`."""
-    body = question_body(outcome, agent_id)
+    """Return the call of `action/guard/report`."""
+    body = outcome_body(outcome, agent_id)
     return ClientCall("POST", REPORT, body, lambda _, found: readers().report_receipt(found))
 
 
 def check_call(question: CheckQuestion, agent_id: str) -> ClientCall[answers.CheckAnswer]:
-    """`action/check`."""
+    """Return the call of `action/check`."""
     body = question_body(question, agent_id)
     return ClientCall("POST", "/action/check", body, lambda _, found: readers().check_answer(found))
 
 
 def headroom_call(question: CheckQuestion, agent_id: str) -> ClientCall[list[answers.Headroom]]:
-    """`action/headroom`."""
+    """Return the call of `action/headroom`."""
     return ClientCall(
         "POST", "/action/headroom", question_body(question, agent_id), lambda _, found: readers().headrooms(found)
     )
 
 
 def approval_call(approval_id: str | uuid.UUID) -> ClientCall[answers.ApprovalView]:
-    """`approval/{id}`."""
+    """Return the call of `approval/{id}`."""
     from urllib.parse import quote
 
     path = f"/approval/{quote(str(approval_id), safe='')}"
@@ -233,7 +275,7 @@ def approval_call(approval_id: str | uuid.UUID) -> ClientCall[answers.ApprovalVi
 
 
 def heartbeat_call(agent_id: str) -> ClientCall[str]:
-    """`heartbeat`."""
+    """Return the call of `heartbeat`."""
     from urllib.parse import urlencode
 
     path = "/heartbeat?" + urlencode({"agent_id": agent_id})
@@ -241,12 +283,12 @@ def heartbeat_call(agent_id: str) -> ClientCall[str]:
 
 
 def key_call() -> ClientCall[answers.KeyHolder]:
-    """`key`."""
+    """Return the call of `key`."""
     return ClientCall("GET", "/key", None, lambda _, found: readers().key_holder(found))
 
 
 def chosen_agent(given: str | None, default: str | None) -> str:
-    """The call's agent id, else the client's. Raises `ValueError`."""
+    """Return the call's agent id, else the client's. Raises `ValueError` where neither is given."""
     agent = given or default
     if not agent:
         raise ValueError("an agent_id is needed: give it to the client or to the call")
@@ -254,7 +296,7 @@ def chosen_agent(given: str | None, default: str | None) -> str:
 
 
 def client_headers(api_key: str, tenant_id: str | uuid.UUID | None) -> dict[str, str]:
-    """What every request carries."""
+    """Return the headers that every request carries."""
     headers = {"X-API-Key": api_key, "User-Agent": "sentinel-client"}
     if tenant_id is not None:
         headers["X-Tenant-Id"] = str(tenant_id)
@@ -262,7 +304,7 @@ def client_headers(api_key: str, tenant_id: str | uuid.UUID | None) -> dict[str,
 
 
 def pause_before_retry(error: Unreachable | Rejected, attempt: int, retries: int, left_seconds: float) -> float:
-    """Seconds until the call may be repeated. Raises the error where it may not, or no time is left for it."""
+    """Return the seconds to wait before a retry. Raises the error where a retry is not allowed, or no time is left for one."""
     if isinstance(error, Rejected):
         raise error
     pause = _backoff_seconds(attempt, error)
@@ -272,7 +314,7 @@ def pause_before_retry(error: Unreachable | Rejected, attempt: int, retries: int
 
 
 def poll_pause(attempt: int, most_seconds: float, left_seconds: float) -> float:
-    """Seconds until an approval is looked at again: 0.2 at first, doubled up to `most_seconds`, with jitter."""
+    """Return the seconds until an approval is polled again: 0.2 at first, doubled up to `most_seconds`, with jitter."""
     import random
 
     growing: float = min(_FIRST_POLL_SECONDS * 2.0 ** min(attempt, 20), most_seconds)
@@ -280,7 +322,7 @@ def poll_pause(attempt: int, most_seconds: float, left_seconds: float) -> float:
 
 
 def _is_retryable(error: Unreachable) -> bool:
-    """Whether a failed call may be repeated: not after a timeout, not after a malformed response."""
+    """Whether a failed call may be retried: not after a timeout, not after a malformed response."""
     return error.kind in (NoAnswerKind.REFUSED, NoAnswerKind.BROKEN, NoAnswerKind.SERVER, NoAnswerKind.BUSY)
 
 
@@ -292,7 +334,7 @@ def _backoff_seconds(attempt: int, error: Unreachable) -> float:
 
 
 def _content(raw: RawResponse) -> Mapping[str, Any]:
-    """The JSON object of a 200; anything else raises `Unreachable`, `KeyConflict` or `Rejected`."""
+    """Return the JSON object of a 200; anything else raises `Unreachable`, `KeyConflict` or `Rejected`."""
     found = _object(raw)
     if raw.status == 200:
         if found is None:
@@ -302,7 +344,7 @@ def _content(raw: RawResponse) -> Mapping[str, Any]:
 
 
 def raise_for_status(status: int, problem: Mapping[str, Any] | None, *, wait: float | None) -> NoReturn:
-    """Raise what an answer other than 200 means."""
+    """Raise the error for a status other than 200: `Unreachable`, `KeyConflict` or `Rejected`. `wait`: its Retry-After in seconds."""
     if status >= 500:
         raise Unreachable(NoAnswerKind.SERVER, f"status {status}", retry_after_seconds=wait)
     code = code_of(str((problem or {}).get("type") or "")[:500])
@@ -315,7 +357,7 @@ def raise_for_status(status: int, problem: Mapping[str, Any] | None, *, wait: fl
 
 
 def read_guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, replayed: bool) -> GuardAnswer:
-    """A 200 of a guard about `body`. Raises `Unreachable`."""
+    """Read a 200 answer to the guard request `body`. Raises `Unreachable` for one that is malformed or does not fit the request."""
     answer: GuardAnswer = readers().guard_answer(
         found,
         action=body["action"],
@@ -331,7 +373,7 @@ def read_guard_answer(body: Mapping[str, Any], found: Mapping[str, Any], *, repl
 
 
 def start_body(answer: GuardAnswer, start_id: str | uuid.UUID, act_within_seconds: int | None) -> dict[str, Any]:
-    """The request of a start."""
+    """Return the body of a start request."""
     return {
         "idempotency_key": answer.idempotency_key,
         "action": answer.action,
@@ -363,5 +405,5 @@ def _object(raw: RawResponse) -> Mapping[str, Any] | None:
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Delta seconds only; a date there is no reason to wait for a clock we do not share."""
+    """Parse a Retry-After of delta seconds; a date is ignored, because it is by the server's clock and not by ours."""
     return float(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None

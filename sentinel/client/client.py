@@ -1,7 +1,7 @@
 """The client: one method per route of `docs/CONTRACT.md` §2 and §3, retried only where the idempotency key makes that safe.
 
 One call lasts at most `timeout_seconds`, retries and pauses included. Every question carries its own idempotency key or
-start id, so a repeat gets the recorded answer.
+start id, so a retry gets the recorded answer.
 """
 
 from __future__ import annotations
@@ -65,13 +65,14 @@ class Client:
     def guard(self, **question: Unpack[GuardQuestion]) -> GuardAnswer:
         """Ask whether exactly this may happen. Only `answer.may_start` is a permission, and it still needs `start`.
 
-        With a `start_id` the question starts what it permits: then `answer.start` is the go-ahead, and a `duplicate` one
-        may have been acted on before.
+        With a `start_id` the same call also redeems the permit: then `answer.start` is the go-ahead, and if it is a
+        `duplicate` an earlier attempt may already have acted on it.
         """
         return self._run(calls.guard_call(question, self._agent(question.get("agent_id"))))
 
     def guard_many(self, questions: Sequence[GuardQuestion]) -> list[GuardAnswer | Unreachable | Rejected]:
-        """`guard` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
+        """Call `guard` for up to 64 questions (each a dict of its keyword arguments) in one request: per question the
+        answer or its error."""
         bodies = [guard_body(question, self._agent(question.get("agent_id"))) for question in questions]
         return self._call_many("/action/guard", bodies, calls.read_guard_answer)
 
@@ -80,16 +81,16 @@ class Client:
     ) -> StartReceipt:
         """Redeem the answer's permit just before the side effect. The same `start_id` gets the same receipt.
 
-        Act within `act_within_seconds` of calling this (None: the authority's own time) or start again: after it a person may
-        say that nothing was executed. `Rejected.code`: "permit-expired", "permit-refused" (halted, or a bound field differs),
-        "already-started", "resolved-not-executed".
+        Act within `act_within_seconds` of calling this (None: the authority's default) or start again: after that time
+        a person may record that nothing was executed. `Rejected.code`: "permit-expired", "permit-refused" (halted, or a
+        bound field differs), "already-started", "resolved-not-executed".
         """
         return self._run(calls.start_call(answer, start_id, act_within_seconds))
 
     def start_many(
         self, permits: Sequence[tuple[GuardAnswer, str | uuid.UUID]], *, act_within_seconds: int | None = None
     ) -> list[StartReceipt | Unreachable | Rejected]:
-        """`start` for up to 64 permits in one call: per permit the receipt or its error."""
+        """Call `start` for up to 64 permits in one request: per permit the receipt or its error."""
         return self._call_many(
             "/action/guard/start",
             [calls.start_body(answer, start_id, act_within_seconds) for answer, start_id in permits],
@@ -97,38 +98,43 @@ class Client:
         )
 
     def report(self, **outcome: Unpack[Outcome]) -> answers.ReportReceipt:
-        """Tell what came of it. Nothing in `result` is refused: what JSON has no form for is sent as text."""
+        """Report the outcome of a started action. Nothing in `result` is refused: a value without a JSON form is sent as
+        text, and a result over 32 KiB or nested deeper than 12 as its size and SHA-256."""
         return self._run(calls.report_call(outcome, self._agent(outcome.get("agent_id"))))
 
     def report_many(self, outcomes: Sequence[Outcome]) -> list[answers.ReportReceipt | Unreachable | Rejected]:
-        """`report` for up to 64 outcomes (its keyword arguments each) in one call: per outcome the receipt or its error."""
-        bodies = [question_body(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
+        """Call `report` for up to 64 outcomes (each a dict of its keyword arguments) in one request: per outcome the
+        receipt or its error."""
+        bodies = [calls.outcome_body(outcome, self._agent(outcome.get("agent_id"))) for outcome in outcomes]
         return self._call_many(calls.REPORT, bodies, lambda _body, found, **_: readers().report_receipt(found))
 
     def check(self, **question: Unpack[CheckQuestion]) -> answers.CheckAnswer:
-        """What would be decided now; reserves nothing and permits nothing."""
+        """Return what would be decided now; reserves nothing and permits nothing."""
         return self._run(calls.check_call(question, self._agent(question.get("agent_id"))))
 
     def check_many(self, questions: Sequence[CheckQuestion]) -> list[answers.CheckAnswer | Unreachable | Rejected]:
-        """`check` for up to 64 questions (its keyword arguments each) in one call: per question the answer or its error."""
+        """Call `check` for up to 64 questions (each a dict of its keyword arguments) in one request: per question the
+        answer or its error."""
         bodies = [question_body(question, self._agent(question.get("agent_id"))) for question in questions]
         return self._call_many("/action/check", bodies, lambda _body, found, **_: readers().check_answer(found))
 
     def headroom(self, **question: Unpack[CheckQuestion]) -> list[answers.Headroom]:
-        """What is left of each limit that the action would be counted in; reserves nothing."""
+        """Return what is left of each limit that would count the action; reserves nothing."""
         return self._run(calls.headroom_call(question, self._agent(question.get("agent_id"))))
 
     def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
-        """One approval of this agent."""
+        """Return one approval of this agent."""
         return self._run(calls.approval_call(approval_id))
 
     def wait_for_approval(
         self, approval_id: str | uuid.UUID, *, timeout_seconds: float, poll_seconds: float = 2.0
     ) -> answers.ApprovalView:
-        """The approval once it is decided or expired; then guard again with the same key. It grants nothing itself.
+        """Poll until the approval is decided or expired and return it. It grants nothing itself: guard again with the
+        same key.
 
-        Looks every `poll_seconds` at most; what gives no answer meanwhile is looked at again. Raises `ApprovalPending` after
-        `timeout_seconds`, or the last `Unreachable`; at once where this client is closed.
+        Polls often at first, later about every `poll_seconds`; a poll without an answer is retried. After
+        `timeout_seconds` raises `ApprovalPending`, or `Unreachable` if the last poll got no answer; a closed client
+        raises `Unreachable` at once.
         """
         deadline, attempt = time.monotonic() + timeout_seconds, 0
         while True:
@@ -148,9 +154,10 @@ class Client:
             attempt += 1
 
     def approvals_since(self, since: datetime, limit: int = 500) -> list[answers.ApprovalDecision]:
-        """Approvals decided after `since` (timezone-aware), oldest first, at most `limit` (1 to 500).
+        """Return the approvals decided after `since` (timezone-aware), oldest first, at most `limit` (1 to 500).
 
-        One may be seen up to ten seconds after a later one: ask on from ten seconds before the last, and tell repeats by their ids.
+        One may become visible up to ten seconds after a later one: continue from ten seconds before the last one seen,
+        and recognise repeats by their ids.
         """
         from urllib.parse import urlencode
 
@@ -158,28 +165,28 @@ class Client:
         return self._run(ClientCall("GET", path, None, lambda _, found: readers().approval_decisions(found)))
 
     def heartbeat(self, agent_id: str | None = None) -> str:
-        """OK, PAUSE or KILL."""
+        """Return the agent's status: OK, PAUSE or KILL."""
         return self._run(calls.heartbeat_call(self._agent(agent_id)))
 
     def key(self) -> answers.KeyHolder:
-        """Whose key this client has."""
+        """Return whose key this client has."""
         return self._run(calls.key_call())
 
     def switches(self) -> Switches:
-        """What is switched on and halted for this tenant, and which policies decide. Grants nothing."""
+        """Return what is switched on and halted for this tenant, and which policies are in force. Grants nothing."""
         call: ClientCall[Switches]
         call = ClientCall("GET", "/switches", None, lambda _, found: readers().switches_answer(found))
         return self._run(call)
 
     def switch_off(self, name: str, reason: str) -> bool:
-        """Turn a switch off for everybody (an agent cannot turn one on); whether it was turned off only now."""
+        """Turn a switch off for everybody (an agent cannot turn one on). Returns False if it was off already."""
         body = {"switch": name, "reason": reason}
         call: ClientCall[bool]
         call = ClientCall("POST", "/switches/off", body, lambda _, found: readers().switched_off(found, name))
         return self._run(call)
 
     def as_async(self) -> AsyncClient:
-        """An `AsyncClient` of the same address, key, agent and bounds."""
+        """Return an `AsyncClient` with the same address, key, agent, timeout and number of retries."""
         from sentinel.client.async_client import AsyncClient
 
         base_url, api_key, tenant_id = self._made_with
@@ -189,11 +196,11 @@ class Client:
         )  # fmt: skip
 
     def abort(self) -> None:
-        """Break the calls under way in every thread: they raise `Unreachable`. For a quick, clean end."""
+        """Abort the calls in flight in every thread: they raise `Unreachable`. For a quick, clean shutdown."""
         self._transport.abort()
 
     def close(self) -> None:
-        """Close the kept connections."""
+        """Close the idle connections; later calls raise `Unreachable`."""
         self._transport.close()
 
     def __enter__(self) -> Client:
@@ -208,7 +215,7 @@ class Client:
     def _call_many(
         self, path: str, bodies: Sequence[dict[str, Any]], parse: Callable[..., Parsed]
     ) -> list[Parsed | Unreachable | Rejected]:
-        """The batch form of a route. Where only the batch itself is refused (no such route, too large), one by one."""
+        """Call the batch form of a route. If the batch as a whole is refused (no such route, too large), call one by one."""
         if len(bodies) == 1:
             return [self._call_in_batch_form(path, bodies[0], parse)]
         found: list[answers.BatchItem]
@@ -250,7 +257,7 @@ class Client:
         return self._tried(call)[0]
 
     def _tried(self, call: ClientCall[Parsed]) -> tuple[Parsed, bool]:
-        """What was answered, and whether a try before it may have arrived too."""
+        """Return the answer, and whether an earlier attempt may have reached the authority too."""
         sent, deadline, was_lost = call.sent, time.monotonic() + self.timeout_seconds, False
         for attempt in range(self._retries + 1):
             try:

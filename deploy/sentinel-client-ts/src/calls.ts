@@ -24,6 +24,10 @@ import type { RawAnswer } from "./transport.js";
 const FIRST_BACKOFF_SECONDS = 0.05;
 const LEAST_ATTEMPT_SECONDS = 0.01;
 const FIRST_POLL_SECONDS = 0.2;
+/** Of a report, within the authority's limits: 64 KiB and 16 levels for a body, and 4,000 characters of an error. */
+const MOST_RESULT_BYTES = 32_768;
+const MOST_RESULT_DEPTH = 12;
+const MOST_ERROR = 4_000;
 const RETRYABLE = new Set(["connection_refused", "connection_broken", "server_error", "busy"]);
 const JSON_TYPES = new Set(["application/json", "application/problem+json"]);
 
@@ -120,8 +124,8 @@ export function reportCall(outcome: Outcome, agentId: string): Call<ReportReceip
     action: outcome.action,
     idempotency_key: outcome.idempotencyKey,
     outcome: outcome.outcome,
-    ...given("error", outcome.error),
-    ...given("result", outcome.result),
+    ...given("error", outcome.error?.slice(0, MOST_ERROR)),
+    ...given("result", sendable(outcome.result)),
     ...given("resource", outcome.resource),
     ...given("risk_class", outcome.riskClass),
     ...given("permit_token", outcome.permitToken),
@@ -183,6 +187,25 @@ export function pollPause(attempt: number, mostSeconds: number, leftSeconds: num
 
 function post<Answer>(path: string, body: object, read: Call<Answer>["read"], written = exactly): Call<Answer> {
   return { method: "POST", path, sent: JSON.stringify(body, written), read };
+}
+
+/** What is sent of a result. One that the authority would refuse, or that JSON cannot write, is replaced: its effect must be reported. */
+function sendable(result: unknown): unknown {
+  let written: string | undefined;
+  try {
+    written = JSON.stringify(result, reportable);
+  } catch {
+    return { omitted: "nested too deeply" }; // within itself, or deeper than the stack
+  }
+  if (written === undefined) return result;
+  const bytes = new TextEncoder().encode(written).length;
+  if (bytes > MOST_RESULT_BYTES) return { omitted: "too large", bytes };
+  let depth = 0;
+  for (const bracket of written.replace(/"(?:[^"\\]|\\.)*"/g, "").match(/[[\]{}]/g) ?? []) {
+    depth += bracket === "[" || bracket === "{" ? 1 : -1;
+    if (depth > MOST_RESULT_DEPTH) return { omitted: "nested too deeply", bytes };
+  }
+  return result;
 }
 
 /** Of a report nothing is refused, for the effect has happened: a number that JSON does not have is sent as text, and of anything else what JSON makes of it. */

@@ -287,9 +287,11 @@ def test_an_effect_is_not_called_on_a_start_that_was_answered_after_its_time(
 
 REPORTS = """
 const asking = client();
-const results = { big: 2n ** 70n, huge: 2 ** 60, lost: [NaN, -Infinity], map: new Map([[1, 2]]), half: "\\ud800", code: { run: () => 1 }, hole: [1, , 2] };
+const results = { big: 2n ** 70n, huge: 2 ** 60, lost: [NaN, -Infinity], map: new Map([[1, 2]]), half: "\\ud800", code: { run: () => 1 }, hole: [1, , 2],
+  long: "x".repeat(40_000), deep: Array(13).fill(0).reduce((one) => [one], "["), brackets: ["[".repeat(99)], ring: {} };
+results.ring.itself = results.ring;
 for (const [what, result] of Object.entries(results)) {
-  const answer = await asking.guard({ action: "gift_card.issue", ...gift("10.00", what) });
+  const answer = await asking.guard({ action: "gift_card.issue", ...gift("1.00", what) });
   await asking.start(answer, crypto.randomUUID());
   const outcome = { idempotencyKey: what, action: answer.action, outcome: "success", permitToken: answer.permitToken(), resource: answer.resource, riskClass: answer.riskClass };
   said[what] = await asking.report({ ...outcome, result }).then((one) => one.duplicate, (error) => error.message);
@@ -301,7 +303,9 @@ def test_a_result_is_reported_whatever_it_holds(package: Path, fixtures: Fixture
     """The finding: after the effect `report` threw, for numbers that the contract takes in a report."""
     with listening(fixtures.app) as url:
         found = ran(package, REPORTS, url, fixtures.key)
-    assert found["said"] == dict.fromkeys(("big", "huge", "lost", "map", "half", "code", "hole"), False)
+    assert found["said"] == dict.fromkeys(
+        ("big", "huge", "lost", "map", "half", "code", "hole", "long", "deep", "brackets", "ring"), False
+    )
 
 
 GOES_ON = ("throw error instanceof Rejected ? refusedStart(answer, error) : error;", "")

@@ -71,6 +71,47 @@ RESULTS: dict[str, tuple[Any, Any]] = {
 """What an effect gave back, and what is sent of it."""
 
 
+def nested(levels: int) -> Any:
+    result: Any = "["
+    for _ in range(levels):
+        result = [result]
+    return result
+
+
+def endless() -> Any:
+    result: list[Any] = []
+    result.append(result)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (nested(12), nested(12)),
+        (["[" * 99, '"{\\"'], ["[" * 99, '"{\\"']),
+        (nested(13), {"omitted": "nested too deeply", "bytes": 29}),
+        (nested(300), {"omitted": "nested too deeply", "bytes": 603}),
+        (nested(100_000), {"omitted": "nested too deeply"}),
+        (endless(), {"omitted": "nested too deeply"}),
+        ("x" * 32_766, "x" * 32_766),
+        ("x" * 32_767, {"omitted": "too large", "bytes": 32_769}),
+    ],
+    ids=["as deep as may be", "brackets in texts", "too deep", "deeper than orjson writes", "deeper than Python goes",
+         "within itself", "as long as may be", "too long"],
+)  # fmt: skip
+def test_a_result_that_the_authority_would_refuse_is_sent_as_its_size_and_digest(result: Any, said: Any) -> None:
+    call = report_call({"idempotency_key": "k", "action": "a", "outcome": "success", "result": result}, "agent")
+    found = json.loads(call.sent or b"")["result"]
+    digest = found.pop("sha256", None) if isinstance(found, dict) else None
+    assert found == said
+    assert (digest is not None) == (isinstance(said, dict) and "bytes" in said)
+
+
+def test_a_long_error_is_cut_as_the_authority_cuts_it() -> None:
+    call = report_call({"idempotency_key": "k", "action": "a", "outcome": "error", "error": "é" * 100_000}, "agent")
+    assert json.loads(call.sent or b"")["error"] == "é" * 4_000
+
+
 @pytest.mark.parametrize("batch", [False, True], ids=["alone", "batch"])
 @pytest.mark.parametrize(("result", "said"), RESULTS.values(), ids=RESULTS)
 def test_a_result_is_reported_whatever_it_holds(result: Any, said: Any, batch: bool) -> None:
