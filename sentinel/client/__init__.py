@@ -1,7 +1,7 @@
 """The agents' library: a client of the authority, and `guarded()` around an action with a side effect.
 
-Needs nothing of the rest of sentinel. Only a well-formed ALLOW or approved answer with a permit counts as permission;
-everything else is a refusal, a wait or no answer at all.
+Imports nothing from the rest of sentinel. Only a well-formed ALLOW or approved answer with a permit counts as
+permission; everything else is a refusal, a wait or no answer at all.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`AsyncClient` and the answers' types, loaded when first asked for: they are most of the time that this import would take."""
+    """Load `AsyncClient` and the answers' types on first use: they would take most of this package's import time."""
     if name == "AsyncClient":
         from sentinel.client.async_client import AsyncClient
 

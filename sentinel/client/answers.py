@@ -1,8 +1,8 @@
-"""Answers as values: what the authority says, each member read strictly.
+"""The authority's answers as values, each member read strictly.
 
 The guard's answer is declared once, each member with its type, its reader and a sentence: the client's value, the authority's
 OpenAPI schema and docs/guard-answer.md are made from it. A body that is not exactly of the contract's shape
-(`docs/CONTRACT.md` §2 and §3) raises `Unreachable(MALFORMED)`: half an answer is none.
+(`docs/CONTRACT.md` §2 and §3) raises `Unreachable(MALFORMED)`: a partly readable answer counts as none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from sentinel.client.errors import NoAnswerKind, Unreachable
 
-# The decisions that each status may come with; complete.
+# Every status with all decisions that it may come with.
 _DECISIONS_OF_STATUS = {
     "allowed": ("ALLOW",),
     "pending": ("APPROVAL_REQUIRED",),
@@ -42,7 +42,7 @@ def malformed(what: str) -> NoReturn:
 
 
 def text(body: Mapping[str, Any], name: str) -> str:
-    """A text that is not empty."""
+    """Read a member that must be a text and not empty."""
     found = body.get(name)
     if not isinstance(found, str) or not found:
         malformed(f"{name} is missing or not text")
@@ -50,12 +50,12 @@ def text(body: Mapping[str, Any], name: str) -> str:
 
 
 def optional_text(body: Mapping[str, Any], name: str) -> str | None:
-    """The same, or None where it is absent or null."""
+    """Read as `text`, or None where the member is absent or null."""
     return None if body.get(name) is None else text(body, name)
 
 
 def mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object."""
+    """Read a member that must be an object."""
     found = body.get(name)
     if not isinstance(found, dict):
         malformed(f"{name} is not an object")
@@ -63,7 +63,7 @@ def mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def optional_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """The same, or None where it is absent or null."""
+    """Read as `mapping`, or None where the member is absent or null."""
     found = body.get(name)
     if found is not None and not isinstance(found, dict):
         malformed(f"{name} is not an object")
@@ -71,7 +71,7 @@ def optional_mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any] | 
 
 
 def uuid_text(body: Mapping[str, Any], name: str) -> str:
-    """A UUID, as text in its usual spelling."""
+    """Read a member that must be a UUID, as text in its usual spelling."""
     found = text(body, name)
     if _USUAL_UUID(found):
         return found
@@ -82,7 +82,7 @@ def uuid_text(body: Mapping[str, Any], name: str) -> str:
 
 
 def flag(body: Mapping[str, Any], name: str) -> bool:
-    """true or false; false where it is absent."""
+    """Read a member that must be true or false; False where it is absent."""
     found = body.get(name, False)
     if not isinstance(found, bool):
         malformed(f"{name} is not true or false")
@@ -90,7 +90,7 @@ def flag(body: Mapping[str, Any], name: str) -> bool:
 
 
 def optional_count(body: Mapping[str, Any], name: str) -> int | None:
-    """An integer from 0 on, or None where it is absent or null."""
+    """Read a member that must be an integer of 0 or more; None where it is absent or null."""
     found = body.get(name)
     if found is not None and (type(found) is not int or found < 0):
         malformed(f"{name} is not a count")
@@ -98,10 +98,10 @@ def optional_count(body: Mapping[str, Any], name: str) -> int | None:
 
 
 def moment(body: Mapping[str, Any], name: str) -> datetime:
-    """A time with its zone."""
+    """Read a member that must be a time with its zone."""
     found = text(body, name)
     try:
-        # Python 3.10 does not know the Z.
+        # Python 3.10 does not parse a trailing Z.
         read = datetime.fromisoformat(found[:-1] + "+00:00" if found.endswith("Z") else found)
     except ValueError:
         malformed(f"{name} is not a time")
@@ -111,7 +111,7 @@ def moment(body: Mapping[str, Any], name: str) -> datetime:
 
 
 def optional_moment(body: Mapping[str, Any], name: str) -> datetime | None:
-    """The same, or None where it is absent or null."""
+    """Read as `moment`, or None where the member is absent or null."""
     return None if body.get(name) is None else moment(body, name)
 
 
@@ -143,7 +143,7 @@ def _optional(description: str, read: Callable[..., Any], *values: str) -> dict[
 
 
 def start_receipt(body: Mapping[str, Any]) -> StartReceipt:
-    """A 200 body of `guard/start`: it must say `started: true`."""
+    """Read a 200 body of `guard/start`: it must say `started: true`."""
     if body.get("started") is not True:
         malformed("started is not true")
     return StartReceipt(uuid_text(body, "start_event_id"), text(body, "start_hash"), flag(body, "duplicate"))
@@ -227,7 +227,7 @@ class GuardAnswer:
         default=None, metadata=_required("The public, hash-only record of the decision (§5).", optional_mapping)
     )
     replayed: bool = False
-    """The decision was recorded before (header `Idempotent-Replayed`)."""
+    """The decision was recorded by an earlier request (header `Idempotent-Replayed`)."""
 
     @property
     def may_start(self) -> bool:
@@ -236,7 +236,8 @@ class GuardAnswer:
 
     @property
     def is_halted_for_now(self) -> bool:
-        """True where a halt covers what was permitted before it: the recorded decision stands, and the same key goes on once the halt is lifted."""
+        """True where a halt covers what was permitted before it: the recorded decision is unchanged, and the same key
+        can go on once the halt is lifted."""
         recorded = (self.proof_pack or {}).get("decision") or self.decision
         return self.status == "denied" and self.reason_code == "halted" and recorded != "DENY"
 
@@ -256,13 +257,13 @@ MEMBERS: dict[str, Member] = {
 _OF_THE_STATUS = (_permit, _optional_uuid)
 _ALWAYS_READ = tuple((name, one.read) for name, one in MEMBERS.items() if one.required or one.read in _OF_THE_STATUS)
 _READ_WHERE_PRESENT = tuple((name, one.read) for name, one in MEMBERS.items() if name not in dict(_ALWAYS_READ))
-"""What is left out of a body is None; only whether a permit or an approval may be left out depends on the status."""
+"""Members that are None if absent. The others are always read: they are required, or whether they may be absent depends on the status."""
 
 
 def guard_answer(
     body: Mapping[str, Any], *, action: str, agent_id: str, idempotency_key: str, replayed: bool
 ) -> GuardAnswer:
-    """A 200 body of `action/guard` → `GuardAnswer`. Raises `Unreachable` unless it is one of the contract's answers."""
+    """Read a 200 body of `action/guard`. Raises `Unreachable` unless it is one of the contract's answers."""
     status = text(body, "status")
     decision = text(body, "decision")
     if decision not in _DECISIONS_OF_STATUS.get(status, ()):
@@ -278,7 +279,7 @@ def guard_answer(
 class ReportReceipt:
     """The outcome is recorded; `duplicate` when this very report was received before.
 
-    `contradiction`: a person had said that it was not executed. People must find out; there is nothing to repeat.
+    `contradiction`: a person had recorded that it was not executed. People must resolve that; do not retry the report.
     """
 
     receipt_event_id: str
@@ -334,7 +335,7 @@ class ApprovalDecision:
 class KeyHolder:
     """Whose key the client has: its tenant by id and public name, the agent it is bound to, if it is, and its scopes.
 
-    `scopes` is empty from an authority that does not tell them.
+    `scopes` is empty if the authority does not send them.
     """
 
     tenant_id: str
@@ -353,7 +354,7 @@ class BatchItem:
 
 
 def batch(body: Mapping[str, Any], wanted: int) -> list[BatchItem]:
-    """The answers to `wanted` requests; another number, or a member of another shape, is no answer to any."""
+    """Read the answers to `wanted` requests, in order. Raises `Unreachable` for all if their number or any one's shape is wrong."""
     found = body.get("answers")
     if not isinstance(found, list) or len(found) != wanted:
         malformed("the batch is not answered one by one")
@@ -366,7 +367,7 @@ def batch(body: Mapping[str, Any], wanted: int) -> list[BatchItem]:
 
 
 def report_receipt(body: Mapping[str, Any]) -> ReportReceipt:
-    """A 200 body of `guard/report`: it must say `received: true`."""
+    """Read a 200 body of `guard/report`: it must say `received: true`."""
     if body.get("received") is not True:
         malformed("received is not true")
     return ReportReceipt(
@@ -376,7 +377,7 @@ def report_receipt(body: Mapping[str, Any]) -> ReportReceipt:
 
 
 def check_answer(body: Mapping[str, Any]) -> CheckAnswer:
-    """A 200 body of `action/check`."""
+    """Read a 200 body of `action/check`."""
     decision = text(body, "decision")
     if decision not in ("ALLOW", "APPROVAL_REQUIRED", "DENY"):
         malformed(f"decision {decision[:20]!r}")
@@ -386,7 +387,7 @@ def check_answer(body: Mapping[str, Any]) -> CheckAnswer:
 
 
 def approval_view(body: Mapping[str, Any]) -> ApprovalView:
-    """A 200 body of `approval/{id}`."""
+    """Read a 200 body of `approval/{id}`."""
     status = text(body, "status")
     if status not in _APPROVAL_STATUSES:
         malformed(f"approval status {status[:20]!r}")
@@ -402,7 +403,7 @@ def approval_view(body: Mapping[str, Any]) -> ApprovalView:
 
 
 def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
-    """A 200 body of `approvals/since`, oldest first."""
+    """Read a 200 body of `approvals/since`, oldest first."""
     found = body.get("decisions")
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         malformed("decisions is not a list of objects")
@@ -413,7 +414,7 @@ def approval_decisions(body: Mapping[str, Any]) -> list[ApprovalDecision]:
 
 
 def key_holder(body: Mapping[str, Any]) -> KeyHolder:
-    """A 200 body of `key`."""
+    """Read a 200 body of `key`."""
     scopes = body.get("scopes", [])
     if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
         malformed("scopes is not a list of texts")
@@ -421,7 +422,7 @@ def key_holder(body: Mapping[str, Any]) -> KeyHolder:
 
 
 def headrooms(body: Mapping[str, Any]) -> list[Headroom]:
-    """A 200 body of `action/headroom`."""
+    """Read a 200 body of `action/headroom`."""
     found = body.get("limits")
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         malformed("limits is not a list of objects")
@@ -432,7 +433,7 @@ def headrooms(body: Mapping[str, Any]) -> list[Headroom]:
 
 
 def heartbeat_status(body: Mapping[str, Any]) -> str:
-    """A 200 body of `heartbeat` → OK, PAUSE or KILL."""
+    """Read a 200 body of `heartbeat`: OK, PAUSE or KILL."""
     status = text(body, "status")
     if status not in _HEARTBEATS:
         malformed(f"heartbeat {status[:20]!r}")
@@ -441,12 +442,12 @@ def heartbeat_status(body: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SwitchState:
-    """How a switch stands; while on, for `canary_percent` (0 to 100) of the accounts."""
+    """The state of a switch; while on, it is on for `canary_percent` (0 to 100) of the accounts."""
 
     is_on: bool
     canary_percent: int
     unproven: tuple[str, ...] = ()
-    """Outside systems that its launch gate did not try for real: how the switch's refunds go with them is not known."""
+    """Outside systems that its launch gate did not try for real: whether the switch's refunds work with them is not proven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,13 +468,13 @@ class Switches:
     policies: Mapping[str, str]
 
     def is_on(self, name: str) -> bool:
-        """Whether the switch is on at all; its canary is for the caller to ask."""
+        """Whether the switch is on at all; the caller has to check its canary."""
         found = self.switches.get(name)
         return found is not None and found.is_on
 
 
 def switches_answer(body: Mapping[str, Any]) -> Switches:
-    """A 200 body of `switches`. A halt of a scope that this program does not know is no answer: it might cover us."""
+    """Read a 200 body of `switches`. A halt with an unknown scope raises `Unreachable`: it might cover this caller."""
     named, policies, halts = (mapping(body, "switches"), mapping(body, "policies"), body.get("halts"))
     if not isinstance(halts, list) or not all(isinstance(halt, dict) for halt in halts):
         malformed("halts is not a list of objects")
@@ -485,7 +486,7 @@ def switches_answer(body: Mapping[str, Any]) -> Switches:
 
 
 def switched_off(body: Mapping[str, Any], name: str) -> bool:
-    """A 200 body of `switches/off` about this switch; whether it was turned off only now."""
+    """Read a 200 body of `switches/off` about this switch. Returns False if it was off already."""
     if body.get("switch") != name or body.get("on") is not False:
         malformed("the switch is not said to be off")
     return not flag(body, "already")

@@ -21,9 +21,10 @@ Parsed = TypeVar("Parsed")
 
 
 class AsyncClient:
-    """As `Client`, awaited. Connections are kept, and closed with the client or its loop; `async with` closes it.
+    """Like `Client`, for an event loop. Connections are kept until the client or its loop is closed; `async with`
+    closes it.
 
-    A cancelled call is abandoned with its connection; the same call with the same key may be made again.
+    Cancelling a call closes its connection; the same call with the same key may be made again.
     """
 
     def __init__(
@@ -54,33 +55,33 @@ class AsyncClient:
         return await self._run(calls.start_call(answer, start_id, act_within_seconds))
 
     async def report(self, **outcome: Unpack[Outcome]) -> answers.ReportReceipt:
-        """Tell what came of it."""
+        """Report the outcome of a started action."""
         return await self._run(calls.report_call(outcome, self._agent(outcome.get("agent_id"))))
 
     async def check(self, **question: Unpack[CheckQuestion]) -> answers.CheckAnswer:
-        """What would be decided now; reserves nothing and permits nothing."""
+        """Return what would be decided now; reserves nothing and permits nothing."""
         return await self._run(calls.check_call(question, self._agent(question.get("agent_id"))))
 
     async def headroom(self, **question: Unpack[CheckQuestion]) -> list[answers.Headroom]:
-        """What is left of each limit that the action would be counted in; reserves nothing."""
+        """Return what is left of each limit that would count the action; reserves nothing."""
         return await self._run(calls.headroom_call(question, self._agent(question.get("agent_id"))))
 
     async def approval(self, approval_id: str | uuid.UUID) -> answers.ApprovalView:
-        """One approval of this agent."""
+        """Return one approval of this agent."""
         return await self._run(calls.approval_call(approval_id))
 
     async def heartbeat(self, agent_id: str | None = None) -> str:
-        """OK, PAUSE or KILL."""
+        """Return the agent's status: OK, PAUSE or KILL."""
         return await self._run(calls.heartbeat_call(self._agent(agent_id)))
 
     async def key(self) -> answers.KeyHolder:
-        """Whose key this client has."""
+        """Return whose key this client has."""
         return await self._run(calls.key_call())
 
     async def wait_for_approval(
         self, approval_id: str | uuid.UUID, *, timeout_seconds: float, poll_seconds: float = 2.0
     ) -> answers.ApprovalView:
-        """The approval once it is decided or expired, as `Client.wait_for_approval`; may be cancelled at any moment."""
+        """Poll until the approval is decided or expired, as `Client.wait_for_approval`; may be cancelled at any moment."""
         deadline, attempt = time.monotonic() + timeout_seconds, 0
         while True:
             silent: Unreachable | None = None
@@ -99,7 +100,7 @@ class AsyncClient:
             attempt += 1
 
     async def close(self) -> None:
-        """Close the kept connections; later calls raise `Unreachable`."""
+        """Close the idle connections; later calls raise `Unreachable`."""
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:

@@ -1,7 +1,7 @@
 """The transport on an event loop: the same requests, the same strict reading, the same bounds as `transport.py`.
 
-Connections are kept for the loop that made them. They are closed with the client, at the end of the loop (`asyncio.run` ends
-what async generators hold), and when nobody has the client any more: one that nobody closes leaks nothing.
+Connections are pooled per event loop. They are closed with the client, at the end of the loop (`asyncio.run` finalises
+async generators), or when the client is garbage-collected: a client that is never closed leaks nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AsyncTransport:
         _transports.add(self)
 
     async def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawResponse:
-        """Send one request, return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`."""
+        """Send one request and return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`."""
         request = self._endpoint.request(method, path, body)
         try:
             return await _within(max(deadline - time.monotonic(), 0.001), self._exchange(request))
@@ -56,7 +56,7 @@ class AsyncTransport:
             await pool.close()
 
     def take_idle(self) -> list[_Link]:
-        """The idle connections of every loop, which are not kept any more."""
+        """Remove and return the idle connections of every loop."""
         return [link for pool in self._pools.values() for link in pool.take_all()]
 
     async def _exchange(self, request: bytes) -> RawResponse:
@@ -77,7 +77,7 @@ class AsyncTransport:
                 _abort(link)
                 if kept is None:
                     raise Unreachable(NoAnswerKind.BROKEN, describe(error)) from error
-                # The server closed a kept connection meanwhile: our requests are repeatable.
+                # The server closed the idle connection meanwhile: send again, since our requests are idempotent.
                 was_sent = True
             except BaseException:
                 _abort(link)
@@ -106,7 +106,7 @@ class AsyncTransport:
             )
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
-        if self._closed:  # while this connection was made
+        if self._closed:  # the client was closed while this connection was made
             _abort(link)
             raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
         return link
@@ -114,7 +114,8 @@ class AsyncTransport:
 
 _transports: WeakSet[AsyncTransport] = WeakSet()
 _inherited: list[_Link] = []
-"""Of the parent, in a forked process. Nothing ends them here: that would take them out of the selector that both have."""
+"""In a forked process, the parent's connections, kept alive here: closing them would remove them from the selector
+(epoll) that both processes share."""
 
 
 def _after_fork() -> None:
@@ -127,24 +128,24 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Idle(deque[_Link]):
-    """Connections; none is added to it any more once it is closed."""
+    """Idle connections; none is added once `is_closed` is set."""
 
     is_closed = False
 
 
 class _Pool:
-    """The idle connections of one loop. A generator of that loop closes them, whoever ends first: the client, the pool or the loop."""
+    """The idle connections of one loop. An async generator of that loop closes them when client, pool or loop ends, whichever is first."""
 
     def __init__(self, size: int) -> None:
         self._idle = _Idle(maxlen=size)
         self._holder = _hold(self._idle)
 
     async def open(self) -> None:
-        """Make the loop know of it."""
+        """Start the generator, so that the loop knows it and finalises it at its end."""
         await anext(self._holder)
 
     def take(self) -> _Link | None:
-        """The connection that was used last, of those that are not known to be closed by now."""
+        """Remove and return the most recently used connection that is not known to be closed; None without one."""
         while self._idle:
             link = self._idle.pop()
             if not link[1].is_closing():
@@ -152,20 +153,20 @@ class _Pool:
         return None
 
     def take_all(self) -> list[_Link]:
-        """Every connection, closed or not; none is kept any more."""
+        """Remove and return every connection, closed or not."""
         links = list(self._idle)
         self._idle.clear()
         return links
 
     def give_back(self, link: _Link) -> bool:
-        """Keep the connection; False where there are enough, or the pool is closed."""
+        """Keep the connection for reuse. Returns False where the pool is full or closed."""
         if len(self._idle) == self._idle.maxlen or self._idle.is_closed:
             return False
         self._idle.append(link)
         return True
 
     async def close(self) -> None:
-        """Close what is kept."""
+        """Close the idle connections."""
         await self._holder.aclose()
 
 
@@ -176,11 +177,12 @@ async def _hold(idle: _Idle) -> AsyncGenerator[None, None]:
         idle.is_closed = True
         while idle:
             _abort(idle.pop())
-        await asyncio.sleep(0)  # lets the loop forget them
+        await asyncio.sleep(0)  # gives the loop a turn to release the aborted connections
 
 
 async def _within(seconds: float, waiting: Coroutine[Any, Any, T]) -> T:
-    """What it returns in this time, else `asyncio.TimeoutError`. `asyncio.wait_for` loses a cancellation that comes with the result on Python 3.11."""
+    """Await a coroutine for at most `seconds`, else raise `asyncio.TimeoutError`. Not by `asyncio.wait_for`, which on
+    Python 3.11 loses a cancellation that arrives with the result."""
     if sys.version_info >= (3, 11):  # noqa: UP036 - the client runs on Python 3.10
         async with asyncio.timeout(seconds):
             return await waiting
@@ -189,7 +191,7 @@ async def _within(seconds: float, waiting: Coroutine[Any, Any, T]) -> T:
 
 
 async def _within_by_timer(seconds: float, waiting: Coroutine[Any, Any, T]) -> T:
-    """The same for Python 3.10, which has no `asyncio.timeout`."""
+    """Do the same as `_within` on Python 3.10, which has no `asyncio.timeout`."""
     task, is_over = asyncio.current_task(), False
     assert task is not None
 
@@ -214,7 +216,7 @@ async def _send_and_receive(link: _Link, request: bytes) -> HttpResponse:
     try:
         writer.write(request)
         await writer.drain()
-    except RuntimeError as error:  # of uvloop, about a connection that was closed meanwhile
+    except RuntimeError as error:  # uvloop raises it for a connection that was closed meanwhile
         raise ConnectionError(describe(error)) from error
     parsing = parse_response()
     next(parsing)

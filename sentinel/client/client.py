@@ -57,7 +57,7 @@ class Client:
     ) -> None:
         headers = calls.client_headers(api_key, tenant_id)
         self._transport = Transport(base_url, headers=headers, pool_size=pool_size)
-        self._made_with = (base_url, api_key, tenant_id)
+        self._made_with = (base_url, api_key, tenant_id, pool_size)
         self.agent_id = agent_id
         self.timeout_seconds = timeout_seconds
         self._retries = retries
@@ -186,13 +186,13 @@ class Client:
         return self._run(call)
 
     def as_async(self) -> AsyncClient:
-        """Return an `AsyncClient` with the same address, key, agent, timeout and number of retries."""
+        """Return an `AsyncClient` with the same address, key, agent, timeout, number of retries and pool size."""
         from sentinel.client.async_client import AsyncClient
 
-        base_url, api_key, tenant_id = self._made_with
+        base_url, api_key, tenant_id, pool_size = self._made_with
         return AsyncClient(
             base_url, api_key, agent_id=self.agent_id, tenant_id=tenant_id, timeout_seconds=self.timeout_seconds,
-            retries=self._retries,
+            retries=self._retries, pool_size=pool_size,
         )  # fmt: skip
 
     def abort(self) -> None:

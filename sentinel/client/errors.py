@@ -28,10 +28,10 @@ class NoAnswerKind(str, Enum):  # noqa: UP042 - the client runs on Python 3.10, 
 class ClientError(Exception):
     """Base of everything this client raises; `detail` is one line without secrets.
 
-    `is_of_tool`: a tool that ran raised it, e.g. about a call of its own. It is no refusal of that tool. `is_final`: the same call
-    will not be permitted under its key; of one that is not final the block was not entered, and the call may be made again later.
-    An `Unreachable` of `start` or `report` says nothing of what was done. It can be pickled and copied, so it leaves a process of
-    a pool as it is.
+    `is_of_tool`: it was raised by a tool that ran, e.g. about a call that the tool made itself, so it does not refuse
+    that tool. `is_final`: the same call will not be permitted under its key; if False, the block was not entered and
+    the call may be made again later. An `Unreachable` from `start` or `report` says nothing about what was done. Errors
+    can be pickled and copied, so they cross the boundary of a process pool unchanged.
     """
 
     is_of_tool = False
@@ -42,13 +42,14 @@ class ClientError(Exception):
         self.detail = detail
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Python's own would call `__init__` with the sentence alone, but each class has parameters of its own: that fails in
-        # the process that reads it, and a pool ends all its processes for it, in the midst of their effects.
+        # Python's default would call `__init__` with the message alone, which fails for the subclasses' other
+        # parameters: the process that unpickles it fails, and a process pool then ends all its workers, in the midst of
+        # their side effects.
         return _rebuilt, (type(self), self.args), self.__dict__
 
 
 def _rebuilt(kind: type[ClientError], args: tuple[Any, ...]) -> ClientError:
-    """The error without its attributes, which are set after it."""
+    """Return the error without its attributes; unpickling sets them afterwards."""
     return kind.__new__(kind, *args)
 
 
@@ -58,9 +59,9 @@ _NOTHING_DONE = (NoAnswerKind.REFUSED, NoAnswerKind.BUSY)
 class Unreachable(ClientError):
     """No usable answer. The same call with the same key may be repeated; nothing may be executed on it.
 
-    `may_have_arrived`: whether the authority may have done what was asked all the same. False where no try of this call was
-    received, or each was put off. `code`: of the problem document that put it off, e.g. "too-many-open-questions"; None where
-    there was none.
+    `may_have_arrived`: whether the authority may have done what was asked all the same. False if no attempt of this
+    call was received, or each was answered "busy". `code`: that of the problem document of a busy answer, e.g.
+    "too-many-open-questions"; None without one.
     """
 
     is_final = False
@@ -76,15 +77,15 @@ class Unreachable(ClientError):
 
 
 def code_of(problem_type: str) -> str:
-    """The last part of a problem document's type, e.g. "permit-expired"; "" where it has none."""
+    """Return the last part of a problem document's type, e.g. "permit-expired"; "" where it has none."""
     return problem_type.rstrip("/").replace("#", "/").replace(":", "/").rsplit("/", 1)[-1]
 
 
 class Rejected(ClientError):
     """The authority refused the request (a 4xx problem document, RFC 9457). Repeating it unchanged is no use.
 
-    `code` is the last part of the problem's type, e.g. "permit-expired". `may_have_arrived`: whether an earlier try of the same
-    call, which got no answer, may have been done.
+    `code` is the last part of the problem's type, e.g. "permit-expired". `may_have_arrived`: whether an earlier attempt
+    of the same call, which got no answer, may have been processed.
     """
 
     def __init__(self, *, status: int, type: str, title: str, detail: str) -> None:
@@ -101,9 +102,10 @@ class KeyConflict(Rejected):
 
 
 class ActionDenied(ClientError):
-    """Not allowed. `reason_code` is the authority's, `reason` its sentence.
+    """The action is not allowed. `reason_code` is the authority's, `reason` its sentence.
 
-    Not final: a halt covers what was permitted before it, or what the call needs is away.
+    Not final where a halt covers what was permitted before it, or where something that the call needs is unavailable
+    for now.
     """
 
     def __init__(self, reason_code: str, reason: str, *, is_final: bool = True) -> None:
@@ -122,7 +124,7 @@ class ApprovalPending(ClientError):
 
 
 class ActionExpired(ClientError):
-    """Nobody decided in time; or the permit ran out before the start, which is not final: the same call asks for another."""
+    """Nobody decided in time; or the permit expired before the start, which is not final: the same call gets a new permit."""
 
     def __init__(self, detail: str, *, is_final: bool = True) -> None:
         super().__init__(detail)
@@ -142,7 +144,8 @@ class AlreadyStarted(ClientError):
 
 
 class StartedTooLate(ClientError):
-    """The start is recorded, but its answer was read so late that the block was not entered: this process stood still meanwhile.
+    """The start is recorded, but its answer was read so late (this process was suspended) that the block was not
+    entered.
 
     An error is reported, so the operation is in doubt until a person says that it was not executed.
     """

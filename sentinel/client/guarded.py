@@ -6,7 +6,7 @@
     async with guarded(async_client, "email.send", params={"to_count": 3}, idempotency_key="mail:42"):
         await send()
 
-As a decorator the key and the params may be functions of the call's own arguments.
+In the decorator form the key and the params may be functions of the call's own arguments.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _LEAST_LATE_SECONDS = 5.0
 
 
 def never_goes_on(error: Exception) -> bool:
-    """A block that raises is over."""
+    """Return False: by default nothing that a block began still acts after it has raised."""
     return False
 
 
 class _Run:
-    """What a guarded run asks, as given; `answer` is set inside the block, `reported` after it.
+    """One guarded run with its question as given; `answer` is set inside the block, `reported` after it.
 
-    `failure` may be set inside the block, in a word: then an error is reported although nothing is raised. `goes_on` tells of an
-    exception of the block that what it began may still act.
+    `failure` may be set to one word inside the block: then an error is reported although nothing is raised. `goes_on`
+    says of an exception of the block whether what the block began may still act; then nothing is reported.
     """
 
     def __init__(self, client: Any, question: Mapping[str, Any], wait_seconds: float) -> None:
@@ -81,9 +81,11 @@ class _Run:
         return outcome_of(self.answer, self.failure if kind is None else kind.__name__)
 
     def _may_go_on(self, error: BaseException | None) -> bool:
-        """Was the block cancelled, broken off by an exit, or left by who does not wait for its end (`goes_on`)? Then nothing is reported.
+        """Return whether what the block began may still act: it was cancelled, ended by an exit, or given up
+        (`goes_on`).
 
-        What the block had begun may go on, in a thread for one, while a report of an error says that nobody acts any more.
+        Then nothing is reported, only logged: the work may go on, e.g. in a thread, while reporting an error would tell
+        the authority that nobody acts any more.
         """
         if error is None or (isinstance(error, Exception) and not self.goes_on(error)):
             return False
@@ -91,8 +93,8 @@ class _Run:
         return True
 
     def _not_reported(self, failure: BaseException) -> None:
-        # The side effect may have happened, so do not raise, whatever it is: who is told of an error may try another way.
-        # Unreported, the operation becomes in doubt at the authority.
+        # Never raise here: the side effect may have happened, and a caller that gets an error may try it another way.
+        # Without a report the authority puts the operation in doubt.
         assert self.answer is not None
         import logging
 
@@ -107,7 +109,8 @@ class Guarded(_Run):
     _client: Client
 
     def __enter__(self) -> GuardAnswer:
-        """Ask and start. Raises `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted` and others."""
+        """Guard and start. Raises `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`,
+        `StartedTooLate`, `Rejected` or `Unreachable`."""
         question = self._question()
         answer = self._client.guard(**question)
         if answer.status == "pending" and self._wait_seconds > 0:
@@ -137,7 +140,8 @@ class Guarded(_Run):
         return False
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The decorator form: each call of `function` is one guarded run. Raises `TypeError` for one that is not over when it returns."""
+        """Wrap `function` so that each call is one guarded run. Raises `TypeError` for a coroutine or generator
+        function, whose work is not over when it returns."""
         if runs_as(function) != "plain":
             raise TypeError(f"{function!r} is not over when it returns: guard a coroutine function by an AsyncClient")
 
@@ -155,7 +159,7 @@ class AsyncGuarded(_Run):
     _client: AsyncClient
 
     async def __aenter__(self) -> GuardAnswer:
-        """As `Guarded`. Cancelled before the block, nothing was done: a start may be recorded, and becomes in doubt."""
+        """Guard and start, as `Guarded`. If cancelled before the block nothing was done, but a recorded start becomes in doubt."""
         question = self._question()
         answer = await self._client.guard(**question)
         if answer.status == "pending" and self._wait_seconds > 0:
@@ -174,7 +178,7 @@ class AsyncGuarded(_Run):
             raise StartedTooLate("the start was answered too late to act on it")
         import asyncio
 
-        await asyncio.sleep(0)  # a cancellation that came with the answer ends it here, before the block
+        await asyncio.sleep(0)  # a cancellation that arrived with the answer is raised here, before the block
         return answer
 
     async def __aexit__(
@@ -190,8 +194,8 @@ class AsyncGuarded(_Run):
         return False
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        """The decorator form for a coroutine function. Raises `TypeError` for another one: of a plain function the effect would be done, and
-        then nothing be there to await.
+        """Wrap a coroutine function so that each call is one guarded run. Raises `TypeError` for any other function: a
+        plain one would do its side effect and then return nothing to await.
         """
         runs = runs_as(function)
         if runs == "generator":
@@ -251,12 +255,13 @@ def guarded(
     act_within_seconds: int | None = None,
     wait_seconds: float = 0.0,
 ) -> Guarded | AsyncGuarded:
-    """A context manager (and decorator) that enters its block only with a started permit; `async with` for an `AsyncClient`.
+    """Return a context manager (and decorator) that enters its block only with a started permit; `async with` for an
+    `AsyncClient`.
 
-    `act_within_seconds` is how long the block may take (None: the authority's own time): before its end nobody can say that it
-    was not executed, unless the block raises an `Exception`, which reports an error. A cancellation, like an exit, reports
-    nothing: what the block had begun may go on. `wait_seconds` is how long to wait for a person, then ask again with the same
-    key; 0 raises `ApprovalPending` at once.
+    `act_within_seconds` is how long the block may take (None: the authority's default): until then nobody can record
+    that it was not executed, unless the block raises an `Exception`, which reports an error. A cancellation, like an
+    exit, reports nothing: what the block began may go on. `wait_seconds` is how long to wait for a person's decision
+    before guarding again with the same key; 0 raises `ApprovalPending` at once.
     """
     question = {
         "action": action, "idempotency_key": idempotency_key, "params": params, "resource": resource, "risk_class": risk_class,
@@ -267,12 +272,13 @@ def guarded(
 
 
 def runs_as(function: Callable[..., Any]) -> Literal["plain", "coroutine", "generator"]:
-    """What a call of the function (or of an object that is called like one) gives: its result, or something that runs only later."""
-    import inspect  # for who decorates: it takes longer than the rest of the client
+    """Return whether a call of the function (or callable object) runs to its end ("plain"), or gives a coroutine or a
+    generator that runs only later."""
+    import inspect  # imported here because it takes longer to import than the rest of the client
 
     while isinstance(function, functools.partial):
         function = function.func
-    if inspect.iscoroutinefunction(function):  # also of an object that is marked as one
+    if inspect.iscoroutinefunction(function):  # also true of an object that is marked as a coroutine function
         return "coroutine"
     if not inspect.isroutine(function):
         function = type(function).__call__
@@ -282,7 +288,7 @@ def runs_as(function: Callable[..., Any]) -> Literal["plain", "coroutine", "gene
 
 
 def finished(result: R) -> R:
-    """The result of a call that is over. Raises `TypeError` for a coroutine, an awaitable or a generator: its effect is still to come."""
+    """Return the result of a call that is over. Raises `TypeError` for an awaitable or a generator: its effect is still to come."""
     import inspect
 
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
@@ -295,7 +301,7 @@ def finished(result: R) -> R:
 
 
 def outcome_of(answer: GuardAnswer, error: str | None) -> Outcome:
-    """What is reported of a started action: a success, or the error in a word."""
+    """Return the report of a started action: a success, or `error` in one word."""
     return {
         "idempotency_key": answer.idempotency_key,
         "action": answer.action,
@@ -309,7 +315,7 @@ def outcome_of(answer: GuardAnswer, error: str | None) -> Outcome:
 
 
 def why_not_reported(failure: BaseException) -> str:
-    """Why there is no report, in one line for a log: of an error that is not the client's own its type alone."""
+    """Return, in one line for a log, why there is no report; of an error that is not the client's own, its type alone."""
     return failure.detail if isinstance(failure, ClientError) else type(failure).__name__
 
 
@@ -327,7 +333,7 @@ def raise_unless_permitted(answer: GuardAnswer) -> None:
 
 
 class Stopwatch:
-    """Time since it was made, the time in which the machine was suspended included."""
+    """Measures the time since it was made, including time in which the machine was suspended."""
 
     __slots__ = ("_monotonic", "_wall")
 
@@ -336,26 +342,30 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """By the monotonic clock, which nobody sets and which may stand still with the machine, or by the wall clock: whichever says more."""
+        """The larger of two measures: the monotonic clock, which nobody can set but which may stop while the machine is
+        suspended, and the wall clock."""
         return max(time.monotonic() - self._monotonic, time.time() - self._wall)
 
 
 def is_started_too_late(asked: Stopwatch, client: Client | AsyncClient, act_within_seconds: int | None) -> bool:
-    """Was a start that was asked for when `asked` was made answered so late that somebody may say that it was not executed?
+    """Return whether a start, requested when `asked` was made, was answered so late that a person may record it as not
+    executed.
 
-    No call outlasts its client's time by more than a busy machine adds; a process that was stopped may be any time behind.
+    No call exceeds its client's timeout by more than a busy machine adds, but a process that was suspended may be any
+    time late.
     """
     most = max(2 * client.timeout_seconds, _LEAST_LATE_SECONDS)
     return asked.seconds > min(most, act_within_seconds or most)
 
 
 def refused_start(answer: GuardAnswer, refused: Rejected) -> ClientError:
-    """What a refused start means for the block."""
+    """Return the error to raise, in place of entering the block, for a refused start."""
     if refused.code == "already-started":
         return AlreadyStarted(answer.idempotency_key)
     if refused.code == "permit-expired":
         return ActionExpired("the permit ran out before the start", is_final=False)
     if refused.status in (403, 409):
-        # Of a permit that was just given the authority refuses the start alone, for a halt: the same question says how it stands now.
+        # "permit-refused" for a permit that was just issued means a halt, and only the start is refused: guarding again
+        # with the same key gives the current state.
         return ActionDenied(refused.code, refused.detail, is_final=refused.code != "permit-refused")
     return refused

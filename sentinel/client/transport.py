@@ -3,8 +3,8 @@ the transport for threads; `async_transport.py` has the one for an event loop.
 
 An agent makes three calls per action, so a call costs one write and one small parse, a third of what the usual clients spend. No
 redirects, no proxies, no compression: an answer comes from the address that was asked. Responses (RFC 9112) are parsed here
-because the standard library parses headers as mail, which costs four times as much as everything else together. What is not
-understood exactly is refused, and the connection with it.
+because the standard library parses headers as mail, which costs four times as much as everything else together. A
+response that is not understood exactly is refused, and its connection closed.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ class Transport:
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], pool_size: int = 16) -> None:
         self._endpoint = Endpoint(base_url, headers)
-        self._idle: deque[socket.socket] = deque(maxlen=pool_size)
+        self._idle: deque[socket.socket] = deque()
+        self._pool_size = pool_size
         self._live: WeakSet[socket.socket] = WeakSet()
         self._live_lock = threading.Lock()
         self._closed = False
         _transports.add(self)
 
     def exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> RawResponse:
-        """Send one request, return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`.
+        """Send one request and return the whole answer; `deadline` is in monotonic seconds. Raises `Unreachable`.
 
-        A kept connection that the server closed meanwhile is replaced at once: our requests are repeatable.
+        An idle connection that the server closed meanwhile is replaced at once, since our requests are idempotent.
         """
         request, was_sent = self._endpoint.request(method, path, body), False
         while True:
@@ -80,7 +81,7 @@ class Transport:
                 raise
 
     def abort(self) -> None:
-        """Break every exchange now under way, in any thread; later ones raise `Unreachable(CLOSED)`."""
+        """Abort every exchange in flight, in any thread; later ones raise `Unreachable(CLOSED)`."""
         self._closed = True
         with self._live_lock:
             live = list(self._live)
@@ -88,15 +89,16 @@ class Transport:
             try:
                 link.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # it was closed meanwhile: what we wanted
+                continue  # it was closed meanwhile, which is what we wanted
 
     def close(self) -> None:
         """Close idle connections; the transport is not used afterwards."""
-        self._closed = True
+        with self._live_lock:
+            self._closed = True
         self._drop_idle()
 
     def leave_to_parent(self) -> None:
-        """In a forked process: the connections are the parent's, whose answers would be read here. They go on there."""
+        """Drop all connections in a forked process: they are the parent's, whose answers would be read here. They stay open there."""
         inherited, self._live, self._live_lock = self._live, WeakSet(), threading.Lock()
         self._idle.clear()
         for link in list(inherited):
@@ -106,11 +108,17 @@ class Transport:
         _limit(link, deadline)
         link.sendall(request)
         answer = read_response(link, deadline)
-        if answer.is_reusable:
-            self._idle.append(link)
-        else:
+        if not (answer.is_reusable and self._keep(link)):
             link.close()
         return raw_response(answer)
+
+    def _keep(self, link: socket.socket) -> bool:
+        """Keep an idle connection; False where the pool is full, or was closed while the exchange was in flight."""
+        with self._live_lock:
+            if self._closed or len(self._idle) >= self._pool_size:
+                return False
+            self._idle.append(link)
+            return True
 
     def _kept(self) -> socket.socket | None:
         try:
@@ -126,12 +134,14 @@ class Transport:
         try:
             link = self._dial(deadline)
         except TimeoutError as error:
-            raise Unreachable(NoAnswerKind.TIMEOUT, "no connection in time") from error
+            late = Unreachable(NoAnswerKind.TIMEOUT, "no connection in time")
+            late.may_have_arrived = False
+            raise late from error
         except OSError as error:
             raise Unreachable(NoAnswerKind.REFUSED, describe(error)) from error
         with self._live_lock:
             self._live.add(link)
-        if self._closed:  # it was aborted while this connection was made
+        if self._closed:  # the transport was aborted while this connection was made
             link.close()
             raise Unreachable(NoAnswerKind.CLOSED, "the client is closed")
         return link
@@ -155,21 +165,21 @@ class Transport:
     def _secured(self, link: socket.socket, deadline: float) -> socket.socket:
         if self._endpoint.tls is None:
             return link
-        _limit(link, deadline)  # for the handshake, which would have the time of the connection once more
+        _limit(link, deadline)  # for the handshake, which would otherwise get the full timeout of the connection again
         return self._endpoint.tls.wrap_socket(link, server_hostname=self._endpoint.host)
 
 
 def _limit(link: socket.socket, deadline: float) -> None:
-    """Give what is left until `deadline` to the next thing that is done with the link."""
+    """Set the timeout of the socket's next operation to what is left until `deadline` (monotonic seconds)."""
     link.settimeout(max(deadline - time.monotonic(), 0.001))
 
 
 def look_up(host: str, port: int, deadline: float) -> list[Any]:
-    """`socket.getaddrinfo` until `deadline` (monotonic seconds). Raises what it raises, or `TimeoutError`."""
+    """Call `socket.getaddrinfo` until `deadline` (monotonic seconds) at most. Raises what it raises, or `TimeoutError`."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        pass  # a name
+        pass  # not a numeric address but a name, resolved below
     found: list[Any] = []
     failed: list[Exception] = []
     is_over = threading.Event()
@@ -182,7 +192,7 @@ def look_up(host: str, port: int, deadline: float) -> list[Any]:
         is_over.set()
 
     try:
-        # The system's own look-up has no deadline: it is left behind in its thread when time is over.
+        # The system's look-up has no timeout: at the deadline it is abandoned in its thread.
         threading.Thread(target=ask, daemon=True).start()
     except RuntimeError:  # no thread can be had, e.g. at the interpreter's end
         ask()
@@ -206,7 +216,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class RawResponse(NamedTuple):
-    """A response, unparsed. `was_sent_before`: the same request went to a kept connection first, which broke."""
+    """A response, its body unparsed. `was_sent_before`: the same request was first sent on an idle connection, which broke."""
 
     status: int
     content_type: str
@@ -217,7 +227,7 @@ class RawResponse(NamedTuple):
 
 
 class Endpoint:
-    """One base address and the headers of every request to it. Raises `ValueError` for what is no address."""
+    """One base address and the headers of every request to it. Raises `ValueError` for an invalid address."""
 
     def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
         parts = _parts_of(base_url)
@@ -228,7 +238,7 @@ class Endpoint:
         self._head = _common_head(parts.netloc.rpartition("@")[2], headers)
 
     def request(self, method: str, path: str, body: bytes | None) -> bytes:
-        """One request's bytes."""
+        """Return the bytes of one request."""
         line = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode("ascii")
         if (trace := current_traceparent()) is not None:
             line += b"traceparent: %s\r\n" % trace.encode("ascii")
@@ -243,7 +253,7 @@ class Endpoint:
 
 
 def _parts_of(base_url: str) -> SplitResult:
-    """The parts of an address. Raises `ValueError` for one that no request could be sent to, so that no call has to."""
+    """Split an address. Raises `ValueError` for one that no request could be sent to, so that no later call fails for it."""
     from urllib.parse import urlsplit
 
     try:
@@ -254,7 +264,7 @@ def _parts_of(base_url: str) -> SplitResult:
             bool(parts.hostname) and parts.port != 0 and sent.isascii() and sent.isprintable() and " " not in sent
         )
         is_address = is_usable and parts.scheme in ("http", "https") and not parts.query and not parts.fragment
-    except ValueError:  # a port that is none, a name that cannot be encoded
+    except ValueError:  # an invalid port, or a name that cannot be encoded
         is_address = False
     if not is_address:
         raise ValueError("the authority's address must look like http://host:port")
@@ -262,7 +272,7 @@ def _parts_of(base_url: str) -> SplitResult:
 
 
 def raw_response(answer: HttpResponse) -> RawResponse:
-    """The response as its callers read it."""
+    """Return the response with the headers that callers read."""
     content_type = answer.header(b"content-type").partition(";")[0].strip().lower()
     replayed = answer.header(b"idempotent-replayed").lower() == "true"
     return RawResponse(answer.status, content_type, answer.header(b"retry-after") or None, replayed, answer.data)
@@ -270,8 +280,8 @@ def raw_response(answer: HttpResponse) -> RawResponse:
 
 @lru_cache(maxsize=1)
 def _tls() -> ssl.SSLContext:
-    """For every client of the process: reading the certificates of all authorities takes a tenth of a second."""
-    # Imported for https alone: it is a tenth of what `import sentinel.client` would take.
+    """Return the TLS context of every client in the process: loading the CA certificates takes a tenth of a second."""
+    # Imported for https alone: it would be a tenth of the time of `import sentinel.client`.
     import ssl
 
     return ssl.create_default_context()
@@ -287,13 +297,13 @@ def _common_head(host: str, headers: Mapping[str, str]) -> bytes:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line of at most 200 characters."""
     text = str(getattr(error, "strerror", None) or error).strip()
     return (text.splitlines() or [""])[0][:200] or type(error).__name__
 
 
 class HttpResponse:
-    """One response: status, headers by lower-case name, whole body, and whether the connection can go on."""
+    """One response: status, headers by lower-case name, whole body, and whether the connection can be reused."""
 
     __slots__ = ("data", "headers", "is_reusable", "status")
 
@@ -304,12 +314,13 @@ class HttpResponse:
         self.is_reusable = is_reusable
 
     def header(self, name: bytes) -> str:
-        """A header's text; "" where there is none or it is not ASCII."""
+        """Return a header's text, "" where there is none; bytes that are not ASCII become U+FFFD."""
         return self.headers.get(name, b"").decode("ascii", "replace")
 
 
 def read_response(link: socket.socket, deadline: float) -> HttpResponse:
-    """One response from a blocking socket until `deadline` (monotonic seconds). Raises `OSError`, `TimeoutError`, `Unreachable(BROKEN)`."""
+    """Read one response from a blocking socket until `deadline` (monotonic seconds). Raises `OSError`, `TimeoutError`,
+    `Unreachable(BROKEN)`."""
     parsing = parse_response()
     next(parsing)
     while True:
@@ -326,7 +337,8 @@ def read_response(link: socket.socket, deadline: float) -> HttpResponse:
 
 
 def parse_response() -> Parsing[HttpResponse]:
-    """One response without any I/O: it yields when it needs bytes, is sent them (b"" for the end of the connection), and returns.
+    """Parse one response without I/O: a generator that yields when it needs bytes, is sent them (b"" at the end of the
+    connection), and returns the response.
 
     Raises `ConnectionError` (ended in the middle) or `Unreachable(BROKEN)`.
     """
@@ -334,19 +346,19 @@ def parse_response() -> Parsing[HttpResponse]:
 
 
 class _Parser:
-    """Every method that needs bytes is a generator over one buffer."""
+    """Parses one response from one buffer; every method that needs more bytes is a generator, as `parse_response`."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def response(self) -> Parsing[HttpResponse]:
-        """The final response; interim ones (1xx) are skipped."""
+        """Return the final response; interim ones (1xx) are skipped."""
         for _ in range(_MOST_INTERIM):
             minor, status, headers = yield from self._head()
             if status >= 200:
                 data, is_delimited = yield from self._body(status, headers)
                 stays = minor == b"1" and headers.get(b"connection", b"").lower() != b"close"
-                # Unsolicited bytes: the connection is not reused.
+                # Bytes left in the buffer were not asked for: then the connection is not reused.
                 return HttpResponse(status, headers, data, is_delimited and stays and not self._buffer)
         raise _broken("too many interim answers")
 
@@ -369,7 +381,7 @@ class _Parser:
         return protocol[-1:], int(code), _headers(lines)
 
     def _body(self, status: int, headers: dict[bytes, bytes]) -> Parsing[tuple[bytes, bool]]:
-        """(body, whether its end was marked)."""
+        """Return (body, whether its end was marked by a length or chunks and not by the end of the connection)."""
         length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
         if status in (204, 304):
             return b"", True
@@ -425,7 +437,7 @@ class _Parser:
         return line
 
     def _rest(self) -> Parsing[bytes]:
-        """Everything until the server closes."""
+        """Return everything until the server closes the connection."""
         parts, have = [self._buffer], len(self._buffer)
         self._buffer = b""
         while have <= MAX_RESPONSE_BYTES:
@@ -461,7 +473,7 @@ def _broken(what: str) -> Unreachable:
 
 
 def current_traceparent() -> str | None:
-    """The `traceparent` of the current span, or None: no OpenTelemetry in this process, or no span."""
+    """Return the `traceparent` of the current span; None where this process has no OpenTelemetry, or no span."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None
@@ -470,7 +482,8 @@ def current_traceparent() -> str | None:
 
 
 def call_span(method: str, path: str) -> AbstractContextManager[Any]:
-    """A span around one call to the authority, named by its route, e.g. `sentinel.action.guard`. None for reads, which are polled."""
+    """Return a span around one call to the authority, named by its route, e.g. `sentinel.action.guard`; no span for
+    reads, which are polled."""
     if method != "POST" or "opentelemetry.trace" not in sys.modules:
         return nullcontext()
     return open_span("sentinel" + path.replace("/", "."), "CLIENT", {})
@@ -478,9 +491,9 @@ def call_span(method: str, path: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def open_span(name: str, kind: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
-    """A span of the program's own tracer as the current one, or None without OpenTelemetry.
+    """Open a span of the program's own tracer as the current one; yields None without OpenTelemetry.
 
-    Of an exception it has the type alone: a text may carry what must not leave this process.
+    Only the type of an exception is recorded: its text may carry what must not leave this process.
     """
     api = sys.modules.get("opentelemetry.trace")
     if api is None:

@@ -1,6 +1,6 @@
-"""Adapters between agent frameworks and the authority. Each framework's module is imported only by who uses it.
+"""Adapters between agent frameworks and the authority. Import only the module of the framework that you use.
 
-`tool_guard` is what they share; `decorator` is for tools without a framework. `docs/agents.md` shows them.
+All of them share `tool_guard`; `decorator` is for tools without a framework. `docs/agents.md` shows them.
 """
 
 from importlib import import_module
@@ -20,7 +20,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when first asked for: the hook of Claude Code must start, and block, where what this needs is not installed."""
+    """Load a name on first use: the hook of Claude Code must start, and block, even where the packages needed here are missing."""
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,9 +3,10 @@
     options = ClaudeAgentOptions(hooks=ClaudeHooks(guard).matchers("mcp__stripe__.*"))
 
 A tool of an MCP server, `mcp__stripe__create_refund`, is `stripe/create_refund` in the table; one of Claude's own is
-`claude/Bash`. A failing hook blocks. Whatever waits for a person defers the run (`deferred_tool_use` of its result). Resume it
-once the approval is decided: the hook asks the authority again, and the program loses a call that is deferred a second time, so
-that the model must make it again. `can_use_tool` and permission modes are no guards, rules and bypass skip them.
+`claude/Bash`. A failing hook blocks. A call that waits for a person defers the run (`deferred_tool_use` of its result).
+Resume it only once the approval is decided: the hook asks the authority again, and the program drops a call that is
+deferred a second time, so that the model must make it again. `can_use_tool` and permission modes do not guard: rules
+and the bypass mode skip them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sentinel.integrations.tool_guard import ToolGuard
 from sentinel.tools import ToolCall
 
 _MOST_STARTED = 1_000
-"""Calls under way whose answers are kept. Of one that never ends nobody tells, so the oldest go."""
+"""The most calls in flight whose answers are kept. No event tells that a call never ended, so the oldest are dropped."""
 _log = logging.getLogger(__name__)
 
 
@@ -36,7 +37,7 @@ class ClaudeHooks:
         self._started: dict[str, GuardAnswer] = {}
 
     def matchers(self, tools: str | None = None) -> dict[str, list[Any]]:
-        """For `ClaudeAgentOptions(hooks=…)`: tools whose names match (None: all), none of which runs where the hook fails."""
+        """Return the hooks for `ClaudeAgentOptions(hooks=…)`: for tools whose names match (None: all); a failing hook blocks its tool."""
         from claude_agent_sdk import HookMatcher
 
         def matcher(hook: Any, **more: Any) -> list[Any]:
@@ -49,7 +50,7 @@ class ClaudeHooks:
         }
 
     async def pre_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
-        """Ask and start; deny whatever is not permitted. No opinion on a tool that runs unguarded."""
+        """Guard and start; deny whatever is not permitted. Returns no decision on a tool that runs unguarded."""
         client = self._guard.async_client
         try:
             call = await self._call(given, given["tool_input"])
@@ -63,7 +64,10 @@ class ClaudeHooks:
             except Rejected as refused:
                 raise refused_start(answer, refused) from refused
             if is_started_too_late(asked, self._guard.client, self._guard.act_within_seconds):
-                await client.report(**outcome_of(answer, StartedTooLate.__name__))
+                try:
+                    await client.report(**outcome_of(answer, StartedTooLate.__name__))
+                except ClientError as unreported:
+                    _log.error("the outcome of operation %s was not reported: %r", answer.operation_id, unreported)
                 raise StartedTooLate("the start was answered too late to act on it")
         except ClientError as error:
             waits = refusal_details(error)["decision"] == "APPROVAL_REQUIRED"
@@ -74,7 +78,8 @@ class ClaudeHooks:
         return _decision("allow", f"{answer.reason_code} ({answer.operation_id})", **changed)
 
     async def post_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
-        """Report the outcome; not of a tool that was interrupted or not answered, and may go on where it runs. Unreported, it is in doubt by itself."""
+        """Report the outcome, except of a tool that was interrupted or got no answer and may still act: without a
+        report the authority puts it in doubt."""
         started = self._started.pop(tool_use_id or given.get("tool_use_id"), None)
         if may_still_act(given):
             return {}
@@ -89,14 +94,15 @@ class ClaudeHooks:
         return {}
 
     def _keep(self, call_id: str | None, answer: GuardAnswer) -> None:
-        """Until the call is over: its facts may be others then, by its own effect."""
+        """Keep the answer until the call is over: facts looked up then may differ, by the call's own effect."""
         if call_id is not None:
             self._started[call_id] = answer
         if len(self._started) > _MOST_STARTED:
             del self._started[next(iter(self._started))]
 
     async def _outcome(self, given: Any, started: GuardAnswer | None) -> Outcome | None:
-        """Of the operation that was started; where another process did, of the one that the table makes of the call. None: unguarded."""
+        """Return the report of the started operation; if another process started it, of the one that the table makes of
+        the call. None for an unguarded tool."""
         error = "ToolFailed" if has_failed(given) else None
         if started is not None:
             return outcome_of(started, error)

@@ -1,8 +1,9 @@
 """`sentinel hook claude-code`, or `sentinel-hook` of the client alone: the hooks as a command of Claude Code's settings.
 
 Reads one hook's JSON on standard input and writes its answer. A PreToolUse that cannot be decided, for whatever reason, ends with
-exit code 2, which blocks the tool; an outcome that cannot be reported ends with 1, which only says so. Any other end, by a signal
-or for want of a package, would let the tool run: so this module imports the standard library alone, and all else where it is caught.
+exit code 2, which blocks the tool; an outcome that cannot be reported ends with 1, which only shows the error. Any
+other end, by a signal or for a missing package, would let the tool run: so this module imports only the standard
+library at its top, and everything else where a failure is caught.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ HOOKS = {"PreToolUse": "pre_tool_use", "PostToolUse": "post_tool_use", "PostTool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """One hook; its exit code."""
+    """Run one hook and return its exit code."""
     options, event = None, "PreToolUse"
     try:
-        with suppress(ValueError):  # not in the main thread
+        with suppress(ValueError):  # raised outside of the main thread
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, _stop)
         options = _parser().parse_args(arguments)
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         event = given["hook_event_name"]
         _say(_answer(options, given, event))
     except BaseException as error:
-        if options is None and isinstance(error, SystemExit):  # the parser has said what it wants
+        if options is None and isinstance(error, SystemExit):  # argparse has printed its usage error or the help
             return BLOCK if error.code else 0
         with suppress(Exception):
             sys.stderr.write(f"sentinel: {type(error).__name__}: {error}\n")
@@ -53,7 +54,8 @@ def _say(answer: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     except OSError:
-        # Tried again at the interpreter's end, it would change the exit code.
+        # Standard output is redirected, because a second failing flush when the interpreter exits would change the exit
+        # code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise
 
@@ -74,7 +76,7 @@ def _answer(options: argparse.Namespace, given: Any, event: str) -> dict[str, An
 
 
 class _Blocking:
-    """The client's calls as coroutines that never wait: one hook makes one call after another, and asyncio would double its start."""
+    """The client's calls as coroutines that never suspend: a hook makes one call after another, and asyncio would double its start time."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -90,7 +92,7 @@ class _Blocking:
 
 
 def _finished(hook: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """What a coroutine that never waits returns."""
+    """Return the result of a coroutine that never suspends. Raises `RuntimeError` for one that does."""
     try:
         hook.send(None)
     except StopIteration as done:

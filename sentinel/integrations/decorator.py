@@ -3,7 +3,7 @@
     @guarded_tool(guard)
     def issue_gift_card(customer: str, amount: str, currency: str, order: str) -> str: ...
 
-A refusal is raised (`sentinel.client.ClientError`); `refusal_message` makes the sentence for a model of it.
+A refusal is raised (`sentinel.client.ClientError`); `refusal_message` turns it into a sentence for a model.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def guarded_tool(guard: ToolGuard, *, name: str | None = None) -> Callable[[F], F]:
-    """A decorator: each call is the tool `name` (the function's own if None) with its arguments by their parameter's names.
+    """Return a decorator: each call is one of the tool `name` (the function's own if None), with its arguments by
+    parameter name.
 
-    A default counts as an argument like any other, and None as an absent one: it is refused where the function's default is
-    another, and left out where it is the default of a parameter that the table does not name. Raises `TypeError` for a function whose arguments have no names, and for a
-    generator function, whose body would run after its outcome is reported.
+    A default counts as an argument like any other. None counts as absent: it is refused where the parameter has another
+    default, and left out where it is the default of a parameter that the table does not name. Raises `TypeError` for a
+    function whose arguments have no names, and for a generator function, whose body would run after its outcome is
+    reported.
     """
 
     def decorate(function: F) -> F:
@@ -70,7 +72,7 @@ def _require_names(signature: inspect.Signature) -> None:
 
 
 def _by_name(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, those of `**kwargs` beside the others."""
+    """Return the arguments by name, those of `**kwargs` among the others."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
@@ -83,7 +85,7 @@ def _by_name(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[st
 def _absent(
     mapping: ToolMapping, signature: inspect.Signature, found: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(what is asked about, the parameters that must be given None). Raises `ToolRefused` where None and absent would differ."""
+    """Return (the arguments to ask about, the parameters to pass as None). Raises `ToolRefused` where None and absent would differ."""
     asked, none = dict(found), dict[str, Any]()
     for name, parameter in signature.parameters.items():
         if found.get(name, "") is not None:

@@ -1,4 +1,4 @@
-"""What the input of a hook of Claude's says of a call: its name in the table, its arguments, and whether it failed."""
+"""Reads the input of a Claude hook: the call's name in the table, its arguments, and whether it failed or may still act."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from sentinel.tools import ToolTable
 
 OWN_TOOLS = "claude"
 _NOT_ANSWERED = ('MCP server "', "MCP error -32000", "MCP error -32001")
-"""How Claude begins what it says of an MCP call that it gave up: no answer in time, or the connection broke."""
+"""The beginnings of Claude's error texts for an MCP call that it gave up: no answer in time, or the connection broke."""
 _UNKNOWN = "The outcome is unknown"
 
 
 def table_name(tool_name: str) -> tuple[str, str]:
-    """ "mcp__stripe__create_refund" → ("stripe", "create_refund"); "Bash" → ("claude", "Bash")."""
+    """Return (server, tool) in the table: "mcp__stripe__create_refund" → ("stripe", "create_refund"); "Bash" → ("claude", "Bash")."""
     prefix, _, rest = tool_name.partition("__")
     server, separator, tool = rest.partition("__")
     return (server, tool) if prefix == "mcp" and separator else (OWN_TOOLS, tool_name)
 
 
 def without_injected(table: ToolTable, given: Any) -> dict[str, Any]:
-    """The model's arguments of a call that ran: what the hook injected came back with them, and is no argument of the table."""
+    """Return the model's arguments of a call that ran, without those that the hook injected, which the table does not map."""
     mapping = table.find(*table_name(given["tool_name"]))
     names = mapping.action.injected_arguments if mapping and mapping.action else set()
     return {name: value for name, value in given["tool_input"].items() if name not in names}
 
 
 def has_failed(given: Any) -> bool:
-    """Of a call that ran: by the event, or by what its tool answered."""
+    """Whether a call that ran has failed, by the hook's event or by the tool's response."""
     response = given.get("tool_response")
     said = isinstance(response, dict) and bool(response.get("is_error") or response.get("isError"))
     return said or given.get("hook_event_name") == "PostToolUseFailure"
 
 
 def may_still_act(given: Any) -> bool:
-    """Of a call that ran: was it interrupted, or given up without an answer of its MCP server? It may go on where it runs."""
+    """Whether a call that ran may still act: it was interrupted, or given up without an answer of its MCP server."""
     if given.get("is_interrupt"):
         return True
     error = str(given.get("error") or "")

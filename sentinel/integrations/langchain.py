@@ -2,10 +2,11 @@
 
     create_agent(model, tools, middleware=[…, SentinelMiddleware(guard)], checkpointer=checkpointer)
 
-Put it last: then it sees the arguments that run, and no other middleware repeats a call inside it. For a bare graph:
-`ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`. What waits for
-a person interrupts the graph. What it is resumed with is ignored: the authority is asked again, and while it cannot be
-asked the graph is interrupted again. A guarded tool must not interrupt the graph itself: it would be in doubt.
+Put it last: then it sees the arguments that the tool runs with, and no other middleware repeats a call inside it. For a
+bare graph: `ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`. A
+call that waits for a person interrupts the graph. The value that the graph is resumed with is ignored: the authority is
+asked again, and while it is unreachable the graph is interrupted again. A guarded tool must not interrupt the graph
+itself: its operation would be in doubt.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
         self._guard, self._interrupts = guard, interrupts
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Result]) -> Result:
-        """Synchronous graphs."""
+        """Guard one tool call in a synchronous graph."""
         while True:
             attempted = unfit(self._guard, request) or self._guard.attempt(*_tried(request, handler))
             if isinstance(attempted, Ran):
@@ -49,7 +50,7 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Result]]
     ) -> Result:
-        """Asynchronous graphs."""
+        """Guard one tool call in an asynchronous graph."""
         while True:
             attempted = unfit(self._guard, request) or await self._guard.attempt_async(*_tried(request, handler))
             if isinstance(attempted, Ran):
@@ -58,26 +59,28 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
                 return _refused(request.tool_call, attempted.error)
 
     def _waits(self, request: ToolCallRequest, error: ClientError) -> bool:
-        """Interrupt where a person must decide; True when the graph was resumed, so that the authority is asked again.
+        """Interrupt where a person must decide. Returns True when the graph was resumed, so that the authority is asked
+        again.
 
-        A resume in an outage interrupts again: told to the model, the interruption would be gone, and nobody went on once approved.
+        A graph that is resumed during an outage is interrupted again: if the model were told, the interruption would be
+        gone, and nobody would continue the call once it is approved.
         """
         in_outage, call = is_outage(error) and _is_resumed(request), request.tool_call
         if not self._interrupts or not (in_outage or isinstance(error, ApprovalPending)):
             return False
-        # In the shape that inboxes for tool approvals know. Whatever they answer changes nothing here.
+        # The shape that inboxes for tool approvals expect. Their answer has no effect here.
         told = {
             "type": "tool_approval", "tool_call_id": call["id"], "name": call["name"], "args": call["args"],
             "description": refusal_message(error), "sentinel": refusal_details(error),
         }  # fmt: skip
         interrupt(told)
-        while in_outage:  # past the resumes of before: each would try the authority that is away once more
+        while in_outage:  # skip the values of earlier resumes: each would ask the unreachable authority once more
             interrupt(told)
         return True
 
 
 def _tried(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
-    """What to attempt, as `ToolGuard.attempt` takes it."""
+    """Return the arguments of `ToolGuard.attempt` for this call."""
     call, running = request.tool_call, getattr(request.runtime, "execution_info", None)
     names = CallNames(call["id"], getattr(running, "thread_id", None))
     run = lambda given: handler(request.override(tool_call={**call, "args": given}))  # noqa: E731
@@ -85,13 +88,14 @@ def _tried(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) 
 
 
 def _is_resumed(request: ToolCallRequest) -> bool:
-    """Is its task gone on with after an interrupt? By what `interrupt` would return: LangGraph says it nowhere else."""
+    """Whether the request's task was resumed after an interrupt. Read from where `interrupt` gets its return value:
+    LangGraph tells it nowhere else."""
     pad = request.runtime.config["configurable"].get("__pregel_scratchpad")
     return pad is not None and bool(pad.resume or pad.get_null_resume(False) is not None)
 
 
 def _is_error(call_id: str | None, result: Any) -> bool:
-    """Does the tool's answer to this call say that it failed: a message, a list, or commands with messages in their updates?"""
+    """Whether the tool's answer to this call (a message, a list, or commands with messages in their updates) says that it failed."""
     if isinstance(result, ToolMessage):
         return result.status == "error"
     return any(
@@ -102,7 +106,8 @@ def _is_error(call_id: str | None, result: Any) -> bool:
 
 
 def _messages(answer: Any) -> list[Any]:
-    """What a part of an answer has among which messages may be: whatever lists a command updates, for their key may be any."""
+    """Return the parts of an answer that may be messages; of a command, those of every list in its update, since any
+    key may hold messages."""
     update = answer.update if isinstance(answer, Command) else answer
     found = update.values() if isinstance(update, dict) else [update]
     return [one for value in found for one in (value if isinstance(value, list) else [value])]

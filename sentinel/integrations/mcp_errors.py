@@ -1,4 +1,4 @@
-"""Errors of MCP's protocol, as SDKs raise them out of a tool: no answer of the tool, so nobody knows what came of the call."""
+"""Recognises MCP protocol errors that SDKs raise in place of a tool's result: the outcome of the call is then unknown."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Iterator
 
 
 def is_mcp_error(error: Exception) -> bool:
-    """Is there an error of MCP's protocol behind it? It does not say who made it, and a timeout and a broken connection are such errors.
+    """Whether the error was caused by an MCP protocol error, which may be a timeout or a broken connection as well as
+    the server's.
 
-    An error in a tool's result is none.
+    An error that a tool returns as its result is no protocol error.
     """
     return any(is_of_class(one, "McpError", "MCPError") for one in _causes(error))
 
 
 def is_of_class(error: BaseException, *names: str) -> bool:
-    """Is it of a class of one of these names? MCP's SDK need not be installed, and names its error anew in its second version."""
+    """Whether the error's class or a base class has one of these names. By name, because MCP's SDK need not be
+    installed, and its second version renames its error."""
     return any(kind.__name__ in names for kind in type(error).__mro__)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those that it was raised for, of groups too."""
+    """Yield the exception, its causes, and the members of exception groups, recursively."""
     yield error
     for one in (error.__cause__, *getattr(error, "exceptions", ())):
         if one is not None:

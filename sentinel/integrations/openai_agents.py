@@ -7,8 +7,9 @@
         if not await approve_decided(state, guard):   # asks the authority; what still waits stays an interruption
             result = await Runner.run(agent, state)
 
-`state.approve` is no approval, sticky or not: each call asks the authority before it runs. What the model is told of a refusal
-is the tool's output. A tool with a `needs_approval` of its own is left to the program, whose question is not the authority's.
+`state.approve` is no approval, sticky or not: each call asks the authority before it runs. The model gets a refusal as
+the tool's output. `protect` refuses a tool with a `needs_approval` of its own, because that is another question than
+the authority's.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from sentinel.integrations.unfit_calls import unfit_to_function_tool
 from sentinel.tools.arguments import arguments_text, lenient_arguments, parse_arguments
 
 _made: WeakSet[Any] = WeakSet()
-"""What `protect` put into tools: by these functions a protected tool is known, also in a clone of its agent."""
+"""The functions that `protect` put into tools: they identify a protected tool, also in a clone of its agent."""
 
 
 def protect_agent(agent: Agent[Any], guard: ToolGuard) -> Agent[Any]:
-    """A copy of the agent with all its tools protected. Raises `ValueError` for tools that run elsewhere and cannot be."""
+    """Return a copy of the agent with all its tools protected. Raises `ValueError` for tools that run elsewhere and cannot be."""
     others = [tool.name for tool in agent.tools if getattr(tool, "_is_agent_tool", False)]
     if agent.mcp_servers or agent.handoffs or others:
         raise ValueError(
@@ -46,19 +47,20 @@ def protect_agent(agent: Agent[Any], guard: ToolGuard) -> Agent[Any]:
 
 
 def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
-    """A copy of the function tool that asks before it runs. Raises `ValueError` for a hosted tool, and for one that asks already."""
+    """Return a copy of the function tool that asks before it runs. Raises `ValueError` for a hosted tool, and for one that asks already."""
     if not isinstance(tool, FunctionTool):
         raise ValueError(f"{type(tool).__name__} runs outside this process and cannot be protected")
     if tool.needs_approval is not False:
         raise ValueError(f"{tool.name} has a needs_approval of its own: let the policy ask a person, or leave this tool unprotected")  # fmt: skip
-    # A copy without a formatter of errors, so that a failure is seen as one and not as a sentence for the model.
+    # A copy without an error formatter, so that a failure is raised here and not returned as a sentence for the model.
     raising = dataclasses.replace(tool, _failure_error_function=None, _use_default_failure_error_function=False)
-    unasked: dict[str, ClientError] = {}  # what the model is told of such a call
+    unasked: dict[str, ClientError] = {}  # refusals met in `needs_approval`, by call id, until `invoke` tells the model
     raise_if_unfit = unfit_to_function_tool(guard, tool, function_schema)
 
     async def invoke(context: ToolContext[Any], text: str) -> Any:
         if context.tool_call_id in unasked:
-            # By now it may wait for a person, and a call cannot interrupt the run any more: the model makes it again.
+            # The call may wait for a person by now, but can no longer interrupt the run: the model has to make it
+            # again.
             return _told(context, unasked.pop(context.tool_call_id))
         try:
             given = parse_arguments(text)
@@ -66,12 +68,12 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
         except ClientError as malformed:
             return _told(context, malformed)
         try:
-            # The group of a run is what its traces call a conversation.
+            # A run's group id is the conversation id of its traces.
             names = CallNames(context.tool_call_id, context.run_config and context.run_config.group_id)
             attempted = await guard.attempt_async(
                 tool.name, given, lambda own: raising.on_invoke_tool(context, arguments_text(text, given, own)), named=names,
             )  # fmt: skip
-        except Exception as error:  # the tool's own, whatever its class: it may have done its effect
+        except Exception as error:  # raised by the tool itself, whatever its class: its side effect may have happened
             if (told := await failure_message(function_tool=tool, context=context, error=error)) is None:
                 raise
             return told
@@ -91,16 +93,18 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
 
 
 def _told(context: ToolContext[Any], refusal: ClientError) -> str:
-    """The refusal, marked as the SDK marks errors of its own: its text is not held to the output that the tool declares."""
+    """Return the refusal's text, marked as the SDK marks its own errors, so that it need not fit the tool's declared output."""
     setattr(context, _DEFAULT_FAILURE_HANDLED_ATTR, True)
     return refusal_message(refusal)
 
 
 async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[str]:
-    """Approve the interruptions of protected tools whose approval is decided, either way; the ids of those that still wait.
+    """Approve the interruptions of protected tools whose approval is decided, either way. Returns the approval ids that
+    still wait.
 
-    A rejected one is let go on too: the authority refuses it again, and the model is told why. Interruptions of other tools stay what they
-    are: whether those run is for the program to ask. Raises `Unreachable`, or `ToolRefused` where the facts of one cannot be read, and approves none then.
+    A rejected call is continued too: the authority refuses it again, and the model is told why. Interruptions of other
+    tools are left alone: the program decides whether those run. Raises `Unreachable`, or `ToolRefused` where the facts
+    of a call cannot be read; then none is approved.
     """
     ours = list(filter(_is_of_protected, state.get_interruptions()))
     wanted = [await guard.approval_pending(item.name or "", lenient_arguments(item.arguments)) for item in ours]
@@ -111,7 +115,7 @@ async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[s
 
 
 def _is_of_protected(item: ToolApprovalItem) -> bool:
-    """Is it a call of one of our function tools? Another tool may have the name of one, or approve by the same way."""
+    """Whether it is a call of a tool that `protect` made. Another tool may have the same name, or ask for approvals in the same way."""
     raw = item.raw_item
     kind = raw.get("type") if isinstance(raw, dict) else raw.type
     named = [tool for tool in item.agent.tools if tool.name == item.name]

@@ -2,15 +2,18 @@
 
     agent = Agent(model, tools=[…], capabilities=[SentinelCapability(guard)], output_type=[str, DeferredToolRequests])
 
-What waits for a person ends the run with `DeferredToolRequests`; its metadata has the approval. Go on with
-`requests.build_results(approve_all=True)` when it is decided: that is a nudge and no approval, the authority is asked again,
-and what still waits is deferred again, also while the authority cannot be asked (then the metadata has no approval). A refusal is the tool's result. `ModelRetry` in a guarded tool counts as a failure: the
-operation is in doubt, for nobody knows how far it came. A tool that overruns its `timeout` is not reported, for its thread goes on; nor is one whose
-MCP server did not answer. As a failure counts also one that raises `ApprovalRequired` or `CallDeferred` itself; a toolset
-under `approval_required()` would do so for each call and is refused. Output functions are no tools, and not asked about.
+A call that waits for a person ends the run with `DeferredToolRequests`, whose metadata has the approval. Once it is
+decided, continue with `requests.build_results(approve_all=True)`. That approves nothing: the authority is asked again,
+and a call that still waits is deferred again, also while the authority is unreachable (then the metadata has no
+approval). A refusal is the tool's result. `ModelRetry` in a guarded tool counts as a failure: the operation is in
+doubt, because nobody knows how far it got. So does a tool that raises `ApprovalRequired` or `CallDeferred` itself; a
+toolset under `approval_required()` would do so for each call and is refused. Nothing is reported of a tool that
+overruns its `timeout`, whose thread goes on, or whose MCP server did not answer. Output functions are no tools, and the
+authority is not asked about them.
 
-Wherever it stands among capabilities, it asks last: about the arguments that run, each time that they run, and reports what the
-tool itself came to. A capability whose ordering is `innermost` too, and which wraps the toolset, belongs before it in the list.
+Wherever the capability is in the list, it asks last: about the arguments that run, each time that they run, and it
+reports the outcome of the tool itself. Another capability whose ordering is `innermost` and which wraps the toolset
+belongs before it in the list.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from sentinel.integrations.tool_guard import CallNames, Ran, ToolGuard
 from sentinel.tools import ToolRefused
 
 _GUARDED = "sentinel_guarded"
-"""Marks, in a tool's metadata, that its calls reach `_GuardedTools`."""
+"""The key in a tool's metadata which marks that its calls go through `_GuardedTools`."""
 
 
 class SentinelCapability(AbstractCapability[Any]):
@@ -41,15 +44,15 @@ class SentinelCapability(AbstractCapability[Any]):
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
-        """None: it holds a connection and is not written down with an agent."""
+        """Return None: the capability holds a connection and is not serialised with an agent."""
         return None
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Inside the toolsets of other capabilities: what they change or repeat is asked about."""
+        """Put it inside the toolsets of other capabilities, so that the authority is asked about calls that they change or repeat."""
         return CapabilityOrdering(position="innermost")
 
     def get_wrapper_toolset(self, toolset: Any) -> Any:
-        """The tools, each call guarded. Hooks of any capability are outside of it."""
+        """Wrap the tools so that each call is guarded. The hooks of every capability run outside of this."""
         return _GuardedTools(toolset, self._guard)
 
     async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
@@ -72,7 +75,8 @@ class _GuardedTools(WrapperToolset[Any]):
     guard: ToolGuard
 
     async def get_tools(self, ctx: Any) -> dict[str, Any]:
-        """The tools, marked. Raises `UserError` for a toolset that asks for approvals itself: it would behind the start, in doubt each time."""
+        """Return the tools, marked. Raises `UserError` for a toolset that asks for approvals itself: it would ask after
+        the start, which puts each operation in doubt."""
         if any(isinstance(one, ApprovalRequiredToolset) for one in _within(self.wrapped)):
             raise UserError(
                 "a toolset under approval_required() asks behind the authority, when its tool is started: let the policy ask a person,"
@@ -81,8 +85,9 @@ class _GuardedTools(WrapperToolset[Any]):
         return {name: _marked(tool) for name, tool in (await super().get_tools(ctx)).items()}
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
-        """Ask, and run the tool with what was asked about. Raises `ApprovalRequired` where a person must decide, and for a call that was
-        deferred already where nobody can say whether one has.
+        """Ask, and run the tool with the arguments that were asked about. Raises `ApprovalRequired` where a person must
+        decide, and during an outage for a call that was deferred already, since whether a person has decided is then
+        unknown.
         """
         asked, made = as_json(tool_args, tool, ctx.validation_context)
 
@@ -100,7 +105,7 @@ class _GuardedTools(WrapperToolset[Any]):
 
 
 def _within(toolset: AbstractToolset[Any]) -> Iterator[AbstractToolset[Any]]:
-    """The toolset and those that it wraps, combines, or has made for this step."""
+    """Yield the toolset and, recursively, those that it wraps, combines, or has made for this step."""
     yield toolset
     inner = (getattr(toolset, "wrapped", None), getattr(toolset, "_toolset", None), *getattr(toolset, "toolsets", ()))
     for one in inner:

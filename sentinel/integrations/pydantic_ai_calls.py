@@ -1,4 +1,4 @@
-"""pydantic-ai: the arguments of a call as JSON, as what is asked about, and whether a tool that was given up may still act."""
+"""pydantic-ai: converts a call's arguments to the JSON to ask about, and tells whether a tool that was given up may still act."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ _WRITTEN_AS_TEXT = (Enum, date, time, timedelta, UUID)
 
 
 def as_json(arguments: Mapping[str, Any], tool: Any, context: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments with models, enums, dates and the like as JSON; and what the tool is given in place of those.
+    """Return (the arguments with models, enums, dates and the like as JSON; the objects to pass to the tool in place of
+    those).
 
-    The tool's own validator makes that of the JSON again, so that what runs is what is asked about. Where it does not make the same of it
-    (of a secret, or of a field that is left out), the argument stays what it is, and is refused as no JSON.
+    The tool's own validator makes the objects from that JSON again, so that the tool runs with what was asked about. An
+    argument for which that gives another value (a secret, or a field that is left out) stays as it is, and is then
+    refused as no JSON.
     """
     objects = [name for name, value in arguments.items() if not _is_plain(value)]
     if not objects:
@@ -39,9 +41,9 @@ def as_json(arguments: Mapping[str, Any], tool: Any, context: Any) -> tuple[dict
 
 
 def may_go_on(error: Exception) -> bool:
-    """Did the framework give the tool up, which may still act?
+    """Whether the framework gave up a tool that may still act.
 
-    At a `timeout` the thread of a function goes on. Behind an error of MCP's protocol the server may.
+    After a `timeout` the thread of a function goes on; after an MCP protocol error the server may.
     """
     behind = (error.__context__, error.__cause__)
     timed_out = is_of_class(error, "ModelRetry") and any(isinstance(one, TimeoutError) for one in behind)
@@ -57,7 +59,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _json(value: Any) -> Any:
-    """Raises `TypeError` for what JSON has no one form for: a set has no order, and would be another operation in another process."""
+    """Convert a value to JSON. Raises `TypeError` for one without a unique form: a set has no order, so another process
+    would make another operation of it."""
     if isinstance(value, dict):
         return {key: _json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

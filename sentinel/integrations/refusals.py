@@ -1,4 +1,4 @@
-"""What a model is told instead of a tool's result: one sentence, and the same as data."""
+"""Refusals for the model, in place of a tool's result: as one sentence, and as data."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from sentinel.tools import ToolRefused
 
 
 def refusal_details(error: ClientError) -> dict[str, Any]:
-    """`decision` (DENY or APPROVAL_REQUIRED), `reason_code`, `reason`, `retry` (never, later or after_approval), `approval_id`.
+    """Return `decision` (DENY or APPROVAL_REQUIRED), `reason_code`, `reason`, `retry` (never, later or after_approval),
+    `approval_id`.
 
-    `retry` is about the same call: "never" means that it will not be done under this key, "later" that it may be, once what is in
-    its way has passed.
+    `retry` is about the same call: "never" means that it will not be done under this key, "later" that it may be once
+    the obstacle has passed. `approval_id` is there only with APPROVAL_REQUIRED.
     """
     if isinstance(error, ApprovalPending) and not error.is_of_tool:
         return {
@@ -35,15 +36,16 @@ def refusal_details(error: ClientError) -> dict[str, Any]:
 
 
 def is_outage(error: ClientError) -> bool:
-    """Nobody knows how the call stands: the authority gave no answer, or facts could not be read. What waits for a person waits on.
+    """Whether the call's state is unknown: the authority gave no answer, or facts could not be read. A call that waits
+    for a person then keeps waiting.
 
-    Not a halt: that is an answer, and the model is told.
+    A halt is no outage: it is an answer, and the model is told.
     """
     return isinstance(error, Unreachable) or (isinstance(error, ToolRefused) and not error.is_final)
 
 
 def refusal_message(error: ClientError) -> str:
-    """One or two sentences for the model. The tool was not called, or not a second time, or failed by itself."""
+    """Return one to three sentences for the model. The tool was not called, was not called again, or failed by itself."""
     details = refusal_details(error)
     advice = {
         "after_approval": "Do not repeat it with other arguments; the same call goes on once a person has approved it.",
@@ -64,7 +66,7 @@ def _started_before(error: AlreadyStarted) -> str:
 
 
 def _denied(error: ClientError) -> tuple[str, str]:
-    """(reason code, sentence)."""
+    """Return (reason code, sentence)."""
     if error.is_of_tool:
         return "tool_failed", "the tool ran and broke off, and may have done something"
     if isinstance(error, ActionDenied):

@@ -1,9 +1,10 @@
-"""What all adapters share: a tool call through the table, the authority and back. The tool runs only with a started permit.
+"""Shared by all adapters: maps a tool call by the table, asks the authority, and runs the tool only with a started
+permit.
 
 Every refusal is a `ClientError` (`ToolRefused`, `ActionDenied`, `ApprovalPending`, `ActionExpired`, `AlreadyStarted`,
 `Rejected`, `Unreachable`), raised before the tool is called. An exception of the tool is reported as an error, which puts the
-operation in doubt, and goes on; of a `ClientError` `is_of_tool` says that it is one. A call that is cancelled is not reported, nor is
-one that its framework gave up while it may still act (`goes_on`).
+operation in doubt, and is raised again; if it is a `ClientError`, its `is_of_tool` is set. The outcome of a cancelled
+call is not reported, nor that of one which its framework gave up while it may still act (`goes_on`).
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from sentinel.client import AsyncClient
 
 Facts: TypeAlias = "Callable[[str, Mapping[str, Any]], Any] | Mapping[str, Any]"
-"""What the program knows, by the names of the table's `facts`: (tool, arguments) → of this call, which may be a coroutine function; or what
-is true of every call, of which a tool is told what it declares.
+"""What the program knows, by the names of the table's `facts`: a function (tool, arguments) → facts of this call, which
+may be a coroutine function; or a mapping of facts that are true of every call, of which each tool gets those that it
+declares.
 """
 
 R = TypeVar("R")
@@ -48,13 +50,13 @@ _current: ContextVar[CurrentOperation | None] = ContextVar("sentinel_current_ope
 
 
 def current_operation() -> CurrentOperation | None:
-    """Inside a guarded tool: its operation, e.g. for the provider's idempotency key. None outside, and in an unguarded tool."""
+    """Return, inside a guarded tool, its operation, e.g. for the provider's idempotency key. None outside, and in an unguarded tool."""
     return _current.get()
 
 
 @dataclass(frozen=True, slots=True)
 class Ran(Generic[R]):
-    """The tool ran, and this is what it returned."""
+    """The tool ran and returned `result`."""
 
     result: R
 
@@ -68,7 +70,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class CallNames:
-    """What a framework calls a call and the conversation that it is of, where it says so. Nothing rests on them: both may change on a resume."""
+    """The framework's ids of a call and of its conversation, if it gives them. They are only for spans: both may change on a resume."""
 
     call_id: Any = None
     conversation_id: Any = None
@@ -76,23 +78,23 @@ class CallNames:
 
 NO_NAMES = CallNames()
 _NAME = re.compile(r"[A-Za-z0-9._:/@|-]{1,128}", re.ASCII)
-"""What a span takes for a name: anything else may be text of a model's."""
+"""The form of an id that may be put on a span: anything else could be text that a model wrote."""
 
 Failed = Callable[[Any], bool]
 
 
 def never_failed(result: Any) -> bool:
-    """A result is a success; failures are raised."""
+    """Return False: by default every result is a success, and failures are raised."""
     return False
 
 
 class ToolGuard:
     """Asks `client` about each call of a tool of `server`, as the table says. Thread-safe.
 
-    `facts` says what the program knows of a call, and is asked only where the tool declares facts of the program; the model's
-    arguments are never taken for them. From an event loop a plain function is called in a thread, for it may wait.
-    `wait_seconds` is how long a call waits for a person before it raises `ApprovalPending`; `act_within_seconds` is how long a
-    tool may take (None: the authority's own time), as in `guarded`.
+    `facts` gives what the program knows of a call, and is used only where the tool declares facts of the program; the
+    model's arguments are never taken for facts. On an event loop a plain function is called in a thread, because it may
+    block. `wait_seconds` is how long a call waits for a person before it raises `ApprovalPending`; `act_within_seconds`
+    is how long a tool may take (None: the authority's default), as in `guarded`.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class ToolGuard:
         self._facts_may_block = facts is not None and not isinstance(facts, Mapping) and runs_as(facts) != "coroutine"
 
     def on_server(self, server: str) -> ToolGuard:
-        """The same guard for the tools of another server."""
+        """Return the same guard for the tools of another server."""
         if server == self.server:
             return self
         other = copy.copy(self)
@@ -122,17 +124,17 @@ class ToolGuard:
 
     @cached_property
     def async_client(self) -> AsyncClient:
-        """The same client for event loops."""
+        """The same client for an event loop, made on first use."""
         return self.client.as_async()
 
     def run(self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], R]) -> R:
-        """`call` of the arguments to run with, under a started permit. Raises the refusal, or what `call` raises."""
+        """Run `call` with the arguments that were asked about, under a started permit. Raises the refusal, or what `call` raises."""
         return _result(self.attempt(tool, arguments, call))
 
     async def run_async(
         self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]]
     ) -> R:
-        """As `run`, awaited."""
+        """Do the same as `run`, awaited."""
         return _result(await self.attempt_async(tool, arguments, call))
 
     def attempt(
@@ -144,10 +146,12 @@ class ToolGuard:
         named: CallNames = NO_NAMES,
         goes_on: GoesOn = never_goes_on,
     ) -> Ran[R] | Refused:
-        """As `run`, with a refusal as a value, so that an error of the tool itself is never taken for one.
+        """Do the same as `run`, but return a refusal as a value, so that an error of the tool itself is never taken for
+        one.
 
-        `failed` tells of a result that it stands for a failure of the tool, which is reported as an error too. `goes_on` tells of an
-        exception of `call` that the tool may still act: then nothing is reported. `named` is for a span alone.
+        `failed` says whether a result stands for a failure of the tool, which is reported as an error too. `goes_on`
+        says of an exception of `call` whether the tool may still act: then nothing is reported. `named` is only for the
+        span.
         """
         with ExitStack() as stack:
             span = stack.enter_context(self._span(named))
@@ -171,7 +175,7 @@ class ToolGuard:
         self, tool: str, arguments: Mapping[str, Any], call: Callable[[dict[str, Any]], Awaitable[R]],
         failed: Failed = never_failed, named: CallNames = NO_NAMES, goes_on: GoesOn = never_goes_on,
     ) -> Ran[R] | Refused:  # fmt: skip
-        """As `attempt`, awaited."""
+        """Do the same as `attempt`, awaited."""
         async with AsyncExitStack() as stack:
             span = stack.enter_context(self._span(named))
             try:
@@ -189,9 +193,11 @@ class ToolGuard:
             return Ran(result)
 
     async def approval_wanted(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
-        """Ask without starting: the id of the approval that this call waits for, or None where it may be attempted now.
+        """Guard without starting. Returns the id of the approval that this call waits for, or None where it may be
+        attempted now.
 
-        A refusal is None too: the attempt is refused, and tells the model why; so does an authority that cannot be asked.
+        Returns None for a refusal or an unreachable authority too: the attempt is then refused, and tells the model
+        why.
         """
         try:
             return await self.approval_pending(tool, arguments)
@@ -199,7 +205,8 @@ class ToolGuard:
             return None
 
     async def approval_pending(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
-        """As `approval_wanted`. Raises what passes (`Unreachable`, facts that cannot be read): nobody knows then whether the call waits."""
+        """Do the same as `approval_wanted`, but raise errors that are not final (`Unreachable`, facts that cannot be
+        read): then nobody knows whether the call waits for a person."""
         try:
             asked = await self.call_of_async(tool, arguments)
             answer = None if asked.question is None else await self.async_client.guard(**asked.question)
@@ -210,11 +217,11 @@ class ToolGuard:
         return answer.approval_id if answer is not None and answer.status == "pending" else None
 
     async def call_of_async(self, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
-        """The call as the table sees it, with the program's facts. Raises `ToolRefused`."""
+        """Map the call by the table, with the program's facts looked up. Raises `ToolRefused`."""
         given = self._own(tool, arguments)
         known: Any = self._look_up(tool, arguments, given)
         if callable(known) and self._facts_may_block:
-            import asyncio  # here: the hook of Claude Code has no loop, and it would double its start
+            import asyncio  # here: the hook of Claude Code, which has no loop, would take twice as long to start
 
             known = await asyncio.to_thread(known)
         elif callable(known):
@@ -224,11 +231,11 @@ class ToolGuard:
         return self._asked(tool, given, known)
 
     def call_of(self, tool: str, arguments: Mapping[str, Any], facts: Any) -> ToolCall:
-        """The call as the table sees it. Raises `ToolRefused`."""
+        """Map the call by the table, with these facts. Raises `ToolRefused`."""
         return self._asked(tool, self._own(tool, arguments), facts)
 
     def _own(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        # Before the facts are looked up: they, the question and the call are about one and the same.
+        # Copied before the facts are looked up, so that facts, question and tool call all use the same arguments.
         return self.table.own_arguments(self.server, tool, arguments)
 
     def _asked(self, tool: str, given: dict[str, Any], facts: Any) -> ToolCall:
@@ -239,7 +246,7 @@ class ToolGuard:
         return self.table.call(self.server, tool, given, facts)
 
     def _span(self, named: CallNames) -> AbstractContextManager[Any]:
-        """Around a call of a tool, where the agent's program uses OpenTelemetry; without arguments."""
+        """Return a span around a tool call, where the agent's program uses OpenTelemetry; it does not hold the arguments."""
         names = {"gen_ai.tool.call.id": named.call_id, "gen_ai.conversation.id": named.conversation_id}
         told = {
             "gen_ai.operation.name": "execute_tool", "gen_ai.agent.id": self.client.agent_id or "",
@@ -250,14 +257,15 @@ class ToolGuard:
     def _look_up(
         self, tool: str, arguments: Mapping[str, Any], given: dict[str, Any]
     ) -> Mapping[str, Any] | Callable[[], Any]:
-        """The call's facts where they are known already; else what looks them up, whose result may have to be awaited."""
+        """Return the call's facts if they are known already; else a function that looks them up and may return an awaitable."""
         mapping = self.table.find(self.server, tool)
         declared = mapping.program_facts if mapping is not None else set()
         if self._facts is None or not declared:
             return {}
         if isinstance(self._facts, Mapping):
             return {name: value for name, value in self._facts.items() if name in declared}
-        # A copy: what looks up facts changes nothing of the call. It finds every name that the call has, nulls too.
+        # The function gets a copy, so that it cannot change the call. The copy has every name of the call, also those
+        # with nulls.
         return partial(_looked_up, self._facts, tool, {**dict.fromkeys(arguments), **self._own(tool, given)})
 
     def _options(self, asked: ToolCall) -> dict[str, Any]:
@@ -267,7 +275,7 @@ class ToolGuard:
 
 
 def _tell(span: Any, asked: ToolCall, answer: GuardAnswer | None) -> None:
-    """What a span says of a call that may be made."""
+    """Put on the span what is known of a call that may be made: tool, decision, reason code and operation."""
     if span is None:
         return
     span.set_attribute("gen_ai.tool.name", asked.mapping.name)
@@ -277,7 +285,7 @@ def _tell(span: Any, asked: ToolCall, answer: GuardAnswer | None) -> None:
 
 
 def _refused(span: Any, error: ClientError) -> Refused:
-    """The refusal, which the span says too. Not the tool's name: it may be any text of the model's."""
+    """Return the refusal and put it on the span. The tool's name is left out: it may be any text that the model wrote."""
     if span is not None:
         told = refusal_details(error)
         names = ("decision", "reason_code", "approval_id")
@@ -287,7 +295,7 @@ def _refused(span: Any, error: ClientError) -> Refused:
 
 @contextmanager
 def _running(asked: ToolCall, answer: GuardAnswer | None) -> Iterator[dict[str, str]]:
-    """The tool's time: its operation is the current one, and none in an unguarded tool. Gives the arguments to inject."""
+    """Make the call's operation the current one (None for an unguarded tool) while the tool runs. Yields the arguments to inject."""
     operation, injected = None, dict[str, str]()
     if answer is not None:
         headers = asked.injected("header", operation_id=answer.operation_id)

@@ -1,7 +1,7 @@
-"""Which calls a framework would not make: looked at before the authority is asked.
+"""Finds calls that the framework itself would refuse (no such tool, wrong arguments), before the authority is asked.
 
-LangGraph and the OpenAI Agents SDK answer them behind the start as they answer a tool that failed: the operation would be in doubt,
-though nothing was called.
+LangGraph and the OpenAI Agents SDK would refuse them only after the start, in the same way as they answer for a tool
+that failed: the operation would be in doubt, though nothing was called.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from sentinel.tools.model import ToolMapping
 
 
 def unfit(guard: ToolGuard, request: Any) -> Refused | None:
-    """The refusal of a guarded call whose agent has no such tool, or whose tool does not take its arguments; else None.
+    """Return the refusal of a guarded call whose agent has no such tool, or whose tool does not take its arguments;
+    else None.
 
-    `request` is LangGraph's `ToolCallRequest`. It is never handed on unasked: what is behind this adapter could make the call all the same.
+    `request` is LangGraph's `ToolCallRequest`. It must be refused here and not passed on without asking the authority:
+    a handler behind this adapter could make the call all the same.
     """
     name, tool = request.tool_call["name"], request.tool
     mapping = guard.table.find(guard.server, name)
     if mapping is None or mapping.action is None:
-        return None  # refused, or unguarded
+        return None  # the attempt refuses an unmapped tool, and runs an unguarded one
     try:
         given = guard.table.own_arguments(guard.server, name, request.tool_call["args"])
         if tool is None:
             raise ToolRefused("unknown_tool", f"{mapping.name}: this agent has no such tool")
     except ToolRefused as refusal:
         return Refused(refusal)
-    # What LangGraph adds later is no argument of the model's.
+    # Arguments that LangGraph adds later are not the model's.
     model = tool.args_schema
     added = set(model.model_fields) - set(tool.tool_call_schema.model_fields) if _is_model(model) else set[str]()
     wrong = unfit_argument(mapping, model, given, added=added)
@@ -39,11 +41,14 @@ def unfit(guard: ToolGuard, request: Any) -> Refused | None:
 
 
 def unfit_to_function_tool(guard: ToolGuard, tool: Any, function_schema: Any) -> Callable[[Mapping[str, Any]], None]:
-    """For a `FunctionTool` of the OpenAI Agents SDK: what raises `ToolRefused` for arguments of a guarded call that its function does not take.
+    """Return, for a `FunctionTool` of the OpenAI Agents SDK, a check that raises `ToolRefused` for arguments of a
+    guarded call that its function does not take.
 
-    One that is made by hand, and not of a function, has no model and takes all. `function_schema` is the SDK's.
+    A tool that was made by hand and not from a function has no model, so any arguments pass. `function_schema` is the
+    SDK's.
     """
-    # The SDK keeps the model to itself, and its own check of arguments ahead of a call tells of no error; it names the function here.
+    # The SDK does not expose the tool's model, nor the result of its own check of the arguments, but the function is
+    # found here.
     made_of = getattr(tool.on_invoke_tool, "_invoke_tool_impl", None)
     function = getattr(made_of, "__agents_function_tool_wrapped_callable__", None)
     model = None if function is None else _model_of(function, tool, function_schema)
@@ -51,9 +56,9 @@ def unfit_to_function_tool(guard: ToolGuard, tool: Any, function_schema: Any) ->
     def raise_if_unfit(given: Mapping[str, Any]) -> None:
         mapping = guard.table.find(guard.server, tool.name)
         if mapping is None or mapping.action is None:
-            return  # refused, or unguarded
+            return  # the attempt refuses an unmapped tool, and runs an unguarded one
         own = guard.table.own_arguments(guard.server, tool.name, given)
-        # As the SDK reads them: they are JSON again when the tool is called.
+        # Checked as the SDK will read them: the arguments are turned into JSON again before the tool is called.
         if (wrong := unfit_argument(mapping, model, json.loads(json.dumps(own, default=float)))) is not None:
             raise wrong
 
@@ -69,9 +74,11 @@ def _model_of(function: Any, tool: Any, function_schema: Any) -> Any:
 def unfit_argument(
     mapping: ToolMapping, model: Any, given: Mapping[str, Any], *, added: Collection[str] = ()
 ) -> ToolRefused | None:
-    """The refusal for the first argument that the tool's pydantic model refuses. None where it takes them, and without such a model.
+    """Return the refusal for the first argument that the tool's pydantic model refuses; None where it takes all, or is
+    no such model.
 
-    What the table injects, what the framework has `added`, and what is wrong with all arguments together is not looked at.
+    Errors are ignored that concern arguments which the table injects or the framework has `added`, or all arguments as
+    a whole.
     """
     if not _is_model(model) or mapping.action is None:
         return None
@@ -79,7 +86,7 @@ def unfit_argument(
         model.model_validate(given)
     except ValueError as refused:
         if not hasattr(refused, "errors"):
-            raise  # pydantic's own has them, and is not imported for its name
+            raise  # not pydantic's ValidationError, which has `errors`; pydantic is not imported just to name it
         for one in refused.errors():
             if one["loc"] and one["loc"][0] not in {*mapping.action.injected_arguments, *added}:
                 return ToolRefused("malformed_argument", f"{mapping.name}: the argument {one['loc'][0]}: {one['msg']}")

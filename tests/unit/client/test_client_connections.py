@@ -74,6 +74,53 @@ def test_a_kept_connection_that_was_reset_meanwhile_is_a_broken_one_and_is_repla
         raise failed
 
 
+@contextlib.contextmanager
+def answering(number: int) -> Iterator[tuple[str, threading.Event, threading.Barrier]]:
+    """A server that takes so many connections, and answers each OK once the event is set; all have arrived at the barrier."""
+    answer, arrived = threading.Event(), threading.Barrier(number + 1)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(link: socket.socket) -> None:
+        with link:
+            link.recv(65536)
+            arrived.wait(20)
+            answer.wait(20)
+            link.sendall(OK)
+            link.recv(65536)  # until the client closes it
+
+    def accept() -> None:
+        for _ in range(number):
+            threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    with listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", answer, arrived
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["closed meanwhile", "a smaller pool"])
+def test_a_connection_that_finds_no_place_in_the_pool_is_closed(closes: bool) -> None:
+    with answering(3) as (url, answer, arrived):
+        client = Client(url, "key", agent_id="a", timeout_seconds=20, pool_size=2)
+        made = client._transport._live
+
+        def rest() -> None:
+            arrived.wait(20)
+            if closes:
+                client.close()
+            answer.set()
+
+        assert at_once([rest, *[client.heartbeat] * 3]) == [None, "OK", "OK", "OK"]
+        assert sum(link.fileno() >= 0 for link in list(made)) == len(client._transport._idle) == (0 if closes else 2)
+        client.close()
+
+
+def test_who_got_no_connection_in_time_has_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transport, "_dial", lambda *_: (_ for _ in ()).throw(TimeoutError()))
+    with pytest.raises(Unreachable) as late:
+        Client("http://127.0.0.1:9", "key", agent_id="a", retries=0).heartbeat()
+    assert (late.value.kind, late.value.may_have_arrived) == (NoAnswerKind.TIMEOUT, False)
+
+
 def test_a_call_ends_in_its_time_while_a_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     real, answered = socket.getaddrinfo, threading.Event()
 
