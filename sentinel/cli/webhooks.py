@@ -1,7 +1,7 @@
-"""`sentinel webhooks`: who is sent events, the secrets that sign them, and what could not be delivered.
+"""`sentinel webhooks`: the receivers of events, the secrets that sign them, and what could not be delivered.
 
-When adding or enabling waits for a second administrator: see `operators.py`. Secrets are printed only where the sender's setting
-is readable (`SENTINEL_EXPORT_SECRETS`, or the file beside the embedded database).
+`operators.py` says when adding or enabling waits for a second administrator. Secrets are printed only where the
+sender's setting is readable (`SENTINEL_EXPORT_SECRETS`, or the file beside the embedded database).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def group() -> None:
 
 
 def _settings() -> ExportSettings:
-    """The sender's settings; its secret is made where this is the embedded database's machine and there is none yet."""
+    """Load the sender's settings; with an embedded database, create the sender's secret if there is none yet."""
     if not (os.environ.get("SENTINEL_EXPORT_DATABASE_URL") or os.environ.get("SENTINEL_DATABASE_URL")):
         require_embedded_database(data_dir(), "SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_DATABASE_URL")
         data_dir_secret(data_dir(), SECRET_FILE)
@@ -71,12 +71,12 @@ def _settings() -> ExportSettings:
 
 
 def _why(code: str) -> str:
-    """Why a receiver did not take an event, and by which setting it is not called."""
+    """Return in words why a receiver did not accept an event, with the setting that forbids calling it."""
     return failure_text(code) + (" (SENTINEL_EXPORT_ADDRESSES)" if code.startswith("not_allowed") else "")
 
 
 def _table_rows(rows: Sequence[Any], as_json: bool) -> Sequence[Any]:
-    """Rows with a `last_error`: as they are for scripts, for people with its words."""
+    """Return the rows unchanged for scripts, and with `last_error` in words for people."""
     return (
         rows
         if as_json
@@ -117,7 +117,7 @@ def add(url: str, types: tuple[str, ...], tenant: str | None, as_json: bool) -> 
 @tenant_option
 @json_option
 def list_(tenant: str | None, as_json: bool) -> None:
-    """List receivers with how far each is behind."""
+    """List receivers, and how many events each is behind."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_endpoints(pool, tenant_of(pool, tenant))
     show_rows(_table_rows(rows, as_json), COLUMNS, as_json=as_json, empty="Nobody is sent events.")
@@ -141,17 +141,19 @@ def secret(webhook_id: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def test(webhook_id: str, tenant: str | None, as_json: bool) -> None:
-    """Send one message about nothing to a webhook now, and say what came of it."""
+    """Send a test message to a webhook now, and print whether the receiver accepted it."""
     settings = _settings()
     with open_pool(login=SUPERUSER) as pool:
         tenant_id = tenant_of(pool, tenant)
         found = find_endpoint(pool, tenant_id, as_uuid(webhook_id, "WEBHOOK_ID"))
     if found.url is None:
         raise InvalidInput.of("WEBHOOK_ID", "is not a webhook: its address is a setting of the sender")
+    now = datetime.now(UTC)
+    old_too = found.old_secret_until is not None and found.old_secret_until > now
     claim = Claim(
-        tenant_id, found.endpoint_id, found.kind, found.url, found.event_types, found.secret_number, False, 0, 0, 0, 0
+        tenant_id, found.endpoint_id, found.kind, found.url, found.event_types, found.secret_number, old_too, 0, 0, 0, 0
     )
-    message = test_message(tenant_id, found.endpoint_id, new_id(), datetime.now(UTC))
+    message = test_message(tenant_id, found.endpoint_id, new_id(), now)
     error = webhook_receiver(settings).post(claim, message)
     if error is not None:
         raise Conflict(f"the receiver did not take it: {_why(error)}")
@@ -165,7 +167,7 @@ def test(webhook_id: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def rotate(webhook_id: str, overlap_hours: int, tenant: str | None, as_json: bool) -> None:
-    """Sign with another secret, and print it; the old one signs too until the overlap is over."""
+    """Create a new signing secret and print it; the old one signs too until the overlap is over."""
     settings = _settings()
     with open_pool(login=SUPERUSER) as pool:
         actor = local_administrator(tenant_of(pool, tenant))
@@ -181,7 +183,7 @@ def rotate(webhook_id: str, overlap_hours: int, tenant: str | None, as_json: boo
 @tenant_option
 @json_option
 def disable(webhook_id: str, tenant: str | None, as_json: bool) -> None:
-    """Send a webhook nothing any more; its place in the feed stays."""
+    """Stop sending events to a webhook; its position in the feed is kept."""
     with open_pool(login=SUPERUSER) as pool:
         disable_webhook(pool, local_administrator(tenant_of(pool, tenant)), as_uuid(webhook_id, "WEBHOOK_ID"))
     show({"endpoint_id": webhook_id, "disabled": True}, as_json, "Disabled.")
@@ -192,7 +194,7 @@ def disable(webhook_id: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def enable(webhook_id: str, tenant: str | None, as_json: bool) -> None:
-    """Go on with a disabled webhook where it stopped."""
+    """Enable a disabled webhook; it continues where it stopped."""
     with open_pool(login=SUPERUSER) as pool:
         enable_webhook(pool, local_administrator(tenant_of(pool, tenant)), as_uuid(webhook_id, "WEBHOOK_ID"))
     show({"endpoint_id": webhook_id, "disabled": False}, as_json, "Enabled.")
@@ -203,7 +205,7 @@ def enable(webhook_id: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def dead_letters(limit: int, tenant: str | None, as_json: bool) -> None:
-    """List what receivers did not take in time, oldest first."""
+    """List the events that receivers did not accept in time, oldest first."""
     with open_pool(login=SUPERUSER) as pool:
         rows = list_dead_letters(pool, tenant_of(pool, tenant), limit=limit + 1)
     show_rows(_table_rows(rows, as_json), LETTERS, as_json=as_json, empty="There is no dead letter.", limit=limit)
@@ -215,7 +217,7 @@ def dead_letters(limit: int, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def resend_(webhook_id: str, event_id: str | None, tenant: str | None, as_json: bool) -> None:
-    """Have one dead letter of a receiver tried once more, or all of them."""
+    """Have one dead letter of a receiver, or all of them, sent once more."""
     with open_pool(login=SUPERUSER) as pool:
         about = as_uuid(event_id, "EVENT_ID") if event_id else None
         asked = resend(
@@ -231,7 +233,7 @@ def resend_(webhook_id: str, event_id: str | None, tenant: str | None, as_json: 
 @tenant_option
 @json_option
 def discard_(webhook_id: str, event_id: str | None, reason: str, tenant: str | None, as_json: bool) -> None:
-    """Discard one dead letter of a receiver, or all of them: they are delivered no more, as where the receiver is gone."""
+    """Discard one dead letter of a receiver, or all of them, e.g. where the receiver is gone; they are not delivered any more."""
     with open_pool(login=SUPERUSER) as pool:
         about = as_uuid(event_id, "EVENT_ID") if event_id else None
         actor = local_administrator(tenant_of(pool, tenant))

@@ -1,1 +1,1 @@
-"""Pure values and functions: no database, no HTTP, no clock; the standard library, a JSON encoder and itsdangerous."""
+"""Pure values and functions: no database, no HTTP, no clock; needs only the standard library, JSON encoders and itsdangerous."""

@@ -1,7 +1,7 @@
 """The one canonical form: what is hashed, signed and compared.
 
 On our profile (no floats, ASCII keys, integers within ±(2^53−1)) sorted compact JSON *is* the RFC 8785
-result; a property test holds it against an independent implementation.
+result; a property test compares it with an independent implementation.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ def canonical_json(value: Any) -> str:
 
 
 def canonical_value(value: Any) -> Any:
-    """Any JSON as a value that has a canonical form, for what is kept as a digest only and never refused.
+    """Convert any JSON value into one that has a canonical form, for input that is kept as a digest only and never
+    refused.
 
-    A number beyond our profile (a larger integer, or a `msgspec.Raw`: one that was left as it was written) becomes its text, and what
-    is not ASCII in a name its escape. A member that is null is left out. All else is as it was.
+    A number outside our profile (a larger integer, or a `msgspec.Raw`, a number kept as it was written) becomes its
+    text, non-ASCII characters in a name become backslash escapes, and a member that is null is dropped. The rest is
+    unchanged.
     """
     if isinstance(value, dict):
         return {

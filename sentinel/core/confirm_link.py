@@ -1,7 +1,7 @@
-"""Confirm links: the signed text that lets whoever holds it see one confirm card and answer it once.
+"""Confirm links: signed tokens, each of which lets its holder see one confirm card and answer it once.
 
-A link names tenant, card, the end of its time and the digest of what the card shows. Signing it means that a guessed or
-altered one is refused without a look-up; whether the card still waits for an answer is for the database to say.
+A link names the tenant, the card, its expiry and the digest of what the card shows. Because it is signed, a guessed or
+altered link is refused without a database look-up; whether the card still waits for an answer only the database knows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VERSION = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class ConfirmLink:
-    """What a genuine token says. `digest` is the card's, "sha256:…"; `expires_at` is UTC, whole seconds."""
+    """The content of a valid token. `digest` is the card's, "sha256:…"; `expires_at` is UTC, whole seconds."""
 
     tenant_id: uuid.UUID
     confirmation_id: uuid.UUID
@@ -27,14 +27,14 @@ class ConfirmLink:
     expires_at: datetime
 
     def is_over(self, now: datetime) -> bool:
-        """Whether its time has ended; `now` is the database's."""
+        """Whether the link has expired; `now` is the database's time."""
         return now >= self.expires_at
 
 
 class ConfirmLinks:
-    """Issues and reads tokens. `secrets`, newest first: the first signs, all verify, so that one can be rotated.
+    """Issues and reads tokens. `secrets`, newest first: the first signs, all verify, so that a secret can be rotated.
 
-    Without secrets nothing can be issued (`ValueError`) and every token is a stranger's.
+    Without secrets `issue` raises `ValueError` and `read` accepts no token.
     """
 
     def __init__(self, secrets: Sequence[str]) -> None:
@@ -46,7 +46,7 @@ class ConfirmLinks:
         return self._tokens.sign(body + bytes.fromhex(link.digest.removeprefix("sha256:")))
 
     def read(self, token: str) -> ConfirmLink | None:
-        """The link inside a genuine token, whether its time is over or not; None for anything else."""
+        """Return the link in a valid token, also if the link has expired; None for anything else."""
         body = self._tokens.read(token)
         return _parse(body) if body is not None and body.startswith(_VERSION) else None
 
@@ -55,7 +55,7 @@ def confirmation_digest(
     *, tenant_id: uuid.UUID, ledger_entry_id: str, refund_id: str, order_ref: str | None, amount_minor: int,
     currency: str, channel: str, scenario: str,
 ) -> str:  # fmt: skip
-    """ "sha256:…" over the canonical JSON of everything a confirmation is about; a confirmation counts only for it."""
+    """Return "sha256:…" over the canonical JSON of all that the customer confirms; a confirmation is valid for this digest only."""
     return sha256_hex(canonical_json({
         "tenant": str(tenant_id), "ledger_entry_id": ledger_entry_id, "refund_id": refund_id, "order_ref": order_ref,
         "amount_minor": amount_minor, "currency": currency, "channel": channel, "scenario": scenario,

@@ -1,6 +1,7 @@
-"""Text for customers: language, money and times in it, and foreign text with invisible characters made visible.
+"""Text for customers: choice of language, money and times in it, and text from outside with invisible characters made
+visible.
 
-The languages here are those that every catalogue of ours has; tests hold the catalogues to them.
+Every translation catalogue has exactly the languages listed here; tests check that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ DEFAULT_LANGUAGE = "en"
 LANGUAGES = ("en", "de")
 
 _NBSP = "\N{NO-BREAK SPACE}"
-# language → (decimal sign, thousands sign, how an amount with a known sign is written, how one with a code is)
+# language → (decimal separator, thousands separator, format with a currency sign, format with a currency code)
 _NUMBERS = {
     "en": (".", ",", "{sign}{number}", "{number}" + _NBSP + "{code}"),
     "de": (",", ".", "{number}" + _NBSP + "{sign}", "{number}" + _NBSP + "{code}"),
@@ -56,7 +57,8 @@ _MOMENTS = {
     "en": "{day} {month} {year}, {hour:02}:{minute:02} UTC",
     "de": "{day}. {month} {year}, {hour:02}:{minute:02} Uhr UTC",
 }
-# Beyond the unsafe: invisible, combining without end, and line ends, which make one line look like another's.
+# Hidden in addition to `UNSAFE_TEXT`: invisible characters, fillers, variation selectors, and tabs and line ends, with
+# which foreign text could look like a line of our own.
 _HIDDEN = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff\t\n\r]"
 )
@@ -64,7 +66,7 @@ _MOST_SHOWN = 200
 
 
 def language_of(*wishes: str | None) -> str:
-    """The first BCP 47 tag that is a supported language; else English."""
+    """Return the primary language of the first BCP 47 tag that is supported, else English."""
     for wish in wishes:
         primary = (wish or "").partition("-")[0].lower()
         if primary in LANGUAGES:
@@ -73,7 +75,7 @@ def language_of(*wishes: str | None) -> str:
 
 
 def money_text(amount_minor: int, currency: str, language: str) -> str:
-    """98000, "EUR", "de" → "980,00 €": always the currency's digits, nothing rounded."""
+    """Format minor units: 98000, "EUR", "de" → "980,00 €", always with the currency's digits, nothing rounded."""
     decimal, thousands, with_sign, with_code = _NUMBERS[language]
     digits = DIGITS.get(currency, 2)
     whole, rest = divmod(amount_minor, 10**digits)
@@ -83,16 +85,16 @@ def money_text(amount_minor: int, currency: str, language: str) -> str:
 
 
 def moment_text(moment: datetime, language: str) -> str:
-    """A moment as people of the language write it, in UTC and saying so."""
+    """Format a moment the way the language writes it, in UTC and marked as UTC."""
     at = moment.astimezone(UTC)
     month = _MONTHS[language][at.month - 1]
     return _MOMENTS[language].format(day=at.day, month=month, year=at.year, hour=at.hour, minute=at.minute)
 
 
 def visible_text(text: str) -> str:
-    """Foreign text for one line: invisible and reordering characters are written as their code points.
+    """Return text from outside for display on one line, with invisible and reordering characters as their code points.
 
-    At most 200 characters of it. Not escaped for HTML: that is the template's.
+    Longer text is cut to 200 characters. It is not escaped for HTML: the template does that.
     """
     cut = text[:_MOST_SHOWN] + ("…" if len(text) > _MOST_SHOWN else "")
     shown = _HIDDEN.sub(_code_point, UNSAFE_TEXT.sub(_code_point, cut))
@@ -100,7 +102,7 @@ def visible_text(text: str) -> str:
 
 
 def _is_stacked(text: str, place: int) -> bool:
-    """The third combining mark in a row: no language needs it, and many of them cover their neighbours."""
+    """Whether `place` is at least the third combining mark in a row: no language needs it, and many would cover nearby text."""
     return place >= 2 and all(unicodedata.combining(c) for c in text[place - 2 : place + 1])
 
 

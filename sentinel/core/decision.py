@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 _RANKS = {Verdict.ALLOW: 0, Verdict.APPROVAL_REQUIRED: 1, Verdict.DENY: 2}
 
 REASONS: dict[str, str] = {
-    # Reason code → sentence, in order of precedence among findings that are equally strict.
+    # Reason code → sentence. Which of several findings gives the reason is decided by `strictest`, not by this order.
     "engine_unavailable": "The decision could not be recorded; nothing is allowed.",
     "velocity_halted": "More in a few minutes than is declared: the velocity breaker halted it; a person lifts that.",
     "halted": "A halt covers this action.",
@@ -108,7 +108,7 @@ class ReservationRequest(NamedTuple):
     verdict: Verdict
     reason_code: str
     is_total: bool = False
-    """Of who asks and of nothing else: shared by most of what is asked, so it is counted for many at once."""
+    """True for a limit per tenant, agent, key and currency only: most operations share it, so a batch sums it up once."""
 
     @property
     def limit_id(self) -> str:
@@ -135,11 +135,11 @@ class BreakerCheck:
 
 
 NO_POLICY, NO_POLICY_DIGEST = "none", "sha256:" + "0" * 64
-"""Stand where no policy covered the action."""
+"""The policy id and digest of a decision on an action that no policy covers."""
 
 
 class ApprovalTerms(NamedTuple):
-    """Who may lift an APPROVAL_REQUIRED, how many people, and for how long the question stands."""
+    """The role and number of people who may approve an APPROVAL_REQUIRED, and after how many seconds the approval expires."""
 
     role: str
     people: int
@@ -160,9 +160,9 @@ class Decision(msgspec.Struct, frozen=True):
     approvable: bool = True
     """False where any finding says so: the question to a person then does not offer "approve"."""
     asks_person: bool = False
-    """True where the request itself asks for a person: a halt then leaves it to one instead of denying it for good."""
+    """True where the request itself asks for a person: a halt then leaves the decision to a person instead of denying for good."""
     once_key: str | None = None
-    """What may happen only once, e.g. "refund|rf_1"; None where the policy declares nothing."""
+    """The once-key, e.g. "refund|rf_1"; None where the policy declares none, the request has no value for it, or with a DENY."""
     policy_id: str = NO_POLICY
     policy_version: str = "none"
     policy_label: str = "No policy"
@@ -176,7 +176,7 @@ def no_matching_policy() -> Decision:
 
 
 class CombinedFindings(NamedTuple):
-    """Findings, and what they come to together; the fields are those of a `Decision`."""
+    """Findings and their combined result; the fields mean the same as in a `Decision`."""
 
     findings: tuple[Finding, ...]
     verdict: Verdict
@@ -187,7 +187,7 @@ class CombinedFindings(NamedTuple):
 
 
 def combine(findings: tuple[Finding, ...]) -> CombinedFindings:
-    """What the findings on one request come to."""
+    """Combine the findings on one request into a verdict, its reason codes, and what a person may do."""
     return CombinedFindings(
         findings,
         *strictest(findings),
@@ -197,12 +197,12 @@ def combine(findings: tuple[Finding, ...]) -> CombinedFindings:
 
 
 def strictest(findings: tuple[Finding, ...]) -> tuple[Verdict, str, tuple[str, ...]]:
-    """Findings → (verdict, reason code, reasons). Without an answered ALLOW or APPROVAL_REQUIRED it is DENY.
+    """Return (verdict, reason code, reasons). Without an answered ALLOW or APPROVAL_REQUIRED the verdict is DENY.
 
-    Strictest first; among equals those that answered, then the policy's own order: that is the order of
-    precedence. `reasons` lists the codes of all non-ALLOW findings in it. A failed finding never speaks for
-    an operation, it only tightens: a failed ALLOW counts as APPROVAL_REQUIRED, and failures alone are a DENY
-    (else a missing fact would turn "no rule applies", a DENY, into a question).
+    Order of precedence: the strictest first, among equals those that answered, then the policy's own order. `reasons`
+    lists the codes of all non-ALLOW findings in that order. A failed finding never speaks for an operation, it only
+    tightens: a failed ALLOW counts as APPROVAL_REQUIRED, and failures alone are a DENY (else a missing fact would turn
+    "no rule applies", a DENY, into a question to a person).
     """
     ordered = sorted(findings, key=lambda finding: (-_strictness(finding), finding.failed))
     reasons = tuple(dict.fromkeys(f.reason_code for f in ordered if _strictness(f) > 0))
@@ -218,5 +218,5 @@ def strictest(findings: tuple[Finding, ...]) -> tuple[Verdict, str, tuple[str, .
 
 
 def _strictness(finding: Finding) -> int:
-    """How strict a finding is: an ALLOW that could not be answered counts as APPROVAL_REQUIRED."""
+    """Return how strict a finding is (a rank): a failed ALLOW counts as APPROVAL_REQUIRED."""
     return max(finding.verdict.rank, 1) if finding.failed else finding.verdict.rank

@@ -2,7 +2,7 @@
 
 One base with a stable `code`; one class per thing a caller handles differently. HTTP turns them
 into problem documents in one table (`sentinel/platform/http/problems.py`); the command line prints one line.
-Also in the client's wheel, which runs on Python 3.10.
+This module is also in the client's wheel, which runs on Python 3.10.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ class SentinelError(Exception):
 
 
 class InvalidInput(SentinelError):
-    """What arrived breaks a rule; `errors` maps the field's path to the rule it broke."""
+    """The input breaks a rule; `errors` maps the field's path to the rule it broke."""
 
     code = "invalid-request"
 
     @classmethod
     def of(cls, field: str, rule: str) -> InvalidInput:
-        """The refusal of one field, e.g. `InvalidInput.of("params.amount", "must be positive")`."""
+        """Return the error for one field, e.g. `InvalidInput.of("params.amount", "must be positive")`."""
         return cls(f"{field}: {rule}", errors={field: rule})
 
 
 class BodyTooLarge(SentinelError):
-    """More bytes than the limit."""
+    """The body has more bytes than the limit."""
 
     code = "body-too-large"
 
 
 class LengthRequired(SentinelError):
-    """A body without a declared length (chunked): it could be cut without anyone noticing."""
+    """The body has no declared length (chunked): it could be cut short without anyone noticing."""
 
     code = "length-required"
 
 
 class UnsupportedMediaType(SentinelError):
-    """Not application/json."""
+    """The body is not application/json."""
 
     code = "unsupported-media-type"
 
@@ -61,7 +61,7 @@ class Unauthenticated(SentinelError):
 
 
 class Forbidden(SentinelError):
-    """Known caller, not allowed: wrong tenant, agent, scope, role or separation of duties."""
+    """The caller is known but not allowed: wrong tenant, agent, scope, role or separation of duties."""
 
     code = "forbidden"
 
@@ -85,13 +85,13 @@ class SecondFactorRequired(Forbidden):
 
 
 class NotFound(SentinelError):
-    """Nothing of that name that this caller may see."""
+    """Nothing with that name exists, or this caller may not see it."""
 
     code = "not-found"
 
 
 class Conflict(SentinelError):
-    """The state of the thing does not admit this; nothing changed."""
+    """The current state of the thing does not allow this; nothing was changed."""
 
     code = "conflict"
 
@@ -99,7 +99,7 @@ class Conflict(SentinelError):
 class KeyReused(Conflict):
     """The idempotency key belongs to another operation. `field` is the first that differs.
 
-    `taken` says whose it is, as a sentence, where another key asked and the caller may know.
+    `taken` is a sentence that says which agent used it, where another API key did and the caller may know; else "".
     """
 
     code = "idempotency-key-reused"
@@ -113,7 +113,7 @@ class KeyReused(Conflict):
 
 
 class StillDeciding(Conflict):
-    """A concurrent request holds the idempotency key longer than we wait. Nothing of this one was done, or will be."""
+    """A concurrent request held the idempotency key for longer than we wait; nothing of this request was done, or will be."""
 
     code = "still-deciding"
 
@@ -125,7 +125,7 @@ class PermitRedeemed(Conflict):
 
 
 class ResolvedNotExecuted(Conflict):
-    """Resolved as not executed by a person: no start under this key is accepted any more."""
+    """A person resolved it as not executed: no start under this key is accepted any more."""
 
     code = "resolved-not-executed"
 
@@ -134,7 +134,7 @@ class ResolvedNotExecuted(Conflict):
 
 
 class StillActing(Conflict):
-    """ "Not executed" cannot be recorded yet: the caller may act on an answered start until `act_until`."""
+    """ "Not executed" cannot be recorded yet: the caller that started it may still act until `act_until`."""
 
     code = "still-acting"
 
@@ -148,7 +148,7 @@ class StillActing(Conflict):
 
 
 class ReportContradicts(Conflict):
-    """A report was received before and says something else."""
+    """An earlier report was received that says something else."""
 
     code = "report-contradicts"
 
@@ -160,13 +160,13 @@ class PermitRefused(SentinelError):
 
 
 class PermitExpired(SentinelError):
-    """The permit's time is over; guard again."""
+    """The permit has expired; guard again."""
 
     code = "permit-expired"
 
 
 class RateLimited(SentinelError):
-    """Too many requests for this key. `retry_after_seconds` says when one will pass."""
+    """Too many requests for this key. After `retry_after_seconds` one will be accepted."""
 
     code = "rate-limited"
 
@@ -206,7 +206,7 @@ class EngineUnavailable(SentinelError):
 
 
 class MayBeRecorded(EngineUnavailable):
-    """The connection was lost with what a person did, and whether that was done only a look says: a second try may be refused for the first."""
+    """The connection was lost while a person's act was recorded, so it may be recorded: look first, for a repeat may be refused."""
 
     def __init__(self) -> None:
         super().__init__("the connection was lost, and this may be recorded: look before you send it again")

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is this machine's own address; an IPv6 address may stand in brackets."""
+    """Whether the host is this machine's own address; an IPv6 address may be in brackets."""
     if host == "localhost":
         return True
     try:
@@ -18,19 +18,20 @@ def is_loopback(host: str) -> bool:
 
 
 _WITH_PORT = re.compile(r"\[([^]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+", re.ASCII)
-"""An address as some proxies write it, with the port that it came from."""
+"""An address with the client's port, as some proxies write it."""
 
 _TRANSLATED = IPv6Network("64:ff9b::/96")
-"""Of IPv4 clients whom a translator (NAT64, SIIT) in front of an IPv6-only site shows: all of them are in this one network."""
+"""RFC 6052's well-known prefix: a translator (NAT64, SIIT) in front of an IPv6-only site shows every IPv4 client in this network."""
 
 
 @lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
-    """What whoever limits by address counts by: an IPv4 address, also one that stands in an IPv6 address (mapped, or translated
-    by RFC 6052's well-known prefix); the first 64 bits of another IPv6 address, of which one customer has all; other text as it is."""
+    """Return the unit that limits by address count by: an IPv4 address, also one inside an IPv6 address (mapped, or
+    translated by RFC 6052's well-known prefix), or the /64 of another IPv6 address, all of which one customer usually
+    has. Other text is returned unchanged."""
     written = _WITH_PORT.fullmatch(address)
     try:
-        found = ip_address((written[1] or written[2] if written else address).partition("%")[0])
+        found = ip_address((written[1] or written[2] or "" if written else address).partition("%")[0])
     except ValueError:
         return address
     if isinstance(found, IPv6Address):

@@ -1,7 +1,7 @@
 """Incremental Merkle tree head of an append-only log (RFC 6962 §2.1).
 
-Kept are only the roots of the perfect subtrees, one per set bit of the size, so that a log of any length goes on from a
-few hashes.
+Only the roots of the perfect subtrees are kept, one per set bit of the size, so that a log of any length can be
+continued from a few hashes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TreeHead:
 
     @property
     def root(self) -> bytes:
-        """The Merkle tree hash over all leaves; of none, the hash of nothing."""
+        """The Merkle tree hash over all leaves; for an empty log, the SHA-256 of the empty string."""
         if not self.peaks:
             return hashlib.sha256().digest()
         root = self.peaks[-1]
@@ -29,7 +29,7 @@ class TreeHead:
         return root
 
     def extended(self, leaves: Iterable[bytes]) -> TreeHead:
-        """The head after these leaves too."""
+        """Return the head after these leaves are appended."""
         size, peaks = self.size, list(self.peaks)
         for leaf in leaves:
             node = hashlib.sha256(b"\0" + leaf).digest()

@@ -71,7 +71,7 @@ def _minor_units(value: Any, digits: int, field: str) -> int:
     # A few characters with an exponent could otherwise become gigabytes of digits.
     if isinstance(value, Decimal) and abs(value.adjusted()) > _MOST_PLACES:
         raise InvalidInput.of(f"{field}.value", "is out of range")
-    # A Decimal comes from JSON number text; its own text form keeps every digit, so both go one way.
+    # A Decimal comes from JSON number text; its own text form keeps every digit, so both kinds are parsed as text.
     text = value if isinstance(value, str) else format(value, "f")
     found = _DECIMAL.fullmatch(text)
     if found is None and _LONG.fullmatch(text):
@@ -85,7 +85,7 @@ def _minor_units(value: Any, digits: int, field: str) -> int:
 
 
 def major_text(amount_minor: int, currency: str) -> str:
-    """12650, "USD" → "126.50": always the currency's digits; for people and CSV."""
+    """Format minor units as major units: 12650, "USD" → "126.50", always with the currency's digits; for people and CSV."""
     digits = DIGITS[currency]
     if digits == 0:
         return str(amount_minor)
@@ -94,7 +94,7 @@ def major_text(amount_minor: int, currency: str) -> str:
 
 
 def money_out(money: Money) -> dict[str, int | str]:
-    """The wire form, shortest exact (`docs/CONTRACT.md` §1): `{"value": 126 or "126.50", "currency": "USD"}`."""
+    """Return the wire form, the shortest exact one (`docs/CONTRACT.md` §1): `{"value": 126 or "126.50", "currency": "USD"}`."""
     whole, rest = divmod(money.amount_minor, 10 ** DIGITS[money.currency])
     value: int | str = whole if rest == 0 else major_text(money.amount_minor, money.currency)
     return {"value": value, "currency": money.currency}

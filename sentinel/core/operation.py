@@ -1,7 +1,8 @@
 """Operation: one exact action under one idempotency key, its canonical form, digest and first difference.
 
 `{"amount": 40, "currency": "USD"}` and `{"amount": {"value": "40.00", "currency": "USD"}}`, another key order, or
-null against absent are the same operation (`docs/CONTRACT.md` §2). Evidence context goes along with it and is not part of it.
+null against absent are the same operation (`docs/CONTRACT.md` §2). The evidence context comes with it but is no part of
+it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from sentinel.core.errors import InvalidInput
 from sentinel.core.money import Money, parse_money
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9._:/@-]+")
-"""Every identifier that crosses the wire: ASCII only, so no two characters of it look alike. Spellings that differ in case or
-in punctuation at the end are different identifiers; where one of them may happen only once, a person looks at the other."""
+"""The form of every identifier on the wire: ASCII only, so no character of another script can pass for one of these.
+Spellings that differ in case or in punctuation at the end are different identifiers; as values of a once-key, the
+second one needs a person's approval."""
 
 MAX_IDENTIFIER = 200
 """The longest identifier among the params."""
 
-# Control characters (tab and line ends aside), surrogates, bidirectional and zero-width characters: text that a person
-# would not see as it is, or that a store would refuse.
+# Control characters (except tab and line ends), surrogates, bidirectional and zero-width characters: a person would not
+# see the text as it is, or a store would refuse it.
 UNSAFE_TEXT = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -51,11 +53,11 @@ IDENTIFIER_PARAMS = frozenset(
 
 MAX_KEY, MAX_TEXT = 128, 8192
 
-# dict first: asking the abstract class is several times slower.
+# dict first: `isinstance` with the abstract class is several times slower.
 _MAPPINGS = (dict, Mapping)
 
 DEFAULTED = frozenset({"resource", "risk_class"})
-"""Fields of a request that have a value where it names none: `with_defaults`."""
+"""Fields of a request that get a default where it omits them; see `with_defaults`."""
 
 _Path = str | tuple[Any, str | int]
 """Where a value is: a name, or a path and the member or index in it."""
@@ -64,8 +66,8 @@ _Path = str | tuple[Any, str | int]
 class Operation(msgspec.Struct, frozen=True, eq=False):
     """A validated operation. `params` is normalised: an amount is `{"amount_minor": int, "currency": str}`.
 
-    `evidence` is the request's evidence context as it came, or None: neither canonical form, nor digest, nor equality
-    know it, so the same operation may be asked about again with other evidence.
+    `evidence` is the request's evidence context as it came, or None. It is not part of canonical form, digest or
+    equality, so the same operation may be asked about again with other evidence.
     """
 
     idempotency_key: str
@@ -82,7 +84,7 @@ class Operation(msgspec.Struct, frozen=True, eq=False):
         """Whether it is the same operation under the same key."""
         if not isinstance(other, Operation):
             return NotImplemented
-        # The canonical form says all else.
+        # The canonical form covers all other fields.
         return self.idempotency_key == other.idempotency_key and self.canonical == other.canonical
 
     __hash__ = None  # type: ignore[assignment]
@@ -94,12 +96,12 @@ class Operation(msgspec.Struct, frozen=True, eq=False):
         return Money(found["amount_minor"], found["currency"]) if found else None
 
     def param(self, name: str) -> str | None:
-        """An identifier among the params, or None."""
+        """Return the param of that name if it is text (an identifier), else None."""
         found = self.params.get(name)
         return found if isinstance(found, str) else None
 
     def facts(self) -> dict[str, Any]:
-        """What a decision may look at; `evidence_context` only where the request carries one."""
+        """Return the fields that a decision may read; `evidence_context` only where the request carries one."""
         facts = {
             "params": self.params, "action": self.action, "agent_id": self.agent_id,
             "resource": self.resource, "risk_class": self.risk_class,
@@ -131,9 +133,11 @@ def build_operation(
 
 
 def name_in_policy(action: str, names: Container[str]) -> str | None:
-    """The name by which a policy that names these covers an action: the action itself, else its longest pattern ("data.*").
+    """Return the one of a policy's `names` that covers an action: the action itself, else the longest pattern
+    ("data.*"), else None.
 
-    None where none covers it. Of what an agent asks for only this name is ours, and one of a closed set.
+    The agent chooses the action's text, but this name comes from the policy: it is safe to publish and to use as a
+    label.
     """
     # An action that literally ends in "*" must not pass for the pattern of that name.
     if action in names and not action.endswith("*"):
@@ -147,7 +151,7 @@ def name_in_policy(action: str, names: Container[str]) -> str | None:
 
 
 def with_defaults(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The request with the resource and the risk class that an operation has where its request names none."""
+    """Return the request with its missing defaults: the action as `resource`, "standard" as `risk_class`."""
     resource, risk_class = _defaults(request.get("action"), request.get("resource"), request.get("risk_class"))
     return {**request, "resource": resource, "risk_class": risk_class}
 
@@ -157,12 +161,12 @@ def _defaults(action: Any, resource: Any, risk_class: Any) -> tuple[Any, Any]:
 
 
 def request_template(operation: Operation) -> str:
-    """The canonical form with the places of its params, "%1$s", and its resource, "%2$s", as PostgreSQL's `format` fills them."""
+    """Return the canonical form as a template for PostgreSQL's `format`: "%1$s" is the params' place, "%2$s" the resource's."""
     return _request_template(operation.action, operation.agent_id, operation.risk_class)[0]
 
 
 def params_text(operation: Operation) -> str | None:
-    """The canonical text of the params: what the template needs beside the resource. None for a resource that JSON would escape."""
+    """Return the params' canonical text, which fills the template with the resource; None for a resource that JSON would escape."""
     _, begins, ends = _request_template(operation.action, operation.agent_id, operation.risk_class)
     canonical, rest = operation.canonical, f',"resource":"{operation.resource}"{ends}'
     return canonical[begins : -len(rest)] if canonical.endswith(rest) else None
@@ -170,19 +174,19 @@ def params_text(operation: Operation) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _request_template(action: str, agent_id: str, risk_class: str) -> tuple[str, int, str]:
-    """The template, where the params begin in the canonical form, and the text behind its resource."""
+    """Return (the template, the offset of the params in the canonical form, the text after the resource)."""
     begins = canonical_json({"action": action, "agent_id": agent_id})[:-1] + ',"params":'
     ends = f',"risk_class":{canonical_json(risk_class)}}}'
     return f'{plain_format(begins)}%1$s,"resource":"%2$s"{plain_format(ends)}', len(begins), ends
 
 
 def plain_format(text: str) -> str:
-    """Text that stands in a template of `format` as it is."""
+    """Escape text for a template of PostgreSQL's `format`, which then reproduces it unchanged."""
     return text.replace("%", "%%")
 
 
 def first_difference(recorded: str, arriving: str) -> str:
-    """The path of the first field in which two canonical operations differ, e.g. "params.amount"."""
+    """Return the path of the first field in which two canonical operations differ, e.g. "params.amount"."""
     return _difference(json.loads(recorded), json.loads(arriving), "") or "operation"
 
 
@@ -209,7 +213,7 @@ def _normal_params(params: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidInput.of("params.currency", "contradicts params.amount.currency")
         normal["amount"] = {"amount_minor": money.amount_minor, "currency": money.currency}
     for key, value in rest.items():
-        # An identifier is plain text, and its name a plain name.
+        # An identifier was checked above, and its name is one of a closed set: neither needs further checks.
         normal[key] = value if key in IDENTIFIER_PARAMS else _normal(value, ("params", _key(key, "params")))
     if "risk" in normal:
         _check_risk(normal["risk"])
@@ -252,7 +256,7 @@ def _key(key: str, path: _Path) -> str:
 
 
 def _written(path: _Path) -> str:
-    """A path as people read it: "params.items[2].name". Made only for a refusal."""
+    """Format a path for people: "params.items[2].name". Done only for an error message."""
     if isinstance(path, str):
         return path
     within, step = path
@@ -276,17 +280,17 @@ def is_identifier(value: Any, most: int) -> bool:
 
 
 def check_identifier(value: Any, path: str, most: int) -> str:
-    """`value` if it is an identifier of at most `most` characters; else `InvalidInput`."""
+    """Return `value` if it is an identifier of at most `most` characters; else raise `InvalidInput`."""
     if not is_identifier(value, most):
         raise InvalidInput.of(path, f"must be 1 to {most} of the characters A-Z a-z 0-9 . _ : / @ -")
     return str(value)
 
 
 def check_text(value: str, path: _Path, most: int = MAX_TEXT) -> str:
-    """`value` if a person would see all of it; else `InvalidInput`."""
+    """Return `value` if it has at most `most` characters and a person would see all of it; else raise `InvalidInput`."""
     if len(value) > most:
         raise InvalidInput.of(_written(path), f"must have at most {most} characters")
-    # Printable ASCII, which almost every text is, holds none of them.
+    # Printable ASCII, which almost every text is, holds no unsafe character, so the slower search is skipped.
     if not (value.isascii() and value.isprintable()) and UNSAFE_TEXT.search(value):
         raise InvalidInput.of(_written(path), "must not hold control, zero-width or direction-changing characters")
     return value

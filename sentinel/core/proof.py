@@ -1,7 +1,8 @@
 """Proof packs: the public, hash-only record of one decision (`docs/CONTRACT.md` §5).
 
-The pack is finished by the database, which alone knows the time, the final verdict, the reason and what else fired. So it leaves here as
-a template of canonical JSON, the same for many decisions, and the values of one; `assemble_pack` puts them together as the database does.
+The database finishes the pack, because only it knows the time, the final verdict, the reason and what else fired. So
+this module makes a template of canonical JSON, shared by many decisions, and the values of one; `assemble_pack` fills
+the template as the database does.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from sentinel.core.operation import Operation, plain_format
 REDACTION = "customer data hidden"
 HASH_ONLY = "hash-only proof"
 MAX_EVIDENCE_BYTES = 4096
-"""What a decision keeps of an evidence context, in canonical bytes; more is refused, not cut."""
+"""The most bytes of evidence context, as canonical JSON, that a decision keeps; more is refused, not cut."""
 
 
 def commitment(purpose: str, salt: str, text: str) -> bytes:
-    """A salted SHA-256: without the 32 private bytes of `salt` (hex) amounts and accounts cannot be guessed by trial."""
+    """Return a salted SHA-256: without the 32 private bytes of `salt` (hex) amounts and accounts cannot be guessed by trial."""
     return hashlib.sha256(b"sentinel/" + purpose.encode() + b"\0" + bytes.fromhex(salt) + text.encode()).digest()
 
 
 def facts_commitment(salt: str, *, operation_canonical: str, basis: str | None, tightened: Sequence[str]) -> bytes:
-    """What a pack's facts_commitment commits to: the operation, what was read beside it, and the ids of all that fired.
+    """Return a pack's facts_commitment: over the operation, what was read beside it, and the ids that the database
+    added.
 
-    `basis` is `decision_basis`; `tightened` is what the database added (`operation_states.tightened`). The same words as
-    `sentinel.facts_commitment`. Without a basis, as before evidence was kept, the params alone.
+    `basis` is from `decision_basis`; `tightened` are the ids of the full limits, halt or once-key that tightened the
+    decision in the database (`operation_states.tightened`). Must equal the SQL function `sentinel.facts_commitment`. A
+    decision without a basis, from before evidence was kept, commits to the params alone.
     """
     if basis is None:
         return commitment("facts", salt, canonical_json(json.loads(operation_canonical)["params"]))
@@ -46,11 +49,11 @@ def facts_commitment(salt: str, *, operation_canonical: str, basis: str | None, 
 def decision_basis(
     decision: Decision, evidence: Mapping[str, Any], *, read_at: datetime | None = None, by_worker: bool = False
 ) -> str:
-    """What a policy decided on beside the operation, canonical: the declared evidence, the rules that fired, the clock if read.
+    """Return, as canonical JSON, what a policy decided on beside the operation: the declared evidence, the rules that
+    fired, those that could not answer, and the clock if it was read.
 
-    `by_worker`: whether who asked could vouch for a worker's facts.
-
-    Raises `InvalidInput` where the declared evidence is larger than is kept.
+    `by_worker`: whether the requesting key may vouch for a worker's facts. Raises `InvalidInput` where the declared
+    evidence is larger than `MAX_EVIDENCE_BYTES`.
     """
     basis: dict[str, Any] = {
         "evidence": evidence,
@@ -72,7 +75,7 @@ def decision_basis(
 
 
 class PackValues(NamedTuple):
-    """What a guard's question says in its pack; None is left out. `amount` is the JSON of an amount's value."""
+    """The values of one guard request that fill the pack's template; the pack leaves out a None. `amount` is JSON."""
 
     operation_commitment: bytes
     amount: str | None
@@ -81,19 +84,19 @@ class PackValues(NamedTuple):
 
 
 def pack_values(operation: Operation, *, salt: str) -> PackValues:
-    """The values of one operation."""
+    """Return the pack values of one operation; `salt` is hex, as for `commitment`."""
     money = operation.amount
     return PackValues(
         commitment("operation", salt, operation.canonical),
         None if money is None else canonical_json(money_out(money)["value"]),
-        # Identifiers of a checked operation: their alphabet has nothing that JSON would escape.
+        # Identifiers of a checked operation hold no character that JSON would escape.
         operation.param("ledger_entry_id"),
         operation.param("refund_id"),
     )
 
 
 def pack_template(operation: Operation, decision: Decision) -> str:
-    """The pack's canonical text with the places of its values, as `sentinel.pack_text` fills them: "%1$s" is the first."""
+    """Return the pack's canonical text as a template for `sentinel.pack_text`: "%1$s" is the place of the first value."""
     money = operation.amount
     return _template(
         operation.action, operation.agent_id, None if money is None else money.currency,
@@ -127,7 +130,7 @@ def assemble_pack(
     template: str, values: PackValues, *, decided_at: str, decision: str, facts: bytes, latency_ms: int, event_hex: str,
     reason_code: str,
 ) -> str:  # fmt: skip
-    """The whole pack without its hash, as `sentinel.pack_text` makes it; `event_hex` are the digits of the event's id."""
+    """Return the whole pack without its hash, as `sentinel.pack_text` does; `event_hex` are the hex digits of the event's id."""
     filled = (
         values.amount, decided_at, decision, facts.hex(), latency_ms, values.ledger_entry_id, values.operation_commitment.hex(),
         event_hex, reason_code, values.refund_id,
@@ -139,7 +142,7 @@ _PLACE = re.compile(r"%(?:(\d+)\$s|%)")
 
 
 def pack_hash(pack: Mapping[str, Any]) -> str:
-    """The hash a pack must carry: over its canonical JSON without `hash`. Anyone can recompute it."""
+    """Return the hash that a pack must carry: over its canonical JSON without `hash`. Anyone can recompute it."""
     return sha256_hex(canonical_json({key: value for key, value in pack.items() if key != "hash"}))
 
 
@@ -156,7 +159,7 @@ def opens(pack: Mapping[str, Any], *, salt: str, operation_canonical: str) -> bo
 def opens_facts(
     pack: Mapping[str, Any], *, salt: str, operation_canonical: str, basis: str | None, tightened: Sequence[str]
 ) -> bool:
-    """Whether what is kept of a decision's facts is what its pack commits to: for auditors."""
+    """Whether the stored facts of a decision are the ones its pack commits to: for auditors."""
     found = facts_commitment(salt, operation_canonical=operation_canonical, basis=basis, tightened=tightened)
     return _hash_text(found) == pack.get("facts_commitment")
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 DIGITS = 16
-"""Base32 digits behind the prefix: 80 bits, so that two values of an installation do not meet."""
+"""Base32 digits after the prefix: 80 bits, so that two values of an installation do not collide."""
 
 
 class Kind(StrEnum):
@@ -40,13 +40,13 @@ class PublicIdGenerator:
     def __init__(self, secret: str) -> None:
         if not secret:
             raise ValueError("public ids need a secret")
-        # A derived key per purpose: signatures of the same secret for other purposes are not valid here.
+        # The key is derived for this purpose: values made with the same secret for other purposes are not valid here.
         self._key = hmac.digest(secret.encode(), b"sentinel/public-id/v1", "sha256")
         self.key_id = hmac.digest(secret.encode(), b"sentinel/public-id/key-id/v1", "sha256").hex()[:16]
-        """Names the secret without telling it."""
+        """Identifies the secret without revealing it."""
 
     def mint(self, kind: Kind, tenant_id: uuid.UUID, value: str) -> str:
-        """The public id of a tenant's `value`, e.g. "prf_" and 16 base32 digits."""
+        """Return the public id of a tenant's `value`, e.g. "prf_" and 16 base32 digits."""
         message = kind.encode() + b"\0" + tenant_id.bytes + value.encode()
         digest = hmac.digest(self._key, message, "sha256")
         return f"{kind}_{base64.b32encode(digest[: DIGITS * 5 // 8]).decode().lower()}"

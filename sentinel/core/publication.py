@@ -1,9 +1,9 @@
 """Makes every public document from a recorded decision (`docs/CONTRACT.md` §4, §5).
 
-A document is put together from named fields, each of which is either ours by its form (a hash, a time, a reason code), or
-minted (`public_ids`), or money or a count. What an agent wrote has no way in: its own name stands only where a key that is
-bound to it asked, an action only as the policy that decided names it. `PublicFields` is what public pages and answers
-take, and nothing but this module makes one.
+A document is built from named fields, each of which is a value of our own in a checked form (a hash, a time, a reason
+code), a minted public id (`public_ids`), money or a count. Text that an agent wrote never gets in: the agent's name is
+shown only if the requesting key is bound to it, and an action only under the name that the deciding policy has for it.
+Public pages and answers take only `PublicFields`, and only this module makes them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MINTED = {"ledger_entry_id": Kind.LEDGER_ENTRY, "refund_id": Kind.REFUND}
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A decision as it is recorded. `pack` is its proof pack without the hash; `is_bound`: who asked has a key bound to that agent."""
+    """A decision as recorded. `pack` is its proof pack without the hash; `is_bound`: the requesting key is bound to that agent."""
 
     tenant_id: uuid.UUID
     event_id: uuid.UUID
@@ -73,7 +73,7 @@ def _version(value: Any) -> bool:
 
 _AMOUNT, _CURRENCY = _matches(r"[0-9]{1,13}(?:\.[0-9]{1,4})?"), _matches(r"[A-Z]{3}")
 _DIGEST, _WORDS = _matches(r"sha256:[0-9a-f]{64}"), _matches(r"[a-z -]{1,40}")
-# What is the authority's own or the policy's, by the form that it has.
+# Fields that come from the authority or the policy, each with the check of its form.
 _OURS: dict[str, Callable[[Any], bool]] = {
     "proof_id": _matches(r"pf_[0-9a-f]{32}"), "decision": _matches("ALLOW|APPROVAL_REQUIRED|DENY"), "amount": _money,
     "policy_label": _text, "policy_version": _version, "policy_digest": _DIGEST, "reason_code": _matches(r"[a-z][a-z0-9_.]{0,127}"),
@@ -90,7 +90,8 @@ class Publisher:
         self._actions_of = actions_of
 
     def event(self, record: DecisionRecord, source: str | None = None) -> PublicFields:
-        """A decision on the live board; fields that it does not have are left out. `source` is what its agent works on, where that is said."""
+        """Return a decision for the live board, without absent fields. `source` is what its agent works on; None
+        derives it from the action."""
         values = self._values(record)
         known = {
             **values, "schema": SCHEMA, "event_id": str(record.event_id), "occurred_at": values.get("decided_at"),
@@ -99,7 +100,7 @@ class Publisher:
         return PublicFields({name: known[name] for name in EVENT_FIELDS if known.get(name) is not None})
 
     def pack(self, record: DecisionRecord) -> PublicFields:
-        """A proof pack with its own hash. Raises `NotFound` for one with a field that the contract does not name."""
+        """Return a proof pack with its own hash. Raises `NotFound` for one with a field that the contract does not name."""
         if not record.pack.keys() <= set(PACK_FIELDS) - {"hash"}:
             raise NotFound("there is no proof of that id")
         values = self._values(record)
@@ -107,22 +108,22 @@ class Publisher:
         return PublicFields({**shown, "hash": pack_hash(shown)})
 
     def agent(self, tenant_id: uuid.UUID, agent_id: str, is_bound: bool) -> str:
-        """The agent's name where a key bound to it asked, else its public id."""
+        """Return the agent's name where the requesting key is bound to it, else its public id."""
         return agent_id if is_bound else self._mint(Kind.AGENT, tenant_id, agent_id)
 
     def agent_status(self, status: str, event: PublicFields | None) -> PublicFields:
-        """An agent's status and its last event."""
+        """Return an agent's status with the action and decision of its last event."""
         last = event or PublicFields({})
         return PublicFields(
             {"status": status, "last_action": last.get("action"), "last_decision": last.get("decision")}
         )
 
     def board(self, tenant_label: str, agents: Mapping[str, PublicFields]) -> PublicFields:
-        """The status of every agent by public name, with the tenant's label."""
+        """Return the status of every agent by public name, with the tenant's label."""
         return PublicFields({**agents, "tenant": tenant_label})
 
     def feed(self, events: list[PublicFields]) -> PublicFields:
-        """Some events."""
+        """Return a list of events as one document."""
         return PublicFields({"events": events})
 
     def _values(self, record: DecisionRecord) -> dict[str, Any]:
@@ -137,7 +138,7 @@ class Publisher:
         return values
 
     def _action(self, record: DecisionRecord, action: str) -> str:
-        """The action where the policy that decided names it, or its pattern that covers it ("data.*"); else a public id."""
+        """Return the deciding policy's name for the action (its own or a pattern, "data.*"), or a public id where it has none."""
         digest = record.pack.get("policy_digest")
         known = self._actions_of(digest) if isinstance(digest, str) else ()
         return name_in_policy(action, known) or self._mint(Kind.ACTION, record.tenant_id, action)
@@ -152,7 +153,7 @@ class Publisher:
 
 
 def public_ids_of(ids: PublicIdGenerator, record: DecisionRecord) -> list[tuple[str, str, str]]:
-    """Every id that the public may meet of a decision: (public id, kind's name, what it stands for)."""
+    """Return every public id that may appear for a decision: (public id, kind's name, what it stands for)."""
     values = [(Kind.AGENT, record.agent_id), (Kind.ACTION, record.pack.get("action"))]
     values += [(kind, record.pack.get(name)) for name, kind in MINTED.items()]
     return [

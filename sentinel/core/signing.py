@@ -1,11 +1,11 @@
-"""Signed tokens: every text that we hand out and later believe because we signed it (itsdangerous, HMAC-SHA-256).
+"""Signed tokens: every text that we hand out and later trust because we signed it (itsdangerous, HMAC-SHA-256).
 
 A token is `payload.signature`, both base64url without padding, and has exactly one spelling. Each purpose has a salt of
-its own, so that what a secret signed for one purpose is worth nothing for another.
+its own, so that a token signed for one purpose is invalid for every other.
 
-A permit is the signed slip that lets one operation start once. It names the permit and the operation's digest; the database holds
-whether it is still good. Signing it means that a forged or foreign slip is refused without a look-up, and that re-delivery gives
-the same slip again.
+A permit token lets one operation start once. It names the permit and the operation's digest; whether the permit is
+still valid is in the database. Because it is signed, a forged token or one of another tenant is refused without a
+look-up, and issuing it again gives the same token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itsdangerous.signer import SigningAlgorithm
 
 
 class Purpose(StrEnum):
-    """What a token is for: the salt of its key. A changed value makes every token of that purpose worthless."""
+    """What a token is for: the salt of its key. Changing a value invalidates every token of that purpose."""
 
     PERMIT = "sentinel/permit/v1"
     CONFIRM_LINK = "sentinel/confirm-link/v1"
@@ -31,13 +31,13 @@ class Purpose(StrEnum):
 
 
 class _KeyedHmac(SigningAlgorithm):
-    """HMAC-SHA-256 with keys that were taken in once: a signature begins with a copy."""
+    """HMAC-SHA-256 that processes each key once: every signature starts from a copy of that state."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._keyed = {key: hmac.new(key, digestmod=hashlib.sha256) for key in keys}
 
     def get_signature(self, key: bytes, value: bytes) -> bytes:
-        """As itsdangerous' own `HMACAlgorithm`."""
+        """Return the same signature as itsdangerous' own `HMACAlgorithm`."""
         mac = self._keyed[key].copy()
         mac.update(value)
         return mac.digest()
@@ -46,26 +46,26 @@ class _KeyedHmac(SigningAlgorithm):
 class TokenSigner:
     """Signs and reads the tokens of one purpose.
 
-    `secrets`, newest first: the first signs, all verify, so that one can be rotated. `size`: bytes of every payload.
-    Without secrets nothing can be signed (`ValueError`) and every token is a stranger's.
+    `secrets`, newest first: the first signs, all verify, so that a secret can be rotated. `size`: bytes of every
+    payload. Without secrets `sign` raises `ValueError` and `read` accepts no token.
     """
 
     def __init__(self, secrets: Sequence[str], purpose: Purpose, *, size: int) -> None:
         derived = Signer(list(secrets), salt=purpose, key_derivation="hmac", digest_method=hashlib.sha256)
-        # Derived once and not at every token; itsdangerous wants the newest last.
+        # Keys are derived once and not for every token; itsdangerous wants the newest last.
         keys = [derived.derive_key(secret) for secret in reversed(secrets)]
         self._signer = Signer(keys, key_derivation="none", algorithm=_KeyedHmac(keys)) if keys else None
         self._size = size
         self._length = len(base64_encode(bytes(size))) + 1 + len(base64_encode(bytes(32)))
 
     def sign(self, payload: bytes, *, bound_to: bytes = b"") -> str:
-        """The token: the same arguments always give the same one. `bound_to` is signed too, but not told by the token."""
+        """Return the token: the same arguments always give the same one. `bound_to` is signed too, but is not in the token."""
         if self._signer is None:
             raise ValueError("no secret to sign with")
         return (base64_encode(payload) + b"." + self._signer.get_signature(bound_to + payload)).decode()
 
     def read(self, token: str, *, bound_to: bytes = b"") -> bytes | None:
-        """The payload of a genuine token signed with the same `bound_to`; None for anything else."""
+        """Return the payload of a valid token signed with the same `bound_to`; None for anything else."""
         if self._signer is None or len(token) != self._length:
             return None
         head, _, signature = token.partition(".")
@@ -77,7 +77,7 @@ class TokenSigner:
 
 @dataclass(frozen=True, slots=True)
 class PermitSlip:
-    """What a genuine token says. `digest` is the operation's, in the "sha256:…" form."""
+    """The content of a valid permit token. `digest` is the operation's, in the "sha256:…" form."""
 
     permit_id: uuid.UUID
     digest: str
@@ -95,7 +95,7 @@ class PermitSigner:
         return self._tokens.sign(payload, bound_to=tenant_id.bytes)
 
     def read(self, tenant_id: uuid.UUID, token: str) -> PermitSlip | None:
-        """The permit and digest that a token issued for this tenant names, or None for anything else."""
+        """Return the permit and digest that a token issued for this tenant names, or None for anything else."""
         payload = self._tokens.read(token, bound_to=tenant_id.bytes)
         if payload is None:
             return None
@@ -103,7 +103,7 @@ class PermitSigner:
 
 
 def _decoded(text: str) -> bytes | None:
-    """The bytes of a base64url text; None where it is not the one spelling of them."""
+    """Return the bytes of a base64url text; None unless it is their one canonical spelling."""
     try:
         data = base64_decode(text)
     except BadData:

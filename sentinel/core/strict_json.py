@@ -1,4 +1,4 @@
-"""Strict JSON: what two readers could read differently is refused."""
+"""Strict JSON: refuses every text that two parsers could read differently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def strict_json(text: str | bytes) -> Any:
-    """The value of a JSON text, fractions as `Decimal`.
+    """Return the value of a JSON text, numbers with a fraction or exponent as `Decimal`.
 
     Raises `ValueError` (also for a name twice in an object, NaN and Infinity) or `RecursionError`.
     """
@@ -17,7 +17,7 @@ def strict_json(text: str | bytes) -> Any:
 
 
 _MOST_PLACES = 400
-"""Of a number before or behind the point: more than a double has. A few characters with an exponent could become gigabytes of digits."""
+"""The largest decimal exponent of a number, more than a double has: a few characters with an exponent could become gigabytes of digits."""
 
 
 def _fraction(text: str) -> Decimal:
@@ -42,4 +42,4 @@ def _no_constant(name: str) -> Any:
 
 
 STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_fraction, parse_constant=_no_constant)
-"""The decoder of `strict_json`, for whoever reads a part of a text."""
+"""The decoder of `strict_json`, for callers that decode only a part of a text."""

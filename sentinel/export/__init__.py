@@ -1,1 +1,1 @@
-"""Events out: what each event says to the outside, and the sender that delivers it, at least once and in the feed's order."""
+"""Export of events: what an event contains for the outside, and the sender, which delivers at least once and in the feed's order."""

@@ -1,4 +1,4 @@
-"""Puts a sender together from its settings, and runs it."""
+"""Assembles a sender from its settings, and runs it."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from sentinel.store.ids import new_id
 from sentinel.store.safety import database_status, require_ready
 
 _SPARE_CONNECTIONS = 1
-"""Beside the threads': for counting and for /readyz."""
+"""Database connections beside those of the threads: for counting and for /readyz."""
 
 log = structlog.get_logger("sentinel.export")
 
 
 def webhook_receiver(settings: ExportSettings) -> WebhookReceiver:
-    """The receiver of webhooks that the settings describe."""
+    """Return the receiver of webhooks that the settings describe."""
     return WebhookReceiver(settings.client, SigningSecrets(settings.secrets), settings.timeout_seconds)
 
 
 def make_sender(settings: ExportSettings, pool: Pool) -> EventSender:
-    """A sender on `pool`, whose role is the exporter's."""
+    """Return a sender on `pool`, which must have the exporter's role."""
     receivers: dict[str, Receiver] = {"webhook": webhook_receiver(settings), **_receivers_by_setting(settings)}
-    # A lease outlasts the calls that one portion takes: a webhook's event is two messages at most.
+    # A lease must outlast the calls for one portion: an event is at most two messages to a webhook, two calls.
     deliveries = Deliveries(
         pool, list(receivers), tenant_id=_tenant_of(settings, pool) if settings.by_setting else None,
         lease_seconds=2 * settings.timeout_seconds + 2, give_up_seconds=settings.give_up_seconds,
@@ -53,7 +53,7 @@ def make_sender(settings: ExportSettings, pool: Pool) -> EventSender:
 
 
 def _receivers_by_setting(settings: ExportSettings) -> dict[str, Receiver]:
-    """Those of `settings.by_setting`."""
+    """Return the receivers that `settings.by_setting` names, by kind."""
     account = SmtpAccount(
         host=settings.smtp_host, port=settings.smtp_port, sender=settings.smtp_from, security=settings.smtp_security,
         username=settings.smtp_username, password=settings.smtp_password, timeout_seconds=settings.timeout_seconds,
@@ -70,7 +70,7 @@ def _receivers_by_setting(settings: ExportSettings) -> dict[str, Receiver]:
 
 
 def _tenant_of(settings: ExportSettings, pool: Pool) -> uuid.UUID:
-    """Whose events the settings' receivers get. Raises `UnsafeConfiguration` where that is not said."""
+    """Return the tenant whose events go to the receivers by setting. Raises `UnsafeConfiguration` where it is unset or unknown."""
     known = [one.tenant_id for one in list_tenants(pool)]
     if settings.tenant_id in known or (settings.tenant_id is None and len(known) == 1):
         return settings.tenant_id or known[0]
@@ -92,6 +92,6 @@ def run(settings: ExportSettings, stop: threading.Event) -> None:
 
 
 def health_app(pool: Pool) -> Flask:
-    """The sender's /healthz, /readyz and /metrics; ready where its database is there, written to and this program's."""
+    """Return the app of /healthz, /readyz and /metrics; ready where the database answers, is writable and has this program's schema."""
     readiness = Readiness(lambda: database_checks(lambda: database_status(pool, EXPORTER)))
     return create_app("sentinel.export", readiness, lambda: exposition(ReadyGauge("sentinel_export_ready", readiness)))

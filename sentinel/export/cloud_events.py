@@ -1,7 +1,7 @@
 """Events as CloudEvents 1.0: which types there are, and which fields each carries.
 
-Fields are an allow-list: ids, codes, amounts, decisions and who decided. What agents, customers or operators wrote in free text
-is in none of them. One event of the log may be two messages: a decision that asks for a person is a `decision` and an
+Fields are an allow-list: ids, codes, amounts, decisions and who decided. None contains free text of agents, customers
+or operators. One event of the log may become two messages: a decision that needs a person becomes a `decision` and an
 `approval.requested`.
 """
 
@@ -20,7 +20,7 @@ from sentinel.core.money import Money, money_out
 
 CONTENT_TYPE = "application/cloudevents+json"
 GLOBAL = GLOBAL_HALT_OWNER
-"""Whose feed has what concerns every tenant: global halts, and policies."""
+"""The owner of the global feed, which has what concerns every tenant: global halts, and policies."""
 
 DECISION, REQUESTED, DECIDED = "decision", "approval.requested", "approval.decided"
 START, OUTCOME, IN_DOUBT, HALT, POLICY, TEST = "start", "outcome", "in_doubt", "halt", "policy", "test"
@@ -29,7 +29,7 @@ _DECISION_FIELDS = (
     "action", "agent_id", "amount", "decision", "reason_code", "latency_ms", "ledger_entry_id", "refund_id", "policy_label",
     "policy_version", "policy_digest", "proof_id", "proof_status",
 )  # fmt: skip
-# No digest: an operation's is of its params too, unsalted, and whoever knows the amount finds the rest by trial.
+# No digest: an operation's digest covers its params without a salt, so whoever knows the amount could guess the rest.
 _APPROVAL_FIELDS = ("approval_id", "decided_by", "reasons")
 
 FIELDS: Mapping[str, tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]] = {
@@ -56,15 +56,15 @@ FIELDS: Mapping[str, tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]]
         (POLICY, {"status": "gate_report"}, ("switch", "scenario", "passed", "wrong_executions", "report_id", "policy_digest", "recorded_by")),
     ),
 }  # fmt: skip
-"""Kind of event in the log → the messages it is: type, fixed fields, and fields taken over from its body."""
+"""Kind of event in the log → the messages that it becomes: type, fixed fields, and fields copied from its body."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """An event at its position of a feed, with what its approval asks and the hash of the event before it in the feed.
+    """An event at its position of a feed, with the terms of its approval and the hash of the feed's previous event.
 
-    `body` is empty where nobody asked for its type. `resolved_before`: a person had said "not executed" by then. `waits`: people can
-    still answer its approval. `trace` is trace and span of a guard whose caller named them.
+    `body` is empty where its kind was not asked for. `resolved_before`: a person had said "not executed" before the
+    event. `waits`: its approval can still be decided. `trace`: trace id (16 bytes) and span id of a guard request.
     """
 
     tenant_id: uuid.UUID
@@ -105,7 +105,7 @@ class EventMessage:
     data: Mapping[str, Any]
 
     def body(self) -> bytes:
-        """In the JSON format of CloudEvents 1.0, the same bytes at every try."""
+        """Return the message in the JSON format of CloudEvents 1.0, the same bytes at every attempt."""
         event = {
             "specversion": "1.0",
             "id": self.id,
@@ -115,7 +115,7 @@ class EventMessage:
             "subject": self.subject,
             "datacontenttype": "application/json",
             "dataschema": f"urn:sentinel:event:{self.type}:v1",
-            # Text: an integer of CloudEvents ends at 2^31.
+            # As text: an integer of CloudEvents has only 32 bits.
             "position": str(self.position),
             "prevhash": self.previous_hash,
             "data": self.data,
@@ -124,7 +124,7 @@ class EventMessage:
 
 
 def kinds_of(types: Collection[str]) -> list[str]:
-    """The kinds of event that may be messages of these types; no types are every type."""
+    """Return the kinds of event that can become messages of these types; with no types given, of every type."""
     wanted = {kind for kind, made in FIELDS.items() if not types or any(one[0] in types for one in made)}
     if not types or REQUESTED in types:
         wanted.add("decision")
@@ -134,12 +134,12 @@ def kinds_of(types: Collection[str]) -> list[str]:
 
 
 def messages_of(event: FeedEvent, types: Collection[str] = ()) -> list[EventMessage]:
-    """The messages that an event is, of these types; no types are every type."""
+    """Return the messages of these types that an event becomes; with no types given, of every type."""
     if not event.body:
         return []
-    # Bodies of versions before this one name no agent in doubts and refusals, though their events may.
+    # Earlier versions wrote no agent into the bodies of doubts and refusals; the event's own column may have it.
     body = {"agent_id": event.agent_id, **orjson.loads(event.body)}
-    # As versions before this one recorded an outcome that was reported without one.
+    # Earlier versions recorded "" for an outcome that was reported without a report id.
     if body.get("report_id") == "":
         del body["report_id"]
     made = [
@@ -157,10 +157,10 @@ def messages_of(event: FeedEvent, types: Collection[str] = ()) -> list[EventMess
 
 
 def _message(event: FeedEvent, kind: str, data: Mapping[str, Any], *, is_second: bool = False) -> EventMessage:
-    """`is_second`: of an event that is another message already, so this one has an id of its own."""
+    """Make a message of an event. `is_second`: the event has become another message already, so this one gets an id of its own."""
     asked = _asked(event) if kind == REQUESTED else {}
     told = {"event": event.kind, "operation_id": _text(event.operation_id), **data, **asked, "hash": event.hash}
-    # No dot in an id: Standard Webhooks puts one behind it.
+    # No dot in an id: Standard Webhooks signs the id followed by a dot.
     message_id = f"{event.event_id}:{kind.replace('.', '-')}" if is_second else str(event.event_id)
     return EventMessage(
         id=message_id, type=kind, tenant_id=event.tenant_id, subject=_text(event.operation_id), time=event.occurred_at,
@@ -169,7 +169,7 @@ def _message(event: FeedEvent, kind: str, data: Mapping[str, Any], *, is_second:
 
 
 def _asked(event: FeedEvent) -> dict[str, Any]:
-    """What an approval asks of people."""
+    """Return the terms of an event's approval: what is asked, and who must decide until when."""
     has_amount = event.amount_minor is not None and event.currency is not None
     amount = money_out(Money(event.amount_minor, event.currency)) if has_amount else None  # type: ignore[arg-type]
     return {
@@ -188,6 +188,6 @@ def _text(value: uuid.UUID | None) -> str | None:
 
 
 def test_message(tenant_id: uuid.UUID, endpoint_id: uuid.UUID, message_id: uuid.UUID, now: datetime) -> EventMessage:
-    """What `sentinel webhooks test` sends: about nothing, at no position."""
+    """Return the message that `sentinel webhooks test` sends: about no operation, at no position of the feed."""
     data = {"event": TEST, "endpoint_id": str(endpoint_id)}
     return EventMessage(str(message_id), TEST, tenant_id, None, now, 0, None, data)

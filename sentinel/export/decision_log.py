@@ -1,6 +1,7 @@
-"""Decisions as an OPA decision log: a gzip JSON array that is POSTed, as pipelines behind OPA take it.
+"""Decisions as an OPA decision log: a gzip JSON array that is POSTed, the format that pipelines behind OPA accept.
 
-Downstream of the store: what a collector did not take is sent again, in order. What is left out of `input` is named in `erased`.
+Decisions come from the recorded feed: what a collector did not accept is sent again, in order. `erased` names the parts
+that are left out of `input`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _RESULT = ("decision", "reason_code", "policy_label", "policy_version", "proof_i
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
-    """One collector. `token` "" is sent without."""
+    """The receiver that is one collector. With an empty `token` no Authorization header is sent."""
 
     url: str
     token: str
@@ -36,7 +37,7 @@ class DecisionLog:
     at_once: int = BATCH
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
-        """All of them in one request."""
+        """Send all events in one request."""
         body = orjson.dumps([entry_of(event) for event in events])
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         if self.token:
@@ -45,14 +46,14 @@ class DecisionLog:
 
 
 def entry_of(event: FeedEvent) -> dict[str, Any]:
-    """One decision as a decision log entry. Of a renewal that was refused it has neither amount nor ids of the ledger."""
+    """Return one decision as a decision log entry. That of a refused renewal has neither an amount nor ids of the ledger."""
     (message,) = messages_of(event, (DECISION,))
     data = message.data
     policy = event.policy_id
     entry: dict[str, Any] = {
         "labels": {"app": "sentinel", "id": str(event.tenant_id), "version": __version__},
         "decision_id": str(event.event_id),
-        # A number that is one decision's within its tenant's feed (`labels.id`).
+        # Unique within the tenant's feed (`labels.id`).
         "req_id": event.position,
         "timestamp": event.occurred_at.astimezone(UTC).isoformat(),
         "path": f"sentinel/{policy}" if policy else "sentinel",

@@ -1,7 +1,8 @@
-"""The sender's tables: claiming a receiver, reading the feed behind its cursor, and moving the cursor. Times are the database's.
+"""The sender's SQL: claim a receiver, read the feed after its cursor, and move the cursor. Times are the database's.
 
-A claim is a lease with an epoch, as a worker's of a row. Each move of the cursor is one UPDATE that names the epoch and the place it
-expects, after the receiver has answered: a sender that dies before it sends again, and one that comes too late moves nothing.
+A claim is a lease with an epoch, like a worker's on a row. After the receiver has answered, the cursor is moved by one
+UPDATE that names the epoch and the position it expects: after a crash before that the events are sent again, and a
+sender whose lease was taken over moves nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A receiver in this sender's hands until the lease is over. `old_secret_too`: the secret before the latest rotation is good still."""
+    """A receiver claimed by this sender until the lease expires. `old_secret_too`: the secret before the latest rotation still signs."""
 
     tenant_id: uuid.UUID
     endpoint_id: uuid.UUID
@@ -39,7 +40,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """A dead letter that somebody wants tried once more, with its receiver."""
+    """A dead letter that a person asked to have sent again, with its receiver."""
 
     tenant_id: uuid.UUID
     endpoint_id: uuid.UUID
@@ -54,9 +55,10 @@ class Resend:
 
 
 _RECEIVER = "e.kind, e.url, e.event_types, e.secret_number, coalesce(e.old_secret_until > clock_timestamp(), false) as old_secret_too"
-# A webhook's address is in its row. Those of other kinds are a sender's settings, and what they get is one tenant's: no other sender has them.
+# A webhook's address is in its row. The address of another kind is a sender's setting, for one tenant's events: no
+# other sender can serve it.
 _SERVED = "e.kind = any(%(kinds)s) and (e.kind = 'webhook' or e.tenant_id = %(served_tenant_id)s)"
-# Whoever waited longest, since its pause or its latest turn was over; not one that another sender is looking at just now.
+# The due receiver whose pause or latest turn ended longest ago; a row that another sender has locked is skipped.
 CLAIM = SqlTemplate("""
 with due as materialized (
   select e.tenant_id, e.endpoint_id from sentinel.event_endpoints e
@@ -71,8 +73,8 @@ returning e.tenant_id, e.endpoint_id, {receiver}, e.position, e.global_position,
 
 _MINE = """tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s and disabled_at is null
   and position = %(from_position)s and global_position = %(from_global_position)s"""
-# What concerns every tenant comes first. Taking that is no reason to try anew what fails behind it: that is over once the receiver has
-# taken something of its tenant's, or nothing of it waits.
+# The global feed is sent first. Accepting one of its events does not reset the backoff of a failing event in the
+# tenant's feed: that is reset once the receiver has accepted one of the tenant's events, or none is left to send.
 ADVANCE = SqlTemplate("""
 with heard as (
   select %(position)s::bigint > %(from_position)s::bigint or coalesce((select h.position from sentinel.feed_heads h
@@ -89,9 +91,10 @@ update sentinel.event_endpoints set attempts = attempts + 1, first_failed_at = c
   last_error = %(error)s, next_attempt_at = clock_timestamp() + make_interval(secs => %(pause_seconds)s), lease_until = clock_timestamp()
 where {mine}
 """).fill(mine=_MINE)
-# The time allowed is over since the receiver takes nothing, and since these events happened: the cursor goes past them, who stay as dead
-# letters, and the younger ones behind them are tried again. Of two feeds the receiver may have refused only the other's event for that
-# long. What was dead before stays as it was. Changes nothing while nothing is so old.
+# Gives up events that are older than the time allowed, once the receiver has failed for that long: they become dead
+# letters, the cursor passes them, and younger events after them are tried again. The events' own age is checked because
+# the receiver may have failed for that long on the other feed only. An existing dead letter stays unchanged. Changes
+# nothing while no event is old enough.
 GIVE_UP = SqlTemplate("""
 with failed as (
   select attempts + 1 as attempts, clock_timestamp() - make_interval(secs => %(give_up_seconds)s) as until from sentinel.event_endpoints
@@ -114,7 +117,8 @@ where {mine} and d.given_up_to is not null
 """).fill(mine=_MINE, nil=f"'{GLOBAL}'")
 RELEASE = "update sentinel.event_endpoints set lease_until = clock_timestamp() where tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and epoch = %(epoch)s"
 DISABLE_GONE = "select sentinel.disable_gone_endpoint(%(tenant_id)s, %(endpoint_id)s, %(event_id)s)"
-# An approval is asked at the moment of its event; one about people or keys has the approval's id as its operation.
+# An approval is created at the time of its event. For a change of people or keys, the event's operation id is the
+# approval's id.
 _EVENTS = """
 select f.tenant_id, f.position, e.event_id, e.kind, e.operation_id, case when e.kind = any(%(kinds)s) then e.body else '' end as body,
   e.hash, (select b.hash from sentinel.feed p join sentinel.events b using (tenant_id, event_id)
@@ -150,6 +154,7 @@ returning d.tenant_id, d.endpoint_id, d.event_id, d.feed_tenant_id, d.position, 
 """).fill(receiver=_RECEIVER, served=_SERVED)
 _LETTER = (
     "tenant_id = %(tenant_id)s and endpoint_id = %(endpoint_id)s and event_id = %(event_id)s and delivered_at is null"
+    " and discarded_at is null"
 )
 MARK_DELIVERED = SqlTemplate("""
 update sentinel.dead_letters set delivered_at = clock_timestamp(), resend_asked_at = null where {letter}
@@ -168,45 +173,45 @@ from sentinel.event_endpoints e left join sentinel.feed_heads h using (tenant_id
 
 @dataclass(frozen=True, slots=True)
 class ExportCounts:
-    """What is not delivered: dead letters, and events behind the cursors of the receivers in use."""
+    """What is not delivered: dead letters, and events that the cursors of receivers in use have not passed."""
 
     dead_letters: int
     behind: int
 
 
 def pause_seconds(attempts: int, spread: float) -> float:
-    """After so many tries in vain: 5 s, doubling, at most an hour; `spread` (0 to 1) adds up to a quarter."""
+    """Return the backoff after so many failed attempts: 5 s, doubling, at most an hour; `spread` (0 to 1) adds up to a quarter."""
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
 
 
 class Deliveries:
-    """What one sender does on the database. Every method raises `EngineUnavailable` when it does not answer."""
+    """One sender's operations on the database. Every method raises `EngineUnavailable` when the database does not answer."""
 
     def __init__(
         self, pool: Pool, kinds: Sequence[str], *, tenant_id: uuid.UUID | None = None, lease_seconds: float,
         give_up_seconds: float,
     ) -> None:  # fmt: skip
-        """`tenant_id`: whose events the receivers by setting get; None where there are none."""
+        """`tenant_id`: whose events go to the receivers that settings define; None where there are none."""
         self._pool, self._kinds, self._tenant_id = pool, list(kinds), tenant_id
         self._lease_seconds, self._give_up_seconds = lease_seconds, give_up_seconds
         self._serving = {"kinds": self._kinds, "served_tenant_id": tenant_id, "lease_seconds": lease_seconds}
 
     def claim(self) -> Claim | None:
-        """The receiver that waited longest for what the feed has, if one does and nobody serves it."""
+        """Claim the receiver that has been due longest and has events to send; None where none is due or free."""
         return one_row(self._pool, Claim, CLAIM, self._serving)
 
     def events_after(self, feed: uuid.UUID, position: int, kinds: Sequence[str], limit: int) -> list[FeedEvent]:
-        """The next events of a feed; those of other kinds without their bodies."""
+        """Return the next events of a feed; events of kinds not in `kinds` have an empty body."""
         fields = {"tenant_id": feed, "after": position, "kinds": list(kinds), "limit": limit}
         return all_rows(self._pool, FeedEvent, EVENTS_AFTER, fields)
 
     def event_at(self, feed: uuid.UUID, position: int, kinds: Sequence[str]) -> FeedEvent | None:
-        """The event at a position of a feed."""
+        """Return the event at a position of a feed; None where there is none."""
         fields = {"tenant_id": feed, "position": position, "kinds": list(kinds)}
         return one_row(self._pool, FeedEvent, EVENT_AT, fields)
 
     def advance(self, claim: Claim, feed: uuid.UUID, position: int, *, delivered: bool) -> Claim | None:
-        """Move the cursor to a position of a feed, and hold on; None when the claim is another's by now."""
+        """Move the cursor to a position of a feed, and renew the lease; None when the claim was lost or the receiver disabled."""
         place = _place(claim, feed, position)
         fields = {**_mine(claim), **place, "delivered": delivered, "lease_seconds": self._lease_seconds}
         attempts = scalar(self._pool, ADVANCE, fields)
@@ -215,9 +220,9 @@ class Deliveries:
         return replace(claim, attempts=attempts, position=place["position"], global_position=place["global_position"])
 
     def fail(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str, spread: float) -> bool:
-        """These events were not taken: try again after a pause, or, after the time allowed, make the old ones dead letters.
+        """Postpone events that were not accepted, or, once the time allowed is over, make the old ones dead letters.
 
-        Whether any are dead letters now. The claim is given back.
+        Returns whether any became dead letters. The claim is released.
         """
         fields = {
             **_mine(claim), "error": error[:200],
@@ -235,16 +240,16 @@ class Deliveries:
         changed(self._pool, RELEASE, _mine(claim))
 
     def disable_gone(self, claim: Claim | Resend) -> None:
-        """The webhook said that it is gone for good (410): nothing is sent any more until an administrator enables it. An event says so."""
+        """Disable a webhook that answered 410, gone for good, until an administrator enables it; an event records that."""
         fields = {"tenant_id": claim.tenant_id, "endpoint_id": claim.endpoint_id, "event_id": new_id()}
         changed(self._pool, DISABLE_GONE, fields)
 
     def take_resend(self) -> Resend | None:
-        """A dead letter that somebody wants tried once more."""
+        """Lease a dead letter that a person asked to have sent again; None where there is none."""
         return one_row(self._pool, Resend, TAKE_RESEND, self._serving)
 
     def mark(self, letter: Resend, error: str | None) -> None:
-        """Record the result of the attempt."""
+        """Record the result of sending a dead letter again; `error` None: it was accepted."""
         fields: dict[str, Any] = {
             "tenant_id": letter.tenant_id, "endpoint_id": letter.endpoint_id, "event_id": letter.event_id,
             "error": error and error[:200],
@@ -252,20 +257,20 @@ class Deliveries:
         changed(self._pool, MARK_FAILED if error else MARK_DELIVERED, fields)
 
     def counts(self) -> ExportCounts:
-        """Counts and ages of what is not delivered."""
+        """Count what is not delivered."""
         found = one_row(self._pool, ExportCounts, COUNTS)
         assert found is not None
         return found
 
     def open_endpoint(self, endpoint_id: uuid.UUID, kind: str, types: Sequence[str]) -> None:
-        """Make the receiver of a setting, unless it is there and has not ended; it gets what comes from now on."""
+        """Create the receiver of a setting, or enable it again if it had ended: it gets events from now on. One in use is left as it is."""
         fields = {"tenant_id": self._tenant_id, "endpoint_id": endpoint_id, "kind": kind, "types": list(types)}
         changed(self._pool, OPEN_ENDPOINT, fields)
 
     def keep_served(self, unserved_seconds: int | None) -> int:
-        """The tenant's receivers by setting are served; those that no sender served for so long (None: any time) end.
+        """Record that the tenant's receivers by setting are served; end those unserved for `unserved_seconds`.
 
-        How many ended.
+        With None, none are ended. Returns how many ended.
         """
         fields = {"tenant_id": self._tenant_id, "kinds": self._kinds, "unserved_seconds": unserved_seconds}
         ended: int = scalar(self._pool, KEEP_SERVED, fields)
@@ -273,7 +278,7 @@ class Deliveries:
 
 
 def _place(claim: Claim, feed: uuid.UUID, position: int) -> dict[str, int]:
-    """The cursor after an event of a feed."""
+    """Return the cursor's two positions after an event of a feed."""
     if feed == GLOBAL:
         return {"position": claim.position, "global_position": position}
     return {"position": position, "global_position": claim.global_position}

@@ -1,6 +1,6 @@
-"""Notices to people about approvals that wait: what is asked, and a link to the card. Nothing in them approves.
+"""Notices to people about pending approvals: what is asked, and a link to the card. A notice cannot approve anything.
 
-Decisions are made on the console's card alone, by somebody who is signed in there.
+Decisions are made only on the card in the console, by a person who is signed in there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from sentinel.platform.outbound.slack import SlackWebhook, slack_text
 
 
 def notice_lines(data: Mapping[str, Any], console_url: str) -> list[str]:
-    """What is asked, by whom, why a person has to look, until when, and where. Identifiers, amounts and our own sentences alone.
+    """Return a notice's lines: what is asked, by which agent, why, who must decide until when, and a link to the card.
 
-    The one link is ours: what agents choose, their own name and what stands for a pattern's `*` in an action, becomes none.
+    They contain only identifiers, amounts and our own sentences. The only link is ours: what agents choose, their own
+    name and what matches a pattern's `*` in an action, is written so that it becomes no link.
     """
     amount = data.get("amount")
     what = f"{named(str(data.get('action')))} by {named(str(data.get('agent_id')))}"
@@ -37,7 +38,7 @@ def notice_lines(data: Mapping[str, Any], console_url: str) -> list[str]:
 
 
 def _minute(moment: Any) -> str:
-    """An event's time as people read it; whatever is no time as it is."""
+    """Return an event's time as people read it; a value that is no time is returned unchanged, as text."""
     try:
         return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (TypeError, ValueError):
@@ -46,14 +47,14 @@ def _minute(moment: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlackNotices:
-    """A Slack-compatible channel."""
+    """The receiver of notices that is a Slack-compatible channel."""
 
     webhook: SlackWebhook
     console_url: str
     at_once: int = 1
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
-        """A message for each approval."""
+        """Post one message per approval that people can still decide."""
         for message in _requested(events):
             first, *rest = (slack_text(line) for line in notice_lines(message.data, self.console_url))
             error = self.webhook.post("\n".join([f"*{first}*", *rest]))
@@ -64,7 +65,7 @@ class SlackNotices:
 
 @dataclass(frozen=True, slots=True)
 class MailNotices:
-    """One address that reads for everybody."""
+    """The receiver of notices that is one mail address, for all of a tenant's approvals."""
 
     mailer: Mailer
     to: str
@@ -72,7 +73,7 @@ class MailNotices:
     at_once: int = 1
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
-        """A mail for each approval."""
+        """Send one mail per approval that people can still decide."""
         for message in _requested(events):
             first, *rest = notice_lines(message.data, self.console_url)
             mail = Mail(message.id.replace(":", "."), self.to, first, "\n".join([first, *rest]) + "\n")
@@ -83,5 +84,5 @@ class MailNotices:
 
 
 def _requested(events: Sequence[FeedEvent]) -> list[EventMessage]:
-    """The questions among them that people can still answer: after an outage others are news to nobody."""
+    """Return the approval requests that people can still decide: after an outage the others are of no use."""
     return [message for event in events if event.waits for message in messages_of(event, (REQUESTED,))]

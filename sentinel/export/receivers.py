@@ -1,4 +1,4 @@
-"""How events are handed to each kind of receiver. A try's result is a value: taken, not taken with a code, or gone for good."""
+"""How events are sent to each kind of receiver. The result of an attempt is a value: accepted, failed with a code, or gone for good."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from sentinel.platform.outbound.standard_webhooks import signed_headers
 
 MAX_ANSWER_BYTES = 16 << 10
 GONE = "http_410"
-"""The answer by which a receiver says that there is nobody there any more (Standard Webhooks)."""
+"""The code for status 410, by which a receiver says that it is gone for good (Standard Webhooks)."""
+UNREADABLE = "unreadable_event"
+"""The code for an event of which no message could be made."""
 
 
 class Receiver(Protocol):
@@ -25,15 +27,15 @@ class Receiver(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Most events that one call hands over."""
+        """The most events in one call of `send`."""
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
-        """Hand over events of one feed in their order; None when they were taken, else what went wrong, in a word or two."""
+        """Send events of one feed in their order. Returns None when they were accepted, else what went wrong, in a word or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookReceiver:
-    """CloudEvents as Standard Webhooks, one message a request. Any 2xx is taken; redirects are not followed."""
+    """Sends CloudEvents as Standard Webhooks, one message per request. Any 2xx means accepted; redirects are not followed."""
 
     client: PublicHttpClient
     secrets: SigningSecrets
@@ -42,7 +44,7 @@ class WebhookReceiver:
     at_once: int = 1
 
     def send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
-        """One request a message; the second of an event after the first was taken."""
+        """Send one request per message; an event's second message is sent after its first was accepted."""
         for event in events:
             for message in messages_of(event, endpoint.event_types):
                 error = self.post(endpoint, message)
@@ -51,7 +53,7 @@ class WebhookReceiver:
         return None
 
     def post(self, endpoint: Claim | Resend, message: EventMessage) -> str | None:
-        """One try with one message."""
+        """Make one attempt to send one message; None when it was accepted, else what went wrong."""
         assert endpoint.url is not None
         body = message.body()
         keys = self.secrets.keys(endpoint.endpoint_id, endpoint.secret_number, old_too=endpoint.old_secret_too)
@@ -62,7 +64,7 @@ class WebhookReceiver:
 def post(
     client: PublicHttpClient, url: str, body: bytes, headers: dict[str, str], deadline_seconds: float
 ) -> str | None:
-    """POST, within the current trace; None for any 2xx, else why not."""
+    """Send a POST request within the current trace. Returns None for any 2xx, else what went wrong."""
     if (trace := current_traceparent()) is not None:
         headers = {**headers, "traceparent": trace}
     found = client.exchange(

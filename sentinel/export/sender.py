@@ -1,8 +1,8 @@
-"""The sender: threads that each take a receiver, hand it what its cursor has not passed, and move the cursor after each answer.
+"""The sender: threads that each claim a receiver, send it the events after its cursor, and move the cursor.
 
-At least once, and in the feed's order for each receiver: an event is behind the cursor until its receiver took it or the time
-allowed was over. What is sent twice has the same id. A failing receiver is tried again after growing pauses and holds up
-nobody else.
+Delivery is at least once, and for each receiver in the feed's order: the cursor passes an event only after its receiver
+accepted it or the time allowed is over. An event that is sent twice has the same id. A failing receiver is retried with
+backoff and does not delay the others.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from prometheus_client import Counter, Gauge
 from sentinel.core.errors import SentinelError
 from sentinel.export.cloud_events import GLOBAL, FeedEvent, kinds_of, messages_of
 from sentinel.export.deliveries import Claim, Deliveries, Resend
-from sentinel.export.receivers import GONE, Receiver
+from sentinel.export.receivers import GONE, UNREADABLE, Receiver
 from sentinel.platform.tracing import Tracing, mark_failed
 
 POLL_SECONDS = 0.5
 TURN_SECONDS = 20.0
-"""How long one receiver is served before others that wait have their turn."""
+"""How long one receiver is served before others that are due get their turn."""
 SERVED_EVERY_SECONDS, UNSERVED_SECONDS = 20.0, 7 * 86400
-"""How often a sender says which receivers it has by its settings, and after how long without one a receiver ends: a sender may be down."""
+"""How often a sender records which receivers its settings define, and how long after the last record a receiver ends:
+long, because a sender may be down."""
 SETTLED_SECONDS = 600.0
-"""A sender that has run for so long has let the others, whose settings differ, say theirs."""
+"""How long a sender runs before it ends receivers: other senders, with other settings, must have recorded theirs by then."""
 PORTION = 200
 """Events read at once."""
 
@@ -39,8 +40,16 @@ DEAD_LETTERS = Gauge("sentinel_export_dead_letters", "Events that were given up 
 log = structlog.get_logger("sentinel.export")
 
 
+def _is_wanted(event: FeedEvent, types: Sequence[str]) -> bool:
+    """Whether a receiver of these types gets the event; also one that cannot be read, which then fails as it is sent."""
+    try:
+        return bool(messages_of(event, types))
+    except Exception:
+        return True
+
+
 class EventSender:
-    """Serves the receivers of one database. Several senders, here or elsewhere, share them."""
+    """Serves the receivers of one database. Several senders, on one or more machines, may share them."""
 
     def __init__(
         self, deliveries: Deliveries, receivers: Mapping[str, Receiver], *, spread: Callable[[], float] = random.random,
@@ -51,7 +60,7 @@ class EventSender:
         self._served_at = -math.inf
 
     def run(self, stop: threading.Event, threads: int) -> None:
-        """Serve until `stop` is set; ends within a call to a receiver."""
+        """Serve until `stop` is set; returns once the calls to receivers in progress have ended."""
         workers = [
             threading.Thread(target=self._work, args=(stop,), name=f"sender-{number}", daemon=True)
             for number in range(threads)
@@ -75,7 +84,7 @@ class EventSender:
                     log.warning("sending_postponed", cause=error.detail)
                 busy, away = False, True
             except Exception:
-                # A round that fails must not end the thread: the claim runs out, and the cursor has not moved.
+                # An unexpected error must not end the thread: the lease expires, and the cursor has not moved.
                 log.exception("sending_failed")
                 busy = False
             if not busy:
@@ -90,7 +99,7 @@ class EventSender:
         DEAD_LETTERS.set(counts.dead_letters)
 
     def _keep_served(self) -> None:
-        """Say from time to time what is served by setting, and end what no sender serves any more."""
+        """Record periodically which receivers the settings define, and end those that no sender serves any more."""
         now = time.monotonic()
         if now - self._served_at < SERVED_EVERY_SECONDS:
             return
@@ -104,7 +113,7 @@ class EventSender:
             log.warning("receivers_ended", receivers=ended, cause="no sender has their setting")
 
     def round(self, stop: threading.Event | None = None) -> bool:
-        """Try a dead letter that somebody asked for, and serve one receiver; whether there was any. Raises `EngineUnavailable`."""
+        """Resend one requested dead letter, and serve one receiver; return whether there was either. Raises `EngineUnavailable`."""
         again = self._resend()
         claim = self._deliveries.claim()
         if claim is not None:
@@ -112,7 +121,7 @@ class EventSender:
         return again or claim is not None
 
     def _serve(self, claim: Claim, stop: threading.Event) -> None:
-        """Everything behind the cursor, what concerns every tenant first, for at most a turn."""
+        """Send all events after the cursor, those of the global feed first, for at most TURN_SECONDS."""
         until = time.monotonic() + TURN_SECONDS
 
         def is_over() -> bool:
@@ -133,14 +142,19 @@ class EventSender:
     def _deliver(
         self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], is_over: Callable[[], bool]
     ) -> Claim | None:
-        """Hand these over until the turn is over, as many at once as the receiver takes; None once the claim is given back or another's."""
+        """Send these events until the turn is over, at most `at_once` per call. Returns None once the claim is released or lost."""
         receiver, held = self._receivers[claim.kind], claim
-        wanted = [event for event in events if messages_of(event, claim.event_types)]
-        for first in range(0, len(wanted), receiver.at_once):
+        wanted = [event for event in events if _is_wanted(event, claim.event_types)]
+        first, most = 0, receiver.at_once
+        while first < len(wanted):
             if is_over():
                 return held
-            portion = wanted[first : first + receiver.at_once]
+            portion = wanted[first : first + most]
             error = self._send(held, portion)
+            if error == UNREADABLE and len(portion) > 1:
+                most = 1  # only the event that cannot be read fails
+                continue
+            first += len(portion)
             EVENTS.labels(claim.kind, "failed" if error else "sent").inc(len(portion))
             if error is not None:
                 self._failed(held, feed, portion, error)
@@ -155,19 +169,27 @@ class EventSender:
         return held
 
     def _send(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
-        """Hand events over, in a span where spans are wanted."""
-        receiver = self._receivers[endpoint.kind]
+        """Send events, within a span where tracing is on. Returns None when they were accepted, else what went wrong."""
         if self._tracing is None:
-            return receiver.send(endpoint, events)
+            return self._sent(endpoint, events)
         about = {
             "sentinel.receiver": endpoint.kind, "sentinel.endpoint_id": str(endpoint.endpoint_id),
             "sentinel.position": events[0].position, "sentinel.events": len(events),
         }  # fmt: skip
         with self._tracing.calling("sentinel.export", about) as span:
-            error = receiver.send(endpoint, events)
+            error = self._sent(endpoint, events)
             if error is not None:
                 mark_failed(span, error)
         return error
+
+    def _sent(self, endpoint: Claim | Resend, events: Sequence[FeedEvent]) -> str | None:
+        try:
+            return self._receivers[endpoint.kind].send(endpoint, events)
+        except Exception:
+            # A failed attempt like any other: with the event's backoff, and a dead letter in the end. Without them the
+            # receiver would get nothing behind this event, ever.
+            log.exception("event_unreadable", endpoint_id=str(endpoint.endpoint_id), position=events[0].position)
+            return UNREADABLE
 
     def _failed(self, claim: Claim, feed: uuid.UUID, events: Sequence[FeedEvent], error: str) -> None:
         about = {
@@ -184,7 +206,7 @@ class EventSender:
         log.warning("events_given_up" if is_dead else "events_not_sent", attempt=claim.attempts + 1, **about)
 
     def _resend(self) -> bool:
-        """One try with a dead letter that somebody wants sent again."""
+        """Make one attempt to send a dead letter that is to be sent again; return whether there was one."""
         letter = self._deliveries.take_resend()
         if letter is None:
             return False

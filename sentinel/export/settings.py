@@ -31,7 +31,7 @@ from sentinel.platform.settings import (
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS
 
 SECRET_FILE = "export_secret"
-"""The sender's secret beside an embedded database, in its data folder."""
+"""Name of the file with the sender's secret, in the data folder of an embedded database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class ExportSettings:
 
     @property
     def by_setting(self) -> dict[str, tuple[str, ...]]:
-        """The kinds of receivers whose address is a setting, and the types that each is sent."""
+        """The kinds of receivers whose address is set by a setting → the message types that each is sent."""
         asked = {
             "slack": (self.slack_webhook_url, (REQUESTED,)), "mail": (self.mail_to, (REQUESTED,)),
             "decision_log": (self.decision_log_url, (DECISION,)),
@@ -99,16 +99,18 @@ class ExportSettings:
 
     @property
     def client(self) -> PublicHttpClient:
-        """What may be called."""
+        """The HTTP client for receivers; it calls only what `addresses` permits."""
         return {"public": PublicHttpClient(), "private": PRIVATE_CLIENT, "loopback": LOOPBACK_CLIENT}[self.addresses]
 
 
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv4 hosts as a machine without IPv4 calls them, by a translator (NAT64, RFC 6052)."""
+"""IPv6 addresses by which a machine without IPv4 reaches IPv4 hosts, through a translator (NAT64, RFC 6052)."""
 
 
 def _is_host(address: Address) -> bool:
-    """Any one host's address but those of a cloud's own services and of this machine's links; a translated one by the IPv4 address in it."""
+    """Return whether this is a host's address that `private` permits: not of a cloud's own services, and not
+    link-local, loopback, multicast or unspecified. A translated address is judged by the IPv4 address in it.
+    """
     if isinstance(address, ipaddress.IPv6Address) and address in _TRANSLATED:
         return _is_host(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     is_inside = isinstance(address, ipaddress.IPv4Address) or address.ipv4_mapped is None
@@ -123,7 +125,7 @@ _ENV = {field.name: field.metadata["env"] for field in dataclasses.fields(Export
 
 
 def load_export_settings(*, database_url: str = "", **over: Any) -> ExportSettings:
-    """Settings from the environment; `database_url` counts where none is set. Raises `UnsafeConfiguration` with every fault."""
+    """Load the settings from the environment; `database_url` is used where none is set. Raises `UnsafeConfiguration` with every fault."""
     env, default = Environment(), ExportSettings()
     given = os.environ.get("SENTINEL_DATABASE_URL") or database_url
     values: dict[str, Any] = {
@@ -150,7 +152,7 @@ def load_export_settings(*, database_url: str = "", **over: Any) -> ExportSettin
 
 
 def unsafe(settings: ExportSettings) -> list[str]:
-    """What must not run, a line each; no address, for some are secrets."""
+    """Return the faults with which the sender must not run, a line each; without addresses, as some are secrets."""
     faults = []
     if not settings.secrets:
         faults.append(

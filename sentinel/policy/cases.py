@@ -1,8 +1,8 @@
 """Runs policy tests that are data: `policies/cases/*.yaml` has requests with the expected decision and reasons.
 
 A case goes through the library like a guard request, so it also tests which policy covers the action. `usage` says
-how much of a limit is already used; `null` in a case takes a field of the base request away. `asked_by: agent` asks with the key
-of an agent; without it a worker asks, whose word counts on the facts that it vouches for. `at` is the moment of the decision.
+how much of a limit is already used; `null` in a case removes a field of the base request. `asked_by: agent` asks with
+an agent's key; without it a worker's key asks, which can vouch for worker facts. `at` is the moment of the decision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sentinel.policy.library import PolicyLibrary
 from sentinel.policy.source import Node, Scalar, Source, Table, plain, read_source
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
-"""The instant at which a case is decided that does not say `at`."""
+"""The moment of the decision in a case without `at`."""
 
 _FILE = ("policy", "base", "cases")
 _CASE = ("name", "policy", "at", "request", "asked_by", "usage", "want")
@@ -37,7 +37,7 @@ _WANT = ("decision", "reason", "reasons", "people", "approvable")
 
 @dataclass(frozen=True, slots=True)
 class PolicyCase:
-    """One case: `policy` is the id that must answer ("none" for no policy), `usage` limit id → used, in minor units."""
+    """One case: `policy` is the id of the policy that must decide ("none" for no policy), `usage` limit id → used minor units."""
 
     name: str
     where: str
@@ -67,14 +67,14 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class CaseReport:
-    """All results, and how often each rule and limit took effect, by policy id and rule id."""
+    """All results, and how often each rule and limit took effect, by policy id and then by rule or limit id."""
 
     results: tuple[CaseResult, ...]
     coverage: Mapping[str, Mapping[str, int]]
 
     @property
     def passed(self) -> bool:
-        """Whether every case got what it wants; an empty report passes nothing."""
+        """Whether there are cases and every one passed."""
         return bool(self.results) and all(result.passed for result in self.results)
 
     @property
@@ -101,9 +101,10 @@ def run_cases(directory: Path, *, library: PolicyLibrary | None = None) -> CaseR
 
 
 def read_cases(path: Path, *, limits: Mapping[str, Collection[str]] | None = None) -> tuple[PolicyCase, ...]:
-    """A cases file → its cases, with base request and money normalised. Raises `PolicyError`.
+    """Read a cases file, with the base request merged in and money normalised. Raises `PolicyError`.
 
-    `limits`, where the caller knows them, are those of every policy by its id: a case that names another is refused.
+    `limits`, if given, are the limit ids of every policy by its id: a case that names another policy or limit is
+    refused.
     """
     source, root = read_source(path)
     fields = source.fields(root, "a cases file", known=_FILE, required=("cases",)).entries
@@ -149,7 +150,7 @@ def _case(source: Source, node: Node, base: Mapping[str, Any], policy: str | Non
 
 
 def _usage(source: Source, table: Table, request: Mapping[str, Any]) -> dict[str, int]:
-    """What is used of each limit, in minor units of the request's currency. Raises `PolicyError`."""
+    """Return what is used of each limit, in minor units of the request's currency. Raises `PolicyError`."""
     params = request.get("params")
     amount = params.get("amount") if isinstance(params, dict) else None
     if not table.entries:
@@ -195,7 +196,7 @@ def _merged(base: Any, change: Any) -> Any:
 
 
 def _with_money(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with its amount as the API hands it on; everything else as it is, malformed or not."""
+    """Return the request with its amount normalised as the API does it; everything else unchanged, malformed or not."""
     params = request.get("params")
     amount = params.get("amount") if isinstance(params, dict) else None
     if not isinstance(params, dict) or not isinstance(amount, dict) or set(amount) != {"value", "currency"}:
@@ -210,15 +211,15 @@ def _decide(library: PolicyLibrary, case: PolicyCase) -> Decision:
         return no_matching_policy()
     facts = extract_facts(compiled, case.request, case.requester)
     decision = decide(compiled, facts, case.at)
-    # A DENY asked for no limits; what its findings say is already the whole answer.
+    # A DENY has no limits to check: its findings are the whole answer.
     return _with_limits(case, facts, decision) if decision.limits else decision
 
 
 def _with_limits(case: PolicyCase, facts: FactSet, decision: Decision) -> Decision:
-    """The decision after its limits were checked against the case's usage, as `sentinel.decide_new` does it.
+    """Return the decision after its limits are checked against the case's usage, as `sentinel.decide_new` does it.
 
-    Of the full limits those that deny come first, then each by its id. A limit gives the reason only where it is stricter
-    than what was said before it; its reason is listed behind the others.
+    Exceeded limits that deny come first, then the others, each group by limit id. A limit gives the leading reason only
+    where it is stricter than the decision so far; otherwise its reason is appended to the list.
     """
     full = [
         ask for ask in decision.limits if case.usage.get(ask.limit_id, 0) + (facts.amount_minor or 0) > ask.cap_minor
@@ -241,7 +242,7 @@ def _effects(compiled: CompiledPolicy) -> list[str]:
 
 
 def _mismatch(case: PolicyCase, decision: Decision) -> str:
-    """The differences from the expected result, in one line; empty where there are none."""
+    """Return the differences from the expected result in one line; "" where there are none."""
     got = {
         "policy": decision.policy_id,
         "decision": decision.verdict.value,

@@ -14,11 +14,11 @@ _SIGN, _WRAP = 1 << 63, 1 << 64
 
 
 class NotCovered(Exception):
-    """The engine has to evaluate this condition: it holds something that is not translated."""
+    """The engine has to evaluate this condition: it contains something that cannot be translated."""
 
 
 class NodeKind(Enum):
-    """What a node is: `value` of the node is a constant, a variable's name, or an overload's id; a list has none."""
+    """The kind of a node; the node's `value` is a constant, a variable's name or an overload's id, and None for a list."""
 
     CONSTANT = "constant"
     VARIABLE = "variable"
@@ -36,13 +36,13 @@ class Node:
 
 
 def checked_tree(serialized: bytes) -> Node:
-    """The tree of a serialised expression. Raises `NotCovered`."""
+    """Return the tree of a serialised expression. Raises `NotCovered`."""
     checked = only_field(serialized, 2)  # google.protobuf.Any: its value
     return _node(only_field(checked, 4), overloads_by_id(checked))
 
 
 def overloads_by_id(checked: bytes) -> dict[int, tuple[str, ...]]:
-    """The overloads that the checker found for each node of a `CheckedExpr`; a resolved variable has none."""
+    """Return the overloads that the checker found, by node id of a `CheckedExpr`; a resolved variable has none."""
     return dict(_reference(entry) for number, entry in fields(checked) if number == 2)
 
 
@@ -72,7 +72,8 @@ def _node(expression: bytes, references: dict[int, tuple[str, ...]]) -> Node:
 def _call(call: bytes, overloads: tuple[str, ...], references: dict[int, tuple[str, ...]]) -> Node:
     if len(overloads) != 1:
         raise NotCovered("a call whose types are known only when it is made")
-    # The target is a field of a lower number than the arguments, and stands before them however it was written.
+    # The target has a lower field number than the arguments, so sorting puts it first, whatever the order in the
+    # encoding.
     parts = sorted((part for part in fields(call) if part[0] != 2), key=lambda part: part[0])
     return Node(NodeKind.CALL, overloads[0], tuple(_node(as_message(value), references) for _, value in parts))
 
@@ -97,7 +98,7 @@ def _constant(constant: bytes) -> bool | int | str:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Fields of a protobuf message by number: varints and bytes."""
+    """Yield the fields of a protobuf message as (number, value): varints and bytes. Raises `NotCovered` for other encodings."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -127,7 +128,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def only_field(message: bytes | int, wanted: int) -> bytes:
-    """The one field of this number, which holds bytes. Raises `NotCovered`."""
+    """Return the one field of this number, which must hold bytes. Raises `NotCovered`."""
     found = [value for number, value in fields(as_message(message)) if number == wanted]
     if len(found) != 1:
         raise NotCovered(f"field {wanted} is not there once")
@@ -135,7 +136,7 @@ def only_field(message: bytes | int, wanted: int) -> bytes:
 
 
 def number_field(message: bytes | int, wanted: int) -> int:
-    """The one field of this number, which holds a number. Raises `NotCovered`."""
+    """Return the one field of this number, which must hold a number. Raises `NotCovered`."""
     found = [value for number, value in fields(as_message(message)) if number == wanted]
     if len(found) != 1 or not isinstance(found[0], int):
         raise NotCovered(f"field {wanted} is not there once")
@@ -143,7 +144,7 @@ def number_field(message: bytes | int, wanted: int) -> int:
 
 
 def as_message(value: bytes | int) -> bytes:
-    """A field's value as bytes. Raises `NotCovered` on a number."""
+    """Return a field's value, which must be bytes. Raises `NotCovered` on a number."""
     if not isinstance(value, bytes):
         raise NotCovered("a number where a message belongs")
     return value

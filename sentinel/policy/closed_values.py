@@ -1,6 +1,7 @@
-"""Refuses a condition that compares a text with a value which it can never have: an action that the policy does not cover, `currency == "eur"`.
+"""Refuses a condition that compares a variable with a text that it can never be, e.g. `currency == "eur"`.
 
-Such a rule is misspelt as much as one with an unknown name, and a DENY that never holds would loosen the policy silently.
+Such a text, or an action that the policy does not cover, is as much a misspelling as an unknown name, and a DENY that
+never holds would silently loosen the policy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ACTION = (("action",),)
 
 @dataclass(frozen=True, slots=True)
 class ClosedValues:
-    """The values that a text variable may have; one that ends in `.*` stands for all that begin so. `what` they are."""
+    """The values that a text variable may have; one that ends in `.*` is a prefix pattern. `what` describes them in messages."""
 
     what: str
     values: tuple[str, ...]
@@ -32,7 +33,7 @@ class ClosedValues:
 
 
 def closed_values(policy: Policy) -> dict[str, ClosedValues]:
-    """By variable: facts with `one_of`, a fact that is the action, and the currency."""
+    """Return the closed values by variable: facts with `one_of`, a fact that is the action, and the currency."""
     found = {"currency": ClosedValues("an ISO 4217 currency", tuple(sorted(DIGITS)))}
     for fact in policy.facts:
         if fact.one_of is not None:
@@ -43,7 +44,7 @@ def closed_values(policy: Policy) -> dict[str, ClosedValues]:
 
 
 def check_closed_values(expression: CheckedExpression, closed: Mapping[str, ClosedValues]) -> None:
-    """Raises `ConditionError` for the first comparison of a condition that can never hold."""
+    """Raise `ConditionError` for the first text in a condition that its variable can never be."""
     for name, constant in _compared(expression, expression.root, frozenset()):
         among, value = closed.get(name), str(constant.text)
         if among is not None and not among.has(value):
@@ -56,7 +57,7 @@ def check_closed_values(expression: CheckedExpression, closed: Mapping[str, Clos
 def _compared(
     expression: CheckedExpression, part: ExpressionPart, bound: frozenset[str]
 ) -> Iterator[tuple[str, ExpressionPart]]:
-    """Each variable and text that are compared with each other; `bound` are names that a loop around it gives to its own."""
+    """Yield each variable and constant text that are compared; `bound` are the variables of comprehensions around the part."""
     overload, bound = expression.overload(part), bound | part.bound
     if overload in _EQUALITY:
         yield from _pairs(part.parts[0], part.parts[1], bound)

@@ -1,6 +1,6 @@
 """A policy file → `CompiledPolicy`: conditions compiled, names checked against each other, numbers by currency.
 
-Everything that can be known to be wrong is refused here, so that at run time only a request can be incomplete.
+Every fault that can be found in a file is refused here, so that at run time only a request can be incomplete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from sentinel.policy.vouching import check_evidence, check_vouching
 class CompiledRule:
     """A rule, its compiled condition and its prebuilt findings; with `reason_from` one for each value.
 
-    `unvouched` is what it says where its answer rests on a fact whose voucher did not say it: a person has to look.
+    `unvouched` is its finding where its answer rests on a fact that the requester cannot vouch for: a person has to
+    look.
     """
 
     rule: Rule
@@ -50,21 +51,21 @@ class CompiledRule:
     by_value: Mapping[str, Finding] | None = None
 
     def reason(self, variables: Mapping[str, Any]) -> str | None:
-        """The value of its `reason_from` if that is one it has a finding for."""
+        """Return the value of its `reason_from` fact if there is a finding for that value, else None."""
         value: Any = variables.get(self.rule.reason_from or "")
         return value if self.by_value is not None and value in self.by_value else None
 
     def finding(self, reason: str | None) -> Finding:
-        """The finding where its condition holds; `reason` as `reason` gives it."""
+        """Return the finding where its condition holds; `reason` is the result of the method `reason`."""
         return self.matched if self.by_value is None or reason is None else self.by_value[reason]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledLimit:
-    """A limit and the finding of a limit that cannot be applied.
+    """A limit, and the finding (`failed`) where it cannot be applied.
 
-    `key_prefix` is all of its keys but the subject: "retail-refund/account_day|". `condition` is the place of its narrowing
-    condition among the policy's `limit_conditions`, None for a limit without one.
+    `key_prefix` is the part of its keys before the subject: "retail-refund/account_day|". `condition` is the index of
+    its narrowing condition in the policy's `limit_conditions`, None for a limit without one.
     """
 
     limit: Limit
@@ -76,7 +77,7 @@ class CompiledLimit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledBreaker:
-    """A breaker, its key, its rate as text by currency, and the finding for a currency it has no amount for."""
+    """A breaker, its key, its rate as text by currency, and the finding (`failed`) for a currency it has no amount for."""
 
     breaker: Breaker
     key: str
@@ -88,12 +89,12 @@ class CompiledBreaker:
 class CompiledPolicy:
     """What `evaluate` works on. Immutable and safe to share between threads and forked processes.
 
-    `rule_conditions` are those of all rules, in their order, `limit_conditions` the different ones of limits; `reasons` are the
-    facts that rules take their reason from, in the order of the rules, each with the rule's findings by value; `facts` has the
-    amount first; `presence` names the facts that a condition asks `present.` about, `used` every variable that a condition reads;
-    `numbers` is currency →
-    variable → minor units; `covered` are the currencies that every number and cap has; `evidence` is what is read from
-    `evidence_context`, the shorter paths first.
+    `rule_conditions` are those of all rules, in their order, `limit_conditions` the distinct ones of limits; `reasons`
+    are the facts that rules take their reason from, in the order of the rules, each with the rule's findings by value;
+    `facts` has the amount first; `presence` names the facts whose `present.` variable a condition reads, `used` every
+    variable that one reads; `numbers` is currency → variable → minor units; `covered` are the currencies that every
+    number and cap has; `evidence` are the paths within `evidence_context` that facts are read from, the shorter ones
+    first.
     """
 
     policy: Policy
@@ -114,12 +115,12 @@ class CompiledPolicy:
 
 
 def try_compile(path: Path, *, name: str | None = None) -> tuple[CompiledPolicy | None, list[PolicyError]]:
-    """The compiled policy and no errors, or None and all errors. Never raises, whatever the file holds."""
+    """Return the compiled policy and no errors, or None and all errors. Never raises, whatever the file holds."""
     try:
         return _try_compile(*read_source(path, name=name))
     except PolicyError as error:
         return None, [error]
-    except Exception as error:  # a file that no check foresaw must not end the authority
+    except Exception as error:  # a file that makes a check itself fail must not end the authority
         return None, [_unforeseen(error, name or str(path))]
 
 
@@ -132,7 +133,7 @@ def _try_compile(source: Source, root: Node) -> tuple[CompiledPolicy | None, lis
 
 
 def _unforeseen(error: Exception, file: str) -> PolicyError:
-    """The error of a file at which a check itself failed; its cause has the trace."""
+    """Return the error for a file on which a check itself raised; its `__cause__` has the traceback."""
     said = " ".join(str(error).split())[:200]
     hint = "no check names the place: look at what was changed last"
     fault = PolicyError(f"cannot be compiled: {type(error).__name__}: {said}", file=file, hint=hint)
@@ -141,7 +142,7 @@ def _unforeseen(error: Exception, file: str) -> PolicyError:
 
 
 def variables(policy: Policy) -> dict[str, str]:
-    """The variables that conditions may use, by name: the type of each.
+    """Return the variables that conditions may use, by name, with the type of each.
 
     A fact has its name (money: `<name>_minor`, an INT), every fact has `present.<name>`, every number
     `numbers.<name>`; `now`, and with an amount `currency` and `currency_covered`, are built in.
@@ -232,7 +233,8 @@ def _check_names(source: Source, parsed: ParsedPolicy) -> None:
             raise source.error(parsed.sections.get("facts"), message, "amount: {type: money, from: params.amount}")
     if amount is not None and amount.paths != (AMOUNT_PATH,):
         with source.collecting():
-            # From another path one sum would be allowed, unvouched for, and another reserved and paid.
+            # From another path the rules would judge one sum, which nobody vouches for, and another would be reserved
+            # and paid.
             message = f'the fact "{AMOUNT}" of type money is the operation\'s own amount: it comes from {".".join(AMOUNT_PATH)}'
             raise source.error(
                 parsed.sections.get("facts"), message, "give another sum another name, and say who vouches for it"
@@ -246,7 +248,7 @@ def _check_names(source: Source, parsed: ParsedPolicy) -> None:
 
 
 def _check_reason(source: Source, rule: Rule, policy: Policy, place: SourcePosition) -> None:
-    """`reason_from` names a text fact whose values can all be reason codes. Raises `PolicyError`."""
+    """Raise `PolicyError` unless `reason_from` names a text fact whose values can all be reason codes."""
     if rule.reason_from is None:
         return
     fact = next((fact for fact in policy.facts if fact.name == rule.reason_from), None)
@@ -273,7 +275,7 @@ def _check_per(source: Source, limit: Limit, policy: Policy, place: SourcePositi
             raise source.error(place, f'per: "{name}" is neither {", ".join(SUBJECTS)} nor a fact of type string', hint)
         fact = next((fact for fact in policy.facts if fact.name == name and name in SUBJECTS), None)
         if fact is not None and (name != "agent" or fact.paths != (("agent_id",),)):
-            # The requester is known from the key; a fact of that name would let it choose the budget.
+            # The requester is known from its key; a fact of that name would let the requester choose the budget.
             raise source.error(
                 place, f'per: "{name}" is who asks, and a fact has that name too', "name the fact otherwise"
             )
@@ -291,16 +293,17 @@ def _compiled_rule(policy: Policy, rule: Rule, compiled: Mapping[str, Condition]
     matched = replace(said, approvable=rule.approvable and not taken)
     values = next((fact.one_of for fact in policy.facts if fact.name == rule.reason_from), None)
     by_value = {value: replace(said, reason_code=value) for value in values} if values else None
-    # An ALLOW that cannot answer is not an ALLOW: at least a person has to look.
+    # An ALLOW rule that cannot answer allows nothing: at least a person has to look.
     verdict = Verdict.APPROVAL_REQUIRED if rule.verdict is Verdict.ALLOW else rule.verdict
     failed = Finding(rule.rule_id, verdict, "fact_missing", failed=True, approvable=rule.approvable)
-    # The fact is there, but not from who may vouch for it: a person has to look.
+    # The fact is there, but its sender cannot vouch for it: a person has to look.
     unvouched = Finding(rule.rule_id, Verdict.APPROVAL_REQUIRED, "fact_not_vouched", approvable=rule.approvable)
     return CompiledRule(rule, compiled[rule.rule_id], matched, failed, unvouched, by_value)
 
 
 def _compiled_limit(policy: Policy, limit: Limit, narrowing: Sequence[str]) -> CompiledLimit:
-    # A limit that cannot be asked could not be reserved either, not even for a person who approves: so it is a DENY.
+    # A limit that cannot be checked could not be reserved either, even after a person's approval: so the finding is a
+    # DENY.
     failed = Finding(limit.limit_id, Verdict.DENY, "fact_missing", failed=True)
     prefix = f"{policy.policy_id}/{limit.limit_id}|"
     place = narrowing.index(limit.when) if limit.when else None

@@ -1,9 +1,10 @@
 """Translates the checked trees of a policy's conditions into one Python function of the variables.
 
-The function is built of `ast` nodes and never of source text: what a policy says reaches it only as constants. It answers as the
-engine does, True, False or None where the engine has an error, for values of the declared types. For a value of another kind, and
-for times further apart than the engine counts, it raises `AskEngine`, and a condition with a construct that is not here raises `NotCovered` when it is translated: the engine
-answers those. See docs/decisions/0051-conditions-as-python.md.
+The function is built of `ast` nodes and never of source text: text of a policy reaches it only as constants. For values
+of the declared types it answers as the engine does: True, False, or None where the engine has an error. The engine
+itself answers for a value of another type and for times further apart than it can count (the function raises
+`AskEngine`), and for a condition with a construct that is not translated (`NotCovered` is raised at its translation).
+See docs/decisions/0051-conditions-as-python.md.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from sentinel.policy.checked_tree import Node, NodeKind, NotCovered
 Answers = Callable[[Mapping[str, Any]], tuple[bool | None, ...]]
 
 LEAST, MOST = -(2**63), 2**63 - 1
-"""The engine's integers: what passes them is an error."""
+"""The bounds of the engine's integers; a result beyond them is an error."""
 
 _DEPTH = 40
 _MISSING = object()
 _DURATION = re.compile(r"([0-9]{1,7})(h|m|s)")
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 _LONGEST = timedelta(days=106_751)
-"""The most whole days that fit into 64 bits of nanoseconds."""
+"""The most whole days that fit into a signed 64-bit number of nanoseconds."""
 
 
 class AskEngine(Exception):
-    """A value is not of its variable's declared kind, or a difference of times is very long: the engine knows what that means."""
+    """The engine has to answer: a value is not of its variable's declared kind, or a difference of times is too long."""
 
 
 def condition_function(trees: Sequence[Node], types: Mapping[str, str]) -> Answers:
-    """A function of the variables that gives an answer for each tree; `types` are the variables' types. Raises `NotCovered`."""
+    """Return a function of the variables that gives one answer per tree; `types` are the variables' types. Raises `NotCovered`."""
     writer = _Writer(types)
     answers = []
     for tree in trees:
@@ -60,7 +61,7 @@ def _function(body: list[ast.stmt], durations: Mapping[str, timedelta]) -> Answe
 
 
 def _text(value: Any) -> str | None:
-    """A string that is not plain ASCII, read; `AskEngine` for any value of another kind."""
+    """Return a string that is not plain ASCII if it is valid Unicode; raise `AskEngine` for any other value."""
     if type(value) is str:
         try:
             value.encode()
@@ -71,14 +72,15 @@ def _text(value: Any) -> str | None:
 
 
 def _other(value: Any) -> None:
-    """`AskEngine` for a value that is there and of another kind."""
+    """Raise `AskEngine`, for a value that is present and of another kind than declared."""
     raise AskEngine
 
 
 def _moment(value: Any) -> datetime | None:
     if value is _MISSING:
         return None
-    # At the ends of time the engine's range and Python's may differ, and without a zone their meaning.
+    # Near the first and last year the engine's range and Python's may differ; without a zone they may read the time
+    # differently.
     if type(value) is datetime and value.tzinfo is not None and 2 <= value.year <= 9998:
         return value.astimezone(timezone.utc)  # noqa: UP017 - also in the client's wheel, which runs on Python 3.10
     raise AskEngine
@@ -86,7 +88,7 @@ def _moment(value: Any) -> datetime | None:
 
 def _difference(one: datetime, other: datetime) -> timedelta:
     found = one - other
-    # The engine counts a difference in nanoseconds of 64 bits, and has an error where they do not suffice.
+    # The engine counts a difference in 64-bit nanoseconds, and has an error where that overflows.
     if -_LONGEST <= found <= _LONGEST:
         return found
     raise AskEngine
@@ -97,7 +99,7 @@ def _whole(value: int) -> int | None:
 
 
 def _divided(one: int, other: int) -> int | None:
-    """Towards zero, as the engine does; no answer for a division by zero."""
+    """Divide towards zero, as the engine does; None, no answer, for a division by zero."""
     if other == 0:
         return None
     found = abs(one) // abs(other)
@@ -139,7 +141,7 @@ _DIVISIONS = {"divide_int64": "_divided", "modulo_int64": "_remainder"}
 
 
 class _Writer:
-    """Writes expressions, and remembers which variables they read; `durations` are the values of names that stand for them."""
+    """Writes expressions, and remembers which variables they read; `durations` are the values of the names used for constant durations."""
 
     def __init__(self, types: Mapping[str, str]) -> None:
         self.durations: dict[str, timedelta] = {}
@@ -148,7 +150,7 @@ class _Writer:
         self._temporaries = 0
 
     def expression(self, node: Node, depth: int = 0) -> _Code:
-        """The code of a node. Raises `NotCovered`."""
+        """Return the code of a node. Raises `NotCovered`."""
         if depth > _DEPTH:
             raise NotCovered("nested too deeply")
         match node.kind:
@@ -161,7 +163,7 @@ class _Writer:
         raise NotCovered("a list by itself")
 
     def reading(self) -> list[ast.stmt]:
-        """The statements that read every variable once and see that it is of its kind."""
+        """Return the statements that read every variable once and check that it is of its kind."""
         return [
             statement for name, local in self._read.items() for statement in _reading(name, local, self._types[name])
         ]
@@ -188,7 +190,7 @@ class _Writer:
         return self._strict(_operation(overload, kinds), parts)
 
     def _strict(self, operation: tuple[Callable[..., ast.expr], str, bool], parts: Sequence[_Code]) -> _Code:
-        """An operation that fails where one of its parts does."""
+        """Write an operation that fails where one of its parts fails."""
         build, kind, may_fail = operation
         kept = [self._kept(part) for part in parts]
         code = build(*[value for _, value in kept])
@@ -198,7 +200,7 @@ class _Writer:
         return _Code(code, kind, may_fail or bool(failing))
 
     def _kept(self, part: _Code) -> tuple[ast.expr | None, ast.expr]:
-        """What to test for None, if it may be, and how to name the value after it."""
+        """Return (the expression to test for None, or None if it cannot fail; the expression for its value after that test)."""
         if not part.may_fail:
             return None, part.code
         if isinstance(part.code, ast.Name):
@@ -208,7 +210,7 @@ class _Writer:
         return ast.NamedExpr(ast.Name(name, ast.Store()), part.code), _name(name)
 
     def _joined(self, one: _Code, other: _Code, *, decides: bool) -> _Code:
-        """`&&` and `||`: the value that decides wins over an error on the other side (`decides` is True for `||`)."""
+        """Write `&&` or `||`: the deciding value wins over an error on the other side (`decides` is True for `||`)."""
         first, one_value = self._kept(one)
         decided = ast.Constant(decides)
         if first is None:
@@ -240,7 +242,7 @@ class _Writer:
 
 
 def _operation(overload: str, kinds: Sequence[str]) -> tuple[Callable[..., ast.expr], str, bool]:
-    """How an overload is written, the kind of its value, and whether it can fail by itself."""
+    """Return (how an overload is written, the kind of its value, whether it can fail by itself). Raises `NotCovered`."""
     if overload == "logical_not" and kinds == ["bool"]:
         return (lambda one: ast.UnaryOp(ast.Not(), one)), "bool", False
     if overload in ("equals", "not_equals") and kinds[0] == kinds[1]:
@@ -285,7 +287,7 @@ def _strings(overload: str) -> tuple[Callable[..., ast.expr], str, bool]:
 
 
 def _reading(name: str, local: str, kind: str) -> list[ast.stmt]:
-    """`local = get(name, _missing)`, and what happens where it is not of its kind."""
+    """Return the statements `local = get(name, _missing)` and the check that the value is of its kind."""
     read = ast.Assign([ast.Name(local, ast.Store())], _calling("get", ast.Constant(name), _name("_missing")))
     value = _name(local)
     match kind:

@@ -1,15 +1,16 @@
 """Compiles and evaluates CEL conditions: typed variables in, True, False or None (no answer) out; and expressions for values.
 
 The engine returns errors as *truthy strings*; here only the object True is true, only False is false, and
-everything else is None, "could not answer". What could weaken that is refused when a policy is loaded:
-a type other than BOOL, doubles, `dyn`, `has(` (on dotted variables it answers false), text over 2,000 characters as it is written.
+everything else is None, "could not answer". Whatever could weaken that is refused when a policy is loaded:
+a type other than BOOL, doubles, `dyn`, `has(` (on dotted variables it answers false), and text of more than 2,000
+characters.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,14 +23,14 @@ from sentinel.policy.expression_parts import CheckedExpression, checked_expressi
 from sentinel.policy.source import Scalar
 
 MAX_TEXT = 2000
-"""The most characters of an expression in a file, as it is written there."""
+"""The most characters of an expression, counted as it is written in the file."""
 TYPES = {
     "bool": cel.Type.BOOL,
     "int": cel.Type.INT,
     "string": cel.Type.STRING,
     "timestamp": cel.Type.TIMESTAMP,
 }
-"""The types a variable may have. No doubles: then no expression can mix them with amounts."""
+"""The types a variable may have. There are no doubles, so no expression can mix them with amounts."""
 _PYTHON_TYPES: dict[str, type] = {"string": str, "int": int, "bool": bool}
 
 _TOKEN = re.compile(
@@ -71,7 +72,7 @@ class Token:
 
 
 def tokens(text: str) -> tuple[Token, ...]:
-    """A condition's tokens without spaces and comments. Raises `ConditionError` on what we do not accept."""
+    """Return a condition's tokens without spaces and comments. Raises `ConditionError` on what we do not accept."""
     found = tuple(_scan(text))
     for before, token in pairwise(found):
         if before.kind in ("name", "string") and token.kind == "string":
@@ -82,11 +83,11 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 def written(parsed: Scalar) -> str:
-    """The text of an expression in a YAML file: every reader of such a file takes it from here.
+    """Return the text of an expression in a YAML file; every reader of such a file must take the text from here.
 
-    Raises `ConditionError` for one over `MAX_TEXT` characters, and for a comment where YAML made one line of several: it would
-    silently take away what follows. The length is looked at here alone: the normalised text, which is compiled, kept and read
-    back, has more spaces.
+    Raises `ConditionError` for more than `MAX_TEXT` characters, and for a comment where YAML joined several lines into
+    one: it would silently cut off the rest. Only this function checks the length: the normalised text, which is
+    compiled, stored and read back, has more spaces.
     """
     if len(parsed.text) > MAX_TEXT:
         raise ConditionError(f"longer than {MAX_TEXT} characters")
@@ -99,22 +100,27 @@ def written(parsed: Scalar) -> str:
 
 
 def normalised(text: str) -> str:
-    """The condition with one space between tokens and no comments: its layout is not part of the policy."""
+    """Return the condition with one space between tokens and no comments: its layout is not part of the policy."""
+    return _joined(tokens(text))
+
+
+def _joined(parts: Iterable[Token]) -> str:
     pieces: list[str] = []
-    for token in tokens(text):
+    for token in parts:
         glued = not pieces or token.text == "." or pieces[-1] == "."
         pieces += [token.text] if glued else [" ", token.text]
     return "".join(pieces)
 
 
 def references(text: str, declared: Mapping[str, Any]) -> frozenset[str]:
-    """The declared variables that a condition may read."""
-    chains = re.findall(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*", normalised(text))
+    """Return the declared variables that a condition may read; names inside quoted text are not read."""
+    read = _joined(replace(token, text='""') if token.kind == "string" else token for token in tokens(text))
+    chains = re.findall(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*", read)
     return frozenset(name for chain in chains for name in _prefixes(chain) if name in declared)
 
 
 class Condition:
-    """One compiled condition. `tree` is what the engine checked, None where it is not translated into Python."""
+    """One compiled condition. `tree` is its checked tree, None where the condition cannot be translated into Python."""
 
     __slots__ = ("_evaluate", "tree")
 
@@ -123,7 +129,7 @@ class Condition:
         self.tree = tree
 
     def holds(self, activation: Any) -> bool | None:
-        """True, False, or None where it could not answer."""
+        """Evaluate by the engine: True, False, or None where it could not answer."""
         try:
             value = self._evaluate(activation).value()
         except Exception:  # a budget or engine failure of any kind is "could not answer"
@@ -135,7 +141,7 @@ class Condition:
 
 
 class ValueExpression:
-    """One compiled expression for a value; `kind` is "string", "int" or "bool"."""
+    """One compiled expression that gives a value; `kind` is "string", "int" or "bool"."""
 
     __slots__ = ("_evaluate", "kind")
 
@@ -143,22 +149,23 @@ class ValueExpression:
         self._evaluate, self.kind = expression.eval, kind
 
     def value(self, activation: Any) -> str | int | bool | None:
-        """The value, or None where there is none."""
+        """Return the expression's value, or None where it has none."""
         try:
             result = self._evaluate(activation)
-            # The engine's own word, not the Python type: a failed evaluation's value is text too.
+            # Ask the engine for the type, not Python: the value of a failed evaluation is text too.
             if result.type() != TYPES[self.kind]:
                 return None
             value: str | int | bool = result.plain_value()
-        except Exception:  # as for a condition
+        except Exception:  # a budget or engine failure of any kind is "no value", as in `Condition.holds`
             return None
         return value if type(value) is _PYTHON_TYPES[self.kind] else None
 
 
 class ConditionSet:
-    """Several conditions of a policy, asked at once: by one Python function, and by the engine where that cannot answer.
+    """Several conditions of a policy, answered at once: by one Python function, and by the engine where that cannot
+    answer.
 
-    `by_engine` are the places of those that only the engine can answer.
+    `by_engine` are the indexes of those that only the engine can answer.
     """
 
     __slots__ = ("_activation", "_conditions", "_function", "by_engine")
@@ -171,12 +178,12 @@ class ConditionSet:
         try:
             self._function = condition_function(trees, types)
             self.by_engine = frozenset(place for place, one in enumerate(conditions) if one.tree is None)
-        except NotCovered:  # each is translated, but not all of them together
+        except NotCovered:  # each can be translated, but all of them together are too much for one function
             self._function = condition_function((_NO_ANSWER,) * len(trees), types)
             self.by_engine = frozenset(range(len(trees)))
 
     def answers(self, values: Mapping[str, Any]) -> tuple[bool | None, ...]:
-        """An answer for each, in order: True, False, or None where it could not answer."""
+        """Return the answer of each condition, in order: True, False, or None where it could not answer."""
         try:
             found = self._function(values)
         except AskEngine:
@@ -192,25 +199,25 @@ class ConditionSet:
 
 
 _NO_ANSWER = Node(NodeKind.CONSTANT, False)
-"""Stands in the function for a condition that the engine answers."""
+"""The placeholder in the function for a condition that the engine answers."""
 
 
 class Conditions:
-    """The variables of one policy, by name and type ("bool", "int", "string", "timestamp")."""
+    """Compiles conditions over the variables of one policy, by name and type ("bool", "int", "string", "timestamp")."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.variables = dict(variables)
         self._environment = cel.NewEnv(variables={name: TYPES[kind] for name, kind in variables.items()})
 
     def compile(self, text: str) -> Condition:
-        """Raises `ConditionError`: not CEL, misspelt, ill-typed, not BOOL, or refused by our rules."""
+        """Compile a condition. Raises `ConditionError`: not CEL, misspelt, ill-typed, not BOOL, or refused by our rules."""
         expression = self._compiled(text)
         if expression.return_type() != cel.Type.BOOL:
             raise ConditionError(f"must be true or false, but is of type {expression.return_type().name()}")
         return Condition(expression, self._tree(expression))
 
     def compile_value(self, text: str) -> ValueExpression:
-        """An expression for text, a whole number or a boolean. Raises `ConditionError`."""
+        """Compile an expression that gives text, a whole number or a boolean. Raises `ConditionError`."""
         expression = self._compiled(text)
         for kind in _PYTHON_TYPES:
             if expression.return_type() == TYPES[kind]:
@@ -220,24 +227,26 @@ class Conditions:
         )
 
     def parts(self, text: str) -> CheckedExpression:
-        """All parts of a condition as it is written, also of one that is not translated. Raises `ConditionError`."""
+        """Return all parts of a condition as it is written, even if it cannot be translated into Python. Raises `ConditionError`."""
         try:
             return checked_expression(self._as_written(text).serialize())
         except NotCovered as error:
-            # What cannot be looked at cannot be checked, and an unchecked rule may be one that never holds.
+            # A condition whose parts cannot be read cannot be checked, and an unchecked rule may be one that never
+            # holds.
             raise ConditionError(f"cannot be checked: {error}") from error
 
     def check_constants(self, expression: CheckedExpression) -> None:
-        """Raises `ConditionError` where a part of it can never have a value: `name.matches('(')`, `n / 0`, `timestamp('soon')`.
+        """Raise `ConditionError` where a part can never have a value: `name.matches('(')`, `n / 0`,
+        `timestamp('soon')`.
 
-        Apart from `compile`, because a policy that was recorded with one still has to be explained.
+        This is separate from `compile`, because a policy that was recorded with such a part still has to be explained.
         """
         failing = find_failing_part(self._environment, expression)
         if failing is not None:
             raise ConditionError(f"this can never have a value: {failing.why}", failing.offset)
 
     def _compiled(self, text: str) -> Any:
-        self._as_written(text)  # for places in messages
+        self._as_written(text)  # compiled only so that the offsets in error messages fit the text as written
         try:
             # What runs is the normalised text: exactly what the policy's digest covers.
             return self._environment.compile(normalised(text))
@@ -253,7 +262,7 @@ class Conditions:
             raise _explained(text, str(error)) from error
 
     def combined(self, conditions: Sequence[Condition]) -> ConditionSet:
-        """Conditions that were compiled here, to be asked at once."""
+        """Return a set of conditions compiled by this object, to be answered at once."""
         return ConditionSet(conditions, self.activation, self.variables)
 
     def _tree(self, expression: Any) -> Node | None:
@@ -265,9 +274,9 @@ class Conditions:
         return tree
 
     def activation(self, values: Mapping[str, Any]) -> Any:
-        """The values of one request, made once and shared by all conditions of the policy.
+        """Return the engine's form of one request's values, made once and shared by all conditions of the policy.
 
-        Raises `ValueError` on a text with a zero character: the engine would compare only what stands before it.
+        Raises `ValueError` on a text with a zero character: the engine would compare only the part before it.
         """
         if any(isinstance(value, str) and "\0" in value for value in values.values()):
             raise ValueError("a text with a zero character")
@@ -280,14 +289,15 @@ def _scan(text: str) -> Iterator[Token]:
             hint = "amounts are whole minor units; use numbers.…"
             raise ConditionError("a number with a fraction", found.start(), hint=hint)
         if found.lastgroup == "comment" and len(found[0].splitlines()) > 1:
-            # It ends at "\n" alone: after another line break its next line would look like a part of the condition.
+            # CEL ends a comment at "\n" only: after another line break the text looks like condition but is still
+            # comment.
             raise ConditionError("a comment with an unusual line break in it", found.start())
         if found.lastgroup not in ("space", "comment"):
             yield Token(str(found.lastgroup), found[0], found.start())
 
 
 def _comments(text: str) -> Iterator[int]:
-    """Where comments begin; "//" in quoted text is none."""
+    """Yield the offsets at which comments begin; "//" in quoted text begins none."""
     return (found.start() for found in _pieces(text) if found.lastgroup == "comment")
 
 
@@ -315,14 +325,14 @@ def _explained(text: str, engine_message: str) -> ConditionError:
     message = re.sub(r" \(in container ''\)| \[INVALID_ARGUMENT\]", "", found[3])
     unknown = _UNDECLARED.search(message)
     if unknown:
-        # The engine points at the last dot of a dotted name; people look for its start.
+        # The engine gives the offset of the last dot of a dotted name; people look for the name's start.
         start = text.rfind(unknown[1], 0, offset + len(unknown[1]))
         return ConditionError(message, start if start >= 0 else offset, unknown=unknown[1])
     return ConditionError(message[:200], offset, hint=_hint(text, message))
 
 
 def _hint(text: str, message: str) -> str | None:
-    """What is likely meant where the engine's own words help nobody."""
+    """Return a hint at what is likely meant where the engine's own message is no help; else None."""
     if message.startswith("Syntax error"):
         words = [token.text for token in tokens(text) if token.kind == "name" and token.text.lower() in _WORD_HINTS]
         return _WORD_HINTS[words[0].lower()] if words else None

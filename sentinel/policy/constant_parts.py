@@ -1,8 +1,9 @@
-"""Finds what a condition says that can never have a value, whatever is asked: a part without variables that fails.
+"""Finds the parts of a condition that can never have a value, whatever the request: they fail because of a constant.
 
 `timestamp('soon')`, `1 / 0`, and operations that fail by a constant whatever the other side is: `n / 0`, `name.matches('(')`,
-`now.getHours('Nowhere')`. Each such part of the engine's checked tree is asked of the engine itself, so that what counts as a pattern,
-a time or a zone is what it takes at a request. What is not read here is left alone: a request then decides.
+`now.getHours('Nowhere')`. The engine itself evaluates each such part of its checked tree, so that exactly the patterns,
+times and zones pass that it accepts at a request. Parts of any other form are not checked here and fail only at a
+request.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from sentinel.policy.expression_parts import CALL, CONSTANT, EXPRESSION, PARTS, 
 
 @dataclass(frozen=True, slots=True)
 class FailingPart:
-    """A part that can never have a value: why, in the engine's words, and where, in characters of the condition."""
+    """A part that can never have a value: why, in the engine's words, and its offset in characters of the condition."""
 
     why: str
     offset: int
 
 
 def find_failing_part(environment: Any, expression: CheckedExpression) -> FailingPart | None:
-    """The first of a condition that compiles, the innermost where they are nested; None where there is none."""
+    """Return the first failing part of a condition that compiles, the innermost of nested ones; None where there is none."""
     for part in _inside_out(expression.root):
         asked = _to_be_asked(part, expression.overload(part))
         why = None if asked is None else _failure(environment, _with_root(expression, asked))
@@ -40,7 +41,7 @@ def _inside_out(part: ExpressionPart) -> Iterator[ExpressionPart]:
 
 
 def _to_be_asked(part: ExpressionPart, overload: str) -> bytes | None:
-    """The expression to ask in place of this part; None where its value depends on variables."""
+    """Return the expression to evaluate in place of this part; None where whether it fails depends on variables."""
     if part.kind != CALL:
         return None
     if part.is_constant:
@@ -52,7 +53,7 @@ def _to_be_asked(part: ExpressionPart, overload: str) -> bytes | None:
 
 
 def _sample_for_first(overload: str) -> bytes | None:
-    """What may stand first in an operation of two that fails by its last part alone; None for any other."""
+    """Return a harmless first operand for an operation of two that can fail by its last operand alone; None for any other."""
     if overload in ("divide_int64", "modulo_int64"):
         return _written(CONSTANT, _number(3, 1))
     if overload in ("divide_uint64", "modulo_uint64"):
@@ -66,7 +67,7 @@ def _sample_for_first(overload: str) -> bytes | None:
 
 
 def _with_first(part: ExpressionPart, first: bytes) -> bytes:
-    """The call with another first part."""
+    """Return the call with another first operand."""
     replaced = part.parts[0].expression
     body = b"".join(
         _written(number, first if value == replaced and number in PARTS[CALL] else as_message(value))
@@ -76,28 +77,28 @@ def _with_first(part: ExpressionPart, first: bytes) -> bytes:
 
 
 def _with_root(expression: CheckedExpression, root: bytes) -> bytes:
-    """The serialised checked expression with another root."""
+    """Return the serialised checked expression with another root."""
     checked = [(number, as_message(value)) for number, value in fields(expression.checked) if number != EXPRESSION]
     kept = b"".join(_written(number, value) for number, value in checked)
     return _written(1, expression.type_name) + _written(2, kept + _written(EXPRESSION, root))
 
 
 def _failure(environment: Any, serialized: bytes) -> str | None:
-    """Why the engine has no value for it; None where it has one, or does not take it."""
+    """Return why the engine has no value for the expression; None where it has one, or does not accept the expression."""
     try:
         result = environment.deserialize(serialized).eval(environment.Activation({}))
         return str(result.value()).partition(": ")[2][:200] if result.type().name() == "ERROR" else None
-    except Exception:  # an expression that it does not take from us says nothing about the condition
+    except Exception:  # that the engine refuses an expression built here says nothing about the condition
         return None
 
 
 def _written(number: int, value: bytes) -> bytes:
-    """A field of a protobuf message that holds bytes."""
+    """Encode a field of a protobuf message that holds bytes."""
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
 def _number(number: int, value: int) -> bytes:
-    """A field of a protobuf message that holds a number."""
+    """Encode a field of a protobuf message that holds a number."""
     return _varint(number << 3) + _varint(value)
 
 

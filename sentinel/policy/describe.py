@@ -1,4 +1,4 @@
-"""Describes a policy in words, and lints it for what is valid but unlikely to be intended."""
+"""Describes a policy in words, and lints it for parts that are valid but unlikely to be intended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _CALENDAR = {WindowKind.CALENDAR_DAY: "per calendar day", WindowKind.CALENDAR_MO
 
 
 def describe(compiled: CompiledPolicy) -> dict[str, Any]:
-    """The policy as plain data with a `words` sentence for each rule and limit and the approval terms.
+    """Return the policy as plain data with a `words` sentence for each rule, limit and breaker and for the approval
+    terms.
 
     `says` of a rule or limit is its own sentence; None in a policy recorded before files had to have one.
     """
@@ -25,7 +26,7 @@ def describe(compiled: CompiledPolicy) -> dict[str, Any]:
 
 
 def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) -> dict[str, Any]:
-    """The same for a policy that is not compiled; `covered` are the currencies that every number and cap has."""
+    """Describe a policy that is not compiled, as `describe`; `covered` are the currencies that every number and cap has."""
     return {
         "policy": policy.policy_id,
         "label": policy.label,
@@ -45,7 +46,7 @@ def describe_policy(policy: Policy, *, digest: str, covered: Collection[str]) ->
 
 
 def lint_policy(compiled: CompiledPolicy) -> list[str]:
-    """Lint warnings: unused facts and numbers, an ALLOW that depends on a fact's absence, no ALLOW at all, missing currencies."""
+    """Return warnings: unused facts and numbers, an ALLOW that depends on a fact's absence, no ALLOW at all, missing currencies."""
     policy, found = compiled.policy, []
     named = {name for limit in policy.limits for name in limit.per} | {rule.reason_from for rule in policy.rules}
     for fact in policy.facts:
@@ -66,11 +67,12 @@ def lint_policy(compiled: CompiledPolicy) -> list[str]:
 
 
 _UPRIGHT, _TURNED, _EITHER = frozenset({True}), frozenset({False}), frozenset({True, False})
-"""How a part bears on the whole: what makes it true makes the whole truer; falser; it may do both."""
+"""How a part affects the whole condition: the values of the part that may help to make the whole true."""
 
 
 def _may_hold_by_absence(expression: CheckedExpression, part: ExpressionPart, bears: frozenset[bool]) -> bool:
-    """Whether a `present.<fact>` within it may make the whole true by being false; told by its form, not by what else is asked."""
+    """Whether a `present.<fact>` within the part may make the whole true by being false. Judged by the form of the
+    condition alone; `bears` are the values of the part that may help to make the whole true."""
     if part.variable is not None:
         return part.variable.startswith("present.") and False in bears
     overload = expression.overload(part)
@@ -95,12 +97,13 @@ def _turned(bears: frozenset[bool]) -> frozenset[bool]:
 
 
 def _beside(truth: bool | None, bears: frozenset[bool], *, same: bool) -> frozenset[bool]:
-    """How a part bears on the whole that is compared with `truth`, or chooses as it says; None for what is not constant."""
+    """Return how a part affects the whole if it is compared with the constant `truth` (None: no constant), by equality
+    if `same`. For the condition of a choice, `truth` is its value that may help to make the whole true."""
     return _EITHER if truth is None else bears if truth is same else _turned(bears)
 
 
 def _lint_currencies(policy: Policy) -> list[str]:
-    """Currencies that one place has and another lacks, with what follows for an operation in such a one."""
+    """Return warnings on currencies that one place has and another lacks, with what follows for an operation in them."""
     denied = "an operation in it is denied"
     places = [
         (f"numbers.{name}", values, "a rule that needs it cannot answer") for name, values in policy.numbers.items()
@@ -185,14 +188,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def window_in_words(window: WindowKind, seconds: int, zone: str) -> str:
-    """In which window a limit counts; a calendar window's days and months are those of `zone`, and `seconds` is 0 for it."""
+    """Return the window of a limit in words; a calendar window's days and months are those of `zone`, and its `seconds` is 0."""
     if window in _CALENDAR:
         return f"{_CALENDAR[window]} in {zone}"
     return f"in any {_length(seconds).removeprefix('1 ')}"
 
 
 def _length(seconds: int) -> str:
-    """In the largest unit that tells it to the second; one day is "24 hours", which is no calendar day."""
+    """Return a length of time in the largest unit that is exact; one day is "24 hours", because it is no calendar day."""
     units = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
     unit, size = next(
         (unit, size) for unit, size in units.items() if seconds % size == 0 and seconds > size * (unit == "day")

@@ -1,6 +1,6 @@
 """Reads a policy back from its normalised document, the text that a policy digest covers.
 
-The inverse of `Policy.document()`. Nothing is compiled; it is for display.
+The inverse of `Policy.document()`. Nothing is compiled: the result can be displayed, or compiled to explain a decision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sentinel.policy.model import (
 
 
 def policy_from_document(document: Mapping[str, Any]) -> Policy:
-    """The policy whose `document()` this is. Raises `KeyError` or `ValueError` for anything else."""
+    """Return the policy whose `document()` this is. Raises `KeyError` or `ValueError` for anything else."""
     terms = document["approval"]
     return Policy(
         policy_id=document["policy"],
@@ -47,13 +47,13 @@ def policy_from_document(document: Mapping[str, Any]) -> Policy:
 
 
 def covered_currencies(policy: Policy) -> frozenset[str]:
-    """The currencies that every number, cap and breaker amount of the policy covers; all known ones where it has none."""
+    """Return the currencies that every number, cap and breaker amount of the policy covers; all known ones where it has none."""
     amounts = [breaker.amount for breaker in policy.breakers if breaker.amount]
     return frozenset(DIGITS).intersection(*policy.numbers.values(), *(limit.cap for limit in policy.limits), *amounts)
 
 
 def rate_in_words(breaker: Breaker, *currencies: str) -> str:
-    """A breaker's rate as text, in the given currencies: "100 operations or 5000.00 USD in 5 minutes"."""
+    """Return a breaker's rate as text, in the given currencies: "100 operations or 5000.00 USD in 5 minutes"."""
     rates = [] if breaker.count is None else [counted(breaker.count, "operation")]
     rates += [f"{major_text(breaker.amount[name], name)} {name}" for name in currencies if name in breaker.amount]
     minutes = breaker.window_seconds // 60

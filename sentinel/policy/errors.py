@@ -12,18 +12,18 @@ from sentinel.core.errors import SentinelError
 
 @dataclass(frozen=True, slots=True)
 class SourcePosition:
-    """Where something stands in a file; both numbers start at 1."""
+    """A position in a file; both numbers start at 1."""
 
     line: int
     column: int
 
 
 class PolicyError(SentinelError):
-    """A policy or cases file that is not accepted. One thing wrong, with its place.
+    """One fault of a policy or cases file that is not accepted, with its place.
 
     `file` is the path as the caller gave it; `line` and `column` are 0 where the fault has no place
-    (an unreadable file, a missing folder); `rule` is the id of the part of the file that is at fault and `part` what it is
-    ("rule", "limit", "breaker", "tool", "case", …), `source_line` the text of the line.
+    (an unreadable file, a missing folder); `rule` is the id of the faulty part of the file, `part` its kind
+    ("rule", "limit", "breaker", "tool", "case", …), and `source_line` the text of the line.
     """
 
     code = "policy-invalid"
@@ -57,7 +57,7 @@ class PolicyError(SentinelError):
         return f"{self.where}: {self._named}{self.message}" + (f" ({self.hint})" if self.hint else "")
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`; `source_line` is the text that the fault stands on."""
+        """Return the fault as JSON data, for `--json`; `source_line` is the text of the faulty line."""
         return {
             "file": self.file, "line": self.line, "column": self.column, "rule": self.rule, "part": self.part,
             "message": self.message, "hint": self.hint, "source_line": self.source_line,
@@ -71,7 +71,7 @@ class PolicyError(SentinelError):
                    hint=found["hint"], source_line=found["source_line"])  # fmt: skip
 
     def explain(self) -> str:
-        """Several lines: what is wrong, the line it stands on with a caret under it, and what may be meant."""
+        """Return several lines: what is wrong, the faulty line with a caret under the place, and the hint."""
         lines = [f"{self.where}: error: {self._named}{self.message}"]
         if self.line:
             margin = f"{self.line:>5} | "
@@ -82,7 +82,7 @@ class PolicyError(SentinelError):
 
 
 def first_fault(read: Callable[[], object]) -> list[PolicyError]:
-    """The first `PolicyError` that `read` raises, in a list; empty where it raises none."""
+    """Return the `PolicyError` that `read` raises, in a list; an empty list where it raises none."""
     try:
         read()
     except PolicyError as error:
@@ -91,6 +91,6 @@ def first_fault(read: Callable[[], object]) -> list[PolicyError]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """A hint naming the known name closest to a misspelt one; None where nothing is close."""
+    """Return a hint naming the known name closest to a misspelt one; None where nothing is close."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f'did you mean "{close[0]}"?' if close else None

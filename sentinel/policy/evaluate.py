@@ -1,8 +1,8 @@
 """One request under one policy → `Decision`. Pure: no clock, no database, nothing remembered.
 
 First the policy's facts are read from the request (`facts.py`). Then every rule is asked and the strictest finding wins. A rule that
-cannot answer only tightens: removing or corrupting a fact never loosens the decision (a condition that asks `present.<fact>` has
-chosen otherwise).
+cannot answer only tightens: removing or corrupting a fact never loosens the decision (except through a condition that
+asks `present.<fact>`, which is its author's choice).
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ from sentinel.policy.facts import (
 from sentinel.policy.model import SUBJECTS, Limit, variable_name
 
 UNKNOWN = "~unknown"
-"""The subject when the request has no value, or one its sender cannot vouch for: all of these share one budget, so that
-neither omitting nor inventing a fact escapes a cap.
-No identifier can contain the tilde."""
+"""The part of a subject where the request has no value, or one its sender cannot vouch for: all of these share one
+budget, so that neither omitting nor inventing a fact escapes a cap. No identifier can contain the tilde."""
 
 _ONCE_MISSING = Finding("once_per", Verdict.DENY, "fact_missing", failed=True)
 
@@ -47,12 +46,12 @@ _ONCE_MISSING = Finding("once_per", Verdict.DENY, "fact_missing", failed=True)
 def evaluate(
     policy: CompiledPolicy, request: Mapping[str, Any], now: datetime, *, requester: Requester = WORKER_REQUESTER
 ) -> Decision:
-    """Decide one normalised guard request. `now` is the database clock, with a zone; ValueError without one."""
+    """Decide one normalised guard request. `now` is the database's time, with a zone. Raises `ValueError` without a zone."""
     return decide(policy, extract_facts(policy, request, requester), now)
 
 
 def decide(policy: CompiledPolicy, facts: FactSet, now: datetime) -> Decision:
-    """Decide on facts already extracted. A DENY asks for no limits, no approval and takes no once-key."""
+    """Decide on facts already extracted, as `evaluate`. A DENY has no limits, no approval terms and no once-key."""
     if now.tzinfo is None:
         raise ValueError("now needs a time zone")
     said = known = facts.variables
@@ -84,7 +83,7 @@ _Answers = tuple[bool | None, ...]
 
 
 class _Bound(NamedTuple):
-    """What the rules say of the operation alone, as `_outcome` takes it: without any fact from `evidence_context`."""
+    """The rules' answers on the operation alone, without any fact from `evidence_context`; the fields are those of `_outcome`."""
 
     answers: _Answers
     vouched: _Answers | None
@@ -102,9 +101,10 @@ def _reasons(policy: CompiledPolicy, variables: Mapping[str, Any]) -> tuple[str 
 
 
 class _Outcome(NamedTuple):
-    """What one set of answers comes to for one requester: the same for most requests.
+    """The result of one set of answers for one requester, which is the same for most requests and so is cached.
 
-    `totals` are the limits of who asks, ready made; `own` the others, each with its cap in minor units. No limits and no breakers with a DENY.
+    `totals` are the requests of limits that count per requester only; `own` are the other limits, each with its cap in
+    minor units. With a DENY there are no limits and no breakers.
     """
 
     combined: CombinedFindings
@@ -118,8 +118,11 @@ def _outcome(
     policy: CompiledPolicy, answers: _Answers, vouched: _Answers | None, bound: _Bound | None, limit_answers: _Answers,
     reasons: tuple[str | None, ...], currency: str | None, agent: str | None, key: str | None, lacks_once_key: bool,
 ) -> _Outcome:  # fmt: skip
-    """`answers` are those of the rules, `vouched` those without claimed facts and `bound` all of it without facts from evidence,
-    where there are any; `reasons` are those of the rules that take theirs from a fact.
+    """Combine the answers into findings, limits and breakers.
+
+    `answers` are those of the rules; `vouched`, where the request has claimed facts, those without them; `bound`, where
+    it has facts from evidence, all of it without those; `reasons` are the values for rules that take their reason from
+    a fact.
     """
     found = _found(policy, answers, vouched, bound, reasons)
     findings = [one for one in found if one is not None]
@@ -145,7 +148,7 @@ def _outcome(
 
 
 def rule_findings(policy: CompiledPolicy, facts: FactSet) -> list[Finding | None]:
-    """What each rule finds, in their order, None where it finds nothing. The variables of `facts` have `now` where it is read."""
+    """Return each rule's finding, in the policy's order; None where it does not match. `facts.variables` must have `now` if it is read."""
     vouched = policy.rule_conditions.answers(facts.vouched()) if facts.claimed else None
     bound = _bound_answers(policy, facts) if facts.unbound else None
     said = facts.variables
@@ -153,11 +156,11 @@ def rule_findings(policy: CompiledPolicy, facts: FactSet) -> list[Finding | None
 
 
 def certain_denial(policy: CompiledPolicy, request: Mapping[str, Any], now: datetime) -> str | None:
-    """The reason code with which everything is denied that says what `request` says, whatever else it says and whoever asks; None
-    where that depends on the rest. `now` as for `evaluate`.
+    """Return the reason code with which any request is denied that contains what `request` does, whatever else it
+    contains and whoever asks; None where the decision depends on the rest. `now` as for `evaluate`.
 
-    A fact whose first path is empty in `request` is unknown, and so is whether it will be there: left out, not set to false, so
-    that no rule answers by it. Limits are not asked.
+    A fact without a value at its first path in `request` is unknown, and so is whether it will be present: both
+    variables are left out, not set to false, so that no rule answers by them. Limits are not asked.
     """
     facts = extract_facts(policy, request)
     for fact in policy.policy.facts:
@@ -178,7 +181,7 @@ def _found(
     bound: _Bound | None,
     reasons: Sequence[str | None],
 ) -> list[Finding | None]:
-    """The arguments are those of `_outcome`."""
+    """Return each rule's finding, None where it does not match; the arguments are those of `_outcome`."""
     found = _findings(policy, answers, vouched, reasons)
     if bound is None:
         return found
@@ -188,7 +191,7 @@ def _found(
 def _findings(
     policy: CompiledPolicy, answers: _Answers, vouched: _Answers | None, reasons: Sequence[str | None]
 ) -> list[Finding | None]:
-    """What each rule finds by its answers; `vouched` are those without claimed facts."""
+    """Return each rule's finding by its answer; `vouched` are the answers without claimed facts."""
     taken = iter(reasons)
     matched = [rule.matched if rule.by_value is None else rule.finding(next(taken)) for rule in policy.rules]
     if vouched is None:
@@ -203,7 +206,7 @@ def _findings(
 
 
 def _finding_with_claims(rule: CompiledRule, matched: Finding, heard: bool | None, sure: bool | None) -> Finding | None:
-    """The stricter of with and without the facts that the sender of the request cannot vouch for."""
+    """Return a rule's stricter finding of its answers with (`heard`) and without (`sure`) the facts that the sender cannot vouch for."""
     if heard is None:
         return rule.failed
     if rule.rule.verdict is Verdict.ALLOW:
@@ -214,7 +217,8 @@ def _finding_with_claims(rule: CompiledRule, matched: Finding, heard: bool | Non
 
 
 def _stricter(told: Finding | None, bound: Finding | None) -> Finding | None:
-    """One rule's finding with evidence and without it: evidence may add one and say its reason, and takes nothing away."""
+    """Combine one rule's findings with evidence (`told`) and without (`bound`): evidence may add a finding and give its
+    reason, but never remove one."""
     if told is None or bound is None:
         return told or bound
     if bound.verdict.rank > told.verdict.rank:
@@ -243,13 +247,14 @@ def _breaker_checks(
 def _applying_limits(
     policy: CompiledPolicy, answers: Sequence[bool | None], currency: str | None
 ) -> tuple[list[tuple[CompiledLimit, int]], list[Finding]]:
-    """The limits that apply, each with its cap in minor units, and the findings of those without a cap in this currency.
+    """Return the limits that apply, each with its cap in minor units, and the failed findings of those without a cap in
+    this currency.
 
     `answers` are those of the policy's `limit_conditions`.
     """
     applying, unasked = [], []
     for compiled in policy.limits:
-        # Only an answered "no" removes a limit; one whose condition has no answer applies.
+        # Only a condition answered "false" removes a limit; one whose condition could not answer applies.
         if compiled.condition is not None and answers[compiled.condition] is False:
             continue
         cap = None if currency is None else compiled.limit.cap.get(currency)
@@ -263,7 +268,7 @@ def _applying_limits(
 def _own_limits(
     policy: CompiledPolicy, facts: FactSet, applying: Sequence[tuple[CompiledLimit, int]]
 ) -> list[ReservationRequest]:
-    """The limits that are not of who asks."""
+    """Return the requests of the limits that count by facts of the request, and not per requester only."""
     zone, asks = policy.policy.zone, []
     subjects: dict[tuple[str, ...], str] = {}
     for compiled, cap in applying:
@@ -276,7 +281,7 @@ def _own_limits(
 
 
 def _subject(per: tuple[str, ...], facts: FactSet) -> str:
-    """The owner of a budget: its parts in the order of `per`. No part can contain the "|" that stands between them."""
+    """Return the owner of a budget: its parts in the order of `per`, joined by "|", which no part can contain."""
     parts = []
     for name in per:
         if name in SUBJECTS:
@@ -305,7 +310,7 @@ def _known_terms(compiled: CompiledLimit, zone: str, cap_minor: int) -> tuple[An
 
 
 def _unknown_reason(limit: Limit, subject: str) -> str:
-    """The reason code of an exceeded limit in the shared budget of requests without a fact: `<fact>_unknown`."""
+    """Return the reason code of a limit that is exceeded in the budget shared by requests without a fact: `<fact>_unknown`."""
     missing = [name for name, value in zip(limit.per, subject.split("|"), strict=True) if value == UNKNOWN]
     return f"{'account' if 'account' in missing else missing[0]}_unknown".replace(".", "_")
 

@@ -1,9 +1,10 @@
 """Explains a recorded decision, and re-evaluates it from its stored facts. For people and auditors, never to decide.
 
-Explained: what each rule answers, one by one, for the recorded request and who asked. For a decision whose evidence was not stored, a rule that
-depends on evidence says so; a rule whose answer is the same for any evidence is answered. Re-evaluated: the policy on the stored
-operation and evidence. What the database added in its own transaction (exhausted limits, a halt, a once-key) cannot be evaluated
-again and is taken as recorded, in the order of `sentinel.decide_new`.
+To explain is to give each rule's answer for the recorded request and requester. For a decision whose evidence was not
+stored, a rule that depends on evidence says so; a rule whose answer is the same for any evidence is answered. To
+re-evaluate is to ask the policy about the stored operation and evidence. What the database added in its own transaction
+(exhausted limits, a halt, a once-key) cannot be evaluated again and is taken as recorded, in the order of
+`sentinel.decide_new`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sentinel.policy.model import EVIDENCE, Fact, variable_name
 
 
 class RuleAnswer(StrEnum):
-    """What a rule's condition evaluated to. `NOT_VOUCHED`: its answer rests on facts that who asked cannot vouch for."""
+    """What a rule's condition evaluated to. `NOT_VOUCHED`: its answer rests on facts that the requester cannot vouch for."""
 
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
@@ -38,7 +39,8 @@ class RuleAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleExplanation:
-    """One rule, its sentence and condition, its answer (`said`) and the finding it makes where the condition holds.
+    """One rule, its sentence and condition, its answer (`said`), and the verdict and reason code of its finding, or,
+    where it has none, of the finding that it would make if its condition held.
 
     `says` is None in a policy recorded before rules had to have a sentence.
     """
@@ -54,10 +56,10 @@ class RuleExplanation:
 def explain(
     policy: CompiledPolicy, request: Mapping[str, Any], now: datetime, requester: Requester
 ) -> list[RuleExplanation]:
-    """Every rule in the policy's order. `now` is the moment of the decision, with a zone.
+    """Explain every rule, in the policy's order. `now` is the moment of the decision, with a zone.
 
-    Of a decision whose evidence was not stored it is not on record either whether `requester` asked with a worker's key: what
-    the request says counts as vouched for.
+    A decision whose evidence was not stored does not record either whether a worker's key asked: then `requester` is
+    not used, and the facts of the request count as vouched for.
     """
     facts = extract_facts(policy, request, requester if EVIDENCE in request else WORKER_REQUESTER)
     if "now" in policy.used:
@@ -68,7 +70,8 @@ def explain(
         if fact.from_evidence and not _is_on_record(fact, request)
         for name in (variable_name(fact), f"present.{fact.name}")
     }
-    # Left out, not set to false: "false && unknown" is false, and there is no answer where the unknown decides.
+    # Unknown facts are left out, not set to false: "false && unknown" is still false, and where the unknown decides
+    # there is no answer.
     facts.variables = {name: value for name, value in facts.variables.items() if name not in unknown}
     known = variables(policy.policy)
     return [
@@ -99,7 +102,8 @@ def _answer(rule: CompiledRule, found: Finding | None, asks_unknown: bool, unkno
         return RuleAnswer.EVIDENCE_NOT_KEPT if asks_unknown else RuleAnswer.COULD_NOT_ANSWER
     if found.reason_code == rule.unvouched.reason_code:
         return RuleAnswer.NOT_VOUCHED
-    # It holds for any evidence, but its reason code came from the evidence.
+    # The rule holds for any evidence, but a reason code that comes from evidence is not known if the evidence is not
+    # kept.
     return RuleAnswer.EVIDENCE_NOT_KEPT if rule.rule.reason_from in unknown else RuleAnswer.HOLDS
 
 
@@ -120,10 +124,11 @@ def reevaluate(
     now: datetime,
     requester: Requester,
 ) -> ReevaluatedDecision:
-    """The verdict on a request with its stored evidence; `tightened` are the ids that the database added, in its order."""
+    """Decide again on a request with its stored evidence; `tightened` are the ids that the database added, in its order."""
     decision = evaluate(policy, {**request, EVIDENCE: evidence}, now, requester=requester)
     verdict, code = decision.verdict, decision.reason_code
-    # As they were asked for: a full budget of requests without a fact has another reason than its limit's own.
+    # Limits as this request asked for them: the shared budget of requests without a fact has another reason code than
+    # the limit itself.
     limits = {ask.limit_id: ask for ask in decision.limits}
     for name in tightened:
         if name in limits:
@@ -139,7 +144,7 @@ def reevaluate(
 
 
 def compile_stored_policy(canonical: str, policy_digest: str) -> CompiledPolicy | None:
-    """The compiled policy; None where the text does not have that digest, or this version cannot compile it any more."""
+    """Return the compiled policy; None where the text does not have that digest, or this version can no longer compile it."""
     try:
         policy = policy_from_document(orjson.loads(canonical))
         conditions = Conditions(variables(policy))

@@ -1,7 +1,9 @@
-"""The facts of one request under one policy: read, typed, and said by whoever vouches for them. Pure.
+"""Reads the facts of one request under one policy: their typed values, and which of them the requester can vouch for.
+Pure.
 
 A missing or ill-typed value is absent, never zero or false. The request is the normalised one: its amount is
-`{"amount_minor": 12600, "currency": "USD"}`; other money in params may stand as it was written, `{"value": "126.00", "currency": "USD"}`.
+`{"amount_minor": 12600, "currency": "USD"}`; other money in params may be as it was written, `{"value": "126.00",
+"currency": "USD"}`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from sentinel.policy.model import EVIDENCE, Fact, FactPath, FactType, Voucher, v
 MAX_STRING = 500
 WHOLE_TENANT = "~tenant"
 """The subject of a tenant's total: no identifier can contain the tilde."""
-# dict first: asking the abstract class is several times slower, and this runs for every step of every path.
+# dict first: `isinstance` with the abstract class is several times slower, and this runs for every step of every path.
 _MAPPINGS = (dict, Mapping)
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII
@@ -41,15 +43,15 @@ class Requester(msgspec.Struct, frozen=True):
 
 
 WORKER_REQUESTER = Requester(is_worker=True)
-"""The requester where there is no key: policy tests, and explanations of a decision."""
+"""The requester in policy tests and explanations of a decision, where there is no key."""
 
 
 class FactSet(msgspec.Struct):
     """The facts of one request: `variables` as conditions see them, the amount, and the once-key's value.
 
-    `amount_minor`, `currency` and `once_value` are None where the request has no valid value. `who` is the requester,
-    as a limit's `per` names it. `claimed` are facts that the request carries and whose voucher did not say them, `unbound`
-    those taken from `evidence_context`, which no digest binds.
+    `amount_minor`, `currency` and `once_value` are None where the request has no valid value. `who` is the requester by
+    the names of a limit's `per`. `claimed` are the facts in the request that only a worker could vouch for and an agent
+    sent; `unbound` are those taken from `evidence_context`, which no digest binds.
     """
 
     variables: dict[str, Any]
@@ -61,12 +63,12 @@ class FactSet(msgspec.Struct):
     unbound: frozenset[str] = frozenset()
 
     def vouched(self) -> dict[str, Any]:
-        """The variables without claimed facts, which count as missing."""
+        """Return the variables without claimed facts, which count as missing."""
         return without(self.variables, self.claimed)
 
 
 def without(variables: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The variables as they are for a request that has none of the facts of these names."""
+    """Return the variables as they would be for a request without the facts of these names."""
     known = dict(variables)
     for name in names:
         known.pop(name, None)
@@ -96,7 +98,7 @@ def extract_facts(
                     unbound.append(fact.name)
                 break
         if present is not None:
-            # Present means that the request has a value there, even a malformed one.
+            # "Present" means that the request has a value there, even a malformed one.
             found.variables[present] = raw is not None
         if raw is None:
             continue
@@ -121,9 +123,9 @@ def carries(request: Mapping[str, Any], paths: tuple[FactPath, ...]) -> bool:
 
 
 def declared_evidence(policy: CompiledPolicy, evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Only those members of an evidence context that the policy reads: the form that is decided on and stored.
+    """Return only those members of an evidence context that the policy reads: the form that is decided on and stored.
 
-    A declared fact keeps its value; one that is malformed stays there as `{}`, which is as malformed for every type.
+    A declared fact keeps its value; a malformed one becomes `{}`, which is malformed for every type.
     """
     kept: dict[str, Any] = {}
     for path, fact in policy.evidence:
@@ -151,7 +153,7 @@ def _money_as_text(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identifier(value: Any) -> str | None:
-    """The value if it is an identifier that may stand in params (`docs/CONTRACT.md` §1), else None."""
+    """Return the value if it is an identifier that params may have (`docs/CONTRACT.md` §1), else None."""
     is_one = isinstance(value, str) and len(value) <= MAX_IDENTIFIER and IDENTIFIER.fullmatch(value) is not None
     return value if is_one else None
 
@@ -175,9 +177,12 @@ def _plan(
     tuple[tuple[Fact, str, str | None, _Read | None, tuple[tuple[int, str, bool], ...]], ...],
     bool,
 ]:
-    """The paths of the objects that facts are members of; each fact, its variable, the one that says whether it is present
-    if a condition asks, its reader, None for money, and where it may be: an object by its place, the member's name and
-    whether that is evidence; and whether any fact, or the once-key, is a field that a request may leave to its default."""
+    """Return how to read a policy's facts: (paths of the objects that hold facts, one entry per fact, whether any fact
+    or the once-key is a field with a default).
+
+    An entry is (fact, its variable, its `present.…` variable if a condition reads that, its reader or None for money,
+    and the places to look: index of the object in the paths, the member's name, whether it is evidence).
+    """
     parents: dict[FactPath, int] = {}
     plan = tuple(
         (
@@ -195,7 +200,7 @@ def _plan(
 
 
 def _mapping_at(request: Mapping[str, Any], path: FactPath) -> Mapping[str, Any]:
-    """The object at a path; an empty one where there is none."""
+    """Return the object at a path; an empty one where there is none."""
     found: Any = request
     for key in path:
         found = found.get(key)
@@ -212,13 +217,13 @@ def _take_money(found: FactSet, fact: Fact, name: str, raw: Any) -> None:
     if currency is not None and fact.is_amount:
         found.amount_minor, found.currency = minor, currency
         found.variables["currency"] = currency
-    # Nothing is converted: money in another currency than the amount's is as good as missing.
+    # Nothing is converted: money in another currency than the amount's counts as missing.
     if currency is not None and currency == found.currency:
         found.variables[name] = minor
 
 
 def _walk(request: Any, path: FactPath) -> Any:
-    """The value at a path, or None."""
+    """Return the value at a path, or None."""
     found = request
     for key in path:
         found = found.get(key) if isinstance(found, _MAPPINGS) else None
@@ -237,7 +242,7 @@ def _int(raw: Any, fact: Fact) -> int | None:
 
 
 def _string(raw: Any, fact: Fact) -> str | None:
-    # The engine reads a text to its first zero character, and no text of the database may hold one.
+    # The CEL engine reads a text only up to its first zero character, and PostgreSQL stores no text with one.
     if not isinstance(raw, str) or len(raw) > MAX_STRING or "\0" in raw:
         return None
     if fact.one_of is not None:
@@ -245,7 +250,7 @@ def _string(raw: Any, fact: Fact) -> str | None:
     if not raw.isascii():
         try:
             raw.encode()
-        except UnicodeEncodeError:  # half a surrogate pair: no text at all
+        except UnicodeEncodeError:  # half a surrogate pair, which no UTF-8 text can hold
             return None
     return raw
 

@@ -1,7 +1,7 @@
 """Checks a whole policy folder: policies, `switches.yaml` and `cases/`.
 
-What only the worker reads (`routes.yaml`, `critic.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`) is checked by its own
-`worker check`. A file that is not there is no fault: whoever needs it says so at its start.
+Files that only the worker reads (`routes.yaml`, `critic.yaml`, `order_sources.yaml`, `order_signals.yaml`, `gates/`)
+are checked by `worker check`. A missing file is no fault here: the program that needs it reports it at its start.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sentinel.policy.switches import FILE_NAME, read_switches
 
 
 def check_folder(directory: Path) -> tuple[PolicyLibrary | None, list[PolicyError]]:
-    """The policies, where each is good, and everything that is wrong: every fault of a policy, the first of any other file."""
+    """Return the policies, None unless all are valid, and the errors: every one of a policy, the first of any other file."""
     library, errors = PolicyLibrary.try_load(directory)
-    # The names in a case cannot be checked against policies that do not compile.
+    # Without policies that compile, the names in cases cannot be checked.
     limits = None if library is None else _limits_by_policy(library)
     switches = directory / FILE_NAME
     if switches.exists():

@@ -14,9 +14,9 @@ from sentinel.policy.errors import PolicyError
 NOT_POLICIES = frozenset({
     "switches.yaml", "routes.yaml", "order_sources.yaml", "order_signals.yaml", "critic.yaml", "tools.yaml", "tool_cases.yaml",
 })  # fmt: skip
-"""Files that lie beside the policies because the same people change them together, and that have loaders of their own."""
+"""Files in the policy folder that are no policies and have loaders of their own; the same people change them together."""
 SUFFIXES = (".yaml", ".yml")
-"""What a file's name may end in, in any case, that somebody means as a policy. All but ".yaml" itself are refused."""
+"""Endings, in upper or lower case, of files that are meant as policies. Any spelling other than ".yaml" is refused."""
 
 
 class PolicyLibrary:
@@ -28,7 +28,8 @@ class PolicyLibrary:
 
     @classmethod
     def load(cls, directory: Path) -> PolicyLibrary:
-        """Every `*.yaml` directly in the folder but `NOT_POLICIES`. Raises the first `PolicyError` of any of them.
+        """Load every `*.yaml` directly in the folder except `NOT_POLICIES`. Raises the first `PolicyError` of any of
+        them.
 
         Refused too: an empty folder, a `.yml` or `.YAML` file (it would be overlooked), two policies with one id or
         claiming one action.
@@ -40,12 +41,12 @@ class PolicyLibrary:
 
     @classmethod
     def try_load(cls, directory: Path) -> tuple[PolicyLibrary | None, list[PolicyError]]:
-        """The library, where nothing is wrong, and everything that is, file by file."""
+        """Return the library and no errors, or None and every error, file by file."""
         policies, errors = read_policies(directory)
         return (None, errors) if errors else (cls(tuple(compiled for _, compiled in policies)), [])
 
     def without_totals(self) -> PolicyLibrary:
-        """The same policies without total limits (per agent, key or tenant) and without breakers.
+        """Return the same policies without total limits (per agent, key or tenant) and without breakers.
 
         For replays, in which one agent goes through months of many customers within seconds.
         """
@@ -57,19 +58,20 @@ class PolicyLibrary:
         )
 
     def find(self, action: str) -> CompiledPolicy | None:
-        """The policy that names the action, else the one with the longest matching `….*` pattern, else None."""
+        """Return the policy that names the action, else the one with the longest matching `….*` pattern, else None."""
         name = self.name_of(action)
         return None if name is None else self._by_action[name]
 
     def name_of(self, action: str) -> str | None:
-        """The action's name in the policy that covers it: its own, or the pattern."""
+        """Return the action's name in the policy that covers it (its own, or the pattern); None where no policy does."""
         return name_in_policy(action, self._by_action)
 
 
 class ReloadablePolicies:
-    """The library in use. `reload` swaps it in one step, or leaves it and raises. Safe for threads: the last to read is in force.
+    """The library in use. `reload` swaps it in one step, or keeps it and raises. Thread-safe: the one read last is in
+    force.
 
-    `library` is the last good one. Take it once per request, so that one request sees one set.
+    `library` is the last good one. Read it once per request, so that one request sees one set of policies.
     """
 
     def __init__(self, directory: Path, *, totals: bool = True) -> None:
@@ -82,8 +84,9 @@ class ReloadablePolicies:
         self.library = self._load()
 
     def reload(self, check: Callable[[PolicyLibrary], None] = lambda _: None) -> PolicyLibrary:
-        """Read the folder again. On `PolicyError`, also one that `check` raises of what was read, the last good library stays in use."""
-        # The folder is read under the lock: who began earlier would else put older policies over newer ones.
+        """Read the folder again. If that, or `check` of what was read, raises `PolicyError`, the last good library stays in use."""
+        # The folder is read under the lock: otherwise a reload that began earlier could replace newer policies by older
+        # ones.
         with self._reloading:
             library = self._load()
             check(library)
@@ -98,9 +101,10 @@ class ReloadablePolicies:
 def read_policies(
     directory: Path, *, name_of: Callable[[Path], str] = str
 ) -> tuple[list[tuple[Path, CompiledPolicy]], list[PolicyError]]:
-    """Every policy of the folder that compiles, with its file, and everything for which an authority refuses the folder.
+    """Return every policy of the folder that compiles, with its file, and every error for which an authority refuses
+    the folder.
 
-    In what is told a file is called by its `name_of`, e.g. without the folder where that is nobody's business.
+    Errors call a file by `name_of(path)`, e.g. without the folder where readers should not see it.
     """
     errors: list[PolicyError] = []
     policies: list[tuple[Path, CompiledPolicy]] = []

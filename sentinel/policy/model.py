@@ -15,12 +15,12 @@ from sentinel.core.canonical import canonical_json, sha256_hex
 from sentinel.core.decision import Verdict, WindowKind
 
 FactPath = tuple[str, ...]
-"""Where a fact is in a guard request, one key a step: ("params", "risk", "duplicate_refund")."""
+"""Where a fact is in a guard request, one key per step: ("params", "risk", "duplicate_refund")."""
 
 AMOUNT = "amount"
-"""The money fact that is the operation's amount: limits count it, and its currency is everybody's."""
+"""The money fact that is the operation's amount: limits count it, and all other money facts must have its currency."""
 AMOUNT_PATH: FactPath = ("params", "amount")
-"""Where it comes from, and from nowhere else."""
+"""The only path that the amount may come from."""
 
 EVIDENCE = "evidence_context"
 """The part of a guard request that is not part of the operation."""
@@ -45,14 +45,15 @@ class Voucher(StrEnum):
 
 
 OWN_FIELDS = ("action", "agent_id")
-"""Parts of a request that the authority itself holds against the key and the route: it can vouch for them."""
+"""Parts of a request that the authority itself checks against the key and the route, so that it can vouch for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
     """One declared fact and where it comes from; the first path that holds anything is taken.
 
-    `one_of`, for a string: any other value counts as malformed. Nobody named is the agent: the least that can be trusted.
+    `one_of`, for a string: any other value counts as malformed. A fact that names no voucher is the agent's, the least
+    trusted one.
     """
 
     name: str
@@ -65,12 +66,12 @@ class Fact:
 
     @property
     def is_amount(self) -> bool:
-        """Whether it is the operation's amount. One of that name and another type is a fact like any."""
+        """Whether it is the operation's amount. A fact of that name with another type is an ordinary fact."""
         return self.name == AMOUNT and self.type is FactType.MONEY
 
     @property
     def is_asked(self) -> bool:
-        """Whether it is part of what is asked itself: the amount, the action, the agent. An ALLOW is about just that."""
+        """Whether it is part of the question itself (the amount, the action, the agent), which an ALLOW is about, and no claim."""
         return self.is_amount or all(len(path) == 1 and path[0] in OWN_FIELDS for path in self.paths)
 
     @property
@@ -80,7 +81,7 @@ class Fact:
 
 
 def variable_name(fact: Fact) -> str:
-    """What conditions call a fact."""
+    """Return the name of a fact in conditions: `<name>_minor` for money, else its own."""
     return f"{fact.name}_minor" if fact.type is FactType.MONEY else fact.name
 
 
@@ -88,9 +89,9 @@ def variable_name(fact: Fact) -> str:
 class Rule:
     """`when` (CEL, normalised spacing) → verdict with a reason.
 
-    With `reason_from` the reason is the value of that fact, and `reason_code` is what stands for a value that is not
-    one of its own. `approvable` False: a person may reject or handle by hand, not approve. `says` is the rule as a
-    sentence for people; None only in the kept text of a policy from before files had to have it.
+    With `reason_from` the reason is the value of that fact, and `reason_code` is the one for a missing value or one
+    outside the fact's `one_of`. `approvable` False: a person may reject or handle by hand, not approve. `says` is the
+    rule as a sentence for people; None only in a recorded policy from before files had to have it.
     """
 
     rule_id: str
@@ -106,7 +107,7 @@ class Rule:
 class Limit:
     """A cap per currency (minor units) over a window, for each combination of the `per` facts.
 
-    `when`, if given, narrows it: only an answered "false" takes the limit away. `says` is as for a rule.
+    `when`, if given, narrows it: only an answered "false" removes the limit. `says` is as for a rule.
     """
 
     limit_id: str
@@ -122,8 +123,9 @@ class Limit:
 
 
 SUBJECTS = ("tenant", "agent", "key")
-"""Parts of the requester that a limit's `per` may name. Tenant and key are known from the key. The agent is, too, where the key is bound to
-one; with any other key whoever asks chooses the name, and only a limit per key or tenant holds."""
+"""Parts of the requester that a limit's `per` may name. Tenant and key are known from the API key, and so is the agent
+where the key is bound to one. With any other key the caller chooses the agent's name, and only a limit per key or
+tenant is effective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +143,12 @@ class Breaker:
 
     @property
     def bucket_seconds(self) -> int:
-        """How finely the window slides: a tenth of it."""
+        """The step by which the window slides: a tenth of it."""
         return self.window_seconds // 10
 
 
 def rolling_bucket_seconds(window_seconds: int) -> int:
-    """How finely a rolling window is counted: 5 minutes up to a day, an hour up to a week, else a day."""
+    """Return the step by which a rolling window slides: 5 minutes up to a day, an hour up to a week, else a day."""
     return 300 if window_seconds <= 86400 else 3600 if window_seconds <= 7 * 86400 else 86400
 
 
@@ -164,8 +166,8 @@ class DeclaredApprovalTerms:
 class Once:
     """The once-key: a kind of thing ("refund") that may happen only once, and the path of its id in a request.
 
-    The key belongs to the tenant and the thing, so every policy that names the same thing asks for the same key. `thing`
-    is None in the kept text of an older policy, whose key belonged to the policy itself; no file is read that way.
+    The key is per tenant and thing, so all policies that name the same thing share it. `thing` is None only in a
+    recorded older policy, which had a key of its own; no file is read that way.
     """
 
     thing: str | None
@@ -190,7 +192,7 @@ class Policy:
     breakers: tuple[Breaker, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """The normalised policy: text, integers, lists and dicts only."""
+        """Return the normalised policy: text, integers, booleans, None, lists and dicts only."""
         return {
             "policy": self.policy_id,
             "label": self.label,
@@ -207,13 +209,14 @@ class Policy:
         }
 
     def digest(self) -> str:
-        """ "sha256:…" over the canonical JSON of `document()`."""
+        """Return "sha256:…" over the canonical JSON of `document()`."""
         return sha256_hex(canonical_json(self.document()))
 
 
 def _fact_document(fact: Fact) -> dict[str, Any]:
     paths = [".".join(path) for path in fact.paths]
-    # Keys that came later stand only where they are used: a policy without them keeps the digest it always had.
+    # Keys that were added to the format later are written only where they are used, so that other policies keep their
+    # digest.
     one_of = {} if fact.one_of is None else {"one_of": sorted(fact.one_of)}
     vouched = {} if fact.vouched_by is Voucher.AGENT else {"vouched_by": fact.vouched_by.value}
     return {"type": fact.type.value, "from": paths, "min": fact.minimum, "max": fact.maximum, **one_of, **vouched}
@@ -241,7 +244,7 @@ def _limit_document(limit: Limit) -> dict[str, Any]:
 
 
 def _says_document(says: str | None) -> dict[str, str]:
-    """Part of the digest, because people approve by it; absent in an older policy, which keeps its digest."""
+    """Return `says` for the digest, because people approve by it; nothing for an older policy, which keeps its digest."""
     return {} if says is None else {"says": says}
 
 

@@ -1,7 +1,7 @@
-"""The format of a policy file: YAML nodes → `Policy`. Says what may be written; conditions are compiled elsewhere.
+"""The format of a policy file: YAML nodes → `Policy`. Defines what may be written; conditions are compiled elsewhere.
 
 Errors are collected section by section and rule by rule, so that one check names all of them; after an error
-the returned policy is only good for finding more.
+the returned policy is only good for finding more errors.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ _T = TypeVar("_T")
 class ParsedPolicy:
     """A parsed file: the policy, and for messages the scalar of each condition and the places of sections and ids.
 
-    `facts_are_sound` is False where conditions cannot be checked without errors that only follow from others.
+    `facts_are_sound` is False after an error in the top-level keys, the facts or the numbers: checking conditions would
+    only give errors that follow from it.
     """
 
     policy: Policy
@@ -81,7 +82,7 @@ class ParsedPolicy:
 
 
 def parse_policy(source: Source, root: Node) -> ParsedPolicy:
-    """The file as a `Policy`; what is wrong lands in `source.errors`. Raises `PolicyError` if nothing can be read."""
+    """Parse the file; errors are collected in `source.errors`. Raises `PolicyError` if nothing can be read."""
     top = source.table(root, "a policy file")
     with source.collecting():
         source.fields(root, "policy", known=_TOP, required=_NEEDED)
@@ -107,7 +108,7 @@ def parse_policy(source: Source, root: Node) -> ParsedPolicy:
 
 
 def _section(source: Source, top: Table, name: str, take: Callable[[Source, Node], _T], fallback: _T) -> _T:
-    """One top-level key: its value, or the fallback where it is absent or wrong (which is noted)."""
+    """Read one top-level key; returns the fallback where it is absent or wrong (which is noted)."""
     if name in top.entries:
         with source.collecting():
             return take(source, top.entries[name])
@@ -141,7 +142,8 @@ def _actions(source: Source, node: Node) -> tuple[str, ...]:
 def _zone(source: Source, node: Node) -> str:
     name = source.text(node, "zone", form=_ZONE, means="a zone like UTC or Europe/Berlin")
     if name != "UTC" and "/" not in name:
-        # PostgreSQL looks such a name up among abbreviations first, and CET is there an hour off all summer.
+        # PostgreSQL looks such a name up as an abbreviation first, and as one CET has no summer time: an hour off all
+        # summer.
         raise source.error(node.place, f'zone: "{name}": write UTC or an area and a place, like Europe/Berlin')
     try:
         return ZoneInfo(name).key
@@ -171,14 +173,14 @@ def _once_per(source: Source, node: Node) -> Once:
 
 
 def _once_hint(written: Scalar) -> str:
-    """The path as it was written before things had names, in the form that names its thing."""
+    """Return the form that names the thing, for a once-key that is written as a path alone."""
     thing = re.sub("_(id|ref|key)$", "", written.text.rpartition(".")[2].lower())
     return f"{{{thing if _THING.fullmatch(thing) else 'refund'}: {written.text[:80] or 'params.refund_id'}}}"
 
 
 @dataclass
 class _Items:
-    """Reads rules, limits and breakers: items with an id that is unique over all, each of them read on its own."""
+    """Reads rules, limits and breakers: items whose ids are unique over all three; an error in one item leaves the others readable."""
 
     taken: dict[str, SourcePosition]
     conditions: dict[str, Scalar]
@@ -276,7 +278,7 @@ def _when(source: Source, node: Node) -> str:
     try:
         return normalised(text)
     except ConditionError:
-        return text  # named once, with its place, when the condition is compiled
+        return text  # the error is reported once, with its place, when the condition is compiled
 
 
 def _says(source: Source, node: Node) -> str:

@@ -1,4 +1,4 @@
-"""The facts and numbers of a policy file: which facts there are, where each comes from, amounts per currency."""
+"""Parses the facts and numbers of a policy file: which facts there are, where each comes from, amounts per currency."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATH = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,7}", re.ASCII)
 
 
 def read_facts(source: Source, node: Node) -> tuple[Fact, ...]:
-    """The section `facts`; a wrong fact is noted in the source and left out."""
+    """Read the section `facts`; a wrong fact is noted in the source and left out."""
     table = source.table(node, "facts")
     facts: list[Fact] = []
     for name, value in table.entries.items():
@@ -98,7 +98,7 @@ def _values(source: Source, name: str, kind: FactType, fields: Table) -> frozens
 
 
 def read_path(source: Source, node: Node, what: str) -> FactPath:
-    """A dotted path into a guard request, e.g. params.risk.score or agent_id."""
+    """Read a dotted path into a guard request, e.g. params.risk.score or agent_id."""
     text = source.text(node, what, form=_PATH, means="a path like params.risk.score")
     path = tuple(text.split("."))
     if path[0] not in _REQUEST_FIELDS:
@@ -112,7 +112,7 @@ def read_path(source: Source, node: Node, what: str) -> FactPath:
 
 
 def read_numbers(source: Source, node: Node) -> dict[str, dict[str, int]]:
-    """The section `numbers`: name → currency → minor units."""
+    """Read the section `numbers`: name → currency → minor units."""
     table = source.table(node, "numbers")
     for name, place in table.keys.items():
         if not NAME_FORM.fullmatch(name):
@@ -121,7 +121,7 @@ def read_numbers(source: Source, node: Node) -> dict[str, dict[str, int]]:
 
 
 def read_amounts(source: Source, node: Node, what: str) -> dict[str, int]:
-    """A mapping of currency → amount in major units, as currency → minor units."""
+    """Read a mapping of currency → amount in major units, as currency → minor units."""
     table = source.table(node, what)
     if not table.entries:
         raise source.error(table.place, f"{what}: no currency")

@@ -1,8 +1,8 @@
 """Strict YAML: every node keeps its line and column, and everything ambiguous is refused.
 
 Refused: duplicate keys, anchors and aliases, merge keys, tags, several documents, non-text keys, depth over
-12, files over 256 KiB. Nothing here knows what a policy is; `Source` gives the checks that `parse` is made of, and a `ReloadedFile`
-is read again whenever it changed.
+12, files over 256 KiB. Nothing here knows what a policy is; `Source` gives the checks that `parse` is made of, and
+`ReloadedFile` reads a file again whenever it changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,15})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value as written: `kind` is what YAML takes it for ("str", "int", …), `style` its quoting."""
+    """One value as written: `kind` is the type that YAML gives it ("str", "int", …), `style` its quoting."""
 
     text: str
     kind: str
@@ -50,7 +50,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A mapping with text keys; `keys` says where each key stands."""
+    """A mapping with text keys; `keys` has the position of each key."""
 
     entries: dict[str, Node]
     keys: dict[str, SourcePosition]
@@ -64,7 +64,8 @@ _WORDS = {Scalar: "a value", Listing: "a list", Table: "a mapping"}
 class Source:
     """An open policy file: its lines for messages, the errors met so far, and typed access to its nodes.
 
-    `rule` and `part` are what errors name, "small" and "limit"; `within` gives a view of the same file for another one.
+    Errors name `part` and `rule`, e.g. "limit" and "small"; `within` gives a view of the same file whose errors name
+    another.
     """
 
     def __init__(self, name: str, lines: list[str]) -> None:
@@ -75,39 +76,39 @@ class Source:
         self._parts: dict[str, str] = {}
 
     def within(self, rule: str, part: str | None = None) -> Source:
-        """The same file and error list, with errors naming `rule`; without `part` it is what it was the last time."""
+        """Return a view of the same file and error list whose errors name `rule`; without `part`, the part last given for that rule."""
         view = copy(self)
         view.rule, view.part = rule, part or self._parts.get(rule, "rule")
         self._parts[rule] = view.part
         return view
 
     def error(self, place: SourcePosition | None, message: str, hint: str | None = None) -> PolicyError:
-        """The error at this place, with the line it stands on."""
+        """Return the error for this place, with the text of its line."""
         line = self.line(place.line) if place else ""
         return PolicyError(
             message, file=self.name, place=place, rule=self.rule, part=self.part, hint=hint, source_line=line
         )
 
     def line(self, number: int) -> str:
-        """A line of the file, counted from 1; empty past its end, where YAML places what is missing there."""
+        """Return a line of the file, counted from 1; "" past the end, where YAML reports what is missing there."""
         return self.lines[number - 1] if number <= len(self.lines) else ""
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Note an error and go on after the block, so that one run names everything that is wrong."""
+        """Note a `PolicyError` of the block and go on after it, so that one run names everything that is wrong."""
         try:
             yield
         except PolicyError as error:
             self.errors.append(error)
 
     def table(self, node: Node, what: str) -> Table:
-        """The node as a mapping."""
+        """Return the node as a mapping. Raises `PolicyError`, as all checks here do."""
         if not isinstance(node, Table):
             raise self.error(node.place, f"{what} must be a mapping, not {_WORDS[type(node)]}")
         return node
 
     def fields(self, node: Node, what: str, *, known: Collection[str], required: Collection[str] = ()) -> Table:
-        """The node as a mapping with exactly known keys and all required ones."""
+        """Return the node as a mapping with only known keys and all required ones."""
         table = self.table(node, what)
         for key in table.entries:
             if key not in known:
@@ -119,7 +120,7 @@ class Source:
         return table
 
     def listing(self, node: Node, what: str) -> tuple[Node, ...]:
-        """The items of a non-empty list."""
+        """Return the items of a list that must not be empty."""
         if not isinstance(node, Listing):
             raise self.error(node.place, f"{what} must be a list, not {_WORDS[type(node)]}")
         if not node.items:
@@ -127,7 +128,7 @@ class Source:
         return node.items
 
     def text(self, node: Node, what: str, *, form: re.Pattern[str] | None = None, means: str = "") -> str:
-        """A text value, of the given form if any; `means` describes that form in words."""
+        """Return a text value, of the given form if any; `means` describes that form in words."""
         if not isinstance(node, Scalar):
             raise self.error(node.place, f"{what} must be text, not {_WORDS[type(node)]}")
         if node.kind != "str":
@@ -142,7 +143,7 @@ class Source:
         return 'what begins with "#" is a comment: put the text in quotes' if begins.startswith("#") else None
 
     def integer(self, node: Node, what: str, *, least: int, most: int) -> int:
-        """A whole number between two bounds, in plain decimal digits."""
+        """Return a whole number between two bounds, written in plain decimal digits."""
         if not isinstance(node, Scalar) or node.kind != "int" or not _WHOLE.fullmatch(node.text):
             raise self.error(node.place, f"{what} must be a whole number in plain digits")
         if not least <= int(node.text) <= most:
@@ -150,13 +151,13 @@ class Source:
         return int(node.text)
 
     def boolean(self, node: Node, what: str) -> bool:
-        """A boolean, written true or false and in no other spelling."""
+        """Return a boolean, written true or false and in no other spelling."""
         if not isinstance(node, Scalar) or node.kind != "bool" or node.text not in ("true", "false"):
             raise self.error(node.place, f"{what} must be true or false")
         return node.text == "true"
 
     def one_of(self, node: Node, what: str, known: Collection[str]) -> str:
-        """A text out of a closed set."""
+        """Return a text that is one of a closed set."""
         text = self.text(node, what)
         if text not in known:
             hint = nearest(text, known) or nearest(text.upper(), known) or "known: " + ", ".join(known)
@@ -202,27 +203,28 @@ def plain(source: Source, node: Node) -> Any:
 
 
 def character_place(source: Source, parsed: Scalar, offset: int) -> SourcePosition:
-    """Where a character of a text, e.g. of a condition, stands in the file; its start where YAML folded the lines, or it has none."""
+    """Return the place in the file of a text's character, e.g. of a condition; the text's start where YAML folded its
+    lines, or it is empty."""
     if parsed.one_line:
         return SourcePosition(parsed.place.line, parsed.place.column + offset + (parsed.style in ("'", '"')))
     kept = parsed.text.rstrip("\n")
     if parsed.style != "|" or not kept:
         return parsed.place
-    # An error at the end of the text belongs to its last line, not to whatever follows the block.
+    # An error at the end of the text belongs to its last line, not to the line after the block.
     before = kept[:offset].split("\n")
     line = parsed.place.line + len(before)
-    # A literal block keeps its lines but for the block's own indentation.
+    # A literal block keeps its lines, except that the block's own indentation is removed.
     indentation = max(0, len(source.line(line)) - len(kept.split("\n")[len(before) - 1]))
     return SourcePosition(line, indentation + len(before[-1]) + 1)
 
 
-# libyaml reads four times as fast as the reader in Python, and the nodes are the same; not every platform has it.
+# libyaml is four times as fast as the parser in Python and gives the same nodes; not every platform has it.
 _Reader: Any = yaml.SafeLoader
 if yaml.__with_libyaml__:
     _Parser: Any = yaml.cyaml.CParser  # type: ignore[attr-defined]
 
     class _LibYaml(yaml.composer.Composer, _Parser, yaml.resolver.Resolver):  # type: ignore[misc]
-        """libyaml's events, composed in Python, where a node can be refused."""
+        """Composes libyaml's events in Python, where `compose_node` can refuse a node."""
 
         def __init__(self, text: str) -> None:
             _Parser.__init__(self, text)
@@ -233,7 +235,7 @@ if yaml.__with_libyaml__:
 
 
 class _Loader(_Reader):  # type: ignore[misc]
-    """The safe loader, stopped at anchors, aliases and depth before it builds anything."""
+    """The safe loader, except that it refuses anchors, aliases and too much depth before it builds anything."""
 
     depth = 0
 
@@ -266,7 +268,7 @@ def _compose(source: Source, text: str) -> Node:
 
 
 def _yaml_hint(line: str, problem: str) -> str | None:
-    """What is likely meant where the reader's own words help nobody; None where they do."""
+    """Return a hint at what is likely meant where YAML's own message is no help; else None."""
     value = line.partition(": ")[2].strip() or line.strip().removeprefix("- ")
     if value.startswith("!"):
         return _TAG_HINT
@@ -332,9 +334,10 @@ def _refuse_tag(source: Source, node: yaml.Node, place: SourcePosition) -> NoRet
 
 
 class ReloadedFile(Generic[T]):
-    """What `load` makes of the file at `path`, which may be missing, read again whenever it changed. Safe for threads.
+    """The result of `load(path)`, loaded again whenever the file, which may be missing, has changed. Thread-safe.
 
-    What is not `kept` is loaded anew each time it is asked for: a fault may lie in what is beside the file.
+    A result for which `kept` returns False is loaded again at every access: its fault may lie in another file of the
+    folder.
     """
 
     def __init__(self, path: Path, load: Callable[[Path], T], kept: Callable[[T], bool] = lambda _: True) -> None:
@@ -344,7 +347,7 @@ class ReloadedFile(Generic[T]):
 
     @property
     def current(self) -> T:
-        """What the file says now; of what is kept, `load` is called once per change."""
+        """The current result. For a result that is kept, `load` is called once per change of the file."""
         stamp, known = self._stamp(), self._read
         if known is None or known[0] != stamp or not self._kept(known[1]):
             known = self._read = (stamp, self._load(self.path))

@@ -1,6 +1,7 @@
 """Declared switches and their defaults (`policies/switches.yaml`). Their current state is in the database.
 
-`read_switches` refuses a faulty file with its place; a `DeclaredSwitches` is made of any: of one that cannot be used nothing is on.
+`read_switches` raises for a faulty file, with the place of the fault; `load_declared_switches` never raises: a file
+that cannot be used declares no switches, so that nothing is on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FILE_NAME = "switches.yaml"
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", re.ASCII)
 """A switch's name: words of small letters joined by dots, at least two, e.g. "small_refund.refund_fee"."""
 FIRST_CANARY = 5
-"""Greatest canary percentage of a gated switch that is off, where its file has none."""
+"""The highest canary percentage at which a gated switch that is off may be turned on, unless its file has a `first_canary`."""
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _POLICY_LINE = re.compile(r"^policy: +[a-z][a-z0-9_-]*(?= *$| +#)", re.MULTILINE | re.ASCII)
 _POLICY_ID = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
@@ -31,7 +32,7 @@ log = structlog.get_logger("sentinel.switches")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSwitch:
-    """A switch as its file declares it. `gate` and `policy` are both there or both None (then no report is needed)."""
+    """A switch as its file declares it. `gate` and `policy` are both set or both None (then no gate report is needed)."""
 
     name: str
     default_on: bool
@@ -39,7 +40,7 @@ class DeclaredSwitch:
     policy: str | None
     about: str
     first_canary: int = 100
-    """For how many percent of the accounts at most it goes on when it was off."""
+    """The highest percentage of accounts for which it may be turned on while it is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,17 @@ class DeclaredSwitches:
 
 
 class SwitchFile:
-    """`switches.yaml` of a folder, read again whenever it changed. Safe for threads; one file look-up per `declared_switches`."""
+    """`switches.yaml` of a folder, read again whenever it changed. Thread-safe; each access to `declared` costs one `stat`."""
 
     def __init__(self, directory: Path) -> None:
-        # A fault may be that of a policy that is not there yet: it is looked for again.
+        # A fault may be a policy that is not there yet, so a faulty result is not kept but loaded again.
         self._file = ReloadedFile(directory / FILE_NAME, self._load, kept=lambda found: found.fault is None)
         self.path = self._file.path
         self._fault: str | None = None
 
     @property
     def declared(self) -> DeclaredSwitches:
-        """The file's switches now. An unusable file gives none, and one log line for each fault."""
+        """The file's current switches. An unusable file gives none, and one log line for each new fault."""
         return self._file.current
 
     def _load(self, path: Path) -> DeclaredSwitches:
@@ -77,7 +78,7 @@ class SwitchFile:
 
 
 def load_declared_switches(directory: Path) -> DeclaredSwitches:
-    """The folder's switches, or the fault that makes the file unusable. Never raises, writes no log."""
+    """Read the folder's switches, or the fault that makes the file unusable. Never raises, writes no log."""
     try:
         return DeclaredSwitches(read_switches(directory / FILE_NAME))
     except PolicyError as error:
@@ -85,10 +86,10 @@ def load_declared_switches(directory: Path) -> DeclaredSwitches:
 
 
 def read_switches(path: Path, gates: Collection[str] | None = None) -> dict[str, DeclaredSwitch]:
-    """The declared switches by name. Raises the first `PolicyError`, also for a missing or unreadable file.
+    """Read the declared switches by name. Raises the first `PolicyError`, also for a missing or unreadable file.
 
-    A switch is refused that names a policy which is not beside the file, or a gate that is none of `gates`; where there is
-    no policy, or no `gates` are given, any name is taken.
+    A switch is refused if its policy is not in the file's folder, or its gate is not one of `gates`; if the folder has
+    no policy, or no `gates` are given, any name is accepted.
     """
     source, root = read_source(path)
     top = source.fields(root, "the file", known=("switches",), required=("switches",))
@@ -106,12 +107,13 @@ def read_switches(path: Path, gates: Collection[str] | None = None) -> dict[str,
 
 
 def _policy_ids(directory: Path) -> set[str]:
-    """The policy ids that the folder's files declare, valid or not."""
+    """Return the policy ids that the folder's files declare, whether the policies are valid or not."""
     found = set()
     for path in directory.glob("*.yaml"):
         with contextlib.suppress(PolicyError, OSError, UnicodeDecodeError):
             text = path.read_text(encoding="utf-8")
-            # The one line that says it, where there is one: every program that starts asks, and whole files take their time.
+            # Parse only the `policy:` line where one is found: every program does this when it starts, and whole files
+            # take long.
             line = _POLICY_LINE.search(text)
             source, root = parse_source(line.group() if line else text if "policy" in text else "", name=str(path))
             named = source.table(root, "the file").entries.get("policy")
@@ -144,7 +146,7 @@ def _declared(source: Source, name: str, node: Node) -> DeclaredSwitch:
 
 
 def _first_canary(source: Source, what: str, table: Table) -> int:
-    """The first canary in percent: `FIRST_CANARY` for a gated switch without one, 100 for others."""
+    """Return the first canary in percent; without one in the file, `FIRST_CANARY` for a gated switch and 100 for others."""
     node = table.entries.get("first_canary")
     if node is None:
         return FIRST_CANARY if "gate" in table.entries else 100
@@ -152,7 +154,7 @@ def _first_canary(source: Source, what: str, table: Table) -> int:
 
 
 def known_switch(declared_switches: DeclaredSwitches, name: str) -> DeclaredSwitch:
-    """The declared switch of that name. Raises `NotFound`, naming the nearest one."""
+    """Return the declared switch of that name. Raises `NotFound`, naming the nearest one."""
     found = declared_switches.switches.get(name)
     if found is None:
         hint = declared_switches.hint(name) or f"known: {', '.join(declared_switches.switches) or 'none'}"

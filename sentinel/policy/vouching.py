@@ -1,18 +1,18 @@
-"""Checks that what no one can be held to only tightens: facts that the requesting agent vouches for itself, and facts from
-`evidence_context`, which no digest binds.
+"""Checks that facts which nobody reliable vouches for can only tighten a decision: facts that the requesting agent
+vouches for itself, and facts from `evidence_context`, which no digest binds.
 
-An agent asks about itself, so what it says of the case can be a reason to look and never a reason to let go. A fact that an
-agent vouches for may stand in every rule that tightens; an ALLOW, what makes a limit apply or not, and whose budget it counts
-may not look at it: each name that an agent made up would have a cap of its own, also beside `tenant`, `agent` or `key`.
-What is asked itself (the amount, the action, the agent) is no claim about the case: it is what the answer is about.
+An agent asks on its own behalf, so its claims about a case may be a reason to look closer but never a reason to allow.
+Every rule that tightens may read a fact that the agent vouches for. An ALLOW, the condition of a limit and the `per` of
+a limit may not: every name that an agent made up would have a cap of its own, also beside `tenant`, `agent` or `key`.
+The question itself (the amount, the action, the agent) is no claim about the case: it is what the answer is about.
 
-What is allowed is then allowed by rules that do not hear the agent, whatever its facts say: that is what "may never alone
-loosen" means here, and why it is enough to look at the names in a condition and not at what it makes of them. (An agent's
-word may still get a person asked where else nobody would be, and the answer a denial: that releases nothing.)
+So whatever is allowed is allowed by rules that do not read the agent's claims: that is what "may never alone loosen"
+means here, and why it is enough to look at the names in a condition, not at how it uses them. (An agent's claim may
+still turn a denial into a question to a person: that releases nothing.)
 
-A caller can say something else in `evidence_context` at every call of one operation. So facts from there may make an
-answer stricter and do nothing else: no ALLOW, no limit, no amount and no once-key may look at them, they stand in for what
-the operation itself does not say, and a rule is asked with and without them (`evaluate`).
+A caller can send another `evidence_context` with every call of one operation. So facts from there may make an answer
+stricter and do nothing else: no ALLOW, limit, amount or once-key may read them, they are used only for facts that the
+operation itself does not have, and every rule is asked with and without them (`evaluate`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PER_HINT = "say who else vouches for it (vouched_by: worker), or count per agen
 
 
 def check_vouching(source: Source, parsed: ParsedPolicy, known: Mapping[str, str]) -> None:
-    """Note every rule and limit that a fact vouched for by the agent alone could loosen. Conditions must have compiled."""
+    """Note an error for every rule and limit that a fact vouched for by the agent alone could loosen. Conditions must have compiled."""
     claims = _claims(parsed.policy)
     for limit in parsed.policy.limits:
         for fact in [name for name in limit.per if name in claims]:
@@ -53,13 +53,13 @@ def check_vouching(source: Source, parsed: ParsedPolicy, known: Mapping[str, str
 
 
 def _claims(policy: Policy) -> dict[str, str]:
-    """Variable name → fact name, of the facts that only the agent vouches for."""
+    """Return variable name → fact name for the facts that only the agent vouches for."""
     facts = [fact for fact in policy.facts if fact.vouched_by is Voucher.AGENT and not fact.is_asked]
     return {name: fact.name for fact in facts for name in (variable_name(fact), f"present.{fact.name}")}
 
 
 def check_evidence(source: Source, parsed: ParsedPolicy, known: Mapping[str, str]) -> None:
-    """Note every place where a fact from the evidence context could loosen an answer. Conditions must have compiled."""
+    """Note an error for every place where a fact from the evidence context could loosen a decision. Conditions must have compiled."""
     facts = [fact for fact in parsed.policy.facts if fact.from_evidence]
     loose = {name: fact.name for fact in facts for name in (variable_name(fact), f"present.{fact.name}")}
     for fact in facts:

@@ -1,4 +1,4 @@
-"""Why a request had no use, as codes and in words. Loads no HTTP client: pages and commands say these words."""
+"""Why an outbound request failed, as codes and in words. Loads no HTTP client, because pages and commands import it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class FailureKind(StrEnum):
     """Why there is no answer."""
 
     NOT_SENT = "not_sent"
-    """No connection, or nothing that can be sent: surely the server has not been asked."""
+    """No connection, or nothing that can be sent: the server certainly did not get the request."""
     TIMEOUT = "timeout"
     BROKEN = "broken"
     TOO_LARGE = "too_large"
@@ -27,11 +27,12 @@ FAULTS: Mapping[str, str] = MappingProxyType({
 _FAILURES: Mapping[str, str] = MappingProxyType({
     FailureKind.NOT_SENT: "no connection", FailureKind.TIMEOUT: "no answer in time",
     FailureKind.BROKEN: "the connection broke", FailureKind.TOO_LARGE: "an answer that is too long",
+    "unreadable_event": "no message could be made of the event; the sender's log says why",
     **{f"not_allowed: {code}": f"not called: it {fault}" for code, fault in FAULTS.items()},
 })  # fmt: skip
 
 
 def failure_text(code: str) -> str:
-    """What the code of a request in vain says: `not_sent`, `http_500`, `not_allowed: inside_address`; another text is its own."""
+    """The words for a failed request's code: `not_sent`, `http_500`, `not_allowed: inside_address`; any other text as it is."""
     answered = code.removeprefix("http_")
     return f"answered {answered}" if answered.isdigit() and answered != code else _FAILURES.get(code, code)

@@ -6,8 +6,9 @@ import dataclasses
 import itertools
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,10 @@ from sentinel.authority.webhooks import (
     resend,
 )
 from sentinel.core.errors import Conflict, NotFound
+from sentinel.export import receivers
 from sentinel.export import sender as sender_module
 from sentinel.export.build import make_sender
+from sentinel.export.cloud_events import FeedEvent
 from sentinel.export.deliveries import Deliveries, pause_seconds
 from sentinel.export.settings import PRIVATE_CLIENT
 from sentinel.platform.outbound.failures import FAULTS as WORDS
@@ -72,6 +75,47 @@ def test_pauses_grow_and_end_at_an_hour() -> None:
     assert pauses[:4] == [5, 10, 20, 40] and pauses[-1] == 3600
     assert all(one <= later for one, later in itertools.pairwise(pauses))
     assert pause_seconds(0, 1.0) == 6.25
+
+
+@pytest.mark.parametrize("at_once", [1, 200])
+def test_an_event_that_cannot_be_read_fails_alone_and_ends_as_a_dead_letter(
+    export: Export, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    before, bad, behind = (export.fixtures.guard()["decision_event_id"] for _ in range(3))
+    real, sent = receivers.messages_of, receivers.WebhookReceiver.send
+
+    def read(event: FeedEvent, types: Sequence[str]) -> Any:
+        if str(event.event_id) == bad:
+            raise ValueError("no body that we know")
+        return real(event, types)
+
+    def whole(self: Any, endpoint: Any, events: Sequence[FeedEvent]) -> str | None:
+        for event in events:
+            read(event, endpoint.event_types)
+        return sent(self, endpoint, events)
+
+    for module in (receivers, sender_module):
+        monkeypatch.setattr(module, "messages_of", read)
+    monkeypatch.setattr(receivers.WebhookReceiver, "send", whole)
+    (receiver,) = {
+        id(one): one for one in export.sender._receivers.values() if isinstance(one, receivers.WebhookReceiver)
+    }.values()
+    object.__setattr__(receiver, "at_once", at_once)
+    export.send()
+    assert export.receiver.ids == [before]
+    assert export.row("last_error, attempts") == ("unreadable_event", 1)
+    export.let_hours_pass(13)
+    for _ in range(2):
+        export.due_now()
+        export.send()
+    assert export.receiver.ids == [before, behind]
+    (letter,) = list_dead_letters(export.fixtures.console_pool, export.fixtures.tenant_id)
+    assert (str(letter.event_id), letter.last_error) == (bad, "unreadable_event")
+    actor = local_administrator(export.fixtures.tenant_id)
+    assert resend(export.fixtures.console_pool, actor, export.endpoint_id) == 1
+    export.send()
+    (letter,) = list_dead_letters(export.fixtures.console_pool, export.fixtures.tenant_id)
+    assert (letter.resend_asked_at, letter.attempts) == (None, 3)
 
 
 def test_a_failing_receiver_holds_up_nobody_else(export: Export) -> None:

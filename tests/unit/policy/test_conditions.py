@@ -96,6 +96,7 @@ def test_normalised_text_means_the_same_and_is_stable() -> None:
 
 def test_references_are_the_declared_names_in_use() -> None:
     assert references("risk.count < 5 && name.startsWith('x')", VARIABLES) == {"risk.count", "name"}
+    assert references("name == 'risk.count' || name == \"it's risk.count\"", VARIABLES) == {"name"}
 
 
 @pytest.mark.parametrize("text", ["`n` < 5", "n < 5 # x", "'''a''' == name", "b'a' == b'a'", "n < 0.5", "n < .5", ""])
