@@ -22,9 +22,9 @@ REFUND_AGENT = "retail-refund-agent"
 
 @dataclass(frozen=True, slots=True)
 class DemoAccess:
-    """What a visitor needs; kept in the data folder, readable by its owner only, so that a restart shows the same.
+    """The demo's credentials; kept in the data folder, readable by its owner only, so that a restart shows the same.
 
-    `worker_key` is the refund worker's own, bound to its agent, so that the board may name it; "" in a folder of before.
+    `worker_key` is the refund worker's own, bound to its agent, so that the board may name it; "" in an older folder.
     """
 
     tenant_id: str
@@ -34,7 +34,7 @@ class DemoAccess:
 
 
 def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> DemoAccess:
-    """Migrate, and make the tenant, the people and the key the first time."""
+    """Migrate the database, create the tenant, the operators and the keys the first time, and return the credentials."""
     from sentinel.store.migrate import migrate
 
     raise_if_stopped(stop)
@@ -48,7 +48,7 @@ def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> DemoAccess
         known = "select 1 from sentinel.tenants where tenant_id = %s"
         if kept is not None and connection.execute(known, [kept.tenant_id]).fetchone():
             return kept
-    # Without a look at `stop`: half made, it would be made again under another name.
+    # `stop` is not checked during this: a tenant that is half made would be made again under another label.
     access = _make_access(admin_url)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_private(path, json.dumps(asdict(access)).encode())
@@ -56,7 +56,7 @@ def prepare(admin_url: str, data_dir: Path, stop: threading.Event) -> DemoAccess
 
 
 def _kept(path: Path) -> DemoAccess | None:
-    """What the file holds; None where there is none, or one that a full disk or a power cut left half."""
+    """Return the credentials in the file; None where it is missing, or incomplete after a full disk or a power cut."""
     try:
         return DemoAccess(**json.loads(path.read_text()))
     except (FileNotFoundError, ValueError, TypeError):

@@ -55,7 +55,7 @@ class Ports:
 
 
 def _port(option: str, variable: str, standard: int, of: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A port's option; the variable counts where it is not given."""
+    """Return the option of a program's port; the environment variable is used where it is not given."""
     return click.option(
         option, type=click.IntRange(1, 65535), envvar=variable, default=standard,
         help=f"Port of {of}.  [{variable}, default {standard}]",
@@ -87,7 +87,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
 
     With a demo ledger, a simulated shop and a few orders in each lane. Runs until Ctrl-C or SIGTERM, and stops all of it.
     Starting again continues with the same data; SIGHUP reloads the policies. Uses SENTINEL_DATABASE_URL instead of the
-    embedded database where it is set. A signal while it starts ends it as soon: what comes next is not begun.
+    embedded database where it is set. A signal during the start stops it just as soon: its next stage is not begun.
     """
     configure_logs("info", program="demo")
     data_dir = data_dir or address.data_dir()
@@ -97,7 +97,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    # From the start: until there is a handler the signal would end this process and leave the others.
+    # Set from the start: without a handler SIGHUP would end this process and leave the others running.
     reload = threading.Event()
     signal.signal(signal.SIGHUP, lambda *_: reload.set())
     _require_ports(ports)
@@ -156,9 +156,9 @@ def _keep_running(
     processes: Processes, sender: DemoSender, data_dir: Path, authority_url: str, stop: threading.Event, reload: threading.Event,
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Until the demo is asked to stop: start the sender once it is wanted, reload policies, start again what ended.
+    """Until asked to stop, start the sender once it is needed, reload policies at SIGHUP, and restart ended children.
 
-    `authority_url` is the authority's database.
+    `authority_url` is the URL of the authority's database.
     """
     while not stop.wait(0.5):
         sender.start_if_wanted()
@@ -172,7 +172,7 @@ def _keep_running(
 
 @contextlib.contextmanager
 def _no_failure_once_stopped(stop: threading.Event) -> Iterator[None]:
-    """Ignores failures once the demo was asked to stop."""
+    """Ignore failures once the demo was asked to stop."""
     try:
         yield
     except DemoStopped:
@@ -192,7 +192,7 @@ def _module(name: str, *arguments: str) -> list[str]:
 
 
 def _require_ports(ports: Ports) -> None:
-    """Raise `CannotServe` where two programs would share a port or anything listens on one; all of these are named at once."""
+    """Raise `CannotServe` where two programs would share a port or one is in use; all ports in use are named at once."""
     from sentinel.platform.serving.server import CannotServe, require_free_port
 
     wanted = {
@@ -216,7 +216,7 @@ _NOT_PASSED_ON = (
     "SENTINEL_SECRET_KEYS", "CONFIRM_SECRETS", "SENTINEL_SECOND_FACTOR_SECRETS", "ORDERS_DEMO_SECRET",
     "SENTINEL_SHOP_URL", "SENTINEL_SHOP_KEY", "SENTINEL_EXPORT_DATABASE_URL", "SENTINEL_EXPORT_SECRETS", SCRATCH_SERVER,
 )  # fmt: skip
-"""Every program gets only its own database URL and secrets; the demo's orders are never sent to a real shop."""
+"""Withheld from the programs: each gets only its own database URL and secrets, and the demo's orders are never sent to a real shop."""
 
 
 def _environment(
@@ -258,14 +258,14 @@ def _environment(
 
 
 def _reserved_port(wanted: int, until: contextlib.ExitStack) -> int:
-    """The wanted port if it is free, else any free one; nobody else is given it before `until` ends."""
+    """Return the wanted port if it is free, else any free one; it stays reserved until `until` is closed."""
     port, holder = reserve_port(wanted)
     until.enter_context(holder)
     return port
 
 
 def _health_addresses(env: dict[str, dict[str, str]], ports: Ports, reserved: contextlib.ExitStack) -> dict[str, str]:
-    """Give each program a health port, and say where its metrics are; beside the standard ports where the demo is on those."""
+    """Give each program a health port, and return the URLs of its metrics; from 7870 on where the authority has its standard port."""
     variables = {
         "authority": ("authority", "SENTINEL_HEALTH_PORT"), "console": ("console", "SENTINEL_CONSOLE_HEALTH_PORT"),
         "orders": ("orders", "SENTINEL_ORDERS_HEALTH_PORT"), "board": ("console", "SENTINEL_BOARD_HEALTH_PORT"),

@@ -30,14 +30,15 @@ PROGRAMS = {
     "board": BOARD,
     "export": EXPORTER,
 }
-"""The role of each program; what the public reaches is a part of the console with two logins of its own."""
+"""Program → its role; "public" and "board" are the public part of the console, which has two logins of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoDatabase:
-    """`admin_url` migrates. `program_urls` gives each program's address by its name, once the roles are there.
+    """The demo's database. `admin_url` may migrate it; `program_urls` returns, once the roles exist, a URL per program.
 
-    `scratch` is the variable that tells a launch gate where to make its scratch database; none where that finds a place by itself.
+    `scratch` is the environment variable that tells a launch gate on which server to create its scratch database; empty
+    where the gate finds one by itself.
     """
 
     admin_url: str
@@ -47,9 +48,10 @@ class DemoDatabase:
 
 @contextlib.contextmanager
 def demo_database(data_dir: Path, say: Callable[[str], None], stop: threading.Event) -> Iterator[DemoDatabase]:
-    """`SENTINEL_DATABASE_URL`, else the embedded server, which runs as long as the block. Raises `EmbeddedError`.
+    """Yield the database of `SENTINEL_DATABASE_URL`, else of the embedded server, which runs during the block.
 
-    Whichever it is, the data folder is there, with its folder of logs, or cannot be used and that is said.
+    In both cases the data folder and its folder of logs exist then. Raises `EmbeddedError`, also where the folders
+    cannot be used.
     """
     from sentinel.store.embedded.failures import postgres_errors_in_one_line
 
@@ -71,7 +73,7 @@ def demo_database(data_dir: Path, say: Callable[[str], None], stop: threading.Ev
 
 
 def _made_logins(url: str, data_dir: Path) -> dict[str, str]:
-    """A login per program on the given server, named after the data folder, each a member of only its role."""
+    """Create a login per program on the given server, named after the data folder, each a member of only its role; return their URLs."""
     tag = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:8]
     plain = url.replace("postgresql+psycopg://", "postgresql://", 1)
     found = {}

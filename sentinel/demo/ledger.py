@@ -8,7 +8,7 @@ from typing import Any
 
 
 def demo_rows(now: datetime | None = None) -> bytes:
-    """JSON lines as `worker enqueue` takes them. Ids are fixed, so a second load changes nothing."""
+    """Return JSON lines for `worker enqueue`. Ids are fixed, so a second load changes nothing."""
     now = now or datetime.now(UTC)
     rows = [
         ledger_row("low_001", 126, "USD"),

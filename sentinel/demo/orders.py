@@ -26,7 +26,7 @@ _SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DemoOrderSource:
-    """Who sends the demo's orders: its name at the intake, what it signs with, and where it posts."""
+    """The source of the demo's orders: its name at the intake, the secret that it signs with, and the URL that it posts to."""
 
     name: str
     secret: str
@@ -34,12 +34,12 @@ class DemoOrderSource:
 
 
 def order_source(orders_url: str, secret: str) -> DemoOrderSource:
-    """The demo's source at an intake."""
+    """Return the demo's source at an intake."""
     return DemoOrderSource(SOURCE, secret, f"{orders_url}/webhooks/{SOURCE}/orders")
 
 
 def demo_orders() -> Iterator[bytes]:
-    """Bodies as the demo's source sends them. Why each goes where it goes is in its signals."""
+    """Yield the request bodies of the demo's orders. Each order's lane follows from its signals."""
     yield _order("low_1", "42.50", "USD")
     yield _order("low_2", "18.00", "EUR", account_age_days=35)
     yield _order("low_3", "310.00", "GBP", account_age_days=900)
@@ -66,7 +66,7 @@ def _order(name: str, value: str, currency: str, **more: Any) -> bytes:
 def post_demo_orders(
     source: DemoOrderSource, data_dir: Path, tenant_id: str, should_stop: Callable[[], bool] = lambda: False
 ) -> str | None:
-    """Post them once per data folder and tenant; what went wrong, in one line, or None. Tried again at the next start."""
+    """Post the orders once per data folder and tenant; return what went wrong, in one line, or None. The next start retries a failure."""
     done = data_dir / "demo_orders_posted"
     if done.exists() and done.read_text() == tenant_id:
         return None
@@ -93,7 +93,7 @@ def _post(source: DemoOrderSource, body: bytes) -> None:
 
 
 def curl_line(source: DemoOrderSource) -> str:
-    """A shell line that signs an order and posts it; the secret stands in it, as it does in the table above it."""
+    """Return a shell line that signs an order and posts it; it contains the secret, as does the summary printed above it."""
     body = {
         "order": {"id": "order-1", "amount": {"value": "49.90", "currency": "EUR"}, "email": "kim@customer.example",
                   "account_age_days": 400, "billing_country": "DE", "shipping_country": "DE"},

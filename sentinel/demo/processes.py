@@ -1,7 +1,7 @@
-"""The demo's processes: child processes that end with this one, a wait until they answer, and the sender of events once it is wanted.
+"""The demo's child processes, which end with this one, a wait until they are ready, and the sender of events on demand.
 
-A child that ends by itself is started again; when this process is told to stop, or dies in any way, they all end. From
-the moment it is told, none is started any more. Their loopback ports are reserved before they listen.
+A child that ends by itself is restarted; when this process is asked to stop, or dies in any way, all children end. Once
+it is asked to stop, no child is started any more. Their loopback ports are reserved before they listen.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -28,9 +29,9 @@ from sentinel.platform.private_files import open_private, private_folder
 from sentinel.platform.serving.process_group import die_with_parent
 
 HOST = "127.0.0.1"
-# A proxy of the environment has no business between two programs of one machine.
+# An HTTP proxy named in the environment must not come between two programs of one machine.
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks a program of this machine, whatever proxy the environment names."""
+"""Opens URLs of programs on this machine, without a proxy."""
 STOP_SECONDS = 1.5
 _RESTART_SECONDS = 1.0
 _POLL_SECONDS = 0.05
@@ -58,7 +59,7 @@ class _Child:
 
 
 class Processes:
-    """Named children, their output in a file each. Safe to use from several threads.
+    """Named child processes, each with a log file of its output. Thread-safe.
 
     `start`, `run` and `restart_ended` raise `DemoStopped` once `stop` is set or the method `stop` was called.
     """
@@ -73,7 +74,7 @@ class Processes:
         private_folder(logs)
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start a child that is to stay. Its output goes to `<logs>/<name>.log`."""
+        """Start a child that keeps running, and is restarted if it ends. Its output goes to `<logs>/<name>.log`."""
         with self._lock:
             process = self._spawn(name, command, env)
             self._children.append(_Child(name, command, env, process, time.monotonic()))
@@ -81,10 +82,10 @@ class Processes:
     def run(
         self, name: str, command: Sequence[str], env: Mapping[str, str], *, stdin: bytes = b"", show: bool = False
     ) -> int:
-        """Run a child to its end; its exit code. `show` lets it print here."""
+        """Run a child to its end and return its exit code. `show` lets it print to this process's own output."""
         with self._lock:
             process = self._spawn(name, command, env, stdin=stdin, show=show)
-            # Known to `stop`, which may come from another thread in the middle of it.
+            # Recorded, so that `stop` in another thread can end it while it runs.
             self._passing.append(process)
         try:
             self._await(process)
@@ -98,12 +99,13 @@ class Processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
                 return
-        # By this thread, which may not end before the child does: the kernel would end it the hard way.
+        # Ended by this thread, which must outlive the child: when the thread that started a child ends, the kernel
+        # sends the child SIGTERM (`die_with_parent`).
         _end(process, self._terminate_all())
         raise DemoStopped
 
     def raise_if_stopped(self) -> None:
-        """For what this process does itself between two children."""
+        """Raise `DemoStopped` once the demo is to stop; called in what this process itself does between two children."""
         if self._should_stop():
             raise DemoStopped
 
@@ -113,7 +115,7 @@ class Processes:
     def _spawn(
         self, name: str, command: Sequence[str], env: Mapping[str, str], *, stdin: bytes = b"", show: bool = False
     ) -> subprocess.Popen[bytes]:
-        # Asked under the lock: what is started is either known to `stop` or never started.
+        # Checked under the lock: a child is either known to `stop` or never started.
         self.raise_if_stopped()
         # Its standard input is a file, so that no thread has to feed it.
         with open_private(self._logs / f"{name}.log", append=True) as log, tempfile.TemporaryFile() as given:
@@ -121,11 +123,11 @@ class Processes:
             given.seek(0)
             return subprocess.Popen(
                 command, env=dict(env), stdin=given, stdout=None if show else log, stderr=sys.stderr if show else log,
-                start_new_session=True, preexec_fn=die_with_parent,
+                start_new_session=True, preexec_fn=partial(die_with_parent, os.getpid()),
             )  # fmt: skip
 
     def restart_ended(self) -> list[str]:
-        """Start again whatever ended by itself, at most once a second each; the names of those."""
+        """Restart the children that ended by themselves, each at most once a second; return their names."""
         ended = []
         for child in self._children:
             if child.process.poll() is not None and time.monotonic() - child.started_at > _RESTART_SECONDS:
@@ -146,27 +148,27 @@ class Processes:
                 child.process.send_signal(number)
 
     def stop(self) -> None:
-        """End all children: ask all at once, wait a moment, then insist. Nothing is left when this returns."""
+        """End all children: ask all at once, wait STOP_SECONDS, then kill. None is left when this returns."""
         deadline = self._terminate_all()
         for process in (*(child.process for child in self._children), *self._passing):
             _end(process, deadline)
         self._children.clear()
 
     def _terminate_all(self) -> float:
-        """Ask everything that runs to end, once; the moment from which it is killed."""
+        """Ask every running child to end, once; return the moment (monotonic seconds) from which it is killed."""
         with self._lock:
             if self._deadline is None:
                 self._deadline = time.monotonic() + STOP_SECONDS
                 for child in self._children:
                     child.process.terminate()
                 for process in self._passing:
-                    # Ctrl-C's signal: a command undoes what it made for itself, such as a scratch database.
+                    # The signal of Ctrl-C, at which a command cleans up, e.g. drops its scratch database.
                     process.send_signal(signal.SIGINT)
             return self._deadline
 
 
 def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
-    """Wait until the deadline, then kill it; what it left in its session too."""
+    """Wait for a process until the deadline, then kill it; kill what is left in its session too."""
     try:
         process.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -182,11 +184,11 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def reserve_port(wanted: int = 0) -> tuple[int, socket.socket]:
-    """The wanted port if nothing listens there, else any free one; and the socket that keeps it, to be closed.
+    """Reserve the wanted port if nothing listens there, else any free one; return it and the socket to close later.
 
-    It stays bound without listening: a server that may take over an address (`SO_REUSEADDR`) listens there all the same, and
-    no outgoing connection is given it. Outside Linux, where that is not so, the socket is closed and the port is only free
-    now. Raises `OSError` where no port is left.
+    The socket stays bound without listening: a server that sets `SO_REUSEADDR` can listen on the port all the same, and
+    no outgoing connection is assigned it. Outside Linux, where that does not hold, the socket is closed at once and the
+    port is only known to be free now. Raises `OSError` where no port is left.
     """
     for port in (wanted, 0):
         holder = socket.socket()
@@ -212,7 +214,7 @@ def wait_ready(processes: Processes, addresses: Mapping[str, Sequence[str]], log
     deadline = time.monotonic() + READY_SECONDS
     for name, url in ((name, url) for name, urls in addresses.items() for url in urls):
         answered, enough = threading.Event(), threading.Event()
-        # In a thread: a program that still loads accepts a connection and keeps it waiting, which a stop must not.
+        # In a thread: a program that still loads accepts a connection and does not answer; a stop must not wait for it.
         threading.Thread(target=_poll_health, args=(url, answered, enough), daemon=True, name=f"ask-{name}").start()
         try:
             while not answered.wait(_POLL_SECONDS):
@@ -226,7 +228,7 @@ def wait_ready(processes: Processes, addresses: Mapping[str, Sequence[str]], log
 
 
 def _last_words(log: Path) -> str:
-    """Where the log is, and its last line: mostly the program's own refusal."""
+    """Return where the log is, and its last line, which is mostly the program's own error."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     said = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"; see {log}" + (f", which ends: {said[:_MOST_SAID]}" if said else "")
@@ -246,14 +248,14 @@ HAS_WEBHOOK = "select exists (select from sentinel.event_endpoints where disable
 
 
 class DemoSender:
-    """The sender of events: started once somebody is to be sent some, by a webhook or by a setting. Looks for that every few seconds."""
+    """The sender of events, which is started once a webhook or a setting needs it. Checks that every few seconds."""
 
     def __init__(self, processes: Processes, env: Mapping[str, str], database_url: str) -> None:
         self._processes, self._env, self._database_url = processes, env, database_url
         self._is_started, self._due = False, 0.0
 
     def start_if_wanted(self) -> None:
-        """Called often; raises `DemoStopped` when the processes are to end."""
+        """Start the sender if it is needed and not started yet; may be called often. Raises `DemoStopped` when the processes are to end."""
         if self._is_started or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + _LOOK_SECONDS

@@ -1,6 +1,7 @@
 """The demo's small refunds: runs the launch gate, turns its switch on and adds rows of other channels.
 
-One row waits for its customer, whose link is shown; the others wait for a person, each for another reason.
+One row waits for its customer, and the file with the customer's confirm link is printed; each of the others waits for a
+person for a different reason.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MASTER, SWITCH, SCENARIO = "small_refund.enabled", "small_refund.refund_fee", "f
 
 
 class SmallRefunds:
-    """Set up once per data folder; a failing step names its log and the demo goes on without it."""
+    """Sets up the small refunds, once per data folder; a failing step names its log, and the demo goes on without them."""
 
     def __init__(
         self, processes: Processes, worker_env: Mapping[str, str], people_env: Mapping[str, str], access: DemoAccess,
@@ -36,7 +37,7 @@ class SmallRefunds:
         self._access, self._data_dir, self._say = access, data_dir, say
 
     def begin(self) -> None:
-        """Gate, switches, facts, rows. Raises `DemoStopped` between and in them when the processes are to end."""
+        """Run the gate, turn the switches on, and add facts and rows. Raises `DemoStopped` at any point when the processes are to end."""
         done = self._data_dir / "demo_small_refunds"
         if done.exists() and done.read_text() == self._access.tenant_id:
             return
@@ -55,14 +56,14 @@ class SmallRefunds:
         self._say(f"The launch gate passed, {SWITCH} is on. A customer's confirm link is in {outbox}")
 
     def _ran(self, name: str, module: str, *arguments: str, env: Mapping[str, str], stdin: bytes = b"") -> bool:
-        """Whether a command did its work; its output is in the log of this name."""
+        """Run a command and return whether it succeeded; its output is in the log of this name."""
         done = self._processes.run(name, [sys.executable, "-m", module, *arguments], env, stdin=stdin) == 0
         if not done:
             self._stays_off(f"see {self._data_dir / 'log' / f'{name}.log'}")
         return done
 
     def _turned_on(self) -> bool:
-        """Whether both switches are on, the scenario's first for a few accounts, then for all, as an administrator does it."""
+        """Turn both switches on as an administrator, the scenario's for a few accounts first, then for all; return whether they are on."""
         from sentinel.authority.switches import turn_switch_on
         from sentinel.cli.common import acting_as
 
@@ -88,7 +89,7 @@ class SmallRefunds:
 
 
 def small_refund_facts(now: datetime | None = None) -> bytes:
-    """JSON lines as `worker facts` takes them: the orders behind the small refunds, and what stands against some."""
+    """Return JSON lines for `worker facts`: the orders of the small refunds, and facts that speak against some of them."""
     now = now or datetime.now(UTC)
     facts = [
         _order("ord_demo_1", "acct_nia", now, days_ago=2),
@@ -102,8 +103,8 @@ def small_refund_facts(now: datetime | None = None) -> bytes:
 
 
 def small_refund_rows() -> bytes:
-    """JSON lines as `worker enqueue` takes them: one that waits for its customer, the others for a person, each for
-    another reason: a complaint, too late, a directory that is not connected, a switch that is off, no route."""
+    """Return JSON lines for `worker enqueue`: one that waits for its customer, the others for a person, each for a
+    different reason: a complaint, too late, a directory that is not connected, a switch that is off, no route."""
     rows = [
         _small("fee_001", "fee", "4.90", "ord_demo_1", "acct_nia", contact="acct_nia@shop.example"),
         _small("fee_002", "fee", "4.90", "ord_demo_2", "acct_oli"),

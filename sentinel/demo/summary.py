@@ -35,9 +35,9 @@ class Ready:
 
 
 def reloaded_text(directory: Path, database_url: str) -> str:
-    """What the authority's reload of this folder comes to: the versions, or the fault for which the last good ones stay.
+    """Return what a reload of this folder does: the versions in force, or the fault for which the last good ones stay.
 
-    `database_url` is the authority's, whose zones are tried as it does.
+    `database_url` is the authority's database; the policies' time zones are checked against it, as the authority does.
     """
     from sentinel.authority.policies import refuse_unknown_zones_at
     from sentinel.policy.errors import PolicyError
@@ -60,7 +60,7 @@ def print_stopped() -> None:
 
 
 def print_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> None:
-    """Say it on standard output; where the `metrics` of each program are only to people."""
+    """Print the summary on standard output; the URLs of the `metrics` of each program are not part of the JSON."""
     if as_json:
         click.echo(json.dumps(asdict(ready)))
         sys.stdout.flush()
@@ -75,7 +75,7 @@ def print_ready(ready: Ready, metrics: Mapping[str, str], *, as_json: bool) -> N
     out.print(_table("Metrics, for supervisors alone", (), list(metrics.items())))
     out.print(_people(ready))
     out.print("Sign and post an order; a low one is fulfilled, the others wait in the console:")
-    # As it is: a line that is folded or coloured cannot be copied.
+    # Printed as it is: a line that is folded or coloured cannot be copied.
     click.echo(curl_line(ready.order_source))
     activate = Path(sys.prefix) / "bin" / "activate"
     if activate.is_file():

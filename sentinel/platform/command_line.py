@@ -33,7 +33,7 @@ class InvalidUsage(SentinelError):
 
 def exit_code(error: SentinelError) -> int:
     """The exit code of a refusal."""
-    # Imported once something went wrong: a hook of an agent's program pays for each import at every call of a tool.
+    # Imported only after an error: a hook of an agent pays for each import at every call of a tool.
     from sentinel.platform.settings import UnsafeConfiguration
     from sentinel.store.database import InvalidAddress
     from sentinel.store.embedded import EmbeddedError
@@ -50,7 +50,7 @@ def exit_code(error: SentinelError) -> int:
 
 
 def one_line_errors(command: Command) -> Command:
-    """Our own errors end the command with one line on standard error and their `exit_code`, not with a traceback."""
+    """Make our own errors end the command with one line on standard error and their `exit_code`, not with a traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
@@ -71,11 +71,11 @@ class _InvalidUsage(click.ClickException):
 
 
 class OneLineCommand(click.Command):
-    """A command whose wrong use, and that of the commands in it, is one line."""
+    """A command that reports wrong use of it, and of the commands in it, on one line."""
 
     def main(self, *arguments: Any, **named: Any) -> Any:
         """Run it as a program."""
-        # What a program loads as it starts is not garbage: looking for some after every 700 objects took a seventh of the time.
+        # Objects loaded at the start are no garbage: a collection after every 700 of them took a seventh of the time.
         gc.set_threshold(20_000, 20, 50)
         return super().main(*arguments, **named)
 
@@ -87,7 +87,7 @@ class OneLineCommand(click.Command):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, with what the environment's secret files hold."""
+        """Run the command, with the secrets from the files that the environment names."""
         if ctx.parent is None:
             _read_secret_files(ctx)
         with _on_one_line():
@@ -99,17 +99,17 @@ def _read_secret_files(ctx: click.Context) -> None:
     try:
         read_secret_files()
     except SentinelError:
-        # Help is given whatever is wrong here: it is where one looks then.
+        # Help is shown whatever is wrong with the secrets: it is what a person reads to correct them.
         if set(ctx.help_option_names).isdisjoint(ctx.args):
             raise
 
 
 class OneLineGroup(OneLineCommand, click.Group):
-    """A group of commands as `OneLineCommand`. A program needs it once, at its root."""
+    """A group of commands that behaves as `OneLineCommand`. A program needs it once, at its root."""
 
 
 class OneLineErrors(OneLineGroup):
-    """A group all of whose commands have `one_line_errors`, and whose wrong use is one line too."""
+    """A group that applies `one_line_errors` to all of its commands, and reports wrong use on one line too."""
 
     @one_line_errors
     def invoke(self, ctx: click.Context) -> Any:
@@ -118,9 +118,9 @@ class OneLineErrors(OneLineGroup):
 
 
 class LazyGroup(OneLineGroup):
-    """A group that loads a command's module when it is called for, so that `--help` and the other commands stay quick.
+    """A group that loads a command's module only when it is used, so that `--help` and other commands stay quick.
 
-    `lazy` has for each command's name where it is ("module:attribute") and the line that `--help` says of it.
+    `lazy` maps each command's name to its place ("module:attribute") and its line in `--help`.
     """
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, tuple[str, str]], **named: Any) -> None:
@@ -128,11 +128,11 @@ class LazyGroup(OneLineGroup):
         self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in their order."""
+        """The names of the commands, in the order of `lazy`."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command, loaded; None where there is none of that name."""
+        """Load and return the command; None when there is none of that name."""
         if name not in self.lazy:
             return None
         module, _, attribute = self.lazy[name][0].partition(":")
@@ -146,7 +146,7 @@ class LazyGroup(OneLineGroup):
         try:
             return super().resolve_command(ctx, args)
         except NoSuchCommand as unknown:
-            # click looks for the nearest among those that are loaded, and none is.
+            # click suggests the nearest of the loaded commands, and none is loaded.
             raise NoSuchCommand(unknown.command_name, possibilities=self.lazy, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

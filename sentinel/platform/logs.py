@@ -18,7 +18,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 def _with_request_id(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    flask = sys.modules.get("flask")  # who has not loaded it has no request
+    flask = sys.modules.get("flask")  # a program that has not loaded Flask has no request
     if "request_id" not in event and flask is not None and flask.has_request_context():
         from sentinel.platform.http.problems import request_id
 
@@ -34,8 +34,8 @@ def _line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> bytes:
 class BufferedLogStream:
     """A log stream that buffers a few milliseconds of lines into one write.
 
-    `schedule` has a function called shortly after, from any thread. What is left at the process's end is written then; a
-    killed process loses the last few milliseconds.
+    `schedule` arranges that a function is called shortly after; it may be called from any thread. Lines left at the
+    process's end are written then; a killed process loses those of the last few milliseconds.
     """
 
     def __init__(self, stream: BinaryIO, schedule: Callable[[Callable[[], None]], object]) -> None:
@@ -46,7 +46,7 @@ class BufferedLogStream:
         atexit.register(self.write_out)
 
     def write(self, line: bytes) -> int:
-        """Keep a line for the next writing."""
+        """Buffer a line; the first one schedules `write_out`."""
         with self._lock:
             self._lines.append(line)
             is_first = len(self._lines) == 1
@@ -55,10 +55,10 @@ class BufferedLogStream:
         return len(line)
 
     def flush(self) -> None:
-        """Later: a logger flushes after every line."""
+        """Do nothing: a logger flushes after every line, and `write_out` comes later."""
 
     def write_out(self) -> None:
-        """Write what there is."""
+        """Write the buffered lines."""
         with self._lock:
             lines, self._lines = self._lines, []
         if lines:
@@ -90,7 +90,7 @@ def configure_logs(level: str, *, program: str) -> None:
 
 @contextlib.contextmanager
 def logs_of_command(level: str = "info") -> Iterator[None]:
-    """Have structlog write to standard error while a command runs, whose standard output is its answer alone."""
+    """Have structlog write to standard error while a command runs, so that its standard output is its answer alone."""
     before = structlog.get_config()
     structlog.configure(**_lines_on_stderr(level))
     try:
@@ -105,7 +105,7 @@ def _lines_on_stderr(level: str) -> dict[str, Any]:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _with_request_id,
-            # Frames without their locals: those hold requests, and requests hold customers.
+            # Frames without their local variables: those hold requests, and requests hold customer data.
             structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
             _line,
         ],

@@ -1,7 +1,8 @@
-"""The settlement systems outside that speak the protocol of docs/settlement.md: one table, from which all that needs them is made.
+"""The table of outside settlement systems that speak the protocol of docs/settlement.md.
 
-The worker's adapters and the check of their settings, the secrets that may stand in files, and what a launch gate tries: its
-simulated systems and the operator's sandboxes. `stripe`, which speaks something else, is not one of them.
+Made from it are the worker's adapters and the check of their settings, the secrets that may be in files, and what a
+launch gate tries: its simulated systems and the operator's sandboxes. `stripe` has another protocol and is not in the
+table.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OutsideSystem:
-    """One system. `name` is what a route's `settles_to` says; `prefix` is how its two settings of the worker begin."""
+    """One system. `name` is its name in a route's `settles_to`; the names of its two worker settings begin with `prefix`."""
 
     name: str
     prefix: str

@@ -13,7 +13,7 @@ FILE_MODE, FOLDER_MODE = 0o640, 0o750
 
 
 def open_private(path: Path, *, append: bool = False) -> BinaryIO:
-    """The file, opened for writing: emptied, or at its end with `append`. One that others could read is closed to them."""
+    """Open a file for writing, emptied, or at its end with `append`. Access of others to an existing file is removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
     file = os.fdopen(os.open(path, flags, FILE_MODE), "ab" if append else "wb")
     _close_to_others(path, FILE_MODE)
@@ -21,13 +21,13 @@ def open_private(path: Path, *, append: bool = False) -> BinaryIO:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Put `content` into the file, in the place of what it held."""
+    """Write `content` to the file, replacing what it held."""
     with open_private(path) as file:
         file.write(content)
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """The file with this content, readable by its owner only: as a whole or as it was, also after a power cut."""
+    """Replace the file atomically, readable by its owner only: even after a power cut it is the new or the old one as a whole."""
     new, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600
     try:
         with os.fdopen(new, "wb") as file:
@@ -42,13 +42,13 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 def private_folder(path: Path) -> None:
-    """Make the folder where there is none; one that others could look into is closed to them."""
+    """Make the folder if it is missing; access of others to an existing one is removed."""
     path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     _close_to_others(path, FOLDER_MODE)
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in the folder outlast a power cut."""
+    """Flush the folder's entries to the disk, so that new and changed names survive a power cut."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -61,5 +61,5 @@ def _close_to_others(path: Path, most: int) -> None:
     is_ours = stat.S_ISREG(path.stat().st_mode) or path.is_dir()  # and not a terminal or a pipe
     if not is_ours or not mode & ~most:
         return
-    with contextlib.suppress(PermissionError):  # somebody else's: theirs to close
+    with contextlib.suppress(PermissionError):  # it belongs to another account, which alone may change its mode
         path.chmod(mode & most)

@@ -18,7 +18,7 @@ def roles_sql() -> Path:
 
 
 def invariants_sql() -> Path:
-    """The file of what must hold at every moment."""
+    """The file of invariants: named queries that must return no rows."""
     return _shipped("_deploy", "deploy") / "invariants.sql"
 
 

@@ -1,6 +1,7 @@
-"""Secrets from files: beside a secret's variable NAME stands NAME_FILE, which names a file, as Docker and Kubernetes mount them.
+"""Secrets from files: instead of a secret's variable NAME, NAME_FILE may name a file that Docker or Kubernetes mounts.
 
-The file is read once, as the program starts, and its text takes the variable's place for the program and what it starts.
+The file is read once, as the program starts, and its text becomes the value of NAME for the program and its child
+processes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ SECRETS = (
     "CONFIRM_SECRETS", "SLACK_WEBHOOK_URL", "SMTP_PASSWORD", "WORKER_RECOGNISER_API_KEY",
     "WORKER_STRIPE_KEY", *(system.key_variable for system in OUTSIDE_SYSTEMS),
 )  # fmt: skip
-"""Every variable with a secret in it; those of order sources are named in their own file, and may be in files too."""
+"""Every variable with a secret in it, except those of order sources: their own file names them, and they may be in files too."""
 
 _SUFFIX = "_FILE"
 
 
 def read_secret_files(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Put the text of each NAME_FILE into NAME. Raises `UnsafeConfiguration` that names every fault, and then changes nothing."""
+    """Set each NAME to the text of its NAME_FILE. Raises `UnsafeConfiguration` naming every fault, and then changes nothing."""
     found, faults = {}, []
     for name in SECRETS:
         try:
@@ -42,13 +43,13 @@ def read_secret_files(environ: MutableMapping[str, str] = os.environ) -> None:
         raise _refusal("\n".join(faults))
     for name, text in found.items():
         environ[name] = text
-        del environ[name + _SUFFIX]  # a program that this one starts has the variable already
+        del environ[name + _SUFFIX]  # child processes inherit NAME, and both at once would be refused
 
 
 def secret_from_file(name: str, environ: Mapping[str, str]) -> str | None:
-    """The text of the file that NAME_FILE names, without the space around it; None where it names none.
+    """The text of the file that NAME_FILE names, without the space around it; None when NAME_FILE is not set.
 
-    Raises `UnsafeConfiguration` where NAME is given too, and where the file cannot be read or is not one line of text.
+    Raises `UnsafeConfiguration` when NAME is set too, and when the file cannot be read or is not one line of text.
     """
     path = environ.get(name + _SUFFIX)
     if not path:
@@ -73,7 +74,7 @@ def read_secret(path: Path) -> str:
 
 
 def _refusal(text: str) -> SentinelError:
-    # Imported once something is wrong: settings take a tenth of a second, which a hook of an agent would pay at every call.
+    # Imported only on failure: settings load in a tenth of a second, which an agent's hook would pay at every call.
     from sentinel.platform.settings import UnsafeConfiguration
 
     return UnsafeConfiguration(text)

@@ -35,9 +35,9 @@ def is_weak(secret: str) -> bool:
 
 
 class Environment(Env):
-    """The environment's variables; what is wrong with those that were read is said by `malformed`, and nothing raises before.
+    """The environment's variables. Reading does not raise: `malformed` returns what is wrong with those that were read.
 
-    An empty variable is not set: so compose files and shells say it.
+    An empty variable counts as not set, as compose files and shells express it.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Environment(Env):
 
 
 def malformed(env: Env) -> dict[str, str]:
-    """Variable → what is wrong with its text, of all that `env` (not eager) has read."""
+    """Variable → what is wrong with its text, for every malformed variable that `env` (not eager) has read."""
     try:
         env.seal()
     except EnvValidationError as error:
@@ -58,9 +58,9 @@ def malformed(env: Env) -> dict[str, str]:
 
 
 def readable(kind: type[Any], values: Mapping[str, Any], bad: Iterable[str]) -> dict[str, Any]:
-    """`values` by field name, with the default where a field's variable is among the `bad`, so that the rest can be judged.
+    """`values` by field name, with the default where the field's variable is `bad`, so that the rest can be checked.
 
-    Raises `TypeError` for a field without a value: nothing read it, and it would keep its default whatever its variable says.
+    Raises `TypeError` for a field without a value: no code reads its variable, so that setting it would have no effect.
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}
     if unread := fields.keys() - values.keys():
@@ -77,22 +77,22 @@ def without_faults_about(bad: Iterable[str], faults: Iterable[str]) -> list[str]
 
 
 def refuse_unsafe(bad: Mapping[str, str], faults: Iterable[str]) -> None:
-    """Raises `UnsafeConfiguration` when anything is malformed (`malformed`) or unsafe (a line each): all of it at once."""
+    """Raise `UnsafeConfiguration` with all that is malformed (`bad`, from `malformed`) or unsafe (`faults`, a line each) at once."""
     messages = [f"{name}: {text}" for name, text in bad.items()] + without_faults_about(bad, faults)
     if messages:
         raise UnsafeConfiguration("\n".join(messages))
 
 
 def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
-    """A secret that is kept beside an embedded database: made once, readable by its owner only.
+    """The secret that is kept beside an embedded database: made once, readable by its owner only.
 
-    Of several programs that ask at once one makes it. An empty file, as a power cut may leave it, is no secret.
+    When several programs ask at once, one of them makes it. An empty file, as a power cut may leave, counts as missing.
     """
     path = data_dir / name
     if found := _written(path):
         return found
     data_dir.mkdir(parents=True, exist_ok=True)
-    # Not the folder itself: NFS locks only what is open for writing.
+    # A file and not the folder itself: NFS locks only what is open for writing.
     with _held(data_dir / f".{name}.lock"):
         if found := _written(path):
             return found
@@ -101,7 +101,7 @@ def data_dir_secret(data_dir: Path, name: str = "secret_key") -> str:
 
 
 def _written(path: Path) -> str:
-    """A secret's file, "" where there is none."""
+    """The secret in a file, "" when there is no file."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def _written(path: Path) -> str:
 
 @contextlib.contextmanager
 def _held(lock: Path) -> Iterator[None]:
-    """Hold the lock file for one process and thread at a time; it is made where there is none, and stays."""
+    """Hold an exclusive lock on a file, against other processes and threads; the file is made if missing, and stays."""
     held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -120,7 +120,7 @@ def _held(lock: Path) -> Iterator[None]:
 
 
 def kept_secret(name: str, *database_variables: str) -> str:
-    """The secret of that name beside the embedded database, if it was made; "" where one of the variables names a database of one's own."""
+    """The secret of that name beside the embedded database; "" if there is none, or if one of the variables names another database."""
     if any(os.environ.get(variable) for variable in database_variables):
         return ""
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -129,14 +129,14 @@ def kept_secret(name: str, *database_variables: str) -> str:
 
 
 CONFIRM_SECRET_FILE = "confirm_secret"
-"""The demo's secret of confirm links, in its data folder: its worker does not get the authority's."""
+"""The file of the demo's own secret for confirm links, in its data folder: the demo's worker does not get the authority's secret."""
 
 
 def confirm_secrets() -> tuple[str, ...]:
-    """What signs confirm links, newest first: CONFIRM_SECRETS, else the authority's secrets, else the embedded database's.
+    """The secrets that sign confirm links, newest first: CONFIRM_SECRETS, else the authority's, else the embedded ones.
 
-    Of an embedded database these are the demo's, where it ran there, and the authority's. Worker and public board read the same
-    ones, so that the page knows the links that the worker sends. Empty: no links.
+    An embedded database has the demo's secret, if the demo ran there, and the authority's. Worker and public board read
+    the same ones, so that the page accepts the links that the worker sends. Empty means that there are no links.
     """
     given = os.environ.get("CONFIRM_SECRETS") or os.environ.get("SENTINEL_SECRET_KEYS")
     if given:
@@ -146,7 +146,7 @@ def confirm_secrets() -> tuple[str, ...]:
 
 
 def public_id_secrets() -> tuple[str, ...]:
-    """What public ids are minted with, newest first, as the environment says; empty for the one that the database keeps."""
+    """The secrets that generate public ids, newest first, from the environment; empty means the one that the database keeps."""
     return _listed(os.environ.get("SENTINEL_PUBLIC_ID_SECRETS", ""))
 
 

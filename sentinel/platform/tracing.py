@@ -1,7 +1,7 @@
-"""OpenTelemetry spans, where an OTLP endpoint is set and the extra `otel` is installed; nothing of it is imported otherwise.
+"""OpenTelemetry spans, when an OTLP endpoint is set and the extra `otel` is installed; else nothing of it is imported.
 
-Which endpoint, headers and sampling are the SDK's own environment variables (`OTEL_…`). No span has arguments of a tool, params
-or free text.
+Endpoint, headers and sampling are set by the SDK's own environment variables (`OTEL_…`). No span has arguments of a
+tool, params or free text.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 
 def is_wanted() -> bool:
-    """Whether the environment names where spans go."""
+    """Whether the environment names an endpoint for spans."""
     return any(os.environ.get(name) for name in VARIABLES)
 
 
 def tracing_of(service: str, *, with_client: bool = False) -> Tracing | None:
-    """Spans of a program of that name, or None where none are wanted. Raises `UnsafeConfiguration` without the extra.
+    """The tracing of a program, or None without an endpoint. Raises `UnsafeConfiguration` without the extra.
 
-    `with_client`: those that `sentinel.client` makes in this process too.
+    `with_client`: also record the spans that `sentinel.client` makes in this process.
     """
     if not is_wanted():
         return None
@@ -37,7 +37,7 @@ def tracing_of(service: str, *, with_client: bool = False) -> Tracing | None:
 
 
 class Tracing:
-    """Makes spans. What sends them is made at the first one, in the process that makes it: servers fork."""
+    """Records spans. The exporter is made at the first span, in the process of that span, because servers fork."""
 
     def __init__(self, service: str, provider: Any = None, *, with_client: bool = False) -> None:
         self._service, self._provider, self._lock = service, provider, threading.Lock()
@@ -46,7 +46,7 @@ class Tracing:
     def record(
         self, name: str, *, traceparent: str, began_ns: int, attributes: Mapping[str, Any], failed: bool = False
     ) -> None:
-        """A server's span that ends now, within the caller's trace where `traceparent` names one."""
+        """Record a server's span that ends now, within the caller's trace if `traceparent` names one; `began_ns` is Unix time."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -59,7 +59,7 @@ class Tracing:
 
     @contextmanager
     def working(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
-        """A span around a piece of the program's own work, which the calls in it belong to."""
+        """A span around a piece of the program's own work; spans of calls in the block are its children."""
         with self._tracer().start_as_current_span(
             name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
         ) as span:
@@ -67,9 +67,9 @@ class Tracing:
 
     @contextmanager
     def calling(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
-        """A client's span around a call to somebody else; `set_attribute` and `mark_failed` are its own.
+        """A client's span around a call to another service; it is yielded for `set_attribute` and `mark_failed`.
 
-        Of what is raised in it the span has the class alone: its text may be anybody's.
+        Of an exception in the block the span has only the class, because the text may contain anything.
         """
         from opentelemetry.trace import SpanKind
 
@@ -105,7 +105,7 @@ def _mark(span: Any, failed: bool) -> None:
 
 
 def mark_failed(span: Any, error: str) -> None:
-    """The call that a span is about failed, for the reason of this code."""
+    """Mark the call of a span as failed; `error` is a code, recorded as `error.type`."""
     span.set_attribute("error.type", error)
     _mark(span, True)
 

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def start_demo(
     process = subprocess.Popen(
         command, env=clean_env(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
         # A suite that is interrupted leaves no demo behind.
-        preexec_fn=die_with_parent,
+        preexec_fn=partial(die_with_parent, os.getpid()),
     )  # fmt: skip
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], within * overload())

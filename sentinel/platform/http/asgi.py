@@ -1,8 +1,8 @@
-"""The edge of every server of ours, and of the tests: hot routes and streams on the event loop, pages and documents in threads.
+"""The edge of all our servers, also in tests: hot routes and streams on the event loop, pages and documents in threads.
 
-A request waits for its commit without holding a thread, so that what many clients cost is their requests and not their
-number. A thread is taken when a request is there as a whole, and given back before its answer is sent: whoever sends or
-reads slowly holds none.
+A request waits for its commit without holding a thread, so that the cost depends on the number of requests and not of
+clients. A thread is taken once a request has arrived completely, and given back before its answer is sent, so that slow
+senders and readers hold none.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ HEALTH = (HEALTHZ, READYZ, METRICS)
 EVENT_STREAM = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """The headers of every stream of server-sent events."""
 STALLED_SECONDS = 30.0
-"""A client of a stream that takes nothing holds its place for so long and no longer."""
+"""How long a stream's client that reads nothing keeps its place."""
 
 _WSGI = {
     "SCRIPT_NAME": "", "wsgi.version": (1, 0), "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": True,
@@ -74,13 +74,14 @@ log = structlog.get_logger("sentinel.http")
 
 
 class Edge:
-    """The app that a process serves, and that tests ask: an ASGI app around a Flask app.
+    """The app that a process serves, and that tests call: an ASGI app around a Flask app.
 
-    `posts` finds the handler of a POST route by its path, `streams` the one of a stream, `others` one by method and path; /healthz, and
-    /readyz by `readiness`, are answered on the event loop too: no thread that waits for a database keeps a supervisor waiting.
-    Everything else is the Flask app's, in `threads` threads. `health_port` is that of the address for supervisors, 0 where there is none. `headers` are those of what the
-    event loop or the server itself answers; streams and the Flask app set their own. Handlers are given bodies of up to
-    `max_body_bytes`; those beyond it are not waited for.
+    `posts` finds the handler of a POST route by its path, `streams` that of a stream by its path, `others` one by
+    method and path. /healthz, and /readyz if `readiness` is given, are answered on the event loop too, so that threads
+    that wait for the database do not keep a supervisor waiting. The Flask app answers everything else, in `threads`
+    threads. `health_port` is the port of the supervisors' address, 0 without one. `headers` are added to answers of the
+    event loop and of the server itself; streams and the Flask app set their own. A body of more than `max_body_bytes`
+    is refused unread.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Edge:
         )
 
     def hot_routes(self, port: int) -> Callable[[bytes], QuickHandler | None]:
-        """Finds the handler of a POST by its target on the listener of this port, where it can answer without a task."""
+        """Return a finder of the `QuickHandler` of a POST by its target, for the listener of this port; it gives None for others."""
         if self._health_port and port == self._health_port:
             return lambda target: None
         return self._hot_route
@@ -125,39 +126,39 @@ class Edge:
         return found if isinstance(found, QuickHandler) else None
 
     def headers_of_hot(self, environ: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-        """What the answer to a hot request has beside its own headers."""
+        """The headers that are added to the answer to a hot request."""
         added = self._https_only.of_request(environ)
         return (*self._headers, *added) if added else self._headers
 
     def answer_to_unread(self, status: int, message: str) -> bytes:
-        """The problem document for bytes that could not be read as a request, as it goes over the wire; the last answer."""
+        """The bytes (head and body) that answer input that could not be read as a request; the connection is closed after them."""
         environ: dict[str, Any] = {}
         answer = EdgeResponse(*unread_problem(status, message, request_id_of(environ)))
         return head_of(answer, environ, self._headers_of_unread, False) + answer.body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. What every answer has beside its own headers is added here."""
+        """ASGI. Strict-Transport-Security is added here to every answer that must carry it."""
         if scope["type"] == "http":
             await self._app(scope, receive, _adding(self._https_only.headers(scope), send))
 
 
 def route_of(path: str) -> str:
-    """The route that a path may name: with slashes before or behind it Flask could take it for the same one, or redirect there."""
+    """The path with one slash before and none behind it: Flask could answer other spellings as the same route, or redirect there."""
     return "/" + path.strip("/")
 
 
 def by_path(handlers: Mapping[str, T]) -> Callable[[str], T | None]:
-    """Finds a handler by its path; with a slash at the end it is the same one, as Flask has it."""
+    """Return a finder of a handler by its path, with or without a slash at the end, as Flask matches."""
     return {path + end: handler for path, handler in handlers.items() for end in ("", "/")}.get
 
 
 def first_of(finders: Sequence[Callable[[str, str], Handler | None]]) -> Callable[[str, str], Handler | None]:
-    """Finds a handler by method and path where the first of these does."""
+    """Return a finder of a handler by method and path, which asks `finders` in order and takes the first result."""
     return lambda method, path: next((found for find in finders if (found := find(method, path)) is not None), None)
 
 
 def _health_routes(readiness: Readiness | None) -> Callable[[str, str], Handler | None]:
-    """Finds the handlers of /healthz and /readyz; of the latter where something says whether the program is ready."""
+    """Return a finder of the handlers of /healthz and, if `readiness` is given, of /readyz."""
 
     async def healthz(_: Request) -> EdgeResponse:
         return EdgeResponse(ALIVE)
@@ -171,7 +172,7 @@ def _health_routes(readiness: Readiness | None) -> Callable[[str, str], Handler 
 
 
 def _adding(headers: Sequence[tuple[bytes, bytes]], send: Send) -> Send:
-    """A `send` that adds these headers to an answer."""
+    """Wrap `send` so that it adds these headers to an answer."""
     if not headers:
         return send
 
@@ -222,7 +223,7 @@ class HotRoutes:
 
 
 class ByListener:
-    """What each address of a server answers: /metrics only the one for supervisors, which answers nothing else but health."""
+    """An ASGI app that restricts routes by address: /metrics only on the supervisors' one, and there only the health routes."""
 
     def __init__(self, app: AsgiApp, health_port: int, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         self._headers = headers
@@ -243,7 +244,7 @@ class ByListener:
 
 
 class Documents:
-    """An ASGI app that has a WSGI app answer in `threads` threads, whole request by whole request."""
+    """An ASGI app that runs a WSGI app in `threads` threads, one complete request at a time in each."""
 
     def __init__(self, app: WsgiApp, threads: int) -> None:
         self._app = app
@@ -251,7 +252,7 @@ class Documents:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        # What says that it is too long is refused by its header, and not waited for.
+        # A body that is declared too long is not waited for: the app refuses it by its header.
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         body = b"" if declared.isdigit() and int(declared[:20]) > MAX_BYTES else await _whole_body(receive, MAX_BYTES)
         if body is None:
@@ -266,7 +267,7 @@ class Documents:
 
 
 async def _whole_body(receive: Receive, max_bytes: int) -> bytes | None:
-    """The request's body as far as `max_bytes` and one byte more, by which it is refused; None when its client is gone."""
+    """The request's body, cut to `max_bytes` + 1, which shows that it is too long; None when its client is gone."""
     parts, length = [], 0
     while True:
         message = await receive()
@@ -280,7 +281,7 @@ async def _whole_body(receive: Receive, max_bytes: int) -> bytes | None:
 
 
 def _whole_answer(app: WsgiApp, environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """A WSGI answer in one piece, so that no thread waits for who reads it: status, headers, body."""
+    """Run the WSGI app and return (status, headers, body) in one piece, so that no thread waits for a slow reader."""
     found = Response.from_app(app, environ, buffered=True)
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in found.headers]
     return found.status_code, headers, found.get_data()
@@ -289,7 +290,7 @@ def _whole_answer(app: WsgiApp, environ: dict[str, Any]) -> tuple[int, list[tupl
 async def _answer(
     handler: Handler, scope: Scope, receive: Receive, answer: SendAnswer, max_bytes: int, outage_text: OutageTextOf
 ) -> None:
-    """A handler's answer, or the problem document of its refusal."""
+    """Send a handler's answer, or the problem document of its refusal."""
     environ = _environ(scope)
     body = b"" if _is_refused_unread(environ, max_bytes) else await _whole_body(receive, max_bytes)
     if body is None:
@@ -306,7 +307,7 @@ async def _answer(
 async def _stream(
     handler: StreamHandler, scope: Scope, receive: Receive, send: Send, answer: SendAnswer, outage_text: OutageTextOf
 ) -> None:
-    """A stream, or the problem document of why there is none; one that has begun and fails just ends."""
+    """Run a stream, or send the problem document of its refusal; a stream that fails after it has begun just ends."""
     environ = _environ(scope)
     has_begun = False
 
@@ -325,18 +326,18 @@ async def _stream(
 
 
 def asgi_headers(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them."""
+    """Convert headers to ASGI's list of pairs of bytes."""
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client of a stream is gone; what it sends meanwhile is read and forgotten."""
+    """Wait until the client of a stream is gone; what it sends meanwhile is read and discarded."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def problem_answer(error: Exception, environ: dict[str, Any], outage: OutageText = NOTHING_ALLOWED) -> EdgeResponse:
-    """The problem document of a refusal; of anything unexpected a plain 500, which is logged."""
+    """The problem document of a refusal; any unexpected error is logged and becomes a plain 500."""
     if isinstance(error, SentinelError):
         return EdgeResponse(*problem_of(error, request_id_of(environ), outage))
     log.exception("unexpected_error", path=environ["PATH_INFO"], exc_info=error)
@@ -344,7 +345,7 @@ def problem_answer(error: Exception, environ: dict[str, Any], outage: OutageText
 
 
 def _environ(scope: Scope) -> dict[str, Any]:
-    """What a handler reads of the WSGI environment."""
+    """The part of the WSGI environment that handlers read."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": scope["method"], "PATH_INFO": scope["path"].encode().decode("latin-1"), "QUERY_STRING": scope.get("query_string", b"").decode("latin-1"),
         "SERVER_PROTOCOL": f"HTTP/{scope.get('http_version', '')}", "REMOTE_ADDR": (scope.get("client") or ("",))[0],
@@ -353,7 +354,7 @@ def _environ(scope: Scope) -> dict[str, Any]:
 
 
 def _is_refused_unread(environ: dict[str, Any], max_bytes: int) -> bool:
-    """Whether a body is refused by its headers, so that it is not waited for; `bodies.body_bytes` says why."""
+    """Whether the headers alone get the body refused, so that it is not waited for; `bodies.body_bytes` then says why."""
     declared = environ.get("CONTENT_LENGTH", "")
     is_number = declared.isascii() and declared.isdigit()
     return "HTTP_TRANSFER_ENCODING" in environ or not is_number or int(declared[:20]) > max_bytes

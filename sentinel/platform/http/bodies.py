@@ -1,13 +1,13 @@
-"""JSON bodies. A request's is taken by its framing first, then by strict parsing, then by the schema that names every field.
+"""Reads JSON bodies: checks the framing, then parses strictly, then applies a schema that names every field.
 
-Those of hot routes are read in one pass where that is sure, and by the strict reader and the documented schema in all other cases.
-A body is decoded by msgspec into its route's `Struct`, which is narrower than the schema. What it gives is what the strict reader
-and the schema give for the same bytes; for anything else, and for whatever it only might be wrong about, it gives None. So the
-schema stays the one definition, and a refusal is always worded by it.
+Bodies of hot routes are read in one pass (`BodyReader.quick`) when the result is certain, and by the strict reader and
+the documented schema in all other cases. msgspec decodes such a body into its route's `Struct`, which is narrower than
+the schema. The result is what the strict reader and the schema give for the same bytes; whenever that is not certain,
+it is None. So the schema stays the one definition, and words every refusal.
 
-msgspec by itself would take the last of two equal names, would not mind a number's length, and reads "1.0" among untyped values:
-so a body with an escape is not read by it (then every quotation mark in it opens or closes a text, and a name that came twice shows
-in their number), nor one with 18 digits in a row, nor one with a fraction.
+msgspec by itself would take the last of two equal names, accept numbers of any length, and read "1.0" among untyped
+values. So it is not used for a body with an escape (without escapes every quotation mark opens or closes a text, and a
+repeated name shows in their number), with 18 digits in a row, or with a fraction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the worker and the commands take the schemas from here and 
 T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_BYTES = 64 * 1024
-"""The longest body; deliveries of orders alone may be allowed more."""
+"""The longest body in bytes; only deliveries of orders may be allowed more."""
 
 
 def json_body() -> dict[str, Any]:
@@ -45,21 +45,21 @@ def json_body() -> dict[str, Any]:
 
 
 def json_response(body: bytes) -> Response:
-    """200 with a JSON body that nobody may store, by Flask."""
+    """A Flask response: 200 with a JSON body that no cache may store."""
     from flask import Response
 
     return Response(body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def body_bytes(environ: Mapping[str, Any], max_bytes: int = MAX_BYTES) -> bytes:
-    """A request's raw JSON body. Refuses what `framed_bytes` does, and other types (415) before anything is read."""
+    """A request's raw JSON body. Refuses as `framed_bytes` does, and refuses other media types (415) before anything is read."""
     length = _length(environ, max_bytes)
     require_json_type(environ)
     return _read(environ, length)
 
 
 def framed_bytes(environ: Mapping[str, Any], max_bytes: int = MAX_BYTES) -> bytes:
-    """A request's raw body, whatever it is said to be. Refuses chunked bodies (411), more than `max_bytes` (413), cut bodies (400)."""
+    """A request's raw body of any media type. Refuses chunked bodies (411), more than `max_bytes` (413), truncated bodies (400)."""
     return _read(environ, _length(environ, max_bytes))
 
 
@@ -77,7 +77,7 @@ def _length(environ: Mapping[str, Any], max_bytes: int) -> int:
 
 
 def require_json_type(environ: Mapping[str, Any]) -> None:
-    """Raise `UnsupportedMediaType` for a body that is not said to be plain JSON in UTF-8."""
+    """Raise `UnsupportedMediaType` unless the headers declare plain JSON in UTF-8."""
     if not _is_json_type(environ.get("CONTENT_TYPE", "")):
         raise UnsupportedMediaType("Content-Type must be application/json, its charset utf-8 where it names one")
     if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() != "identity":
@@ -99,7 +99,7 @@ def _is_json_type(sent: str) -> bool:
 
 
 def load(schema: Schema, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate with a schema made once. Raises `InvalidInput` with a rule per field path."""
+    """Validate `value` with a schema that is made once and reused. Raises `InvalidInput` with the broken rule per field path."""
     quick = _quick_load(schema, value)
     if quick is not None:
         return quick
@@ -113,7 +113,7 @@ def load(schema: Schema, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quick_load(schema: Schema, value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same fields asked directly: what passes here passes `Schema.load`, which is asked when anything does not."""
+    """Validate field by field without `Schema.load`: what passes here passes there too, and None means that it must be called."""
     loaded: dict[str, Any] = {}
     known = schema.load_fields
     try:
@@ -138,7 +138,7 @@ def _flat(messages: Any, path: str) -> list[tuple[str, str]]:
 
 
 class StrictSchema(Schema):
-    """Base of request schemas: what is not named is refused; null means absent."""
+    """Base of request schemas: a field that is not named is refused."""
 
     class Meta:
         """Unknown fields are an error."""
@@ -203,7 +203,7 @@ class Text(fields.String):
 
 
 class ErrorText(fields.String):
-    """Whatever somebody's exception said: cut and cleaned, never a reason to lose the message that carries it."""
+    """The text of a caller's exception: cut and cleaned instead of refused, so that the message that carries it is not lost."""
 
     def __init__(self, *, most: int, **rest: Any) -> None:
         super().__init__(**rest)
@@ -225,7 +225,7 @@ class StrictBoolean(fields.Boolean):
 
 
 class JsonObject(fields.Dict):
-    """A JSON object of any content; its rules are checked where it is understood."""
+    """A JSON object of any content; the code that uses it checks its rules."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **rest: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -236,15 +236,15 @@ class JsonObject(fields.Dict):
 MAX_DEPTH = 16
 _MAX_DIGITS = 17
 
-# A string ends at its quotation mark or with the text. Whatever follows it matches, and what it took it never gives back:
-# so no quotation mark of an unclosed string begins another search, and the time is proportional to the text.
+# A string ends at its closing quotation mark or at the end of the text. The possessive quantifiers never backtrack, so
+# no quotation mark inside an unclosed string begins another search, and the time is proportional to the text.
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKET = re.compile(r"[\[\]{}]")
 
 
 def read_object(body: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Bytes → a JSON object. Raises `InvalidInput` with the rule broken, `BodyTooLarge` above `max_bytes`."""
+    """Parse bytes as a JSON object. Raises `InvalidInput` with the broken rule, and `BodyTooLarge` above `max_bytes`."""
     text, value = _decoded(body, max_bytes, _decoder)
     if _ESCAPED_SURROGATE.search(text):
         check_unicode(value)
@@ -252,10 +252,10 @@ def read_object(body: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def read_report(body: bytes) -> dict[str, Any]:
-    """The same of what says what came of an effect, where neither a number nor a text is a reason to lose it.
+    """Parse the report of an effect's outcome as a JSON object; no number or text in it is a reason to lose the report.
 
-    A number with a fraction, an exponent or many digits is left as it was written, `msgspec.Raw`; half of a pair of surrogates
-    becomes its escape, six characters. Raises all other refusals of `read_object`.
+    A number with a fraction, an exponent or many digits is kept as it was written, as `msgspec.Raw`; half of a pair of
+    surrogates becomes its six-character escape. Raises all other refusals of `read_object`.
     """
     text, value = _decoded(body, MAX_BYTES, _report_decoder)
     if _ESCAPED_SURROGATE.search(text):
@@ -283,7 +283,7 @@ def _decoded(body: bytes, max_bytes: int, decoder: json.JSONDecoder) -> tuple[st
 
 
 def check_depth(text: str) -> None:
-    """Raise `InvalidInput` where a JSON text is nested deeper than `MAX_DEPTH`; brackets within its strings do not count."""
+    """Raise `InvalidInput` when a JSON text is nested deeper than `MAX_DEPTH`; brackets within its strings do not count."""
     # Almost every body has fewer brackets than the limit has levels; only the others are worth a scan.
     if text.count("{") + text.count("[") <= MAX_DEPTH:
         return
@@ -295,9 +295,9 @@ def check_depth(text: str) -> None:
 
 
 def check_unicode(value: Any, path: str = "", whole: str = "body") -> None:
-    """Raise `InvalidInput` naming the field that holds half of a pair of surrogates, else the `whole`.
+    """Raise `InvalidInput` for half of a pair of surrogates; it names the field, or `whole` for the value itself.
 
-    JSON can write half a pair, but it is no character: nothing could store or answer it.
+    JSON can express half a pair, but it is no character: it could be neither stored nor sent in an answer.
     """
     if isinstance(value, str):
         if not _is_unicode(value):
@@ -313,7 +313,7 @@ def check_unicode(value: Any, path: str = "", whole: str = "body") -> None:
 
 
 def _escaped(value: Any) -> Any:
-    """The same with every half of a pair of surrogates written out."""
+    """The value with every half of a pair of surrogates replaced by its escape."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -373,10 +373,11 @@ _MANY_DIGITS = b"0" * 18
 
 
 class BodyReader(Generic[T]):
-    """The body of one route: as a `shape` (a Struct that forbids unknown fields and omits defaults), or refused.
+    """Reads one route's body as a `shape` (a Struct that forbids unknown fields and omits defaults), or refuses it.
 
-    `of_object` is the documented way, from a JSON object to the shape; it raises the refusals. `is_sure` tells of a decoded shape
-    whether the schema surely takes each of its values as it is. `read_object` reads the JSON object for `of_object`.
+    `of_object` is the documented path from a JSON object to the shape; it raises the refusals. `is_sure` returns
+    whether the schema certainly accepts every value of a decoded shape unchanged. `read_object` parses the JSON object
+    for `of_object`.
     """
 
     def __init__(
@@ -392,23 +393,23 @@ class BodyReader(Generic[T]):
         self._is_sure = is_sure
 
     def read(self, body: bytes) -> T:
-        """Raises the refusals of the strict reader and of the schema."""
+        """The body as a shape. Raises the refusals of the strict reader and of the schema."""
         quick = self.quick(body)
         return self.of_object(self.read_object(body)) if quick is None else quick
 
     def quick(self, body: bytes, depth: int = MAX_DEPTH) -> T | None:
-        """The body if it is surely one that the schema takes; `depth`: how many brackets it may have."""
+        """The body as a shape if the schema certainly accepts it, else None; `depth` is the most opening brackets it may have."""
         if not _is_plain(body) or body.count(b"{") + body.count(b"[") > depth:
             return None
         try:
             found = self._decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, _Fraction):
             return None
-        # A name that came twice, or with null, has fewer quotation marks when written again.
+        # A body with a repeated name, or a member that is null, has fewer quotation marks when it is encoded again.
         return found if self._encode(found).count(b'"') == body.count(b'"') and self._is_sure(found) else None
 
     def quick_batch(self, body: bytes) -> list[T] | None:
-        """The requests of a batch (`{"requests": […]}`) if each is surely one that the schema takes."""
+        """The requests of a batch (`{"requests": […]}`) if the schema certainly accepts each, else None."""
         if not _is_plain(body):
             return None
         try:

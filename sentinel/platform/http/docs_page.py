@@ -1,6 +1,7 @@
-"""The page that shows an API's document, `/docs`: a vendored viewer of `/openapi.json`. And where a person begins, `/`.
+"""The page `/docs` that shows an API's document with a vendored viewer of `/openapi.json`, and the redirect from `/`.
 
-Its content policy lets nothing else in. It shows what the document says and nothing besides, so it is as public as that.
+The page's Content-Security-Policy admits nothing from elsewhere. The page shows only what the document says, so it is
+as public as the document.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ CSP = (
 
 
 def docs_page(title: str, *, home: str | None = None) -> Blueprint:
-    """`/docs` and its files below it. `title` is what the page is called: the program's name. `/` leads to `home`, and where there is none it is no page (an API's clients are sent nowhere)."""
+    """The blueprint of `/docs` and the files below it; `title` is the program's name.
+
+    `/` redirects to `home`; without `home` there is no such page, because an API's clients need no redirect.
+    """
     page = Blueprint("docs", __name__, static_folder=FILES, static_url_path="/docs/static", template_folder="templates")
 
     @page.get("/docs")

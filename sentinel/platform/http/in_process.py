@@ -1,6 +1,7 @@
-"""An ASGI app asked from threads of the same process, as a WSGI app: for tests, and for a scratch authority on loopback.
+"""Runs an ASGI app as a WSGI app for threads of the same process: for tests, and for a scratch authority on loopback.
 
-One event loop in a thread of its own serves all who ask; it ends with `close`. What an app raises is raised where it was asked.
+One event loop in a thread of its own serves all callers; it ends with `close`. An exception of the app is raised in the
+thread that called it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class InProcess:
         self._thread.start()
 
     def close(self) -> None:
-        """End the loop, after the answers under way; a stream that is still open is cut."""
+        """End the loop after the answers in progress; what still runs after two seconds, such as a stream, is cancelled."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result(10)
@@ -53,7 +54,7 @@ class InProcess:
         return self._body(exchange)
 
     def _body(self, exchange: _Exchange) -> Iterator[bytes]:
-        """The answer's body as it comes; who stops reading has gone away."""
+        """Yield the answer's body as it arrives; a caller that stops reading counts as a client that has gone."""
         try:
             while (message := exchange.next()) is not None:
                 yield message.get("body", b"")
@@ -73,7 +74,7 @@ class _Exchange:
         self.sent: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
 
     async def receive(self) -> Message:
-        """ASGI: the whole body, and then nothing until its client is gone."""
+        """ASGI: return the whole body, and after that nothing until the client is gone."""
         if self._unread is not None:
             body, self._unread = self._unread, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -85,7 +86,7 @@ class _Exchange:
         self.sent.put(message)
 
     def next(self) -> Message | None:
-        """What was sent next; None at the end. Raises what the app raised."""
+        """The next message that the app sent; None at the end. Raises the app's exception."""
         message = self.sent.get()
         if message is None:
             self.done.result()

@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 from the running routes: each view says once what it takes and answers, and a test finds any that does not."""
+"""OpenAPI 3.1 from the running routes: each view declares once what it takes and answers, and a test finds any that does not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Documentation:
-    """What a route tells about itself. `responses`: status → (description, schema or None for problems)."""
+    """The description of a route in the document. `responses`: status → (description, schema or None for problems)."""
 
     summary: str
     description: str = ""
@@ -47,10 +47,10 @@ def documented(summary: str, **rest: Any) -> Callable[[View], View]:
 def answered_on_the_loop(
     documentation: Documentation, identify: Callable[[dict[str, Any]], object] | None = None
 ) -> Callable[..., Response]:
-    """A view that only documents a route: the event loop answers it, Flask the other methods (405, and HEAD of a GET).
+    """A view that only documents a route: the event loop answers it, Flask only other methods (405, and HEAD of a GET).
 
-    HEAD of a route that needs credentials asks `identify` with the request's environment, which raises the refusals; without it
-    there is none that is good.
+    HEAD of a route that needs credentials calls `identify` with the request's environment, which raises the refusals;
+    without `identify` every such HEAD is `Unauthenticated`.
     """
 
     def view(**_: str) -> Response:
@@ -69,7 +69,7 @@ def answered_on_the_loop(
 
 
 def document_health(routes: Flask | Blueprint, whether: str) -> None:
-    """Add /healthz and /readyz, which every edge answers, to the documented routes; `whether` says what a ready program can do."""
+    """Add /healthz and /readyz, which every edge answers, to the documented routes; `whether` is the summary of /readyz."""
     found: dict[str, Any] = {"type": "object"}
     healthz = Documentation("Whether the process answers", responses={200: ("It does.", found)})
     readyz = Documentation(whether, responses={200: ("They can.", found), 503: ("Not now, and why.", found)})
@@ -128,9 +128,9 @@ def openapi_document(
 
 
 class OpenApiText:
-    """The document of one app as JSON, made when it is first asked for and then kept: routes do not change while a process lives.
+    """The document of one app as JSON, made at the first request and then cached. Thread-safe.
 
-    Anybody may ask for it, and making it takes milliseconds in which the process does nothing else. Thread-safe.
+    Anybody may request it, and making it blocks the process for milliseconds; a process's routes do not change.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ STATUSES: dict[type[e.SentinelError], tuple[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class OutageText:
-    """What is said where the database gave no usable answer, and the members that a problem document has beside it."""
+    """What a problem document says when the database gave no usable answer: its detail, and further members."""
 
     detail: str
     members: dict[str, Any] = field(default_factory=dict)
@@ -66,16 +66,16 @@ _MAY_BE_DONE = OutageText(
     "The database gave no usable answer. Whether what you sent was done is not known: look before you send it again."
 )
 OutageTextOf = Callable[[str], OutageText]
-"""What a program says of a request of that method."""
+"""HTTP method → what a program says of a request of that method when the database gave no usable answer."""
 
 
 def outage_text_for_agents(_method: str) -> OutageText:
-    """What agents are told, whose requests have keys: what was asked is not allowed, and may be asked again."""
+    """The text for agents: nothing is allowed, and the request may be retried, because it has an idempotency key."""
     return NOTHING_ALLOWED
 
 
 def outage_text_for_people(method: str) -> OutageText:
-    """What people and their programs are told: the answer to a commit may be lost, so that what failed so can be on record."""
+    """The text for people and their programs: a change may be recorded although it failed, if only the commit's reply was lost."""
     return _TRY_AGAIN if method in ("GET", "HEAD") else _MAY_BE_DONE
 
 
@@ -85,7 +85,7 @@ log = structlog.get_logger("sentinel.http")
 
 
 def status_of(error: e.SentinelError) -> tuple[int, str]:
-    """(HTTP status, title) of one of our errors; (500, …) for a class nobody listed."""
+    """(HTTP status, title) of one of our errors; (500, …) for a class that is not in `STATUSES`."""
     for parent in type(error).__mro__:
         if parent in STATUSES:
             return STATUSES[parent]
@@ -97,7 +97,7 @@ Problem = tuple[bytes, int, str, dict[str, str]]
 
 
 def problem_of(error: e.SentinelError, request_id: str, outage: OutageText = NOTHING_ALLOWED) -> Problem:
-    """The problem document of an expected refusal; `outage` is what it says of `EngineUnavailable`."""
+    """The problem document of an expected refusal; `outage` is its text for `EngineUnavailable`."""
     status, title = status_of(error)
     extra: dict[str, Any] = {"errors": error.errors} if error.errors else {}
     detail = error.detail
@@ -115,26 +115,26 @@ def problem_of(error: e.SentinelError, request_id: str, outage: OutageText = NOT
 
 
 def retry_after_seconds(error: e.SentinelError) -> int | None:
-    """When the same may be asked for again; None where an answer says nothing of it."""
+    """Seconds until the request may be retried; None for errors whose answer has no Retry-After."""
     if isinstance(error, e.RateLimited):
         return error.retry_after_seconds
     return 1 if status_of(error)[0] == 503 or isinstance(error, e.StillDeciding) else None
 
 
 def log_unavailable(error: e.EngineUnavailable, request_id: str) -> None:
-    """Write why no answer could be given: the cause is for the log, not for callers."""
+    """Log why no answer could be given; callers are not told the cause."""
     log.error("engine_unavailable", cause=error.detail, request_id=request_id)
 
 
 def internal_problem(request_id: str) -> Problem:
-    """The answer to what nobody expected; the log has the rest."""
+    """The problem document for an unexpected error; the log has its details."""
     return _problem(
         500, "internal", "Internal error", "An unexpected error was logged under this request id.", request_id
     )
 
 
 def unread_problem(status: int, detail: str, request_id: str) -> Problem:
-    """The answer to what the server itself could not read as a request, e.g. two Hosts or a header without an end."""
+    """The problem document for input that the server could not read as a request, e.g. two Hosts or a header without an end."""
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return internal_problem(request_id)
     title = HTTPStatus(status).phrase
@@ -172,7 +172,7 @@ def request_id() -> str:
 
 
 def http_response(error: HTTPException) -> Response:
-    """The framework's own error as an answer."""
+    """Turn an error of the framework into a problem document; a redirect becomes a plain 404."""
     status = error.code or 500
     if 300 <= status < 400:
         return Response(status=404)
@@ -184,15 +184,15 @@ def http_response(error: HTTPException) -> Response:
 
 
 def outage_text_of(app: Flask) -> OutageTextOf:
-    """What a registered app says where the database gave no usable answer; an app that was not speaks to agents."""
+    """The outage text that `register` was given for an app; an app without one has the text for agents."""
     found: OutageTextOf = app.extensions.get(_OUTAGE_TEXT, outage_text_for_agents)
     return found
 
 
 def register(app: Flask, *, outage_text: OutageTextOf = outage_text_for_agents) -> None:
-    """Install the handlers on an app: ours, the framework's and the last resort; and what is refused before any of its routes.
+    """Install the error handlers (ours, the framework's, the last resort) and a check of Host before each route.
 
-    `outage_text` holds for its streams too, which the event loop answers.
+    `outage_text` also applies to the app's streams, which the event loop answers.
     """
     app.extensions[_OUTAGE_TEXT] = outage_text
 
@@ -203,7 +203,7 @@ def register(app: Flask, *, outage_text: OutageTextOf = outage_text_for_agents) 
             return problem_response(error)
         return None
 
-    # Before the app's own: who asks, or for which page, does not matter then.
+    # Before the app's own hooks: a bad Host is refused whoever asks, and for every page.
     app.before_request_funcs.setdefault(None, []).insert(0, known_host)
 
     @app.errorhandler(e.SentinelError)

@@ -36,17 +36,19 @@ class SharedRateLimit:
     def take(
         self, key: bytes, cost: int = 1, *, per_second: int | None = None, burst: int | None = None, is_let_in: bool = False
     ) -> None:  # fmt: skip
-        """Count `cost` requests of `key`. Raises `RateLimited` with the seconds to wait, unless they are let in already.
+        """Count `cost` requests of `key`. Raises `RateLimited` with the seconds to wait, unless `is_let_in`.
 
-        `key` is at least 10 random bytes that nobody else can reckon: a hash of a secret, or of a salt and what is public. It says where
-        the key is counted, and whoever fills the places around another's has it refused. A key with a rate of its own says it every time.
+        With `is_let_in` the requests were admitted before, and are only counted. `key` is at least 10 bytes that nobody
+        else can predict: a hash of a secret, or of a salt and public data. It selects the slot, and a client that could
+        fill the slots around another's would get that one refused. A key with a rate of its own needs `per_second` and
+        `burst` at every call.
         """
         interval = 1.0 / per_second if per_second else self._interval
         tolerance = (burst - 1) * interval if burst else self._tolerance
         stripe, tag = key[0] % _STRIPES, key[2:10]
         lock = self._locks[stripe]
-        # It is held for microseconds: who still has it after a tenth of a second died with it. Then it is taken over, and
-        # given back for everybody; at worst one request was counted too little.
+        # It is held for microseconds: a process that still holds it after a tenth of a second has died. Then this call
+        # goes on without it and releases it for everybody; at worst one request is not counted.
         lock.acquire(timeout=_DEAD_AFTER_SECONDS)
         try:
             now = self._clock()
@@ -59,10 +61,10 @@ class SharedRateLimit:
             try:  # noqa: SIM105 - `contextlib.suppress` costs as much as the lock, and this runs for every request
                 lock.release()
             except ValueError:
-                pass  # given back twice, by who took it over and by who was only stopped, it stays one lock
+                pass  # released already: its holder was not dead but only stopped; it still stays one lock
 
     def _slot(self, tag: bytes, stripe: int, start: int, now: float) -> tuple[int, float]:
-        """The key's slot within its stripe, else one whose debt is paid, else a neighbour's (which only tightens)."""
+        """(offset, arrival time) of the key's slot in its stripe, else of a free one, else of another key's, which is stricter."""
         per_stripe = _SLOTS // _STRIPES
         free: int | None = None
         for probe in range(_PROBES):

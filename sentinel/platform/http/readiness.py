@@ -1,4 +1,4 @@
-"""Health, readiness and metrics answers, the same for every program; what is checked and counted is each one's own."""
+"""Health, readiness and metrics answers, the same for every program; each program brings its own checks and metrics."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ log = structlog.get_logger("sentinel")
 
 
 class Readiness:
-    """What a program's checks found, by name, kept for half a second: however many ask, the database is asked twice a second.
+    """The results of a program's checks by name, cached for half a second, however many requests arrive.
 
-    Anybody may ask /readyz, and an answer costs about ten statements. The checks are made in one thread, and all who ask meanwhile wait
-    for what it finds: on an event loop without a thread.
+    Anybody may call /readyz, and the checks cost about ten statements. They run in one thread, and all requests that
+    arrive meanwhile wait for its results; on an event loop they wait without a thread.
     """
 
     def __init__(self, check: Callable[[], Mapping[str, bool]], now: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Readiness:
 
     @property
     def checks(self) -> Mapping[str, bool]:
-        """Which checks hold; waits for them in the caller's thread."""
+        """Whether each check holds, by name; blocks the calling thread until that is known."""
         return self._found().result()
 
     async def answer(self) -> EdgeResponse:
@@ -49,18 +49,18 @@ class Readiness:
         return _answer_of(await asyncio.wrap_future(self._found()))
 
     def _found(self) -> Future[Mapping[str, bool]]:
-        """What was found lately, or what is being looked for now."""
+        """The future of the cached results or of the checks in progress; starts the checks if there is neither."""
         with self._lock:
             latest = self._latest
             if latest is None or (latest.done() and self._now() - self._made_at >= REMEMBERED_SECONDS):
                 latest = self._latest = Future()
                 latest.set_running_or_notify_cancel()  # a client that leaves does not cancel it for the others
-                # No pool's thread: one that waits for a silent database must not hold up the end of the process.
+                # Not a pool's thread: a thread that waits for a silent database must not delay the end of the process.
                 look = threading.Thread(target=self._look, args=(latest,), name="readiness", daemon=True)
                 try:
                     look.start()
                 except RuntimeError as error:
-                    # No room for a thread: who waits is told, and the next one makes the checks anew.
+                    # No thread could be started: the waiting requests get the error, and the next one runs new checks.
                     latest.set_exception(error)
             return latest
 
@@ -80,9 +80,9 @@ def alive() -> Response:
 
 
 def database_checks(ask: Callable[[], DatabaseStatus], name: str = "session") -> dict[str, bool]:
-    """Whether the database of which `ask` tells is there, writable, at the schema we need, and our connection as meant.
+    """Check the status that `ask` returns: the database is there, writable and at our schema, and has no faults.
 
-    What is not as meant is logged with its cause; `name` says whose connection it is.
+    Each fault is logged with its cause; `name` names the connection in the result and in the log.
     """
     try:
         found = ask()
@@ -97,7 +97,7 @@ def database_checks(ask: Callable[[], DatabaseStatus], name: str = "session") ->
 
 
 def holds(check: Callable[[], bool]) -> bool:
-    """What the check says; False where nobody could say."""
+    """The result of `check`, or False when it raises a `SentinelError`."""
     try:
         return check()
     except SentinelError:
@@ -111,7 +111,7 @@ def readiness_answer(readiness: Readiness) -> Response:
 
 
 def _answer_of(checks: Mapping[str, bool]) -> EdgeResponse:
-    """200 when every check holds; else 503, to be asked again in a second. Nobody may store it."""
+    """200 when every check holds, else 503 with a Retry-After of one second; no cache may store either."""
     ready = all(checks.values())
     body = orjson.dumps({"status": "ready" if ready else "not ready", "checks": checks})
     if ready:
@@ -121,7 +121,7 @@ def _answer_of(checks: Mapping[str, bool]) -> EdgeResponse:
 
 def exposition(*figures: Collector) -> bytes:
     """The Prometheus text of what all processes of this program counted, and of `figures`, which are read now."""
-    # Imported once the folder of the shared counters is named: what is imported before counts for one process alone.
+    # Imported only after PROMETHEUS_MULTIPROC_DIR is set: imported earlier, it would count for one process alone.
     from prometheus_client import CollectorRegistry, generate_latest, multiprocess
     from prometheus_client.registry import REGISTRY
 
@@ -136,5 +136,5 @@ def exposition(*figures: Collector) -> bytes:
 
 
 def exposition_answer(text: bytes) -> Response:
-    """Prometheus' text format."""
+    """The response with `text` in Prometheus' text format."""
     return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,6 +1,6 @@
 """A program's readiness as a Prometheus gauge, for alert rules: 1 where /readyz answers 200.
 
-Apart from `readiness`: what counts is imported only once the folder of the shared counters is named.
+In a module of its own, because prometheus_client may be imported only after PROMETHEUS_MULTIPROC_DIR is set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sentinel.platform.http.readiness import Readiness
 
 
 class ReadyGauge(Collector):
-    """The gauge of that name, read at each scrape: of what /readyz found lately, so that a scrape costs no more than a probe."""
+    """The gauge `name`, read at each scrape from the cached checks of /readyz, so that a scrape costs no more than a probe."""
 
     def __init__(self, name: str, readiness: Readiness) -> None:
         self._name, self._readiness = name, readiness

@@ -1,5 +1,4 @@
-"""A request and an answer without a framework: what the routes of the event loop work on, a request's id, the hosts that are answered, and
-what every answer says of TLS."""
+"""Requests and answers without a framework, for the routes on the event loop; request ids, the check of Host, and HSTS."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from sentinel.store.ids import random_bytes
 
 
 class Request(msgspec.Struct, eq=False):
-    """One request, by what is read of its WSGI environment."""
+    """One request, read from its WSGI environment."""
 
     environ: dict[str, Any]
     _body: bytes | None = None
@@ -40,7 +39,7 @@ class Request(msgspec.Struct, eq=False):
         return read_object(self.body())
 
     def body(self) -> bytes:
-        """The body, the same however often it is asked for. Raises the refusals of `body_bytes`."""
+        """The body; it is read once and then kept. Raises the refusals of `body_bytes`."""
         if self._body is None:
             self._body = body_bytes(self.environ)
         return self._body
@@ -49,11 +48,11 @@ class Request(msgspec.Struct, eq=False):
 MAX_QUERY_FIELDS = 20
 NOT_STORED: Mapping[str, str] = MappingProxyType({"Cache-Control": "no-store"})
 ALIVE = b'{"status":"ok"}'
-"""What /healthz says: the process answers."""
+"""The body of /healthz: the process answers."""
 
 
 class EdgeResponse(msgspec.Struct):
-    """Status, body and the headers beyond its length and type."""
+    """An answer: body, status, content type, and the headers besides the body's length and type."""
 
     body: bytes
     status: int = 200
@@ -62,15 +61,15 @@ class EdgeResponse(msgspec.Struct):
 
 
 Handler = Callable[[Request], Awaitable[EdgeResponse]]
-"""Answers one request. Raises refusals, which become problem documents."""
+"""Answers one request. It raises refusals (`SentinelError`), which become problem documents."""
 
 
 class QuickHandler(ABC):
-    """A handler that needs no task of its own: the edge's hot way calls `begin`, every other way awaits the handler."""
+    """A handler that needs no task of its own: the fast path for hot routes calls `begin`, every other path awaits the handler."""
 
     @abstractmethod
     def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
-        """Call `reply` once on the running loop, now or later. Raises refusals of what is known at once."""
+        """Start answering: `reply` is called once on the running loop, now or later. Raises refusals that are known at once."""
 
     async def __call__(self, request: Request) -> EdgeResponse:
         """The answer; raises refusals."""
@@ -83,11 +82,11 @@ _UNPREFIXED = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH
 
 
 def environ_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """Headers (names in small letters) as the WSGI environment has them."""
+    """Convert headers (names in lower case) to entries of a WSGI environment."""
     environ: dict[str, Any] = {}
     for name, value_bytes in headers:
         key, value = _environ_key(name), value_bytes.decode("latin-1")
-        # A header that comes twice is one with both values, as under WSGI: never the one that suits.
+        # A repeated header becomes one with both values, as under WSGI: a client cannot choose which of them counts.
         environ[key] = f"{environ[key]},{value}" if key in environ else value
     return environ
 
@@ -102,7 +101,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,128}")
 
 
 def query_value(environ: Mapping[str, Any], name: str) -> str:
-    """A field's first value in a request's query, "" without one. Raises `InvalidInput` where the query has many more fields than a route reads."""
+    """A query field's first value, "" without one. Raises `InvalidInput` when the query has more than MAX_QUERY_FIELDS fields."""
     try:
         fields = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=MAX_QUERY_FIELDS)
     except ValueError:
@@ -112,7 +111,7 @@ def query_value(environ: Mapping[str, Any], name: str) -> str:
 
 
 def address_of(environ: Mapping[str, Any], trusted_proxies: int) -> str:
-    """Who asks: the connection's address, or what the outermost trusted proxy saw."""
+    """The client's address: the connection's, or behind trusted proxies the one that the outermost of them saw."""
     if trusted_proxies:
         told = [part.strip() for part in str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",") if part.strip()]
         if len(told) >= trusted_proxies:
@@ -121,7 +120,7 @@ def address_of(environ: Mapping[str, Any], trusted_proxies: int) -> str:
 
 
 def request_id_of(environ: dict[str, Any]) -> str:
-    """The caller's `X-Request-ID` if it is a plain identifier, else one made here; the same all through a request."""
+    """The caller's `X-Request-ID` if it is a plain identifier, else a random one; it stays the same for the whole request."""
     found = environ.get("sentinel.request_id")
     if found is None:
         given = environ.get("HTTP_X_REQUEST_ID", "")
@@ -130,7 +129,7 @@ def request_id_of(environ: dict[str, Any]) -> str:
 
 
 def query_field(environ: Mapping[str, Any], name: str) -> str:
-    """The same for a route that refuses no query: "" where there is none, and where there are more fields than that."""
+    """`query_value` for a route that refuses no query: "" instead of `InvalidInput` when there are too many fields."""
     try:
         return query_value(environ, name)
     except InvalidInput:
@@ -144,11 +143,10 @@ _HSTS_PAIRS = ((_HSTS.lower().encode(), _ONE_YEAR.encode()),)
 
 @dataclass(frozen=True, slots=True)
 class HttpsOnly:
-    """Which answers of a server carry Strict-Transport-Security (RFC 6797), after which a browser sends nothing in the clear.
+    """Decides which answers carry Strict-Transport-Security (RFC 6797), after which a browser connects only over TLS.
 
-    All with `behind_tls`, else those to requests that came over TLS.
-    What the outermost of the trusted proxies says of its connection counts (`X-Forwarded-Proto`); what was put into the header
-    before it may be from anybody and does not.
+    With `behind_tls` all answers do, else those to requests that came over TLS. Behind trusted proxies the entry of
+    `X-Forwarded-Proto` that the outermost of them added decides; entries before it may be from anybody and are ignored.
     """
 
     behind_tls: bool = False
@@ -156,11 +154,11 @@ class HttpsOnly:
 
     @property
     def always(self) -> dict[str, str]:
-        """The header, where every answer has it: also one to what could not be read as a request."""
+        """The header if every answer has it, even one to input that could not be read as a request; else nothing."""
         return {_HSTS: _ONE_YEAR} if self.behind_tls else {}
 
     def headers(self, scope: Mapping[str, Any]) -> tuple[tuple[bytes, bytes], ...]:
-        """What is added to the answer to an ASGI request."""
+        """The headers to add to the answer to an ASGI request."""
         values = (
             [value for name, value in scope["headers"] if name == b"x-forwarded-proto"] if self.trusted_proxies else []
         )
@@ -168,7 +166,7 @@ class HttpsOnly:
         return _HSTS_PAIRS if self.behind_tls or came_over_tls else ()
 
     def of_request(self, environ: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-        """The same for a request by its WSGI environment; without a scheme it came in the clear."""
+        """`headers` for a WSGI environment, as text; a request without a scheme counts as not encrypted."""
         forwarded, scheme = environ.get("HTTP_X_FORWARDED_PROTO", ""), environ.get("wsgi.url_scheme")
         return ((_HSTS, _ONE_YEAR),) if self.behind_tls or self._came_over_tls(forwarded, scheme) else ()
 
@@ -186,7 +184,7 @@ _ADDRESS = re.compile(r"\[(?P<address>[0-9A-Fa-f:.]{2,45})\](?P<port>:[0-9]{0,5}
 
 
 def require_host(environ: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` for a Host that is no host, and for none at all in HTTP/1.1 (RFC 9112 §3.2)."""
+    """Raise `InvalidInput` for an invalid Host header, and for a missing one in HTTP/1.1 (RFC 9112 §3.2)."""
     given = environ.get("HTTP_HOST")
     if given is None and environ.get("SERVER_PROTOCOL") != "HTTP/1.1":
         return
@@ -195,7 +193,7 @@ def require_host(environ: Mapping[str, Any]) -> None:
 
 
 def is_host(text: str) -> bool:
-    """Whether it is a name of ASCII labels or an address (IPv6 in brackets), with a port up to 65535 or none."""
+    """Whether `text` is a name of ASCII labels or an address (IPv6 in brackets), with or without a port up to 65535."""
     return len(text) <= _MOST and _is_host(text)
 
 
@@ -227,7 +225,7 @@ def head_of(
 
 
 def date_header() -> bytes:
-    """The time by this process's clock, to the second (RFC 9110 §6.6.1); nothing here goes by it."""
+    """The value of the Date header by this process's clock, to the second (RFC 9110 §6.6.1); nothing here depends on it."""
     return _date_at(int(time.time()))
 
 

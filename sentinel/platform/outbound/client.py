@@ -27,13 +27,13 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from sentinel.platform.outbound.failures import FailureKind
 
-# It logs whole addresses, with what is secret in them or a customer's, beside what it makes of a server's odd headers.
+# urllib3 logs whole URLs, which may contain secrets or customer data, when it complains about a server's odd headers.
 logging.getLogger("urllib3").setLevel(logging.CRITICAL)
 
 MAX_BYTES = 64 << 10
-"""The largest body that is read where nothing else is said."""
+"""The default for the largest body that is read, in bytes."""
 MAX_HEAD_BYTES = 64 << 10
-"""Status line, headers and chunk marks together: what may come besides the body."""
+"""How many bytes may come besides the body: status line, headers and chunk framing together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class NoResponse:
-    """Not known what the server did, except with `FailureKind.NOT_SENT`: then nothing."""
+    """No usable answer: what the server did is unknown, except with `FailureKind.NOT_SENT`, when it did nothing."""
 
     kind: FailureKind
 
 
 Target = tuple[Any, Any, int, str, Any]
 Resolver = Callable[[str, int, float], Sequence[Target]]
-"""A host, a port and the seconds left → where a connection may go, as `socket.getaddrinfo` says it. Nothing is looked up
-after it: what a resolver has checked is what is connected to."""
+"""(host, port, seconds left) → the addresses to connect to, as `socket.getaddrinfo` returns them. Nothing is looked up
+afterwards, so the connection goes to exactly the addresses that a resolver has checked."""
 
 
 def look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
@@ -65,10 +65,10 @@ def look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
     def ask() -> None:
         try:
             found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except Exception as error:  # a name can be one that the system's codecs do not like
+        except Exception as error:  # not only OSError: a name may be one that the system's codecs cannot encode
             found.set_exception(error)
 
-    # The system's own look-up has no deadline: it is left behind in its thread when time is over.
+    # The system's own look-up has no deadline: when the time is over it is left behind in its thread.
     threading.Thread(target=ask, daemon=True).start()
     return found.result(seconds)
 
@@ -76,7 +76,7 @@ def look_up(host: str, port: int, seconds: float) -> Sequence[Target]:
 def connect(
     targets: Sequence[Target], left: Callable[[], float], make: Callable[..., socket.socket] = socket.socket
 ) -> socket.socket:
-    """A connection to the first of these that takes one, while time is `left`, in seconds. Raises `OSError`."""
+    """Connect to the first of `targets` that accepts; `left` returns the seconds left. Raises `OSError` when none does."""
     failed = OSError("the name has no address")
     for family, kind, protocol, _, address in targets:
         link = make(family, kind, protocol)
@@ -102,7 +102,7 @@ def exchange(
     max_bytes: int = MAX_BYTES,
     resolve: Resolver = look_up,
 ) -> Response | NoResponse:
-    """One request with `data` or `json`, at most `deadline_seconds` in all; a body of more than `max_bytes` is no answer. Never raises."""
+    """Make one request with `data` or `json` within `deadline_seconds`; over `max_bytes` of body is `NoResponse`. Never raises."""
     _bounds.start(deadline_seconds, max_bytes + MAX_HEAD_BYTES, resolve)
     sent = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close", **(headers or {})}
     try:
@@ -112,19 +112,19 @@ def exchange(
             method, url, data=data, headers=sent, timeout=_bounds.left(), allow_redirects=False, stream=True
         ) as response:  # fmt: skip
             body = b""
-            # To the end, because only there a body that is cut off is noticed.
+            # Read to the end, because only there a truncated body is noticed.
             for part in response.raw.stream(max_bytes + 1, decode_content=False):
                 body += part
                 if len(body) > max_bytes:
                     return NoResponse(FailureKind.TOO_LARGE)
-    except Exception:  # a hostile answer finds errors nobody listed: none of them may come through
+    except Exception:  # a hostile answer can cause errors that nobody has listed: none of them may reach the caller
         return NoResponse(_bounds.trouble())
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return Response(response.status_code, kind, body)
 
 
 class JsonClient:
-    """Asks one server at `url` in JSON, with a bearer key where there is one. Thread-safe; nothing raises."""
+    """A JSON client of one server at `url`, with `api_key` as bearer token if there is one. Thread-safe; never raises."""
 
     def __init__(
         self, url: str, api_key: str = "", timeout_seconds: float = 5.0, *, now: Callable[[], float] = time.monotonic
@@ -138,7 +138,7 @@ class JsonClient:
         self, method: str, path: str, json: object = None, *, headers: Mapping[str, str] | None = None,
         deadline_seconds: float | None = None,
     ) -> Response | NoResponse:  # fmt: skip
-        """One request to `url` + `path`, in `timeout_seconds` if no other deadline is given."""
+        """Make one request to `url` + `path`, within `timeout_seconds` if no other deadline is given."""
         seconds = self._timeout_seconds if deadline_seconds is None else deadline_seconds
         sent = {**self._headers, **(headers or {})}
         return exchange(method, self.url + path, json=json, headers=sent, deadline_seconds=seconds)
@@ -154,7 +154,7 @@ class JsonClient:
 
 
 class _Bounds(threading.local):
-    """What is left of the exchange that this thread is in."""
+    """The time and bytes that are left to the exchange that this thread is in."""
 
     until, bytes_left, is_connected = 0.0, 0, False
     resolve: Resolver
@@ -187,7 +187,7 @@ _bounds = _Bounds()
 
 
 class _BoundedSocket(socket.socket):
-    """Sets the time that is left before every call: a server sending byte by byte gets no more than one sending at once."""
+    """Sets the time that is left as its timeout before every call, so that a server sending byte by byte gets no more time."""
 
     def recv_into(self, *args: Any, **options: Any) -> int:
         self.settimeout(_bounds.left())
@@ -211,7 +211,7 @@ def _dial(connection: HTTPConnection) -> socket.socket:
     link = connect(targets, _bounds.left, _BoundedSocket)
     _bounds.is_connected = True
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.settimeout(_bounds.left())  # for the handshake of TLS, which is one call
+    link.settimeout(_bounds.left())  # for the TLS handshake, which is one call
     return link
 
 
@@ -254,16 +254,16 @@ class _Session(requests.Session):
         self.mount("https://", _Adapter())
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """No answer points elsewhere. Also without following, requests would read and unpack a redirect's whole body."""
+        """Return no target: even without following it, requests would read and decompress a redirect's whole body."""
 
 
 def is_http_url(url: str) -> bool:
-    """Whether `url` is an address that can be asked: http or https, a host that can be looked up, no credentials, query or fragment."""
+    """Whether `url` can be requested: http or https, a host that can be looked up, no credentials, query or fragment."""
     if not url.isascii() or not url.isprintable() or " " in url:
         return False
     try:
         parts = urlsplit(url)
-        (parts.hostname or "").encode("idna")  # as a look-up does: a label that is empty or too long is an error there
+        (parts.hostname or "").encode("idna")  # as a look-up does: an empty or too long label raises an error
         bad = parts.username or parts.password or parts.query or parts.fragment
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not bad
     except ValueError:

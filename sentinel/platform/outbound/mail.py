@@ -1,4 +1,4 @@
-"""Mail by the standard library: one connection per mail, one deadline, every failure a value.
+"""Sends mail by the standard library: one connection per mail, one deadline, every failure a value.
 
 Of a server's answer only the three-digit code is kept: its text often repeats the address.
 """
@@ -21,13 +21,13 @@ from functools import partial
 
 from sentinel.platform.outbound.client import connect, look_up
 
-# One plain address and nothing that a header, a list or a route could be made of.
+# One plain address, without the characters that could start a header, a list of addresses or a source route.
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmtpAccount:
-    """Where mail is handed in. `security` is none, starttls or tls; certificates are always checked."""
+    """The account that mail is submitted with. `security` is none, starttls or tls; certificates are always checked."""
 
     host: str
     port: int
@@ -39,13 +39,13 @@ class SmtpAccount:
 
     @property
     def domain(self) -> str:
-        """The sender's domain: how we introduce ourselves, without asking a name server who we are."""
+        """The sender's domain, with which we greet the server (EHLO), without asking a name server for our own name."""
         return parseaddr(self.sender)[1].rpartition("@")[2] or "localhost"
 
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """One plain-text mail. `message_id` is the same at every try; `to` is one address, None where none is known."""
+    """One plain-text mail. `message_id` is the same at every attempt; `to` is one address, None if none is known."""
 
     message_id: str
     to: str | None = field(repr=False)
@@ -56,7 +56,7 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class MailFailure:
-    """It surely or probably was not handed in. `final`: another try would end the same."""
+    """The mail was certainly or probably not accepted; `kind` says why. `final`: a retry would fail the same way."""
 
     kind: str
     final: bool = False
@@ -68,20 +68,25 @@ def is_mail_address(text: str) -> bool:
 
 
 class Mailer:
-    """Hands mails in at one account. Thread-safe; nothing raises."""
+    """Submits mails with one account. Thread-safe; nothing raises."""
 
     def __init__(self, account: SmtpAccount) -> None:
         self._account = account
 
     def send(self, mail: Mail) -> MailFailure | None:
-        """Hand one in; at most `timeout_seconds` altogether. None when it was taken."""
+        """Submit one mail within `timeout_seconds` in all. None when the server has accepted it."""
         if mail.to is None or not is_mail_address(mail.to):
             return MailFailure("smtp: no address", final=True)
         deadline = time.monotonic() + self._account.timeout_seconds
         try:
             with self._connected(deadline) as server:
                 server.send_message(self._written(mail), self._account.sender, [mail.to])
-        except (smtplib.SMTPException, OSError, ValueError) as error:
+        except (
+            smtplib.SMTPException,
+            OSError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # the last: no thread can be started
             return _failure(error, out_of_time=time.monotonic() >= deadline)
         return None
 
@@ -90,7 +95,7 @@ class Mailer:
         account, tls = self._account, _Tls(deadline)
         server = smtplib.SMTP(local_hostname=account.domain, timeout=account.timeout_seconds)
         server._host = account.host  # type: ignore[attr-defined]  # what starttls checks the certificate against
-        # A time limit per read is none for a server that sends a byte now and then: the whole call ends here.
+        # A timeout per read does not bound a server that sends a byte now and then: this thread bounds the whole call.
         done = threading.Event()
         threading.Thread(target=_shut_at, args=(server, deadline, done), name="smtp-watch", daemon=True).start()
         try:
@@ -115,7 +120,7 @@ class Mailer:
         written = EmailMessage(policy=SMTP)
         written["From"], written["To"], written["Subject"] = self._account.sender, mail.to, mail.subject
         written["Date"] = formatdate()
-        # The same id at every try: a mailbox that gets a message twice can tell.
+        # The same id at every attempt: a mailbox that gets the mail twice can recognise that.
         written["Message-ID"] = f"<{mail.message_id}@{self._account.domain}>"
         written["Auto-Submitted"] = "auto-generated"
         written["Content-Language"] = mail.language
@@ -131,25 +136,25 @@ def _left(deadline: float) -> float:
 
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
-    """As smtplib's own, which looks a name up without a limit and gives each address the whole time."""
+    """Connect within the deadline; smtplib's own way looks a name up without a limit and gives each address the whole time."""
     left = partial(_left, deadline)
     return connect(look_up(host, port, left()), left)
 
 
 class _Tls:
-    """As a context of TLS, with a handshake that is over by the deadline: no other thread can shut a connection in the middle of one."""
+    """Stands in for an `ssl.SSLContext`; bounds the handshake, in which no other thread can shut down the connection."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
 
     def wrap_socket(self, link: socket.socket, *, server_hostname: str) -> ssl.SSLSocket:
-        """The connection over TLS. Raises `OSError`."""
+        """The connection over TLS, its handshake done by the deadline. Raises `OSError`."""
         link.settimeout(_left(self._deadline))
         return ssl.create_default_context().wrap_socket(link, server_hostname=server_hostname)
 
 
 def _shut_at(server: smtplib.SMTP, deadline: float, done: threading.Event) -> None:
-    """Shuts the connection at the deadline, repeatedly until the waiting call has ended."""
+    """Shut down the connection at the deadline, repeatedly until the waiting call has ended."""
     while not done.wait(max(0.1, deadline - time.monotonic())):
         # Between two steps there may be no socket yet, or none any more.
         with contextlib.suppress(OSError, AttributeError):
@@ -157,7 +162,7 @@ def _shut_at(server: smtplib.SMTP, deadline: float, done: threading.Event) -> No
 
 
 def _failure(error: Exception, *, out_of_time: bool) -> MailFailure:
-    """What went wrong as a code. Final is only a 5xx about this address or mail: our own account can be mended."""
+    """The failure as a code. Only a 5xx about this address or mail is final: trouble with our own account can be fixed."""
     if out_of_time or isinstance(error, TimeoutError):
         return MailFailure("smtp: timeout")
     code = _code(error)

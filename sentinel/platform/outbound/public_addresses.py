@@ -25,8 +25,9 @@ from sentinel.platform.outbound.client import (
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 DEADLINE_SECONDS = 5.0
 
-# Where clouds answer their own machines (metadata and credentials among it) outside of the link-local networks: Azure, Oracle,
-# Alibaba; by IPv6 AWS, Google, Oracle, Scaleway, Akamai, Alibaba. By number some are public and the others private.
+# Addresses at which clouds serve their own machines (metadata and credentials among it) outside of the link-local
+# networks: Azure, Oracle, Alibaba; by IPv6 AWS, Google, Oracle, Scaleway, Akamai, Alibaba. Some are in public ranges,
+# others in private ones.
 _CLOUD_SERVICES = tuple(
     ipaddress.ip_network(block)
     for block in (
@@ -34,8 +35,8 @@ _CLOUD_SERVICES = tuple(
         "fd00:42::42/128", "fd00:a9fe:a9fe::1/128", "fd00:100::100:200/128",
     )
 )  # fmt: skip
-# Besides what `is_global` knows: relays and mappings that lead to an IPv4 address of the sender's choice, and what is reserved
-# or only for examples.
+# Ranges that `is_global` does not exclude: relays and mappings that lead to an IPv4 address of the sender's choice, and
+# ranges that are reserved or only for examples.
 _CLOSED_4 = tuple(
     ipaddress.IPv4Network(block)
     for block in (
@@ -49,7 +50,7 @@ _CLOSED_6 = tuple(
 )
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
-# One spelling of an address, so that no two readers of it can see two hosts in it.
+# Only one spelling of a URL is accepted, so that no two parsers can see different hosts in it.
 _URL = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
     r"(?:[/?][A-Za-z0-9._~:/?@!$&'()*+,;=%-]{0,2000})?",
@@ -63,18 +64,18 @@ _INSIDE_NAMES = frozenset({"localhost", "localdomain", "local", "internal", "int
 
 @dataclass(frozen=True, slots=True)
 class NotAllowed:
-    """The call was not made, and will not be: `why` is a code. "inside_address" was found by looking the name up."""
+    """The call was refused and not made: `why` is a code of `FAULTS`. A look-up can still end in "inside_address"."""
 
     why: str
 
 
 def is_cloud_service(address: Address) -> bool:
-    """Whether a cloud answers its own machines there; those among the link-local addresses are not listed."""
+    """Whether a cloud serves its own machines at this address; those among the link-local addresses are not listed."""
     return any(address in block for block in _CLOUD_SERVICES)
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is a public one in this very form: not mapped, relayed, reserved or a cloud's own service."""
+    """Whether an address is public as it is written: not mapped, relayed, reserved or a cloud's own service."""
     if is_cloud_service(address):
         return False
     if isinstance(address, ipaddress.IPv4Address):
@@ -86,16 +87,16 @@ def is_public(address: Address) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PublicHttpClient:
-    """What may be called. Frozen and shared; thread-safe."""
+    """An HTTP client that calls only these schemes and ports, and addresses that `may_reach`. Frozen, shared, thread-safe."""
 
     schemes: tuple[str, ...] = ("https",)
     ports: tuple[int, ...] | None = (443, 8443)
-    """None: any."""
+    """None allows any port."""
     may_reach: Callable[[Address], bool] = is_public
     look_up: Resolver = look_up
 
     def fault(self, url: str) -> str | None:
-        """Why this address may not be called as it is written, as a code; None: it may be looked up."""
+        """Why this URL may not be called as it is written, as a code of `FAULTS`; None when its host may be looked up."""
         found = _URL.fullmatch(url)
         if found is None:
             return "form"
@@ -108,7 +109,7 @@ class PublicHttpClient:
 
     def _host_fault(self, host: str) -> str | None:
         if host.startswith("[") or _NUMBER.fullmatch(host.rpartition(".")[2]):
-            # What ends in a number is an address to every reader; only the plain form of one is taken.
+            # Every parser reads a host that ends in a number as an address; only the plain form of one is accepted.
             address = _address(host.strip("[]"))
             if address is None or (address.version == 6) != host.startswith("["):
                 return "host"
@@ -135,7 +136,7 @@ class PublicHttpClient:
 
         def checked(host: str, port: int, seconds: float) -> Sequence[Target]:
             found = self.look_up(host, port, seconds)
-            # One inside address among outside ones is how rebinding begins: then none of them is taken.
+            # One inside address among public ones is how DNS rebinding begins: then none of them is used.
             if not found or not all(self._is_open(target) for target in found):
                 refused.append(host)
                 raise PermissionError("not an outside address")

@@ -1,4 +1,4 @@
-"""Slack-compatible incoming webhooks: POST {"text"} → 2xx. The address is a secret and is in no message of ours."""
+"""Slack-compatible incoming webhooks: POST {"text"} → 2xx. The URL is a secret and is not part of any error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_ANSWER_BYTES = 16 << 10
 
 
 def slack_text(text: str) -> str:
-    """Slack's three control characters as entities (its own rule for text that is not to be interpreted)."""
+    """The text with Slack's three control characters as entities, as Slack requires for text that is not markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -22,7 +22,7 @@ class SlackWebhook:
         self._url, self._client, self._deadline_seconds = url, client, deadline_seconds
 
     def post(self, text: str) -> str | None:
-        """One try. None when it was taken, else what went wrong, in a word or two without the address."""
+        """Post once. None when it was accepted, else the failure in a word or two, without the URL."""
         body, headers = orjson.dumps({"text": text}), {"Content-Type": "application/json"}
         found = self._client.exchange(
             "POST",
@@ -40,6 +40,6 @@ class SlackWebhook:
 def _fault(answered: Response) -> str | None:
     if not 200 <= answered.status < 300:
         return f"http_{answered.status}"
-    # Slack says `ok` as text/html. Another page is a portal's or a proxy's, whatever its status says.
+    # Slack answers `ok` as text/html. Any other page is from a portal or a proxy, whatever its status says.
     is_page = answered.content_type == "text/html" and answered.body.strip().lower() != b"ok"
     return "a web page" if is_page else None

@@ -1,8 +1,8 @@
 """Connection limits of a process, in total and per address, and which idle connection is closed for a new one.
 
-A connection that asks for nothing costs nobody else theirs: where a bound is reached, the one that has been waiting the
-longest (for its first request, for its next one, for the rest of its body) is closed for the newcomer. A request that
-is being answered is never closed; where all are, the newcomer is.
+Idle connections cannot keep others out: when a bound is reached, the connection that has waited the longest (for its
+first request, for its next one, for the rest of its body) is closed for the new one. A connection whose request is
+being answered is never closed; when all are, the new one is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class Stage(IntEnum):
-    """What a connection is doing; where room is needed, one of the first stage is closed first."""
+    """What a connection is doing; when room is needed, connections of the lowest stage are closed first, ANSWERED never."""
 
     NEW = 0
     IDLE = 1
@@ -23,16 +23,16 @@ class Stage(IntEnum):
 
 
 class CountedConnection(Protocol):
-    """A connection, as its bounds see it. `network` is where it comes from (`network_of` its address)."""
+    """A connection as `Connections` sees it. `network` is the network that its address counts to (`network_of`)."""
 
     network: str
     stage: Stage
 
     def shed(self) -> None:
-        """Close it now, whatever its client has not taken yet."""
+        """Close it now, even if its client has not read all answers yet."""
 
     def end(self) -> None:
-        """Close it, where it is between two requests with what was answered still going out."""
+        """Close it; between two requests, pending answers are still sent."""
 
 
 _Waiting = tuple[
@@ -48,15 +48,15 @@ def _stages() -> _Waiting:
 
 
 class Connections:
-    """The connections of one process: at most `most`, and at most `most_of_address` from one address.
+    """The connections of one process: at most `most`, and at most `most_of_address` from one address (its `network`).
 
-    Not thread-safe: of one event loop.
+    Not thread-safe: to be used on one event loop.
     """
 
     def __init__(self, most: int, most_of_address: int) -> None:
         self._most = most
         self._most_of_address = most_of_address
-        # Dicts keep the order in which connections came to a stage: the first has waited the longest.
+        # Dicts keep the order in which connections entered a stage: the first has waited the longest.
         self._all = _stages()
         self._by_network: defaultdict[str, _Waiting] = defaultdict(_stages)
 
@@ -64,11 +64,11 @@ class Connections:
         return sum(map(len, self._all))
 
     def waiting(self) -> list[CountedConnection]:
-        """Those between two requests, or before their first."""
+        """The connections between two requests, or before their first."""
         return [*self._all[Stage.NEW], *self._all[Stage.IDLE]]
 
     def admit(self, connection: CountedConnection) -> bool:
-        """Take a new connection in, closing one that waits where there is no room. False where all are being answered."""
+        """Add a new connection, closing a waiting one if there is no room. False when all others are being answered."""
         near = self._by_network.get(connection.network)
         if near is not None and sum(map(len, near)) >= self._most_of_address and not self._shed(near):
             return False
@@ -79,7 +79,7 @@ class Connections:
         return True
 
     def moved(self, connection: CountedConnection, stage: Stage) -> None:
-        """Put a connection into another stage, or behind the others of its own."""
+        """Move a connection to another stage, or behind the others of its own stage."""
         near = self._by_network.get(connection.network)
         if near is None or connection not in near[connection.stage]:
             return
@@ -89,7 +89,7 @@ class Connections:
         connection.stage = stage
 
     def gone(self, connection: CountedConnection) -> None:
-        """Forget a connection that is closed or about to be."""
+        """Remove a connection that is closed or about to be."""
         near = self._by_network.get(connection.network)
         if near is None:
             return
@@ -108,7 +108,7 @@ class Connections:
 
 
 class BoundedConnection:
-    """What uvicorn's protocols lack for `Connections`: a deadline for what the client owes, and how a connection is closed."""
+    """What `Connections` needs beyond uvicorn's protocols: a deadline for the client's next bytes, and ways to close a connection."""
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
@@ -117,13 +117,13 @@ class BoundedConnection:
     _deadline: asyncio.TimerHandle | None = None
 
     def shed(self) -> None:
-        """Close it for another that needs the room. What the client has not taken then is dropped: nobody counts it any more."""
+        """Close it for another that needs the room. Unread answers are dropped then, because the connection is no longer counted."""
         self.end()
-        # In the loop's next turn: what was answered in this one is handed to the kernel first, and that sends it.
+        # In the loop's next turn: answers written in this one are handed to the kernel first, which still sends them.
         self.loop.call_soon(self.transport.abort)
 
     def end(self) -> None:
-        """Close it: between two requests with what was answered still going out, in the middle of one at once."""
+        """Close it: between two requests after pending answers are sent, in the middle of a request at once."""
         self._due_in(None)
         if self.stage in (Stage.NEW, Stage.IDLE):
             self.transport.close()

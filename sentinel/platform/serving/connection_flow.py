@@ -1,8 +1,8 @@
-"""Back-pressure on one connection: when more of it is read, and how long its client may leave its answers untaken.
+"""Back-pressure on one connection: when reading goes on, and how long its client may leave its answers unread.
 
-uvicorn's `FlowControl` reads on whenever an app asks for the body of its request, and waits for a client that takes nothing as
-long as that client likes. Here nothing more is read while requests wait for their turn, and once answers pile up in our
-memory the client has TAKE_SECONDS to take something of them, again and again.
+uvicorn's `FlowControl` resumes reading whenever an app asks for the body of its request, and waits without limit for a
+client that reads nothing. Here nothing more is read while requests wait for their turn, and once answers pile up in our
+memory the client must read some of them every TAKE_SECONDS, or it is disconnected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GONE_MILLISECONDS = 30_000
 
 
 class ConnectionFlow(FlowControl):
-    """The flow of one connection; `has_waiting` tells whether requests of it wait for their turn."""
+    """The flow control of one connection; `has_waiting` returns whether requests on it wait for their turn."""
 
     def __init__(
         self, transport: asyncio.Transport, has_waiting: Callable[[], bool], loop: asyncio.AbstractEventLoop
@@ -35,17 +35,17 @@ class ConnectionFlow(FlowControl):
             )
 
     def resume_reading(self) -> None:
-        """Read on, unless that would bring more requests behind those that wait."""
+        """Resume reading, unless that would add requests to those that wait already."""
         if not self._has_waiting():
             super().resume_reading()
 
     def pause_writing(self) -> None:
-        """Answers pile up: from now on the client must go on taking them."""
+        """Start the client's deadline: answers pile up, and it must go on reading them."""
         super().pause_writing()
         self._must_take()
 
     def resume_writing(self) -> None:
-        """The client has taken almost everything, or the connection has ended."""
+        """End the deadline: the client has read almost everything, or the connection has ended."""
         super().resume_writing()
         if self._deadline is not None:
             self._deadline.cancel()
@@ -56,7 +56,7 @@ class ConnectionFlow(FlowControl):
         self._deadline = self._loop.call_later(TAKE_SECONDS, self._see_taken, left)
 
     def _see_taken(self, left_before: int) -> None:
-        # What the kernel takes over at once are many packets: who takes byte by byte is seen as taking nothing.
+        # The kernel takes many packets from us at once: a client that reads byte by byte makes no progress here.
         if self._transport.get_write_buffer_size() >= left_before:
             self._transport.abort()
         else:

@@ -1,7 +1,8 @@
-"""gunicorn's event-loop worker for every server of ours, with our protocol on its connections and a clean end.
+"""gunicorn's event-loop worker for all our servers, with our protocol on its connections and a clean shutdown.
 
-Beside the protocol (`http_protocol.py`) two things are added to it: a new connection is left to a process that holds fewer;
-at the end connections between two requests are closed at once, so that only requests in hand are waited for.
+Besides the protocol (`http_protocol.py`) it adds two things: a new connection is left to a process that holds fewer,
+and at shutdown connections between two requests are closed at once, so that the process waits only for requests in
+progress.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class SharedCounts:
-    """For a worker class: `nr_conns` counted where the other processes see it.
+    """A mixin for a worker class: keeps `nr_conns` in memory that the other processes see.
 
-    Whoever accepts a connection that a client keeps serves it for good: without turns one process is full and another
-    idle.
+    The process that accepts a keep-alive connection serves it to its end: without balancing, one process would be full
+    and another idle.
     """
 
     SLOTS = 128
     ABSENT = 2**31 - 1
     counts: memoryview
-    """One number per process, `ABSENT` (more than any holds) where there is none; made by the master before it forks."""
+    """One count per slot; `ABSENT`, more than any process holds, marks a free slot. Made by the master before it forks."""
     _slot: int
 
     def take_slot(self) -> None:
-        """Count in a slot that no living process has: in the master, which is alone in it, before the worker sets its first count.
+        """Take a slot that no living process has. Called in the master, before the worker sets its first count.
 
-        Processes beyond `SLOTS` share the last one.
+        Only the master takes slots, so no lock is needed. Processes beyond `SLOTS` share the last one.
         """
         free = (slot for slot, number in enumerate(self.counts) if number == self.ABSENT)
         self._slot = next(free, self.SLOTS - 1)
@@ -56,7 +57,7 @@ class SharedCounts:
         self.counts[self._slot] = number
 
     def has_more_than_another(self) -> bool:
-        """Whether some process holds fewer connections than this one; of many, a few more do not matter."""
+        """Whether some process holds fewer connections than this one, not counting a difference of up to a sixteenth."""
         held = self.held
         return held - held // 16 > min(self.counts)
 
@@ -67,24 +68,24 @@ class SharedCounts:
 
     @classmethod
     def share_counts(cls) -> None:
-        """Make the shared memory; in the master, before it forks."""
+        """Make the shared memory. Called in the master, before it forks."""
         cls.counts = memoryview(mmap.mmap(-1, cls.SLOTS * 4)).cast("i")
         for slot in range(cls.SLOTS):
             cls.counts[slot] = cls.ABSENT
 
     def forget(self) -> None:
-        """Clear the slot of this process, which ended; in the master."""
+        """Free the slot of this process, which has ended. Called in the master."""
         self.counts[self._slot] = self.ABSENT
 
 
 class _Acceptor:
-    """Takes connections off one listening socket, in turn with the other processes."""
+    """Accepts connections from one listening socket, balanced with the other processes."""
 
     AT_ONCE = 32
     HOLD_BACK_SECONDS = 0.005
     LOOK_AGAIN_SECONDS = 0.0005
     NO_ROOM_SECONDS = 0.25
-    """After the system had no file or memory for another connection."""
+    """The pause after the system had no file descriptor or memory for another connection."""
 
     def __init__(self, worker: EventWorker, listener: Any) -> None:
         self._worker = worker
@@ -103,7 +104,7 @@ class _Acceptor:
             try:
                 connection, _ = self._listener.accept()
             except OSError as error:
-                # Else another process was faster, or the client is gone.
+                # Other errors are expected: another process was faster, or the client is gone.
                 if error.errno in _NO_ROOM:
                     self._worker.log.warning("no connection is taken: %s", error.strerror)
                     self._look_later(self.NO_ROOM_SECONDS)
@@ -120,7 +121,7 @@ class _Acceptor:
         return True
 
     def _look_later(self, seconds: float) -> None:
-        # Who stays a reader of a listener that has connections is called again at once, and keeps the processor busy.
+        # A reader left on a listener with pending connections would be called again at once, and keep the CPU busy.
         self._worker.loop.remove_reader(self._listener.fileno())
         self._again = self._worker.loop.call_later(seconds, self._look_again)
 
@@ -141,7 +142,7 @@ class _Acceptor:
 
 
 def protocol_config(app: Any) -> Config:
-    """What uvicorn's protocol reads: an ASGI app as it is, nothing logged, no proxy believed, no WebSockets."""
+    """The configuration that uvicorn's protocol reads: the ASGI app, no logging, no trust in proxy headers, no WebSockets."""
     config = Config(
         app, interface="asgi3", lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, date_header=False, timeout_keep_alive=int(KEEP_ALIVE_SECONDS),
@@ -151,7 +152,7 @@ def protocol_config(app: Any) -> Config:
 
 
 class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
-    """One process: an event loop, its connections, and the ASGI app that `Server` puts in as `asgi`."""
+    """One process: an event loop, its connections, and the ASGI app that `Server` sets as `asgi`."""
 
     alive: bool
     connections: Connections
@@ -163,17 +164,13 @@ class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
         self._ending: asyncio.Event | None = None
         super().__init__(*arguments, **named)
 
-    @classmethod
-    def check_config(cls, cfg: Any, log: Any) -> None:
-        """The threads of the configuration are the WSGI app's; nothing to warn of."""
-
     @property
     def held(self) -> int:
-        """Connections of this process, and those that it has just taken."""
+        """Connections of this process, including those that are being set up."""
         return self.nr_conns + len(self._opening)
 
     def keep(self, opening: Any) -> None:
-        """Hold on to a connection that is being set up: the loop itself forgets its tasks."""
+        """Run the coroutine that sets up a connection, and keep its task: the loop itself holds tasks only weakly."""
         task = self.loop.create_task(opening)
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
@@ -210,7 +207,7 @@ class EventWorker(SharedCounts, ASGIWorker):  # type: ignore[misc]
         closing.cancel()
 
     async def _close_idle(self) -> None:
-        """Close what is between two requests, again and again while the rest is waited for."""
+        """Close connections between two requests, again and again while requests in progress are finished."""
         while True:
             for connection in self.connections.waiting():
                 connection.end()

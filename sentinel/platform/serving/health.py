@@ -1,6 +1,6 @@
-"""A listener of its own for /healthz, /readyz and /metrics, for supervisors and Prometheus, of a program that serves nothing else.
+"""A listener for /healthz, /readyz and /metrics, for supervisors and Prometheus, of a program that serves nothing else.
 
-Served by threads apart from its work: it answers while the database does not.
+Its threads are separate from the program's work, so that it answers even while the database does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sentinel.platform.http.readiness import Readiness, alive, exposition_answer
 from sentinel.platform.serving.server import require_free_port
 
 _CLIENT_SECONDS = 5.0
-"""A client that says nothing for so long is hung up on."""
+"""A client that sends nothing for so long is disconnected."""
 
 
 def create_app(name: str, readiness: Readiness, exposition: Callable[[], bytes]) -> Flask:

@@ -14,16 +14,18 @@ _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process (SIGTERM) when the one that started it dies in any way; where it can."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel send SIGTERM to this process when `parent`, the process that started it, dies in any way (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before the kernel was told to watch it
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_side_by_side(servers: Sequence[Callable[[], None]]) -> None:
-    """Run each in a child process until all have ended; signals are passed on. One alone runs right here.
+    """Run each server in a child process until all have ended, passing signals on. A single one runs in this process.
 
-    When one ends by itself the others are told to, and this process exits with 1: whoever started it starts it again.
+    When one ends by itself the others get SIGTERM, and this process exits with 1, so that its supervisor restarts it.
     """
     if len(servers) == 1:
         servers[0]()
@@ -39,10 +41,11 @@ def run_side_by_side(servers: Sequence[Callable[[], None]]) -> None:
                 os.kill(pid, number)
 
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    parent = os.getpid()
     for run in servers:
         pid = os.fork()
         if pid == 0:
-            _child(run)
+            _child(run, parent)
         children.add(pid)
     for number in _PASSED_ON:
         signal.signal(number, pass_on)
@@ -59,13 +62,13 @@ def run_side_by_side(servers: Sequence[Callable[[], None]]) -> None:
         sys.exit(1)
 
 
-def _child(run: Callable[[], None]) -> NoReturn:
+def _child(run: Callable[[], None], parent: int) -> NoReturn:
     code = 1
     try:
         for number in _PASSED_ON:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-        die_with_parent()
+        die_with_parent(parent)
         run()
         code = 0
     except SystemExit as end:

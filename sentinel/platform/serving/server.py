@@ -1,7 +1,7 @@
 """Running an ASGI app under gunicorn: several processes, an event loop in each, clean reload and drain.
 
-The master makes what all processes share before they fork; each process makes its own connections after. SIGHUP asks
-every process of a program that has policies to reload them, and keeps the last good ones; SIGTERM drains.
+The master makes what all processes share before they fork; each process makes its own connections after. SIGHUP makes
+every process of a program that has policies reload them, or keep the last good ones; SIGTERM drains.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CannotServe(SentinelError):
 
 
 def require_free_port(host: str, port: int, variable: str) -> None:
-    """Raise `CannotServe` when something already listens there; `variable` is what to change."""
+    """Raise `CannotServe` when the port is in use or cannot be bound; its text names `variable`, the setting to change."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -53,7 +53,7 @@ def require_free_port(host: str, port: int, variable: str) -> None:
 
 
 def require_open_files(count: int, variable: str) -> None:
-    """Let each process open `count` files, or raise `CannotServe` where the machine does not; `variable` is what to lower."""
+    """Let each process open `count` files, or raise `CannotServe` if the machine forbids it; `variable` is the setting to lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
@@ -66,10 +66,11 @@ def require_open_files(count: int, variable: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a server listens, and how many connections each of its processes holds there, in all and of one address.
+    """Where a server listens, and how many connections each of its processes holds there, in total and per address.
 
-    `health` is an address of its own for /healthz, /readyz and /metrics, which is nowhere else; without a port there is no /metrics.
-    Behind proxies, which are one address, one address may have all. The names are those of the settings to change.
+    `health` is a separate (host, port) for /healthz, /readyz and /metrics; /metrics is served nowhere else, so with
+    port 0 there is none. With `behind_proxies` one address may have all connections, because all clients share the
+    proxies' address. `port_name`, `health_name` and `connections_name` are the settings that errors name.
     """
 
     host: str
@@ -84,12 +85,12 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Its address in the log."""
+        """The address as the log shows it."""
         return f"http://{self.host}:{self.port}"
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Connections of a process: in all, of one address."""
+        """How many connections a process holds: (in total, from one address)."""
         return self.connections, self.connections if self.behind_proxies else self.connections_per_address
 
     @property
@@ -99,15 +100,15 @@ class Listener:
 
     @property
     def named_addresses(self) -> list[tuple[str, tuple[str, int]]]:
-        """The same, each with the setting that says its port."""
+        """The `addresses`, each with the name of the setting for its port."""
         return list(zip((self.port_name, self.health_name), self.addresses, strict=False))
 
 
 def require_listeners(*listeners: Listener) -> None:
-    """Raise what keeps a program from serving on these, each with the setting to change.
+    """Raise when a program cannot serve on these listeners; the error names the setting to change.
 
-    `UnsafeConfiguration` where two of their addresses are one, or both addresses of one listener have one port, by which its server tells
-    them apart; `CannotServe` where a port is taken, or the machine does not allow so many open files.
+    Raises `UnsafeConfiguration` when two addresses overlap, or when both addresses of one listener have the same port,
+    by which its server tells them apart; `CannotServe` when a port is in use, or too few open files are allowed.
     """
     named = [(listener, *one) for listener in listeners for one in listener.named_addresses]
     for (listener, first, place), (another, second, other) in combinations(named, 2):
@@ -120,7 +121,7 @@ def require_listeners(*listeners: Listener) -> None:
 
 
 def _meet(one: str, other: str) -> bool:
-    """Whether who has a port of one host has it of the other too: 0.0.0.0 is all addresses of IPv4, and :: those of both families."""
+    """Whether a port of one host is also a port of the other: 0.0.0.0 is all IPv4 addresses, and :: all of both families."""
     hosts = {"127.0.0.1" if host == "localhost" else host for host in (one, other)}
     of_ipv4 = not any(":" in host for host in hosts)
     return len(hosts) == 1 or "::" in hosts or (of_ipv4 and "0.0.0.0" in hosts)  # noqa: S104 - nothing is bound here
@@ -130,9 +131,10 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
     """gunicorn's master, with SIGHUP meaning "reload policies" instead of "replace the processes"."""
 
     def handle_hup(self) -> None:
-        """Tell the master's own copy first, so that a process started later has the same policies.
+        """Reload the policies in the master, then signal the processes. Without policies SIGHUP is ignored.
 
-        Without policies it means nothing: the signal would end the processes, which have no handler for it.
+        The master's own copy comes first, so that a process started later has the same policies. Passed on without
+        policies, the signal would end the processes, which have no handler for it.
         """
         on_reload = self.app.on_reload
         if on_reload is None:
@@ -173,18 +175,18 @@ class Server(BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
-        """Take the options above; no file, no command line, no environment."""
+        """Apply the options above alone; no file, command line or environment is read."""
         for name, value in self._options.items():
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """gunicorn's hook for the app: none yet, because `_after_fork` makes it once the worker process is there."""
+        """Return no app from gunicorn's hook: `_after_fork` makes it in each worker process."""
         return None
 
     def _after_fork(self, worker: Any) -> None:
         worker.connections = Connections(*self._listener.bounds)
         worker.asgi = self._make_app(worker)
-        # What is loaded now stays for good: collecting it again and again would only stop requests for milliseconds.
+        # Objects loaded so far are never garbage: checking them again and again would only pause requests.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -211,7 +213,7 @@ def _forget(worker: Any) -> None:
 def metrics_folder() -> Iterator[None]:
     """A fresh folder in which the processes share their counters; enter it before importing the metrics.
 
-    It goes with the block of the process that made it.
+    The folder is deleted when the block ends in the process that made it.
     """
     folder, maker = tempfile.mkdtemp(prefix="sentinel-metrics-"), os.getpid()
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder

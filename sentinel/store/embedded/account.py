@@ -1,8 +1,8 @@
 """The operating-system account that runs the server, and what it can access.
 
-PostgreSQL refuses to run as root. As root we use an unprivileged account that already exists; as
-anybody else we are that account. Only mode bits are asked, so an access control list may make us
-relocate needlessly; it never makes us open a folder.
+PostgreSQL refuses to run as root. As root we use an unprivileged account that already exists; any
+other user runs the server itself. Only mode bits are checked, so an access control list may make us
+relocate the data needlessly; it never makes us widen a folder's permissions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CANDIDATES = ("nobody", "postgres", "daemon", "www-data", "bin")
 
 @dataclass(frozen=True)
 class Account:
-    """Who runs the server. `switch` is true when we are root and must become it."""
+    """The account that runs the server. `switch` is true when we are root and must become that account."""
 
     name: str
     uid: int
@@ -29,7 +29,7 @@ class Account:
 
 
 def server_account(data_owner: int | None) -> Account:
-    """The account for a data folder owned by user id `data_owner` (None: there is no data yet)."""
+    """The account for a data folder owned by user id `data_owner` (None: there is no data yet). Raises `EmbeddedError`."""
     uid = os.geteuid()
     if uid != 0:
         return _ourselves(uid, data_owner)

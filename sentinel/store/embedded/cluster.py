@@ -31,7 +31,7 @@ _INITDB_OPTIONS = (
     # No login is accepted until each has its secret (logins.py).
     "--auth-local=reject",
     "--auth-host=reject",
-    # What it leaves when it fails is deleted by us, after a look at the room on the disk.
+    # We delete what a failed initdb leaves, after we have checked the free space on the disk.
     "--no-clean",
 )
 
@@ -39,9 +39,9 @@ _INITDB_OPTIONS = (
 def ensure_cluster(
     home: Path, binaries: Binaries, account: Account, *, should_stop: Callable[[], bool] = never_stop
 ) -> Path:
-    """The initialised data folder in `home` for this major version. Call with the start lock held.
+    """The data folder in `home` for this major version, initialised if it is missing. Call with the start lock held.
 
-    Raises `EmbeddedError`, and `StartGivenUp` once `should_stop`; no half-made folder is left then.
+    Raises `EmbeddedError`, and `StartGivenUp` once `should_stop` returns True; no half-made folder is left then.
     """
     data_dir = home / str(binaries.major)
     present = data_folders(home)
@@ -93,7 +93,7 @@ def _run_initdb(draft: Path, binaries: Binaries, account: Account, should_stop: 
         try:
             said = _output(process, should_stop)
         except BaseException:
-            # With the server that it runs, which would go on writing into a folder that is deleted.
+            # The whole group: the server that initdb runs would go on writing into a folder that is being deleted.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()

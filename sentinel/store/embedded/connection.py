@@ -17,17 +17,17 @@ DATABASE = "sentinel"
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, and the secrets that it asks for."""
+    """Where a server listens, and the secrets of its logins."""
 
     socket_dir: Path
     passwords: Passwords
 
     def url(self, user: str, database: str = DATABASE) -> str:
-        """The connection URL of a login. Raises `EmbeddedError` where its secret cannot be read."""
+        """The connection URL of a login. Raises `EmbeddedError` when its secret cannot be read."""
         secret = self.passwords.of(user)
         login = quote(user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
         host = quote(str(self.socket_dir), safe="")
-        # The port is said so that PGPORT in somebody's environment does not change it.
+        # The port is in the URL so that PGPORT in the environment does not change it.
         return f"postgresql://{login}@/{quote(database, safe='')}?host={host}&port={PORT}"
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:
@@ -35,7 +35,7 @@ class Address:
         return psycopg.connect(self.url(SUPERUSER, database), connect_timeout=5, autocommit=True)
 
     def answers(self) -> bool:
-        """True if a real connection works now. Raises `EmbeddedError` when the server does not take the secret."""
+        """True if a real connection works now. Raises `EmbeddedError` when the server rejects the secret."""
         try:
             self.connect().close()
         except psycopg.OperationalError as error:
@@ -48,7 +48,7 @@ class Address:
         return True
 
     def ensure_database(self) -> None:
-        """Create the database if it is not there yet."""
+        """Create the database if it is missing."""
         with self.connect() as session:
             known = session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
             if known is None:

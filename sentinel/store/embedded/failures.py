@@ -13,9 +13,9 @@ import psycopg
 
 from sentinel.core.errors import SentinelError
 
-# PostgreSQL gives the hint, without the system's words, when a file could be written in part.
+# When only a part could be written, PostgreSQL gives the hint, without the system's message.
 _DISK_FULL = ("No space left on device", "Check free disk space", "Disk quota exceeded")
-# Less than this free and a missing message is itself the symptom: the log is on the same disk.
+# With less than this free the disk counts as full even without a message: the log is on the same disk.
 _NEARLY_FULL_BYTES = 256 * 1024
 _PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:.]+ \S+ \[\d+\]\s*")
 _NOISE = re.compile(r"^(HINT|DETAIL|STATEMENT|CONTEXT):|^LOG:\s+database system is shut down")
@@ -77,7 +77,7 @@ def postgres_errors_in_one_line(where: Path) -> Iterator[None]:
     except psycopg.errors.DiskFull as error:
         raise disk_full(where) from error
     except psycopg.Error as error:
-        # A server that cannot write its log of changes ends without an answer.
+        # A server that cannot write its log of changes (WAL) ends without an answer.
         if _is_nearly_full(where):
             raise disk_full(where) from error
         raise EmbeddedError(f"PostgreSQL in {where} refused: {last_meaningful_line(str(error))}") from error

@@ -122,7 +122,7 @@ def has_database(base_dir: Path) -> bool:
 
 
 def choose_home(layout: Layout, account: Account) -> Path:
-    """Where the data is, or, before the first start, where it shall be."""
+    """The folder that holds the data, or, before the first start, the one that will hold it. Raises `EmbeddedError`."""
     home = layout.home()
     if home != layout.run_dir or not account.switch:
         return home
@@ -143,7 +143,7 @@ def _can_hold_data(home: Path, account: Account) -> bool:
     try:
         chown_to_account(probe, account)
     except PermissionError:
-        return False  # A mounted folder that does not know other owners.
+        return False  # A mounted file system that does not support other owners.
     finally:
         probe.rmdir()
     return True
@@ -157,7 +157,7 @@ def _relocate(layout: Layout, account: Account) -> Path:
         try:
             home = Path(tempfile.mkdtemp(prefix=f"{layout.tag}-", dir=parent))
         except FileNotFoundError:
-            continue  # `remove` of another base deleted the empty parent just now: once more.
+            continue  # `remove` of another base deleted the empty parent just now: the first one is tried twice.
         home.chmod(0o711)
         layout.link.symlink_to(home)
         return home
@@ -188,9 +188,9 @@ def _is_ours_alone(parent: Path) -> bool:
 
 
 def make_socket_dir(layout: Layout, account: Account, *, known: Path | None = None) -> Path:
-    """The socket folder, mode 0700 and the account's; the one that is `known` to users already, if it is one of ours.
+    """Make the socket folder, mode 0700 and owned by the account; the one `known` to clients, if it is one of ours.
 
-    Refuses a folder that somebody else made.
+    Raises `EmbeddedError` for a folder that somebody else made, and when the account can reach none.
     """
     for path in sorted(layout.socket_dirs(), key=lambda path: path != known):
         if may_enter(path.parent, account):
@@ -212,10 +212,10 @@ def _claim(path: Path, account: Account) -> None:
 
 
 def open_ours(path: Path, flags: int) -> int:
-    """A file of the run folder, made with mode 0600 if missing; its descriptor.
+    """Open a file of the run folder, made with mode 0600 if missing, and return its descriptor.
 
-    Made by root in somebody's folder it is the folder's owner's, who could not open it otherwise. One that is there
-    already keeps its owner: it may be another name of a file that is not ours to give away.
+    A file that root makes in another user's folder is given to the folder's owner, who could not open it otherwise. An
+    existing file keeps its owner: it may be a hard link to a file that is not ours to give away.
     """
     flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -229,7 +229,7 @@ def open_ours(path: Path, flags: int) -> int:
 
 
 def delete_socket_dir(folder: Path) -> None:
-    """Delete a socket folder; only sockets and their lock files are in it, anything else makes it stay."""
+    """Delete a socket folder with its sockets and their lock files; a folder that holds anything else stays."""
     with suppress(OSError):
         for leftover in folder.glob(".s.PGSQL.*"):
             leftover.unlink()

@@ -34,13 +34,13 @@ class FileLock:
             self.fd = -1
 
     def note(self, text: str) -> None:
-        """Write the holder into the lock file."""
+        """Write `text`, the holder's process id, into the lock file."""
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, text.encode(), 0)
 
 
 def try_lock(path: Path, *, shared: bool = False) -> FileLock | None:
-    """The lock on `path`, or None if another holds it. Creates the file."""
+    """The lock on `path`, or None if another process holds it. Creates the file."""
     fd = open_ours(path, os.O_RDWR)
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -56,7 +56,7 @@ def try_lock(path: Path, *, shared: bool = False) -> FileLock | None:
 
 
 def wait_lock(path: Path, seconds: float, *, should_stop: Callable[[], bool] = never_stop) -> FileLock | None:
-    """The exclusive lock on `path`, or None after `seconds` or once `should_stop`."""
+    """The exclusive lock on `path`, or None after `seconds` or once `should_stop` returns True."""
     deadline = time.monotonic() + seconds
     while (lock := try_lock(path)) is None and time.monotonic() < deadline and not should_stop():
         time.sleep(_POLL_SECONDS)

@@ -1,8 +1,9 @@
 """The logins of a cluster, one per program, and their secrets: one file each, mode 0600, made once.
 
-The server keeps only what checks a secret (SCRAM-SHA-256, RFC 5802); the file is the one place where it can be read. Logins are
-set while no server runs, by PostgreSQL's single-user mode, so that there is no moment at which anybody may enter. A folder
-that an older version made, which let every local user in, is changed the same way at its next start.
+The server keeps only a verifier of each secret (SCRAM-SHA-256, RFC 5802); the file is the one place with the secret
+itself. Logins are set by PostgreSQL's single-user mode, while no server runs, so that at no moment anybody can connect
+without a secret. A folder that an older version made, which admitted every local user, is changed the same way at its
+next start.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sentinel.store.embedded.layout import open_ours
 from sentinel.store.embedded.process import launch
 
 SUPERUSER = "sentinel_admin"
-"""Makes the cluster and migrates; no program connects as it."""
+"""The login that makes the cluster and migrates; no program connects as it."""
 
 LOGINS = (SUPERUSER, AUTHORITY, WORKER, ORDERS, CONSOLE, EXPORTER, PUBLIC, BOARD)
 
@@ -34,12 +35,12 @@ _ITERATIONS = 4096
 
 @dataclass(frozen=True)
 class Passwords:
-    """The files in `folder`, each named like its login."""
+    """The secrets of the logins: files in `folder`, each named like its login."""
 
     folder: Path
 
     def of(self, login: str) -> str:
-        """The secret of a login; "" for one that is none of ours. Raises `EmbeddedError` where its file cannot be read."""
+        """The secret of a login; "" for one that is not in LOGINS. Raises `EmbeddedError` when its file is missing or unreadable."""
         if login not in LOGINS:
             return ""
         try:
@@ -62,7 +63,7 @@ class Passwords:
         return [login for login in LOGINS if not self._is_there(login)]
 
     def make_missing(self) -> None:
-        """Make what is missing. Call with the start lock held."""
+        """Make the missing secrets. Call with the start lock held."""
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700)
             parent = self.folder.parent.stat()
@@ -96,7 +97,7 @@ _CREATE = "do $$ begin if not exists (select from pg_roles where rolname = '{0}'
 
 
 def ensure_logins(data_dir: Path, passwords: Passwords, binaries: Binaries, account: Account) -> None:
-    """Give every login its secret and require one, unless that is done already. No server may run on `data_dir`."""
+    """Give every login its secret and make the server require it, unless that is done. No server may run on `data_dir`."""
     rules = data_dir / "pg_hba.conf"
     if not passwords.missing() and rules.exists() and rules.read_text() == _RULES:
         return
@@ -107,7 +108,7 @@ def ensure_logins(data_dir: Path, passwords: Passwords, binaries: Binaries, acco
 
 
 def _statements(passwords: Passwords) -> bytes:
-    """A statement a line: single-user mode reads them so."""
+    """The statements that set the logins, one per line, because single-user mode ends a statement with its line."""
     lines = [_CREATE.format(login) for login in LOGINS if login != SUPERUSER]
     for login in LOGINS:
         verifier = scram_verifier(passwords.of(login), secrets.token_bytes(_SALT_BYTES))
@@ -128,7 +129,7 @@ def _run_alone(data_dir: Path, statements: bytes, binaries: Binaries, account: A
                 raise EmbeddedError(
                     f"PostgreSQL did not set its logins within {_SECONDS} s: is the disk very slow?"
                 ) from None
-    # An error in a statement does not end it, and is no exit status.
+    # An error in a statement neither ends single-user mode nor sets its exit status.
     if process.returncode != 0 or "ERROR:" in said or "FATAL:" in said:
         raise from_output(said, "setting the logins of PostgreSQL", data_dir)
 

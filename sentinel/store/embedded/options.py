@@ -14,7 +14,7 @@ from sentinel.store.embedded.failures import EmbeddedError
 PORT = 5432
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[a-z_][a-z0-9_.]*")
-# Durability, isolation and the place of things are what this package promises.
+# Settings that a caller may not change: this package guarantees durability, isolation, and where files and sockets are.
 _FIXED = frozenset(
     (
         *("fsync", "full_page_writes", "synchronous_commit", "zero_damaged_pages", "ignore_checksum_failure"),
@@ -25,7 +25,7 @@ _FIXED = frozenset(
 
 
 def server_options(socket_dir: Path, overrides: Mapping[str, str]) -> list[str]:
-    """`-c name=value` arguments: ours, then the caller's. Raises `EmbeddedError` for a fixed one."""
+    """The `-c name=value` arguments: ours, then the caller's. Raises `EmbeddedError` for a setting that is fixed."""
     options = _ours(socket_dir)
     for name, value in overrides.items():
         key = name.lower()
@@ -47,11 +47,11 @@ def _ours(socket_dir: Path) -> dict[str, str]:
         "max_connections": "216",
         "jit": "off",
         "shared_buffers": f"{shared_buffers_mib(_memory_bytes())}MB",
-        # What a burst made of the log is kept for the next: a new segment is 16 MiB of zeros, written while everybody waits to commit.
+        # Keeps WAL segments of a burst for the next one: a new segment is 16 MiB of zeros, written while commits wait.
         "min_wal_size": "1GB",
         "max_wal_size": "2GB",
         "checkpoint_timeout": "15min",
-        # A young table grows fast: learn about it soon, or plans made while it was empty stay in use.
+        # A new table grows fast: analyse it soon, or plans made while it was empty stay in use.
         "autovacuum_naptime": "15s",
         "wal_compression": "on",
         "timezone": "UTC",
@@ -59,7 +59,7 @@ def _ours(socket_dir: Path) -> dict[str, str]:
         "log_line_prefix": "%m [%p] ",
     }
     if sys.platform == "linux":
-        # A client that went away must not keep its locks until its statement ends; other systems refuse it.
+        # A client that is gone must not keep its locks until its statement ends; other systems refuse the setting.
         options["client_connection_check_interval"] = "1s"
     return options
 

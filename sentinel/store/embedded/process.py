@@ -1,8 +1,9 @@
 """Starts PostgreSQL's programs under the server's account, and finds and stops the server processes of one data folder.
 
-What is started here ends with this process (on Linux). A process id in a file proves nothing: it may be stale and taken by a
-stranger. On Linux a process is ours if it runs `postgres` inside the data folder (/proc); elsewhere if its command line says so.
-Where we may not look at it, as root in a container without CAP_SYS_PTRACE, nobody knows: it is not signalled, and not taken for gone.
+Processes started here end with this process (on Linux). A process id in a file proves nothing: it may be stale and
+reused by an unrelated process. On Linux a process is ours if it runs `postgres` inside the data folder (/proc);
+elsewhere if its command line says so. Where we may not inspect it, as root in a container without CAP_SYS_PTRACE, that
+is unknown: such a process is neither signalled nor taken for gone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TRAMPOLINE = Path(__file__).with_name("trampoline.py")
 def launch(
     command: Sequence[str], account: Account, output: IO[bytes] | int, *, given: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Start `command` on the input `given`; standard output and error go to `output`. It ends when this thread or process ends."""
+    """Start `command` with `given` as standard input; all its output goes to `output`. It ends with this thread or process."""
     uid, gid = (str(account.uid), str(account.gid)) if account.switch else ("-", "-")
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(TRAMPOLINE), str(os.getpid()), uid, gid, *command],
@@ -43,7 +44,7 @@ def launch(
 
 
 def launch_lasting(command: Sequence[str], account: Account, output: IO[bytes] | int) -> subprocess.Popen[bytes]:
-    """As `launch`, and safe from a short-lived thread: the kernel watches the *thread* that forked."""
+    """As `launch`, but safe to call from a short-lived thread: the kernel ends the child with the *thread* that forked it."""
     if threading.current_thread() is threading.main_thread():
         return launch(command, account, output)
     started: queue.SimpleQueue[subprocess.Popen[bytes] | BaseException] = queue.SimpleQueue()
@@ -74,7 +75,7 @@ STEP_SECONDS = 2.0
 _STRAY_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _ENDED = ("", "Z", "X")
-"""States of processes that are gone, or wait for their parent."""
+"""The states (`_name_and_state`) of a process that is gone, or is a zombie."""
 
 
 def recorded_pid(data_dir: Path) -> int | None:
@@ -98,18 +99,18 @@ def _pid_file_lines(data_dir: Path) -> list[str]:
 
 
 def live_server(data_dir: Path) -> int | None:
-    """The process id of the server that runs on `data_dir` now, else None. Where we may not look at it, only its address tells."""
+    """The process id of the server that runs on `data_dir`, else None. If we may not inspect it, only its address shows whether it runs."""
     pid = recorded_pid(data_dir)
     return pid if pid is not None and _is_ours(pid, data_dir) is not False else None
 
 
 def belongs_to(pid: int, data_dir: Path) -> bool:
-    """True if `pid` is seen to be a living PostgreSQL process of this data folder: only such a one is signalled."""
+    """True if `pid` is known to be a living PostgreSQL process of this data folder: only such processes are signalled."""
     return _is_ours(pid, data_dir) is True
 
 
 def may_belong_to(pid: int, data_dir: Path) -> bool:
-    """As `belongs_to`, and true where we may not look and what everybody may read speaks for it: its name, and its account, the data's."""
+    """As `belongs_to`; if we may not inspect it, whether its name and account fit: PostgreSQL's, and the data's owner."""
     found = _is_ours(pid, data_dir)
     if found is not None:
         return found
@@ -121,7 +122,7 @@ def may_belong_to(pid: int, data_dir: Path) -> bool:
 
 
 def _is_ours(pid: int, data_dir: Path) -> bool | None:
-    """Whether `pid` is a living PostgreSQL process of this data folder; None where we may not look."""
+    """Whether `pid` is a living PostgreSQL process of this data folder; None if we may not inspect it."""
     if sys.platform != "linux":
         said = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
         return "postgres" in said.stdout and str(data_dir) in said.stdout
@@ -135,7 +136,7 @@ def _is_ours(pid: int, data_dir: Path) -> bool | None:
 
 
 def _name_and_state(pid: int) -> tuple[str, str]:
-    """A process's name and the letter of its state, which everybody may read (proc_pid_stat(5)); "" where it is gone."""
+    """A process's name and the letter of its state, which everybody may read (proc_pid_stat(5)); both "" if it is gone."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
     except OSError:
@@ -144,7 +145,7 @@ def _name_and_state(pid: int) -> tuple[str, str]:
 
 
 def strays(data_dir: Path) -> list[int]:
-    """Server processes of this folder, its backends too (Linux; elsewhere empty)."""
+    """The server processes of this folder, including backends (Linux; elsewhere empty)."""
     if sys.platform != "linux":
         return []
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and belongs_to(int(name), data_dir)]
@@ -173,17 +174,17 @@ def stop_child(process: subprocess.Popen[bytes]) -> None:
 
 
 def clear_leftovers(data_dir: Path) -> None:
-    """Before a start, with the start lock held: stop processes that a killed starter or server left behind.
+    """Stop processes that a killed starter or server left behind. Call before a start, with the start lock held.
 
-    Raises `EmbeddedError` where one goes on that may be ours and that we may not look at.
+    Raises `EmbeddedError` when one keeps running that may be ours and that we may not inspect.
     A backend of a killed server may still be in a statement, could still commit it, and holds the
-    shared memory that the next server needs; it normally goes by itself within milliseconds.
+    shared memory that the next server needs; it normally ends by itself within milliseconds.
     """
     pid = recorded_pid(data_dir)
     if pid is None:
         return
     stop_server(pid, data_dir)
-    # One that we may not look at: a server ends with its starter.
+    # One that we may not inspect is given time to end by itself: a server ends with its starter.
     if not _gone(lambda: not may_belong_to(pid, data_dir), _STRAY_SECONDS):
         raise EmbeddedError(
             f"process {pid} runs PostgreSQL, and whether on {data_dir} this account may not see (CAP_SYS_PTRACE): where its command line"
@@ -195,7 +196,7 @@ def clear_leftovers(data_dir: Path) -> None:
                 os.kill(stray, signal.SIGKILL)
         _gone(lambda: not strays(data_dir), STEP_SECONDS)
     if _is_foreign_process(data_dir):
-        # PostgreSQL itself would refuse: a living process has that number.
+        # PostgreSQL itself would refuse to start: an unrelated living process has the recorded id.
         (data_dir / "postmaster.pid").unlink(missing_ok=True)
 
 

@@ -16,10 +16,10 @@ _WAIT_SECONDS = 10.0
 
 
 def remove(base_dir: Path) -> None:
-    """Stop a server that was left there, delete its data, log and socket folder, relocated ones too.
+    """Stop a server that was left behind, and delete its data, log and socket folders, relocated ones too.
 
-    The base folder itself goes only if nothing else is in it. Raises `EmbeddedError` while a living
-    process runs the server, and if something cannot be deleted. Nothing there is not an error.
+    The base folder itself is deleted only if nothing else is in it. Raises `EmbeddedError` while a living
+    process runs the server, and if something cannot be deleted. It is no error if there is nothing to delete.
     """
     layout = Layout.of(base_dir)
     with postgres_errors_in_one_line(layout.run_dir):
@@ -53,7 +53,7 @@ def _stop_servers(home: Path) -> None:
     for data_dir in (path for path in home.iterdir() if path.name.isdigit()):
         socket_dir = process.recorded_socket_dir(data_dir)
         process.clear_leftovers(data_dir)
-        # Read from a file that the account may write: only a name of ours is believed.
+        # The path is from a file that the server's account may write: only a folder with our prefix is trusted.
         if socket_dir is not None and socket_dir.name.startswith("snt-"):
             _delete_sockets([socket_dir])
 

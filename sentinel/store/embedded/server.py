@@ -1,10 +1,10 @@
 """Starts the embedded server or joins a running one: one server per data folder.
 
-Who starts it keeps `keeper.lock` and is its parent; on Linux the server ends with that process.
-A command that joins holds a share of `users.lock`, so that a short-lived keeper lets it finish first.
-A program that lasts holds `owner.lock`; where a command keeps the server, a worker's loop say, it joins
-without a share and keeps the server itself once that command has ended. Every decision is taken
-under `start.lock`. `supervised` restarts a server that ends by itself (full disk, OOM killer, `kill`), at the same address.
+The process that starts it (the keeper) holds `keeper.lock` and is its parent; on Linux the server ends with that
+process. A command that joins holds a shared lock on `users.lock`, so that a short-lived keeper lets it finish first. A
+program that lasts holds `owner.lock`; while a command keeps the server, a worker's loop say, it joins without the
+shared lock, and starts the server itself once that command has ended. Every decision is taken under `start.lock`.
+`supervised` restarts a server that ends by itself (full disk, OOM killer, `kill`), at the same address.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers. `pid` is the postmaster."""
+    """A server that answers. `pid` is its postmaster process."""
 
     address: Address
     data_dir: Path
@@ -69,7 +69,7 @@ class RunningServer:
         return self.url(user=SUPERUSER)
 
     def url(self, *, user: str, database: str = DATABASE) -> str:
-        """The connection URL of a login, with its secret. Raises `EmbeddedError` where that cannot be read."""
+        """The connection URL of a login, with its secret. Raises `EmbeddedError` when the secret cannot be read."""
         return self.address.url(user, database)
 
 
@@ -77,7 +77,7 @@ class RunningServer:
 def running(
     base_dir: Path, *, own: bool = False, settings: Mapping[str, str] = _NO_SETTINGS
 ) -> Iterator[RunningServer]:
-    """A running server for the time of the block; see `Embedded` for `own` and `settings`."""
+    """A running server for the block, started or joined; see `Embedded` for `own` and `settings`."""
     embedded = Embedded(base_dir, own=own, settings=settings)
     server = embedded.start()
     try:
@@ -89,12 +89,11 @@ def running(
 class Embedded:
     """The server of one base folder, as an object. Not for use by two threads at once.
 
-    `own=True` (a lasting program): we run it ourselves; raises `EmbeddedError` when another such
-    program does. A command that keeps the server gets 2 s to end, then we join it; the server ends
-    with that command, and the next `start` runs our own at the same address (`supervised` looks).
-    `own=False`: join what runs, else start it and stop it afterwards. `settings` add to or replace
-    ours, where we are the starter.
-    A start ends early, with `StartGivenUp`, once `should_stop` says so.
+    `own=True` (a lasting program): we run it ourselves; `start` raises `EmbeddedError` when another such
+    program does. A command that keeps the server gets 2 s to end, then we join it; that server ends
+    with the command, and the next `start` runs our own at the same address (`supervised` watches for that).
+    `own=False`: join a running server, else start one and stop it afterwards. `settings` add to or replace
+    the defaults when we start it. A start ends early, with `StartGivenUp`, once `should_stop` returns True.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class Embedded:
         self._starter = 0
 
     def start(self) -> RunningServer:
-        """The running server; started again if it died. Raises `EmbeddedError`."""
+        """Start or join the server, also again after it died, and return it. Raises `EmbeddedError`."""
         if self._server is not None and self.is_alive():
             return self._server
         if self._share is not None:
@@ -131,7 +130,7 @@ class Embedded:
         return self._server
 
     def stop(self) -> None:
-        """Stop what we started, or leave what we joined. Twice is harmless, and so is a forked copy."""
+        """Stop the server if we started it, else only leave it. Harmless when called twice, or in a forked copy."""
         # A worker forked inside our block unwinds through it: it must not stop its parent's server.
         if self._process is None or not self._is_starter():
             self._release()
@@ -147,7 +146,7 @@ class Embedded:
                 start_lock.close()
 
     def kill(self) -> None:
-        """End the server as a crash would (SIGKILL); `start` recovers it. Only for who started it."""
+        """End the server as a crash would (SIGKILL); `start` recovers it. Raises `EmbeddedError` if we did not start it."""
         if self._process is None:
             raise EmbeddedError("only who started the server can kill it")
         self._process.kill()
@@ -160,7 +159,7 @@ class Embedded:
         return self._server is not None and process.may_belong_to(self._server.pid, self._server.data_dir)
 
     def _is_starter(self) -> bool:
-        """False in a process forked from the one whose child the server is."""
+        """Whether this process started the server: False in a process that was forked from the starter."""
         return self._starter == os.getpid()
 
     def _release(self) -> None:
@@ -197,7 +196,7 @@ class Embedded:
             time.sleep(_POLL_SECONDS)
 
     def _decide(self, waited: float) -> RunningServer | None:
-        """Start the server if none runs, join if allowed, None to try again. With the start lock held."""
+        """Start the server if none runs, else join it if allowed; None means try again. Call with the start lock held."""
         if self._own:
             self._become_only_owner()
         path = self._layout.run_dir / locks.KEEPER_LOCK
@@ -226,7 +225,10 @@ class Embedded:
         )
 
     def _join(self) -> RunningServer | None:
-        """The server that another process keeps, once it answers at its address; with the start lock held, and the keeper's not to be had."""
+        """The server that another process keeps, or None while it does not answer at its address.
+
+        Call with the start lock held, after the keeper's lock could not be taken.
+        """
         for data_dir in data_folders(self._layout.home()).values():
             pid, socket_dir = process.live_server(data_dir), process.recorded_socket_dir(data_dir)
             if self._own and socket_dir not in self._layout.socket_dirs():
@@ -241,7 +243,7 @@ class Embedded:
         return None
 
     def _start_lock_after_others(self) -> locks.FileLock | None:
-        """The start lock once no command is joined any more, or after the handover time."""
+        """Wait for joined commands to end, for a limited time, and return the start lock; None if it could not be taken."""
         deadline = time.monotonic() + (_LINGER_OWN_SECONDS if self._own else _LINGER_SHARED_SECONDS)
         while True:
             start_lock = locks.wait_lock(self._layout.run_dir / locks.START_LOCK, 1.0)
@@ -291,10 +293,11 @@ def _recorded_pid(path: Path) -> str:
 
 @contextmanager
 def supervised(base_dir: Path, *, should_stop: Callable[[], bool] = never_stop) -> Iterator[RunningServer]:
-    """As `running(base_dir, own=True)`, and restarted whenever it ends: for programs that last. Raises `EmbeddedError` at the first start.
+    """Run the server as `running(base_dir, own=True)` does, and restart it whenever it ends: for programs that last.
 
-    Gone is also a server that a command kept and that ended with it: from then on it is ours. A start, the first or a later
-    one, is given up once `should_stop`; the first raises `StartGivenUp` then.
+    This includes a server that a command kept and that ended with it: the restarted one is ours. Raises `EmbeddedError`
+    when the first start fails. Any start is given up once `should_stop` returns True; the first then raises
+    `StartGivenUp`.
     """
     ended = threading.Event()
     embedded = Embedded(base_dir, own=True, should_stop=lambda: ended.is_set() or should_stop())
@@ -323,7 +326,7 @@ def _watch(embedded: Embedded, ended: threading.Event) -> None:
             embedded.start()
         except StartGivenUp:
             return
-        except EmbeddedError as error:
+        except Exception as error:  # of any kind: nobody else starts the database again
             log.error("database_restart_failed", cause=str(error), again_in_seconds=_RESTART_SECONDS)
             pause = _RESTART_SECONDS
         else:

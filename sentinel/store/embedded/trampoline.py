@@ -40,7 +40,7 @@ def _become(uid: int, gid: int) -> None:
 
 
 def _system_call() -> Callable[..., object]:
-    """prctl(2), or nothing where it does not exist. Loaded before the account may be unable to read it."""
+    """prctl(2), or a function that does nothing where it does not exist. Loaded before the switch of account, which may not read it."""
     if sys.platform != "linux":
         return lambda *_: None
     import ctypes
