@@ -52,7 +52,7 @@ _PUBLIC = "SENTINEL_PUBLIC_DATABASE_URL"
 
 @contextlib.contextmanager
 def _addresses(only: str | None) -> Iterator[dict[str, str]]:
-    """The addresses of the database, by the setting: the given ones, else those of the embedded server's logins."""
+    """Yield the database URLs to override in the settings: none if the environment has them, else the embedded server's logins."""
     public, board = os.environ.get(_PUBLIC), os.environ.get("SENTINEL_BOARD_DATABASE_URL")
     if os.environ.get("SENTINEL_DATABASE_URL") or (only == "public" and public):
         yield {}

@@ -27,16 +27,16 @@ from sentinel.platform.http.docs_page import docs_page
 from sentinel.platform.http.wire import HttpsOnly
 
 PUBLIC_PLACES = ("/live", "/live/<anything:rest>", "/verify/", "/verify/<anything:rest>", "/confirm/", "/confirm/<anything:rest>", "/ops/api/live/<anything:rest>")  # fmt: skip
-"""What the public listener answers, and the operators' one redirects to it."""
+"""Paths that the public listener serves; the operators' listener redirects them there."""
 PUBLIC_PATHS = ("/ops/api/live/", "/verify/")
 _STEPS = ("", ".", "..")
 FRAMED = "top.widget"
-"""The one page that other sites may put in a frame: it only shows, and its policy says so."""
+"""The endpoint of the only page that other sites may frame: it is read-only, and its own content policy allows framing."""
 
 
 class GivenId(PathConverter):
-    """An id that others gave, slashes and all. Browsers take segments of dots, and empty ones, for steps: these are written
-    behind a "~", which no id has.
+    """An id chosen by another system, slashes included. Browsers resolve the path segments "", "." and ".." as relative
+    steps, so the address has a "~" in front of such a segment; no id contains a "~".
     """
 
     def to_url(self, value: str) -> str:
@@ -49,10 +49,10 @@ class GivenId(PathConverter):
 def create_app(
     settings: ConsoleSettings, *, audience: Audience = Audience.BOTH, stopping: Callable[[], bool] = lambda: False
 ) -> Edge:
-    """The app with every route of `audience`: streams on the event loop, all else in threads.
+    """Build the app with every route of `audience`: streams run on the event loop, everything else in threads.
 
-    Nothing connects before the first request. `stopping` turns true when it drains. Its parts are the Flask app's extension
-    "console".
+    No database connection is opened before the first request. `stopping()` is True once the process drains. The
+    `ConsoleContext` is the Flask app's extension "console".
     """
     app = Flask("ops_console")
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
@@ -100,7 +100,7 @@ def _redirect_public(blueprint: Blueprint, public_origin: str) -> None:
     """Redirect public paths to the public listener; the method and the body are kept."""
 
     def elsewhere(rest: str = "") -> AnyResponse:
-        # Whatever was in the path stays within it: a line's end in a header is refused, and is no fault of ours.
+        # Percent-encoded: a raw line break in the Location header would raise ValueError, which is answered with a 500.
         query = request.query_string.decode("latin-1")
         return redirect(public_origin + quote(request.path) + (f"?{query}" if query else ""), 307)
 
@@ -109,7 +109,7 @@ def _redirect_public(blueprint: Blueprint, public_origin: str) -> None:
 
 
 def _finish(response: Response) -> Response:
-    """Headers of every answer; what is not said to be cacheable is not stored anywhere."""
+    """Add the headers that every answer has, and count it. An answer without a Cache-Control of its own gets `no-store`."""
     for name, value in HEADERS.items():
         if (name, request.endpoint) != ("X-Frame-Options", FRAMED):
             response.headers.setdefault(name, value)
@@ -118,7 +118,7 @@ def _finish(response: Response) -> Response:
         and response.status_code in (200, 304)
         and shell.names_content(request.view_args, request.args)
     ):
-        # The address names the content: nobody has to ask again.
+        # The address contains the content's digest, so the file never has to be revalidated.
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
     response.headers.setdefault("Cache-Control", "no-store")
     if request.method in ("GET", "HEAD") and request.path.startswith(PUBLIC_PATHS):

@@ -1,4 +1,4 @@
-"""The two audiences of the console: what operators reach, and what everybody does."""
+"""The two audiences of the console: operators, and the public."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Audience(Enum):
-    """Which routes an app has. Both at once only where nobody listens: in tests, and for the documents."""
+    """Which routes an app has. `BOTH` is only for apps that no listener serves: tests, and generating the API documents."""
 
     OPERATORS = "operators"
     PUBLIC = "public"
@@ -14,10 +14,10 @@ class Audience(Enum):
 
     @property
     def is_public(self) -> bool:
-        """Whether it has the board, the proofs and the confirm page."""
+        """Whether the app has the board, the proofs and the confirm page."""
         return self is not Audience.OPERATORS
 
     @property
     def is_operators(self) -> bool:
-        """Whether it has the operators' pages and API."""
+        """Whether the app has the operators' pages and API."""
         return self is not Audience.PUBLIC

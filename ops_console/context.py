@@ -1,4 +1,4 @@
-"""What the views are handed: the databases, the public board's reader, and the authenticator."""
+"""What every view is given: the database pools, the public board's reader, and the authenticator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from sentinel.store.database import BOARD, Pool, with_role
 
 @dataclass(frozen=True, slots=True)
 class ConsoleContext:
-    """Handed to every route of the console. `pool` and `ledger` have the role of `login`, the board's pool the board's.
+    """Passed to every route of the console. `pool` and `ledger` connect with the role of `login`, the board with its
+    own.
 
-    `public_ids()` mints the identifiers of public pages.
+    `public_ids()` returns the generator of the identifiers on public pages.
     """
 
     settings: ConsoleSettings
@@ -40,7 +41,7 @@ class ConsoleContext:
 
 
 def build_context(settings: ConsoleSettings, audience: Audience, *, stopping: Callable[[], bool]) -> ConsoleContext:
-    """The parts of one process. Nothing connects before the first request."""
+    """Build the parts of one process. No database connection is opened before the first request."""
     login = settings.login_of(audience)
     pool = Pool(with_role(login.url, login.role, application_name=login.name), size=login.connections)
     ledger = pool

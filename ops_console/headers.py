@@ -12,4 +12,4 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 PUBLIC_HEADERS = {"Access-Control-Allow-Origin": "*", "Cross-Origin-Resource-Policy": "cross-origin"}
-"""Of what other sites may read: the board's JSON and proofs."""
+"""Set on answers that other sites may read: the board's JSON and proofs."""

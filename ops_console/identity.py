@@ -1,8 +1,9 @@
-"""Who calls an operator route: a session cookie or an operator's token, asked for before anything else is looked at.
+"""Who calls an operator route: identified by session cookie or operator token, before anything else is looked at.
 
-Without one every operator path, known or not, whatever the method, answers the same 401. A cookie is only believed on an
-unsafe method together with its CSRF token and from our own origin; a token is never sent by a browser on its own, and does
-nothing by the pages' forms: what makes keys, people and second factors, or takes them away, is a signed-in person's.
+Without either, every operator path, known or not and for every method, answers the same 401. On an unsafe method a
+cookie counts only with its session's CSRF token and from our own origin. A token needs neither, because no browser
+sends it on its own, but it may not use the pages' forms: creating and removing keys, people and second factors takes a
+signed-in person.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ SIGN_IN = "/ops/api/session"
 SIGN_IN_PAGE = "/ops/sign-in"
 ACCOUNT_PAGE = "/ops/account"
 PUBLIC = "/ops/api/live/"
-# What one reaches without the second factor that the settings ask for.
+# Open to a person who lacks the second factor that the settings require.
 _SETTING_UP = (ACCOUNT_PAGE, ACCOUNT_PAGE + "/", "/ops/sign-out", SIGN_IN)
-# What one reaches with a password that somebody else set.
+# Open to a person whose password was set by somebody else.
 _SETTING_PASSWORD = (
     ACCOUNT_PAGE, ACCOUNT_PAGE + "/", ACCOUNT_PAGE + "/password", "/ops/sign-out", SIGN_IN, SIGN_IN + "/password",
 )  # fmt: skip
@@ -42,23 +43,23 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 class FormOfAnotherSession(Forbidden):
-    """A page's form of ours that carries the token of a session before this one: of a tab that was left open."""
+    """A form of our own pages with the CSRF token of an earlier session, from a tab that was left open."""
 
 
 def cookie_name(insecure: bool) -> str:
-    """The `__Host-` prefix makes browsers insist on https, this host and no domain; plain http cannot have it."""
+    """The session cookie's name. With the `__Host-` prefix browsers insist on https, this host and no domain; plain http cannot have it."""
     return "sentinel" if insecure else "__Host-sentinel"
 
 
 def needs_operator(path: str, method: str) -> bool:
-    """Whether a path is the operators': everything under /ops but the live feed and signing in itself."""
+    """Whether a request needs an operator: everything under /ops does, except the live feed and signing in."""
     if path != "/ops" and not path.startswith("/ops/"):
         return False
     return not path.startswith(PUBLIC) and (path, method) != (SIGN_IN, "POST") and path != SIGN_IN_PAGE
 
 
 def install(app: Flask, context: ConsoleContext) -> None:
-    """Ask for an operator before routing errors, validation or any view."""
+    """Require an operator before routing errors, validation or any view."""
 
     @app.before_request
     def require_operator() -> AnyResponse | None:
@@ -76,7 +77,7 @@ def install(app: Flask, context: ConsoleContext) -> None:
             if by_cookie:
                 check_csrf(context, who)
             elif not _is_api():
-                # Else a stolen token could outlive its own end and revocation.
+                # Otherwise a stolen token could create credentials that outlive its own expiry and revocation.
                 raise Forbidden(
                     "the pages' forms are for a signed-in person; a token acts by the routes under /ops/api"
                 )
@@ -92,9 +93,11 @@ def install(app: Flask, context: ConsoleContext) -> None:
 
 
 def what_to_set_up_first(context: ConsoleContext, who: SignedIn) -> Forbidden | None:
-    """Why this request is not open to a person yet: a password or a second factor of their own is missing. None where it is.
+    """Return why this request is refused until the person sets their own password or a second factor; None if it is
+    allowed.
 
-    Every answer that shows somebody more than their own account asks here, a refusal that shows a form again too.
+    Every answer that shows more than the person's own account has to check this, also a refusal that shows a form
+    again.
     """
     if who.must_set_password:
         if request.path in _SETTING_PASSWORD:
@@ -108,7 +111,9 @@ def what_to_set_up_first(context: ConsoleContext, who: SignedIn) -> Forbidden | 
 
 
 def page_of(path: str) -> str:
-    """The page that an act's address belongs to, as a link: a refused act leaves its address behind, and people reload."""
+    """Return the address of the nearest page above an act's. A refused form leaves its POST address in the browser, and
+    opening that again is a GET of an address that has no page.
+    """
     urls = current_app.create_url_adapter(request)
     while urls is not None and "/" in path.strip("/"):
         path = path.rpartition("/")[0]
@@ -118,7 +123,7 @@ def page_of(path: str) -> str:
 
 
 def must_set_up_second_factor(context: ConsoleContext, who: SignedIn) -> bool:
-    """Whether this person has none and the settings require one of their role."""
+    """Whether the settings require a second factor of this person's role and they have none."""
     return context.settings.requires_second_factor(who.role) and not who.has_second_factor
 
 
@@ -127,13 +132,13 @@ def _sets_up(path: str) -> bool:
 
 
 def is_browser_visit() -> bool:
-    """Whether a person is opening a page, who is better sent to the sign-in page than shown a problem document."""
+    """Whether a browser opens a page (GET for HTML), so that a redirect to the sign-in page serves better than a problem document."""
     wants_html = request.accept_mimetypes.accept_html and "text/html" in request.headers.get("Accept", "")
     return wants_html and request.method == "GET" and not _is_api()
 
 
 def _is_form() -> bool:
-    """Whether a page's form was sent: whose session ended meanwhile is told so on the sign-in page, not by a document."""
+    """Whether a page's form was sent: if its session has ended, the sign-in page says so instead of a problem document."""
     wants_html = "text/html" in request.headers.get("Accept", "")
     return wants_html and request.method == "POST" and not _is_api()
 
@@ -143,9 +148,9 @@ def _is_api() -> bool:
 
 
 def identify(context: ConsoleContext) -> tuple[SignedIn, bool]:
-    """(the person, whether by cookie). Raises `Unauthenticated`."""
+    """Return (the person, whether by cookie). Raises `Unauthenticated`."""
     if "Authorization" in request.headers:
-        # Only what was presented counts: a wrong token is not mended by a cookie that came along.
+        # With an Authorization header only the token counts: a wrong token does not fall back to the cookie.
         scheme, _, token = request.headers["Authorization"].partition(" ")
         who = token_owner(context.pool, token.strip()) if scheme.lower() == "bearer" else None
         by_cookie = False
@@ -163,13 +168,17 @@ def identify(context: ConsoleContext) -> tuple[SignedIn, bool]:
 
 
 def _refreshes_itself() -> bool:
-    """Whether an open page asks, and not a person (`shell.refreshes_itself`)."""
+    """Whether an open page polls by itself (`shell.refreshes_itself`), which does not count as use of the session."""
     view = current_app.view_functions.get(request.endpoint or "")
     return getattr(view, "refreshes_itself", False)
 
 
 def check_csrf(context: ConsoleContext, who: SignedIn) -> None:
-    """Raise `Forbidden` unless the request is ours: origin, and the session's token in the header or the page's form."""
+    """Raise `Forbidden` unless the request comes from our origin with the session's CSRF token, as a header or a form
+    field.
+
+    Raises `FormOfAnotherSession` for a form of ours that still has an earlier session's token.
+    """
     check_origin(context)
     given = request.headers.get("X-CSRF-Token", "") or _form_token()
     if who.csrf_token is None or not hmac.compare_digest(given.encode(), who.csrf_token.encode()):
@@ -183,14 +192,14 @@ def check_csrf(context: ConsoleContext, who: SignedIn) -> None:
 
 
 def _is_left_open(context: ConsoleContext, who: SignedIn) -> bool:
-    """Whether a refused token came with a form that the browser itself says is ours, from somebody whom pages are open to."""
-    # Where neither header came, the token was all that could have told our form from another site's.
+    """Whether a refused CSRF token came with a form that the browser says is from our site, sent by a person who may see pages."""
+    # Without either header, only the token could have distinguished our form from another site's.
     says_ours = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site") == "same-origin"
     return says_ours and what_to_set_up_first(context, who) is None and _is_form() and _form_token() != ""
 
 
 def _form_token() -> str:
-    """A page's hidden field; the JSON API takes the header alone."""
+    """Return the form's hidden `csrf` field; "" for the JSON API, which accepts only the header."""
     return "" if _is_api() else request.form.get("csrf", "")
 
 
@@ -207,7 +216,7 @@ def check_origin(context: ConsoleContext) -> None:
 
 
 def _site(origin: str) -> tuple[str, str] | None:
-    """(scheme, host and port); None of what is no address, which is nobody's site."""
+    """Return (scheme, host and port) of an origin; None for text that is no address, which matches no site."""
     try:
         parts = urlsplit(origin)
     except ValueError:
@@ -222,7 +231,7 @@ def actor() -> Actor:
 
 
 def must_have_proved() -> None:
-    """Raise `StepUpRequired` where a page's session has not just proved who holds it: a stolen cookie decides nothing."""
+    """Raise `StepUpRequired` if a page's session was not stepped up in the last minutes: a stolen cookie alone decides nothing."""
     if needs_proof(g.signed_in, by_form=False):
         raise StepUpRequired(
             "prove who you are first: POST /ops/api/session/step-up with the code of your second factor, or the password where there is none"
@@ -230,7 +239,7 @@ def must_have_proved() -> None:
 
 
 def set_cookie(context: ConsoleContext, response: Response, value: str, max_age: int) -> None:
-    """Hand a session to the browser: not readable by scripts, not sent along from other sites."""
+    """Set the session cookie, for `max_age` seconds: not readable by scripts, not sent with requests from other sites."""
     insecure = context.settings.insecure_cookies
     response.set_cookie(
         cookie_name(insecure), value, max_age=max_age, path="/", httponly=True, secure=not insecure, samesite="Strict"

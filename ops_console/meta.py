@@ -33,7 +33,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
 
 def readiness_of(context: ConsoleContext) -> Readiness:
-    """What /readyz says: the databases of the console and of the board, and their schema."""
+    """Return the checks behind /readyz: the console's and the board's database, and that their schema is the expected one."""
 
     def checks() -> dict[str, bool]:
         found = database_checks(lambda: database_status(context.pool, context.login.role))

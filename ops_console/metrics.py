@@ -1,4 +1,4 @@
-"""What the console counts. Correct over several processes when PROMETHEUS_MULTIPROC_DIR is set before this is imported."""
+"""The console's metrics. Over several processes they add up only if PROMETHEUS_MULTIPROC_DIR is set before this import."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ POOL_IN_USE = Gauge(
 
 
 def note_connections(pools: Mapping[str, Pool]) -> None:
-    """Note this process's database connections, by login. In each process again and again: a scrape adds up what the processes noted last."""
+    """Set the gauge of this process's database connections in use, by login.
+
+    Every process has to call this periodically: a scrape adds up the last value of each process.
+    """
     for name, pool in pools.items():
         POOL_IN_USE.labels(name).set(pool.in_use)

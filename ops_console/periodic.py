@@ -22,7 +22,7 @@ log = structlog.get_logger("console.rounds")
 
 
 def start_periodic(name: str, work: Callable[[], None], *, seconds: float, stopping: Callable[[], bool]) -> None:
-    """Call `work` every so many seconds until `stopping` says so; a database that is away is waited for, and told once."""
+    """Call `work` every `seconds` in a thread of its own until `stopping()` is True. An outage of the database is logged once."""
     threading.Thread(target=_repeat, args=(name, work, seconds, stopping), name=name, daemon=True).start()
 
 
@@ -39,7 +39,7 @@ def _repeat(name: str, work: Callable[[], None], seconds: float, stopping: Calla
                     log.warning(f"{name}_waits", cause=error.detail)
                 is_away = True
             except Exception:
-                # Nobody would notice that it is not done any more: what one round breaks on, the next may not.
+                # Keep the thread alive: nobody would notice that it ended, and the next round may succeed.
                 log.exception(f"{name}_failed")
         time.sleep(min(seconds, _LOOK_UP_SECONDS))
 
@@ -48,10 +48,11 @@ SAMPLE_SECONDS = 20.0
 
 
 def start_sampler(pool: Pool, ledger: Pool, *, stopping: Callable[[], bool]) -> None:
-    """Sample in a thread of its own until `stopping` says so."""
+    """Take samples for the overview in a thread of its own until `stopping()` is True."""
 
     def sample() -> None:
-        # A little less than a round: one console's next round is never too early, another's between them is.
+        # A little less than a round: this console's next round is never skipped as too early, but a second console's
+        # round in between is.
         gauges.take_samples(pool, _lags(ledger), apart_seconds=0.9 * SAMPLE_SECONDS)
 
     start_periodic("sampler", sample, seconds=SAMPLE_SECONDS, stopping=stopping)
@@ -68,7 +69,7 @@ INDEX_SECONDS = 1.0
 
 
 def start_indexer(context: ConsoleContext, *, stopping: Callable[[], bool]) -> None:
-    """Index in a thread of its own until `stopping` says so."""
+    """Index the public ids of the board's tenant in a thread of its own until `stopping()` is True."""
 
     def index() -> None:
         tenant_id = context.board.tenant()[0]
@@ -82,7 +83,7 @@ SWEEP_SECONDS = 60.0
 
 
 def start_sweeper(pool: Pool, *, stopping: Callable[[], bool]) -> None:
-    """Delete attempts to sign in and sessions that are long over, some at once, in a thread of its own until `stopping` says so."""
+    """Delete old sign-in attempts and sessions, a batch a minute, in a thread of its own until `stopping()` is True."""
 
     def sweep() -> None:
         sign_in_attempts.sweep(pool)
@@ -95,8 +96,8 @@ NOTE_SECONDS = 1.0
 
 
 def start_connection_notes(context: ConsoleContext, *, stopping: Callable[[], bool]) -> None:
-    """Note this process's database connections for /metrics, whichever process is asked for it, until `stopping` says so."""
-    # What counts is imported only once the folder of the shared counters is there.
+    """Publish this process's number of database connections to the shared metrics, until `stopping()` is True."""
+    # The metrics may be imported only once the folder of the shared counters exists.
     from ops_console.metrics import note_connections
 
     pools = {context.login.name: context.pool, "board": context.board.pool}

@@ -1,4 +1,4 @@
-"""Have a running worker process one ledger entry now, and wait for what happened. The console itself executes nothing."""
+"""Have a running worker process one ledger entry now, and wait for the result. The console itself executes nothing."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def process_one(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """The worker's answer. Raises `WorkerNotRunning` when no worker loop is heard of, or none answers in time.
+    """Request one run and return the worker's answer.
 
-    `request_id` names the question: asked twice by one name, by a finger that was too quick, it is one question.
+    `request_id` makes the request idempotent: a form that is sent twice (a double click) is one request. Raises
+    `WorkerNotRunning` when no worker loop was seen in the last seconds, or when none answers in time.
     """
     actor.must_be("approver")
     if not refund_views.is_worker_listening(pool, actor.tenant_id):
@@ -43,7 +44,7 @@ def process_one(
             return answer.result or {}
         if clock() >= end and refund_views.withdraw_process_request(pool, actor.tenant_id, request_id):
             raise WorkerNotRunning("no worker answered in time; the request was withdrawn")
-        # Not withdrawn: a worker has it in hand and deserves a little longer.
+        # Could not be withdrawn: a worker holds the request's lease, so it gets a few more seconds to answer.
         if clock() >= end + _IN_HAND_SECONDS:
             raise WorkerNotRunning("a worker took the request and has not answered yet; look at the ledger")
         pause(_POLL_SECONDS)

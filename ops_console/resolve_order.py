@@ -18,7 +18,7 @@ from sentinel.store.ids import new_id
 FULFIL, REFUND, HOLD = DECISIONS = ("fulfil", "refund", "hold")
 REFUND_ACTION = "refund.create"
 RETRY = "retry"
-"""By where the order stands: have the shop asked once more to fulfil or to hold it, or have its refund tried again."""
+"""A decision whose meaning depends on the order's status: ask the shop again to fulfil or to hold it, or retry its refund."""
 
 _REFUSALS: dict[str, SentinelError] = {
     "unknown": NotFound("there is no order of that id"),
@@ -46,9 +46,10 @@ _REFUSALS: dict[str, SentinelError] = {
 
 
 def refund_refusal(policies: PoliciesInForce, amount_minor: int, currency: str) -> str | None:
-    """The reason for which a refund of this amount would be denied whatever else is known of it; None where a person may file it.
+    """Return the reason code with which a refund of this amount would be denied in any case; None if a person may file
+    it.
 
-    Asked before it is offered and before it is filed. The authority decides about the row all the same.
+    Checked before a refund is offered and before it is filed. The authority still decides on the ledger entry itself.
     """
     if amount_minor <= 0:
         return None
@@ -59,9 +60,9 @@ def refund_refusal(policies: PoliciesInForce, amount_minor: int, currency: str) 
 
 @dataclass(frozen=True, slots=True)
 class OrderResolved:
-    """`result` is the decision that holds now, or "recorded" while more people have to approve.
+    """`result` is the decision that is now in force, or "recorded" while more people have to approve.
 
-    `ledger_entry_id` is the refund's row, new or tried again, and guarded by the refund worker like any other.
+    `ledger_entry_id` is the refund's ledger entry, new or retried; the refund worker guards it like any other.
     """
 
     result: str
@@ -74,15 +75,15 @@ def resolve_order(
     pool: Pool, actor: Actor, source: str, order_id: str, *, decision: str, reason: str, digest: str | None = None,
     status: str | None = None, approval_id: uuid.UUID | None = None, inspector: PolicyInspector | None = None,
 ) -> OrderResolved:  # fmt: skip
-    """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it held. What
-    came back from the shop is tried again, refunded or held; what the authority refuses to be asked about is held; a hold that
-    the shop has not taken is tried again.
+    """Record `actor`'s decision: "fulfil" approves, "refund" rejects and files a refund, "hold" rejects and has it
+    held. An order that came back from the shop can be retried, refunded or held; one about which the authority refuses
+    the question can be held; a hold that the shop has not accepted can be retried.
 
-    With `inspector` a refund that its policy would deny is refused here. `digest` is the approval's as it was shown: where one
-    waits it must be given, and be the approval's; `approval_id` is that approval's as it was shown, and where it is given it must be
-    the one that waits still: people may be asked anew about the same operation. `status` is the order's as it was shown: where it is given it must be the
-    order's still, and "retry" must have it. Raises `InvalidInput` (decision, digest, status), `NotFound`,
-    `Conflict` (decided, expired, spoken before, changed) or `Forbidden` (role, requester).
+    With `inspector`, a refund that its policy would deny is refused here. `digest`, `approval_id` and `status` are what
+    the person was shown. `digest` is required while an approval is pending, and must be that approval's. `approval_id`,
+    if given, must be the pending approval: a newer one about the same operation has the same digest. `status`, if
+    given, must still be the order's; "retry" requires it. Raises `InvalidInput` (decision, digest, status), `NotFound`,
+    `Conflict` (decided, expired, already voted, changed) or `Forbidden` (role, requester).
     """
     actor.must_be("approver")
     if decision not in (*DECISIONS, RETRY):
@@ -93,7 +94,7 @@ def resolve_order(
         raise Forbidden("an order needs a person's account")
     if inspector is not None and (decision == REFUND or (decision == RETRY and status == "REFUND_REFUSED")):
         _must_be_refundable(pool, actor, source, order_id, inspector)
-    # The decision comes before what it decides, also among ids made in one millisecond.
+    # Sorted, so that the decision's event precedes the event of what it decides, even with both ids of one millisecond.
     event_id, second_event_id = sorted((new_id(), new_id()))
     answer = order_views.resolve(
         pool, tenant_id=actor.tenant_id, source=source, order_id=order_id, operator_id=actor.operator_id, decision=decision,

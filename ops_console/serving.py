@@ -1,7 +1,8 @@
-"""The console's processes: refuse to start unsafe, then serve operators and the public apart. In the foreground until SIGTERM.
+"""The console's processes: refuse unsafe settings, then serve operators and the public separately. In the foreground
+until SIGTERM.
 
-Each audience has a listener, processes, threads and database connections of its own: whatever the public does to its listener,
-the kill switch is on the other.
+Each audience has its own listener, processes, threads and database connections: load on the public listener cannot make
+the kill switch, which is on the operators' listener, unreachable.
 """
 
 from __future__ import annotations
@@ -40,20 +41,21 @@ def serve(
     audiences: Sequence[Audience] = (Audience.OPERATORS, Audience.PUBLIC),
     graceful_seconds: int = 5,
 ) -> None:
-    """Run the console until it is told to stop. Raises one-line refusals before anything listens."""
+    """Run the console until SIGTERM. Raises errors of one line each, for the command line, before anything listens."""
     configure_logs(settings.log_level, program="console")
     shares = [_SHARES[audience](settings) for audience in audiences]
     require_listeners(*(share.listener for share in shares))
     _require_databases(settings, shares)
     with metrics_folder():
-        # What counts is imported only once the folder of the shared counters is there; here, so that the servers share it.
+        # The metrics may be imported only once the folder of the shared counters exists; in the parent process, so that
+        # the servers share the imported code.
         import ops_console.app  # noqa: F401
 
         run_side_by_side([partial(_serve, settings, share, graceful_seconds) for share in shares])
 
 
 def _require_databases(settings: ConsoleSettings, shares: Sequence[_Share]) -> None:
-    """Raise unless each login is there, safe, and allowed as many connections as the processes open together."""
+    """Raise unless each login exists, is safe, and is allowed as many connections as all processes together may open."""
     logins: Counter[tuple[str, str]] = Counter()
     ledgers: Counter[tuple[str, str]] = Counter()
     boards: Counter[str] = Counter()
@@ -66,7 +68,7 @@ def _require_databases(settings: ConsoleSettings, shares: Sequence[_Share]) -> N
     for (url, role), connections in logins.items():
         require_ready(url, role, connections=connections)
     for (url, role), connections in ledgers.items():
-        # Without the ledger the console still stops and decides.
+        # The ledger may be down: the console can still set halts and decide approvals without it.
         with contextlib.suppress(EngineUnavailable):
             require_ready(url, role, connections=connections)
     for url, connections in boards.items():
@@ -75,7 +77,7 @@ def _require_databases(settings: ConsoleSettings, shares: Sequence[_Share]) -> N
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What the server of one audience has of its own."""
+    """One audience's own listener and number of processes."""
 
     audience: Audience
     listener: Listener
@@ -125,11 +127,11 @@ def _serve(settings: ConsoleSettings, share: _Share, graceful_seconds: int) -> N
 
 
 _FOLDERS = {Audience.OPERATORS: ("pages/", "shared/"), Audience.PUBLIC: ("board/", "confirm/", "shared/")}
-"""Of templates, by who sees them."""
+"""The template folders that each audience's pages use."""
 
 
 def _warm(app: Flask, audience: Audience) -> None:
-    """Compile the pages and the policies in force, and count the board's day, before somebody waits for them."""
+    """Compile the templates, load the policies in force and count the board's last day, so that no first request has to."""
     for name in app.jinja_env.list_templates(["html"]):
         if name.startswith(_FOLDERS[audience]):
             app.jinja_env.get_template(name)

@@ -1,4 +1,4 @@
-"""The console's settings: one frozen value, read from the environment once, every fault told at once."""
+"""The console's settings: one frozen value, read from the environment once; every fault is reported at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _MOST_OF_ADDRESS = (
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Whose connections a process opens, where, how many, and what they are called there. `ledger_url` is "" where the ledger is there too."""
+    """The database login of a process: its role, address, most connections and application name.
+
+    `ledger_url` is "" if the ledger is in the same database.
+    """
 
     role: str
     url: str
@@ -50,7 +53,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """What the console runs with."""
+    """Everything the console can be configured with."""
 
     database_url: str = setting(
         "SENTINEL_DATABASE_URL", "PostgreSQL of the authority; without it the embedded one is used.", ""
@@ -182,13 +185,13 @@ class ConsoleSettings:
     log_level: str = setting("SENTINEL_LOG_LEVEL", "debug, info, warning or error.", "info")
 
     def requires_second_factor(self, role: str) -> bool:
-        """Whether a person of this role must have one."""
+        """Whether a person of this role must have a second factor."""
         return self.require_second_factor == "everyone" or (
             self.require_second_factor == "approvers" and has_role(role, "approver")
         )
 
     def login_of(self, audience: Audience) -> Login:
-        """Who asks the database for an audience, beside the board's reader."""
+        """The database login that an audience's process uses; the board's reader has another one of its own."""
         role, url, connections, name = CONSOLE, self.database_url, self.pool_size, "console"
         if audience is Audience.PUBLIC and self.public_database_url:
             role, url, connections, name = PUBLIC, self.public_database_url, self.board_pool_size, "public"
@@ -196,7 +199,7 @@ class ConsoleSettings:
 
     @property
     def public_origin(self) -> str:
-        """The public board's address, for what people copy. Not the request's Host: what is rendered is shown to others too."""
+        """The public board's address, for links that people copy. Not from the request's Host, because pages are cached for all."""
         host = f"[{self.board_host}]" if ":" in self.board_host else self.board_host
         return self.board_origin or f"http://{host}:{self.board_port}"
 
@@ -215,7 +218,7 @@ _COUNTS = (
 
 
 def load_console_settings(**overrides: Any) -> ConsoleSettings:
-    """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
+    """Read the settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
     env, default = Environment(), ConsoleSettings()
     values: dict[str, Any] = {
         name: env.str(_ENV[name], getattr(default, name))
@@ -255,7 +258,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
             _ENV["log_level"], default.log_level, validate=OneOf(["debug", "info", "warning", "error"])
         ),
     }
-    # Empty is an answer here: no agent has its name on the board.
+    # Read directly, because an empty value means something here: no agent is named on the board.
     values["public_agents"] = os.environ.get(_ENV["public_agents"], default.public_agents)
     values["confirm_secrets"] = confirm_secrets()
     values["public_id_secrets"] = public_id_secrets()
@@ -269,7 +272,7 @@ def load_console_settings(**overrides: Any) -> ConsoleSettings:
 
 
 def unsafe(settings: ConsoleSettings) -> list[str]:
-    """What must not run, a line each."""
+    """Return every reason not to start with these settings, a line each."""
     faults = []
     if any(is_weak(secret) for secret in settings.confirm_secrets):
         faults.append("CONFIRM_SECRETS: every secret needs at least 32 characters that nobody can guess")

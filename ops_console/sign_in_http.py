@@ -1,4 +1,4 @@
-"""Signing in over HTTP: what the page and the API share."""
+"""Signing in over HTTP: the part that the page and the API share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sentinel.core.errors import RateLimited, Unauthenticated
 
 
 def sign_in_request(context: ConsoleContext, given: dict[str, Any], *, kind: str) -> OpenedSession:
-    """Sign in with `given` email, password, code?, tenant?, counting how it went. `kind` is page or api.
+    """Sign in with `given` email, password, code?, tenant?, and count the result. `kind` is "page" or "api".
 
-    The session that this browser had before ends. Raises `Unauthenticated` or `RateLimited`.
+    Ends the session that this browser had until now. Raises `Unauthenticated` or `RateLimited`.
     """
     shown = PresentedCredentials(
         email=given["email"], password=given["password"], code=given.get("code"), tenant=given.get("tenant"),
@@ -41,7 +41,7 @@ def set_session_cookie(context: ConsoleContext, response: Response, opened: Open
 
 
 def remember_device(context: ConsoleContext, response: Response, opened: OpenedSession) -> None:
-    """Make the browser a known one: it opens nothing, and has a throttle of its own from now on."""
+    """Set the known device's cookie: it grants no access, but gives this browser a sign-in throttle of its own."""
     if opened.device is not None:
         insecure = context.settings.insecure_cookies
         response.set_cookie(

@@ -1,4 +1,4 @@
-"""Collect what a second administrator approved: the password or key is made now, shown once, and kept nowhere in clear."""
+"""Collect the result of an approved change: the password or key is made now, shown once, and stored only as a hash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sentinel.store.ids import new_id
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What an approved change made: a password of `email`, or a key with its id. Show it once."""
+    """The secret that an approved change made: a password for `email`, or a key with its id. Show it once."""
 
     action: str
     secret: str
@@ -39,9 +39,10 @@ class Collected:
 
 
 def collect_change(pool: Pool, actor: Actor, approval_id: uuid.UUID) -> Collected:
-    """Do an approved change and give its password or key to who asked for it, once.
+    """Carry out an approved change and return its password or key to the person who requested it, once.
 
-    Raises `NotFound`, `Forbidden` (another's), or `Conflict` (not approved, collected before, not possible any more).
+    Raises `NotFound`, `Forbidden` (requested by somebody else), or `Conflict` (not approved, already collected, no
+    longer possible).
     """
     actor.must_be("admin")
     change = find_change(pool, actor.tenant_id, approval_id)

@@ -1,4 +1,4 @@
-"""Browsers that came in before, by the hash of the name in their cookie: the database's clock says how long they stay known."""
+"""Known devices: browsers that signed in before, by the hash of the random name in their cookie. They expire by the database's clock."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sentinel.store.database import Pool
 from sentinel.store.queries import changed, scalar
 
 KNOWN_SECONDS = 90 * 86400
-"""How long after its last good sign-in a browser is known."""
+"""How long a browser stays known after its last successful sign-in."""
 
 IS_KNOWN = """
 select exists (select from sentinel.known_devices where device_hash = %(device_hash)s and account_hash = %(account_hash)s
                and last_signed_in_at > clock_timestamp() - make_interval(secs => %(known_seconds)s))
 """
-# What is over goes by the way; nothing else ever looks at it.
+# Deletes expired devices along the way; nothing else does.
 REMEMBER = """
 with over as (
   delete from sentinel.known_devices
@@ -30,17 +30,17 @@ FORGET = "delete from sentinel.known_devices where device_hash = %(device_hash)s
 
 
 def is_known(pool: Pool, email: str, device_hash: bytes) -> bool:
-    """Whether the browser came in as `email` not too long ago."""
+    """Whether the browser signed in as `email` within `KNOWN_SECONDS`."""
     return bool(scalar(pool, IS_KNOWN, _fields(email, device_hash)))
 
 
 def remember(pool: Pool, email: str, device_hash: bytes) -> None:
-    """The browser came in as `email` just now."""
+    """Record that the browser signed in as `email` now."""
     changed(pool, REMEMBER, _fields(email, device_hash))
 
 
 def forget(pool: Pool, email: str, device_hash: bytes) -> None:
-    """From now on it is any browser, whoever has its cookie, until its person comes in again."""
+    """Treat the browser as unknown, even with its cookie, until the person signs in from it again."""
     changed(pool, FORGET, _fields(email, device_hash))
 
 
@@ -49,19 +49,19 @@ def _fields(email: str, device_hash: bytes) -> dict[str, bytes | int]:
 
 
 class Devices:
-    """Makes and recognises the cookie's value. The first setting signs, all verify."""
+    """Makes and verifies the cookie's value. The first of the secrets signs, all of them verify; without any, no device is known."""
 
     def __init__(self, settings: tuple[str, ...]) -> None:
         self._tokens = TokenSigner(settings, Purpose.KNOWN_DEVICE, size=16) if settings else None
 
     def new(self, email: str) -> str | None:
-        """A value for a browser that just came in as `email`."""
+        """Make a cookie value for a browser that just signed in as `email`; None without a secret."""
         return self._tokens.sign(secrets.token_bytes(16), bound_to=email.encode()) if self._tokens else None
 
     def known(self, value: str, email: str) -> bytes | None:
-        """What its attempts are counted under; None for a browser that never came in as `email`.
+        """Return the hash under which the browser's attempts are counted; None if the cookie was not made for `email`.
 
-        Whether that is too long ago the database says (`is_known`).
+        Whether the device has expired is for the database to say (`is_known`).
         """
         name = self._tokens.read(value, bound_to=email.encode()) if self._tokens else None
         return None if name is None else hashlib.sha256(b"device " + name).digest()

@@ -1,4 +1,4 @@
-"""Add a person to a tenant, and change what they may do; each act leaves an event."""
+"""Add a person to a tenant, and change what they may do; each change appends an event."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _ADDRESS = re.compile(r"[a-z0-9._%+-]{1,64}@[a-z0-9-]+(\.[a-z0-9-]+)*")
 def create_operator(
     pool: Pool, tenant_id: uuid.UUID, *, email: str, password: str, role: str, one_time: bool = False
 ) -> uuid.UUID:
-    """The new operator's id, made on the machine itself. `one_time`: the password only serves to set one's own.
+    """Add an operator as the local administrator and return the new id. `one_time`: the password only serves to set
+    one's own.
 
-    Raises `InvalidInput`, or `Conflict` for a known address.
+    Raises `InvalidInput`, or `Conflict` if the address is an operator's already.
     """
     operator_id = new_id()
     add_person(
@@ -45,12 +46,13 @@ def create_operator(
 def add_person(
     pool: Pool, actor: Actor, *, operator_id: uuid.UUID, email: str, password: str, role: str, one_time: bool = True
 ) -> bool:
-    """Add a person under an id made before; False when the same was added before, by the same form sent twice.
+    """Add a person under a given id. Returns False if the same form was sent before, so the person exists already.
 
-    `one_time`: the password, which somebody else chose, works once and only to set one's own. Where this waits for a second
-    administrator (`WaitsForAdministrator`), another password is made when it is collected.
+    `one_time`: the password, which somebody else chose, works once and only to set one's own. Where a second
+    administrator has to approve (`WaitsForAdministrator` is raised), another password is made when the change is
+    collected.
 
-    Raises `InvalidInput`, or `Conflict` when the address or the id is somebody else's or the password is another now.
+    Raises `InvalidInput`, or `Conflict` if the address or the id is somebody else's or the password has changed since.
     """
     actor.must_be("admin")
     email = checked_address(email)
@@ -69,7 +71,7 @@ def add_person(
 
 
 def checked_address(email: str) -> str:
-    """An e-mail address in plain ASCII, so that no two look alike. Raises `InvalidInput`."""
+    """Return the e-mail address in lower case; only plain ASCII, so that no two look alike. Raises `InvalidInput`."""
     email = email.strip().lower()
     if not _ADDRESS.fullmatch(email) or len(email) > 254:
         raise InvalidInput.of("email", "must be a plain e-mail address")
@@ -83,7 +85,7 @@ def change_role(pool: Pool, tenant_id: uuid.UUID, *, email: str, role: str) -> N
 
 
 def deactivate_operator(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> None:
-    """End an operator's sessions and tokens, and let no new one begin. Raises `NotFound`."""
+    """Revoke an operator's sessions and tokens, and refuse new ones. Raises `NotFound`."""
     _change(pool, tenant_id, email, DEACTIVATE)
 
 
@@ -93,12 +95,15 @@ def reactivate_operator(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> None
 
 
 def reset_second_factor(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> bool:
-    """Take an operator's second factor away and end their sessions and tokens. False when there is none. Raises `NotFound`."""
+    """Remove an operator's second factor and revoke their sessions and tokens. False if there is none. Raises `NotFound`."""
     return _change(pool, tenant_id, email, RESET_SECOND_FACTOR)
 
 
 def end_access_of_everybody(pool: Pool, tenant_id: uuid.UUID) -> int:
-    """End the sessions and tokens of every operator of the tenant; of how many operators. One after the other: done again where it failed."""
+    """Revoke the sessions and tokens of every operator of the tenant, and return the number of operators.
+
+    One operator after the other, not in one transaction: if it fails, run it again.
+    """
     everybody = list_operators(pool, tenant_id)
     for one in everybody:
         change_operator(pool, local_administrator(tenant_id), one.operator_id, END_ACCESS)
@@ -106,7 +111,7 @@ def end_access_of_everybody(pool: Pool, tenant_id: uuid.UUID) -> int:
 
 
 def confirm(pool: Pool, tenant_id: uuid.UUID, *, email: str) -> bool:
-    """Say on the machine that an account is its owner's. False when it waits for no confirmation. Raises `NotFound`."""
+    """Confirm an account as the local administrator. False if it is not waiting for confirmation. Raises `NotFound`."""
     return _change(pool, tenant_id, email, CONFIRM)
 
 
@@ -143,10 +148,10 @@ _REFUSALS: dict[str, SentinelError] = {
 def change_operator(
     pool: Pool, actor: Actor, operator_id: uuid.UUID, action: str, *, role: str | None = None, seen: str | None = None
 ) -> bool:
-    """Do one of `request_change`'s actions on an operator; False when it was so before.
+    """Do one of `request_change`'s actions on an operator; False if that changes nothing.
 
-    `role` is the new one, `seen` the one that was shown when it was chosen. Raises `Forbidden`, `NotFound`, `Conflict`, or
-    `WaitsForAdministrator` (not done yet).
+    `role` is the new role, `seen` the role that was shown when it was chosen. Raises `Forbidden`, `NotFound`,
+    `Conflict`, or `WaitsForAdministrator` (not done yet).
     """
     return _request(pool, actor, operator_id, action, {"role": role, "seen": seen}, {})
 
@@ -173,9 +178,9 @@ def _request(
 
 
 def reset_password(pool: Pool, actor: Actor, operator_id: uuid.UUID, password: str) -> None:
-    """Put a password in the place of one that is lost or known to others. Raises also `InvalidInput`.
+    """Replace a password that is lost or known to others. Raises as `change_operator`, and `InvalidInput`.
 
-    Where this waits for a second administrator, another password is made when it is collected.
+    Where a second administrator has to approve, another password is made when the change is collected.
     """
     actor.must_be("admin")
     known = operators.credentials_of(pool, actor.tenant_id, operator_id)

@@ -1,4 +1,4 @@
-"""Tokens that an operator makes for their own scripts: the operator's rights, an end, revocable; kept as a hash."""
+"""Tokens that operators make for their own scripts: they have the operator's rights, expire, are revocable, and are kept as hashes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class IssuedToken:
     listing: TokenListing
 
 
-# Only in a session that lives: what revokes a person's tokens ends their sessions first, so of the two at once the later one
-# sees the other.
+# Only in a live session, whose row is locked: whatever revokes a person's tokens first ends their sessions, so when
+# both happen at once, the later one sees the other.
 INSERT_TOKEN = """
 with lives as (
   select s.operator_id from sentinel.operator_sessions s
@@ -73,9 +73,11 @@ where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and token_id =
 def issue_token(
     pool: Pool, actor: Actor, session_id: uuid.UUID, *, label: str, expires_days: int, token_id: uuid.UUID | None = None
 ) -> IssuedToken:
-    """A token of the actor, made in a session of theirs, for 1 to 90 days. `token_id` is a form's: sent twice it makes one.
+    """Make a token for the actor in one of their sessions, for 1 to 90 days. `token_id` comes with the form, so that a
+    form that is sent twice makes one token.
 
-    Raises `Conflict` where it was made before, `Unauthenticated` where the session is over.
+    Raises `Conflict` if that token was made before, `Unauthenticated` if the session has ended, `Forbidden` if the
+    actor is no person.
     """
     if actor.operator_id is None:
         raise Forbidden("a token belongs to a person's account")
@@ -93,7 +95,10 @@ def issue_token(
 
 
 def token_owner(pool: Pool, token: str) -> SignedIn | None:
-    """Whose token it is; None when revoked, over, or the operator is deactivated. An agent key has another prefix and is never one."""
+    """Return the token's owner; None if it is unknown, revoked or expired, or the operator is deactivated.
+
+    An agent key has another prefix and is never accepted.
+    """
     return (
         one_row(pool, SignedIn, FIND_TOKEN, {"token_hash": secret_hash(token)})
         if is_well_formed(token, (PREFIX,))
@@ -107,7 +112,7 @@ def list_tokens(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> lis
 
 
 def revoke_token(pool: Pool, actor: Actor, token_id: uuid.UUID) -> None:
-    """End one of the actor's own tokens. Raises `NotFound`."""
+    """Revoke one of the actor's own tokens. Raises `NotFound`."""
     fields = {"tenant_id": actor.tenant_id, "operator_id": actor.operator_id, "token_id": token_id}
     if actor.operator_id is None or changed(pool, REVOKE_TOKEN, fields) != 1:
         raise NotFound("you have no token of that id in use")

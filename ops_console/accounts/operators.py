@@ -27,7 +27,9 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class PersonRow:
-    """An operator as an admin sees one; `sessions` counts those that live, `changed_by` has it in hand until a second admin confirms."""
+    """An operator as an admin sees one. `sessions` counts the live ones; `changed_by` is the address of the admin who
+    made or changed the account, until a second admin confirms it.
+    """
 
     operator_id: uuid.UUID
     email: str
@@ -44,7 +46,8 @@ class PersonRow:
 class Credentials:
     """What signing in needs to know of an operator. `factor` is the sealed secret of a confirmed second factor.
 
-    `changed_by_another` says when somebody else last changed the account: another text, another change.
+    `last_step` is the time step of the last code used, `now_step` the current one. `changed_by_another` is the time, as
+    text, when somebody else last changed the account; it is only compared for equality.
     """
 
     tenant_id: uuid.UUID
@@ -77,7 +80,7 @@ from sentinel.operators o join sentinel.tenants t using (tenant_id)
 left join sentinel.second_factors f
   on f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null
 """).fill(step_seconds=STEP_SECONDS)
-# Two rows are enough to know that the address alone does not say who it is.
+# Two rows are enough to know that the address is ambiguous.
 CREDENTIALS = f"""{_CREDENTIALS}
 where o.email = %(email)s and (%(tenant)s::text is null or t.label = %(tenant)s or t.tenant_id::text = %(tenant)s)
 order by o.tenant_id limit 2
@@ -97,12 +100,13 @@ left join sentinel.operators c on c.tenant_id = o.tenant_id and c.operator_id = 
 where o.tenant_id = %(tenant_id)s and (%(operator_id)s::uuid is null or o.operator_id = %(operator_id)s)
 order by not o.active, o.email limit 1000
 """
-# Asked before CHANGE_PASSWORD, in a statement of its own: that one must see the sessions whose opening this waited for.
+# Locks the operator's row in a statement before CHANGE_PASSWORD, which then sees the sessions that were being opened
+# while this waited for the lock.
 _ONE_AT_A_TIME = """
 select from sentinel.operators where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s for no key update
 """
-# A new password ends the sessions that the old one opened, all but the one in which it was changed, and a second factor that
-# was begun under the old one.
+# A new password revokes all sessions but the one in which it was changed, and drops a second factor whose set-up was
+# begun but not confirmed.
 CHANGE_PASSWORD = """
 with done as (
   update sentinel.operators set password_hash = %(password_hash)s, password_one_time = false, password_used_at = null
@@ -121,7 +125,7 @@ select sentinel.append_event(tenant_id, %(event_id)s, 'operator_password_changed
 """
 
 
-# Of two that come with it at once, one.
+# One of two concurrent sign-ins wins.
 USE_ONE_TIME_PASSWORD = """
 update sentinel.operators set password_used_at = clock_timestamp()
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and password_hash = %(password_hash)s
@@ -146,20 +150,20 @@ def list_operators(pool: Pool, tenant_id: uuid.UUID) -> list[OperatorRow]:
 
 
 def credentials(pool: Pool, email: str, tenant: str | None) -> Credentials | None:
-    """Who an address is, with `tenant` as label or id; None when unknown, or in several tenants and none is named."""
+    """Return the operator of an address, with `tenant` as label or id; None if unknown, or in several tenants and none is named."""
     found = all_rows(pool, Credentials, CREDENTIALS, {"email": email, "tenant": tenant})
     return found[0] if len(found) == 1 else None
 
 
 def credentials_of(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID) -> Credentials | None:
-    """The credentials of a person: password hash and second factor."""
+    """The credentials of one operator by id, or None."""
     return one_row(pool, Credentials, CREDENTIALS_OF, {"tenant_id": tenant_id, "operator_id": operator_id})
 
 
 def list_people(
     pool: Pool, tenant_id: uuid.UUID, *, idle_seconds: float, operator_id: uuid.UUID | None = None
 ) -> list[PersonRow]:
-    """A tenant's people as an admin sees them, by address, those deactivated last; only one with `operator_id`."""
+    """A tenant's people as an admin sees them, by address, deactivated ones last; with `operator_id`, only that one."""
     fields = {"tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds}
     return all_rows(pool, PersonRow, LIST_PEOPLE, fields)
 
@@ -167,7 +171,7 @@ def list_people(
 def change_password(
     pool: Pool, known: Credentials, password_hash: str, *, keep_session: uuid.UUID | None, event_id: uuid.UUID
 ) -> bool:
-    """Replace the password that `known` has and end every session but one. False when it was replaced meanwhile."""
+    """Replace the password of `known` and revoke every session but `keep_session`. False if it was replaced meanwhile."""
     fields = {
         "tenant_id": known.tenant_id, "operator_id": known.operator_id, "old_hash": known.password_hash,
         "password_hash": password_hash, "session_id": keep_session, "event_id": event_id,

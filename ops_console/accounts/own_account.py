@@ -1,4 +1,4 @@
-"""What a person does to their own account: the password, and the sessions that are theirs."""
+"""What a person can change of their own account: the password, and ending their sessions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from sentinel.store.ids import new_id
 def change_own_password(
     pool: Pool, who: SignedIn, *, old: str, new: str, address: str, authenticator: Authenticator
 ) -> None:
-    """Give oneself another password; every other session ends. The same form sent twice changes it once.
+    """Change the person's own password and end their other sessions. The same form sent twice changes it once.
 
-    Raises `RateLimited`, or `InvalidInput` for a wrong old or an unfit new one, which the old one is too.
+    Raises `RateLimited`, `InvalidInput` for a wrong old password or an unfit new one (the same as the old one is unfit
+    too), or `Conflict` if the password was changed meanwhile.
     """
     new_hash = hash_password(new, email=who.email, field="new")
     known = operators.credentials_of(pool, who.tenant_id, who.operator_id)
@@ -31,10 +32,10 @@ def change_own_password(
             raise InvalidInput.of("new", "must not be the one that somebody else set")
         if is_right(known.password_hash, old):
             if is_present:
-                # Nothing would change: other sessions, which are over after a change, would go on.
+                # Refused, because nothing would change: the other sessions, which a change has to end, would stay.
                 raise InvalidInput.of("new", "must be another one than the old")
         elif is_present:
-            return  # The same form once more: what was the old one is wrong by now.
+            return  # The same form was sent twice: by now its old password is wrong and its new one is in force.
         else:
             raise InvalidInput.of("old", "is wrong")
     if not operators.change_password(pool, known, new_hash, keep_session=who.session_id, event_id=new_id()):
@@ -42,6 +43,6 @@ def change_own_password(
 
 
 def end_own_session(pool: Pool, who: SignedIn, session_id: uuid.UUID) -> None:
-    """End one of one's own sessions. Raises `NotFound`."""
+    """End one of the person's own sessions. Raises `NotFound`."""
     if not sessions.end_session(pool, who.tenant_id, who.operator_id, session_id):
         raise NotFound("you have no session of that id")

@@ -16,21 +16,23 @@ from sentinel.core.errors import InvalidInput
 
 LEAST, MOST = 12, 256
 LEAST_SCORE = 3
-"""zxcvbn's scale of 0 to 4: 3 is a hundred million guesses, "safely unguessable" where guesses are throttled and hashes slow."""
+"""On zxcvbn's scale of 0 to 4: 3 means a hundred million guesses, "safely unguessable" with throttled guesses and a slow hash."""
 EASY = "is a common password or close to one; take three or four unrelated words, or what a password manager makes"
-# zxcvbn's time grows steeply with the length; who begins with so many characters that nobody guesses needs no more of them.
+# zxcvbn's time grows steeply with the length; if the first 32 characters are hard to guess, the rest does not matter.
 _JUDGED = 32
 _PRODUCT = ("sentinel", "haltstate")
 
 _hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
-# The hash of 32 random bytes nobody has kept, with the parameters above: what an unknown account is checked against.
+# The hash of 32 random bytes that nobody has kept, with the parameters above: an unknown account is checked against it,
+# so that the check takes the same time.
 _NOBODY = "$argon2id$v=19$m=19456,t=2,p=1$kR/jtTFkuMBmIq5ErRH6XA$QPwVorIZxCrxr55UD0Zm1WyHEOu7WNBjoOHNWkGWvgU"
 
 
 def hash_password(password: str, *, email: str = "", field: str = "password") -> str:
-    """The argon2id hash to keep. `email` is its owner's, `field` what the caller's form names the password.
+    """Return the argon2id hash of a new password. `email` is its owner's address, `field` the password's name in the
+    form.
 
-    Raises `InvalidInput` (of `field`) for one that is too short, too long, common, or made of its owner's address.
+    Raises `InvalidInput` (of `field`) for one that is too short, too long, common, or derived from its owner's address.
     """
     if not LEAST <= len(password) <= MOST:
         raise InvalidInput.of(field, f"must have {LEAST} to {MOST} characters")
@@ -48,7 +50,7 @@ def _is_easy(password: str, email: str) -> bool:
 
 
 def is_right(password_hash: str | None, password: str) -> bool:
-    """Whether the password fits; without a hash the same work is done and the answer is no."""
+    """Whether the password matches the hash. Without a hash the answer is False after the same amount of work."""
     try:
         fits = _hasher.verify(password_hash or _NOBODY, password)
     except (VerificationError, InvalidHashError, ValueError):

@@ -1,6 +1,7 @@
-"""Operators' sessions: kept as hashes, ended here, so that a copied cookie dies with the sign-out.
+"""Operators' sessions: kept as hashes in the database and ended there, so that a copied cookie is useless after the
+sign-out.
 
-Role and activity are read with every lookup, never remembered in a cookie. The database clock says what is over.
+Role and active state are read with every lookup, never from the cookie. Sessions expire by the database's clock.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from sentinel.store.sql_template import SqlTemplate
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """A person with a valid session or token. From `csrf_token` on, what belongs to sessions alone.
+    """A person with a valid session or token. `csrf_token`, `session_id`, `kind`, `said` and `proved` are a session's
+    only.
 
-    `stale` is due for a touch; `kind` is "page" for a browser's session, else "api"; `said` waits to be told by a page;
-    `proved` says that the person proved a moment ago who they are, `must_set_password` that somebody else set their password.
+    `stale`: the session's last use has to be written again. `kind` is "page" for a browser's session, else "api".
+    `said` are messages for the next page. `proved`: the session was stepped up in the last minutes.
+    `must_set_password`: somebody else set the person's password.
     """
 
     tenant_id: uuid.UUID
@@ -42,7 +45,7 @@ class SignedIn:
 
 @dataclass(frozen=True, slots=True)
 class SessionListing:
-    """A session as its owner sees it; `address` and `user_agent` are what the browser said, cut and cleaned."""
+    """A session as its owner sees it; `address` and `user_agent` are as the sign-in request had them, truncated and cleaned."""
 
     session_id: uuid.UUID
     kind: str
@@ -55,7 +58,7 @@ class SessionListing:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """When a session is over, whatever happens."""
+    """A session's absolute end, however much it is used."""
 
     expires_at: datetime
 
@@ -64,8 +67,8 @@ HAS_SECOND_FACTOR = """exists (select from sentinel.second_factors f
          where f.tenant_id = o.tenant_id and f.operator_id = o.operator_id and f.confirmed_at is not null)"""
 _LIVES = """s.revoked_at is null and s.expires_at > clock_timestamp()
   and s.last_seen_at > clock_timestamp() - make_interval(secs => %(idle_seconds)s::double precision)"""
-# Only while the account is as it was when password and code fitted: what ends sessions changes or locks this row first, so of the
-# two at once the later one sees the other.
+# Only if the account is still as it was when password and code were checked. Whatever ends sessions first updates or
+# locks this row, so when both happen at once, the later one sees the other.
 INSERT_SESSION = """
 with seen as (
   update sentinel.operators o set last_signed_in_at = clock_timestamp()
@@ -94,7 +97,7 @@ from sentinel.operator_sessions s
 where s.tenant_id = %(tenant_id)s and s.operator_id = %(operator_id)s and {lives}
 order by s.last_seen_at desc, s.session_id limit 200
 """).fill(lives=_LIVES)
-# Only a session that lives can be stepped up; proving for one that was ended meanwhile opens nothing.
+# Only a session that was not revoked can be stepped up.
 STEP_UP = """
 update sentinel.operator_sessions set stepped_up_at = clock_timestamp()
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and revoked_at is null
@@ -119,13 +122,13 @@ KEEP_SAYING = """
 update sentinel.operator_sessions set said = coalesce(said, '[]'::jsonb) || %(said)s::jsonb
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and revoked_at is null
 """
-# Only what this page read: another window may have kept something since.
+# Only the messages that this page read: another window may have stored more since.
 FORGET_SAID = """
 update sentinel.operator_sessions set said = null
 where tenant_id = %(tenant_id)s and operator_id = %(operator_id)s and session_id = %(session_id)s and said = %(said)s::jsonb
 """
 KEPT_DAYS = 30
-"""How long it can be looked up in the database where somebody was signed in from, after the session's absolute end."""
+"""How long a session's row, with the address it was opened from, is kept after its absolute end."""
 SWEPT_AT_ONCE = 5_000
 SWEEP = """
 delete from sentinel.operator_sessions where (tenant_id, session_hash) in (
@@ -148,9 +151,9 @@ def insert_session(
     password_hash: str,
     changed_by_another: str | None,
 ) -> datetime | None:
-    """Keep a new session and that its person came in; returns its absolute end.
+    """Store a new session and the time of the sign-in, and return the session's absolute end.
 
-    None, and nothing is kept, where the account is no longer as `password_hash` and `changed_by_another` say.
+    Returns None and stores nothing if the account has changed since `password_hash` and `changed_by_another` were read.
     """
     end = one_row(pool, SessionEnd, INSERT_SESSION, {
         "tenant_id": tenant_id, "operator_id": operator_id, "session_hash": session_hash, "csrf_token": csrf_token,
@@ -163,7 +166,7 @@ def insert_session(
 def find_session(
     pool: Pool, session_hash: bytes, *, idle_seconds: float, touch_seconds: float, step_up_seconds: float
 ) -> SignedIn | None:
-    """Whose session it is; None when revoked, idle, over, or the operator is deactivated."""
+    """Return the session's person; None if it is unknown, revoked, idle for too long or expired, or the operator is deactivated."""
     fields = {
         "session_hash": session_hash, "idle_seconds": idle_seconds, "touch_seconds": touch_seconds,
         "step_up_seconds": step_up_seconds,
@@ -174,44 +177,44 @@ def find_session(
 def list_sessions(
     pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, *, idle_seconds: float
 ) -> list[SessionListing]:
-    """An operator's living sessions, last used first."""
+    """An operator's live sessions, last used first, at most 200."""
     fields = {"tenant_id": tenant_id, "operator_id": operator_id, "idle_seconds": idle_seconds}
     return all_rows(pool, SessionListing, LIST_SESSIONS, fields)
 
 
 def step_up(pool: Pool, who: SignedIn) -> bool:
-    """Note that the session's person proved just now who they are. False when the session is over."""
+    """Record a step-up: the session's person proved who they are just now. False if the session was revoked."""
     return changed(pool, STEP_UP, _session(who)) == 1
 
 
 def end_session(pool: Pool, tenant_id: uuid.UUID, operator_id: uuid.UUID, session_id: uuid.UUID) -> bool:
-    """End one of an operator's own sessions. False when there is none of that id."""
+    """Revoke one of an operator's own sessions. False if there is none of that id, or it was revoked before."""
     fields = {"tenant_id": tenant_id, "operator_id": operator_id, "session_id": session_id}
     return changed(pool, END_SESSION, fields) == 1
 
 
 def end_others(pool: Pool, who: SignedIn) -> int:
-    """End all of the person's sessions but this one; returns how many."""
+    """Revoke all of the person's sessions but this one, and return how many."""
     return changed(pool, END_OTHERS, _session(who))
 
 
 def touch_session(pool: Pool, tenant_id: uuid.UUID, session_hash: bytes) -> None:
-    """Note that the session was used now."""
+    """Record that the session was used now."""
     changed(pool, TOUCH_SESSION, {"tenant_id": tenant_id, "session_hash": session_hash})
 
 
 def revoke_session(pool: Pool, session_hash: bytes) -> bool:
-    """End a session. False when it was over."""
+    """Revoke a session by its hash. False if it is unknown or was revoked before."""
     return changed(pool, REVOKE_SESSION, {"session_hash": session_hash}) == 1
 
 
 def store_message(pool: Pool, who: SignedIn, said: dict[str, str]) -> None:
-    """Keep a message for the session's next page."""
+    """Store a message for the session's next page."""
     changed(pool, KEEP_SAYING, {**_session(who), "said": orjson.dumps([said]).decode()})
 
 
 def take_messages(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
-    """Take the messages that were kept for the next page. Where more were kept since, they stay, with these, for the one after it."""
+    """Return the messages stored for this page, and remove them. If more were stored since, all of them stay for the next page."""
     if not who.said:
         return []
     changed(pool, FORGET_SAID, {**_session(who), "said": orjson.dumps(who.said).decode()})
@@ -219,7 +222,7 @@ def take_messages(pool: Pool, who: SignedIn) -> list[dict[str, str]]:
 
 
 def sweep(pool: Pool) -> int:
-    """Delete sessions that ended `KEPT_DAYS` ago, at most `SWEPT_AT_ONCE`; returns how many."""
+    """Delete sessions whose absolute end is `KEPT_DAYS` past, at most `SWEPT_AT_ONCE`, and return how many."""
     return changed(pool, SWEEP, {"days": KEPT_DAYS, "most": SWEPT_AT_ONCE})
 
 

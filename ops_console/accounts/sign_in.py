@@ -1,8 +1,8 @@
-"""Let a person in: count the attempt, check password and code in flat time, open a session that lives in the database.
+"""Sign a person in: count the attempt, check password and code in constant time, open a session kept in the database.
 
-Guessing is throttled by account and by network and over all (`sign_in_attempts.py`), which slows guesses down and shuts
-nobody out from everywhere. Wrong password, unknown address, deactivated operator, missing and wrong code are one refusal and
-take one time.
+Guesses are throttled per account, per network and in total (`sign_in_attempts.py`), so that guessing is slow but nobody
+can lock a person out from everywhere. Wrong password, unknown address, deactivated operator, missing and wrong code get
+the same refusal after the same time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOO_MANY = "Too many sign-in attempts; try again later."
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """How long a session lives unused, at most, and how long a proof within it counts; seconds."""
+    """How long a session lasts unused, how long at most, and how long a step-up in it counts; in seconds."""
 
     idle_seconds: float = 900
     absolute_seconds: float = 28800
@@ -39,9 +39,9 @@ class SessionTerms:
 
 @dataclass(frozen=True, slots=True)
 class PresentedCredentials:
-    """What somebody presents to sign in. `tenant` (label or id) is needed where an address is in several.
+    """What somebody presents to sign in. `tenant` (label or id) is needed if the address is in several tenants.
 
-    `kind` is "page" for a browser; `device` is the known browser's cookie.
+    `kind` is "page" for a browser, else "api"; `device` is the known device's cookie, "" if there is none.
     """
 
     email: str
@@ -56,7 +56,7 @@ class PresentedCredentials:
 
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    """What checking needs besides the database."""
+    """What checking credentials needs besides the database."""
 
     terms: SessionTerms = SessionTerms()
     vault: Vault = Vault(())
@@ -66,7 +66,7 @@ class Authenticator:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """A new session. `cookie` is the secret; the database has only its hash. `device` makes the browser a known one."""
+    """A new session. `cookie` is the secret, of which the database has only the hash. `device` is the known device's cookie."""
 
     cookie: str
     csrf_token: str
@@ -77,9 +77,9 @@ class OpenedSession:
 
 
 def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticator) -> OpenedSession:
-    """A session for who shows what fits.
+    """Check the credentials and open a session.
 
-    Raises `RateLimited` before looking at the password, `Unauthenticated` for everything that does not fit.
+    Raises `RateLimited` before the password is checked, `Unauthenticated` for everything that is wrong.
     """
     email = given.email.strip().lower()
     device_hash = _known_device(pool, email, given, authenticator)
@@ -91,7 +91,7 @@ def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticato
             known_devices.forget(pool, email, device_hash)
         raise RateLimited(attempt.retry_after_seconds, TOO_MANY)
     who = _who_fits(pool, email, given, authenticator.vault, attempt)
-    # A new value at every sign-in: a session that somebody planted before is never the one that gets in.
+    # New values at every sign-in, against session fixation.
     cookie, csrf_token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     expires_at = insert_session(
         pool, tenant_id=who.tenant_id, operator_id=who.operator_id, session_hash=session_hash(cookie), csrf_token=csrf_token,
@@ -100,7 +100,7 @@ def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticato
         changed_by_another=who.changed_by_another,
     )  # fmt: skip
     if expires_at is None:
-        # What fitted was changed while it was looked at.
+        # The account was changed while its credentials were checked.
         mark_refused(pool, attempt.attempt_id, email=email, who=None, password_right=False)
         raise Unauthenticated
     mark_success(pool, attempt.attempt_id)
@@ -114,13 +114,13 @@ def sign_in(pool: Pool, given: PresentedCredentials, authenticator: Authenticato
 
 
 def _known_device(pool: Pool, email: str, given: PresentedCredentials, authenticator: Authenticator) -> bytes | None:
-    """What the browser's attempts are counted under; None where it never came in as `email`, or too long ago."""
+    """Return the hash under which this browser's attempts are counted; None if it is no known device of `email`."""
     device_hash = authenticator.devices.known(given.device, email)
     return device_hash if device_hash is not None and known_devices.is_known(pool, email, device_hash) else None
 
 
 def _remembered(pool: Pool, email: str, device: str | None, authenticator: Authenticator) -> str | None:
-    """The cookie of a browser that just came in, its own or a new one; None where there is nothing to sign it with."""
+    """Remember a browser that just signed in and return its cookie, the old or a new one; None without a secret to sign it."""
     device = device or authenticator.devices.new(email)
     device_hash = authenticator.devices.known(device, email) if device is not None else None
     if device_hash is not None:
@@ -129,13 +129,17 @@ def _remembered(pool: Pool, email: str, device: str | None, authenticator: Authe
 
 
 def _who_fits(pool: Pool, email: str, given: PresentedCredentials, vault: Vault, attempt: Attempt) -> Credentials:
-    """The person, their code used up. Password and code are both looked at whatever the other says."""
+    """Return the person and mark their code as used. Password and code are both checked, so that each failure takes the
+    same time.
+
+    Raises `Unauthenticated`, after recording the refusal.
+    """
     who = credentials(pool, email, given.tenant)
     fits = is_right(who.password_hash if who is not None and who.active else None, given.password)
     has_factor = who is not None and who.factor is not None
     step = totp_step_of(vault, who, given.code)
     is_in = fits and (step is not None if has_factor else not attempt.needs_code)
-    # A code that was used before was refused above; here only one of two that came at once.
+    # A code that was used before is refused above already; this decides between two concurrent uses of one code.
     is_in = is_in and who is not None and (not has_factor or use_code(pool, vault, who, given.code))
     if who is not None and is_in and (not who.password_one_time or use_one_time_password(pool, who)):
         return who
@@ -146,12 +150,12 @@ def _who_fits(pool: Pool, email: str, given: PresentedCredentials, vault: Vault,
 
 
 def cleaned(text: str, most: int) -> str:
-    """What a browser says of itself, cut, with nothing in it that a list cannot show."""
+    """Return text that the request sent, truncated to `most` characters, with unsafe characters replaced."""
     return UNSAFE_TEXT.sub("\N{REPLACEMENT CHARACTER}", text[:most])
 
 
 def session_of(pool: Pool, cookie: str, terms: SessionTerms, *, is_use: bool = True) -> SignedIn | None:
-    """Who a cookie's value belongs to; a use keeps the session from going idle."""
+    """Return the person of a session cookie, or None. `is_use` keeps the session from going idle."""
     hashed = session_hash(cookie)
     found = find_session(
         pool, hashed, idle_seconds=terms.idle_seconds, touch_seconds=min(30.0, terms.idle_seconds / 10),
@@ -163,10 +167,10 @@ def session_of(pool: Pool, cookie: str, terms: SessionTerms, *, is_use: bool = T
 
 
 def session_hash(cookie: str) -> bytes:
-    """What of a session's secret is stored."""
+    """The SHA-256 of a session's cookie, which is all that is stored of it."""
     return hashlib.sha256(cookie.encode()).digest()
 
 
 def sign_out(pool: Pool, cookie: str) -> None:
-    """Revoke the session of this cookie's value; nothing happens for an unknown one."""
+    """Revoke the session of this cookie; an unknown cookie is ignored."""
     revoke_session(pool, session_hash(cookie))

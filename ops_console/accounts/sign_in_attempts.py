@@ -1,27 +1,29 @@
-"""Sign-in attempts of the last minutes, counted over all processes, so that guessing is slow however it is spread.
+"""Sign-in attempts of the last minutes, counted over all processes, so that guessing is slow however it is distributed.
 
-An attempt is written down as failed before the password is looked at and marked a success afterwards: guesses that
-run at the same time all count, and a success of one's own never wipes out failures.
+An attempt is recorded as failed before the password is checked and marked as a success afterwards: concurrent guesses
+all count, and a person's own success never erases failures.
 
-Nobody can shut a person out from everywhere:
+Nobody can lock a person out from everywhere:
 
-* a known device, a browser that came in before as this person, has a counter of its own and no other;
-* over a limit, each account that failed from a network (an IPv4 address, the first 64 bits of an IPv6 address) still gets one
-  attempt from there in `PACE_SECONDS`, and so does the first attempt of another account, however many failed elsewhere and
-  of others: who guesses one account does not keep its colleagues out. The networks of one IPv6 customer are slowed as one:
-  once much failed from a /56 or a /48, the pace is that of all of it;
-* and each account one more from each network with a code of its second factor, for which password and code must both be
-  right (`Attempt.needs_code`).
+* a known device, a browser that signed in as this person before, has a counter of its own and is subject to no other;
+* over a limit, each account that failed from a network (an IPv4 address, the first 64 bits of an IPv6 address) still
+  gets one attempt from there every `PACE_SECONDS`, and so does the first attempt on another account, however many
+  attempts failed elsewhere or on other accounts: guessing one account's password does not lock out its colleagues. The
+  networks of one IPv6 customer are slowed together: once much has failed from a /56 or a /48, that prefix as a whole
+  has the pace;
+* each account gets one more attempt at that pace from each network with a code of its second factor; for that one,
+  password and code must both be right (`Attempt.needs_code`).
 
-Who has networks without number is slowed all the same: past `Throttle.account_most` of one account and `overall_most` of all, an
-attempt is looked at only from a network from which somebody came in within a day, from a known device, or with a code.
+An attacker with any number of networks is still slowed: past `Throttle.account_most` failures on one account, or
+`overall_most` on all, an attempt is considered only from a network from which somebody signed in within a day, from a
+known device, or with a code.
 
-Only who knows an account's password can spend its guesses of codes: after `CODES_PER_HOUR`, or `GUESSES_PER_DAY`, of them only a
-known device is looked at, until an administrator has changed the account. `CODES_TOLD` of them in a day are an event: the password
-is somebody else's too.
+Only somebody who knows an account's password can use up its guesses of codes: after `CODES_PER_HOUR`, or
+`GUESSES_PER_DAY`, only a known device is considered until the oldest guess leaves its hour or day, or an administrator
+has changed the account. `CODES_TOLD` guesses in a day append an event, because somebody else has the password too.
 
-A known device, or a session whose person proves once more, from which `GUESSES_PER_DAY` attempts failed in a day is none any more
-(`Attempt.is_spent`): its cookie is a copy in other hands.
+After `GUESSES_PER_DAY` failed attempts in a day from one known device, or from one session that asks for step-up, the
+device is forgotten or the session ended (`Attempt.is_spent`), because its cookie is probably a stolen copy.
 """
 
 from __future__ import annotations
@@ -48,14 +50,15 @@ CODES_PER_HOUR = 30
 GUESSES_PER_DAY = 50
 CODES_TOLD = 5
 WIDER = ((56, 2), (48, 4))
-"""Prefixes of IPv6 that one customer may have, and how many times `Throttle.address` may fail from one of them."""
+"""IPv6 prefix lengths that one customer may have, each with the multiple of `Throttle.address` that may fail from one prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """How many failed attempts five minutes may hold: by account, which is also by known device, by network, over all.
+    """The failed attempts allowed in `WINDOW_SECONDS`: per account (or known device), per network, and in total.
 
-    From the `…_most` on nothing is looked at from a network from which nobody came in lately.
+    From `account_most` or `overall_most` on, an attempt without a code is refused unless its network has a recent
+    success.
     """
 
     account: int = 10
@@ -67,9 +70,11 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Either `attempt_id` (go on) or `retry_after_seconds` (too many). `needs_code`: only with a right second factor.
+    """Whether an attempt may proceed: `attempt_id`, or None if there were too many and `retry_after_seconds` says when
+    to retry.
 
-    `is_spent`: too many failed from this known device or session today; it is to be forgotten or ended.
+    `needs_code`: it may succeed only with a right second factor. `is_spent`: too many attempts failed today from this
+    known device or session; the caller has to forget or end it.
     """
 
     attempt_id: int | None
@@ -79,15 +84,17 @@ class Attempt:
 
 
 _ONE_AT_A_TIME = "select 1 from sentinel.sign_in_gate for update"
-# The day's attempts that failed of an account; a guess of a code came with the right password, and counts until an administrator
-# has changed the account: else nobody could let its owner in again. Of an address in several tenants all of them have.
+# The account's failed attempts of the last day. `is_guess`: a wrong code with the right password. It counts until an
+# administrator has changed the account, or nobody could let its owner in again; for an address in several tenants,
+# until each of them has.
 _OF_TODAY = """
   select s.attempt_id, s.device_hash, s.attempted_at, s.with_code, s.password_right and s.attempted_at > coalesce((
       select min(o.changed_by_another_at) from sentinel.operators o where o.email = %(email)s), '-infinity') as is_guess
   from sentinel.sign_in_attempts s
   where s.account_hash = %(account_hash)s and not s.succeeded and s.attempted_at > clock_timestamp() - interval '1 day'
 """
-# One row. The wait is until the pace allows the next attempt, or until the oldest guess of a code leaves its hour or day.
+# Returns one row. `retry_after_seconds` is until the pace allows the next attempt, or until the oldest guess of a code
+# leaves its hour or day.
 BEGIN_ATTEMPT = SqlTemplate("""
 with recent as (
   select account_hash, account_hash = %(account_hash)s as is_ours, network, with_code, attempted_at,
@@ -150,8 +157,9 @@ select (select attempt_id from inserted) as attempt_id,
 from answered
 """).fill(of_today=_OF_TODAY)
 SUCCEEDED = "update sentinel.sign_in_attempts set succeeded = true where attempt_id = %(attempt_id)s"
-# Told once a day, and anew after an administrator has changed the account. Whether it was told is looked up only where it is to be,
-# everything else whoever is refused and for what: the time must not tell it.
+# The event is appended once a day at most, and again after an administrator has changed the account. The look-up of an
+# earlier event runs only when one is due; everything else runs for every refusal, so that the time does not reveal the
+# reason.
 REFUSED = SqlTemplate("""
 with refused as (
   update sentinel.sign_in_attempts set password_right = %(password_right)s
@@ -178,11 +186,11 @@ delete from sentinel.sign_in_attempts where attempt_id in (
 
 
 _IPV6_NETWORK = "^([0-9a-f]{1,4}(:[0-9a-f]{1,4}){0,3})?::/64$"
-"""What `network_of` makes of every IPv6 address, and what is one to the database whatever text was kept."""
+"""The form in which `network_of` writes an IPv6 network; any other stored text is not cast to `cidr` in SQL."""
 
 
 def _wider(network: str, most: int) -> dict[str, Any]:
-    """The wider prefixes of a network, and how many attempts may fail from each; none of what is no IPv6 network."""
+    """Parameters with the wider prefixes of an IPv6 network and the failures allowed from each; empty for other networks."""
     if not re.fullmatch(_IPV6_NETWORK, network):
         return {"wider": [], "wider_most": []}
     found = ipaddress.IPv6Network(network)
@@ -201,7 +209,10 @@ def begin_attempt(
     device_hash: bytes | None = None,
     with_code: bool = False,
 ) -> Attempt:
-    """Count this attempt, or say how long to wait. `email` is kept only as a hash; `device_hash` is a known device's."""
+    """Record this attempt as failed, or refuse it with the time to wait. `email` is stored only as a hash.
+
+    `device_hash` is the counter of a known device or of a session; `with_code` says that a code was sent.
+    """
     network = network_of(address)
     fields = {
         **_account(email), "address": address, "network": network,
@@ -212,7 +223,7 @@ def begin_attempt(
 
     def call(connection: Any) -> Attempt:
         with connection.transaction(), connection.cursor(row_factory=class_row(Attempt)) as cursor:
-            # Lock in a statement of its own: the count must see what the lock waited for.
+            # The lock is taken in a statement of its own, so that the count sees attempts committed while it waited.
             cursor.execute(_ONE_AT_A_TIME)
             found: Attempt = cursor.execute(BEGIN_ATTEMPT, fields).fetchone()
             return found
@@ -221,16 +232,18 @@ def begin_attempt(
 
 
 def mark_success(pool: Pool, attempt_id: int) -> None:
-    """Mark an attempt as successful: it no longer counts against the limit, the others do."""
+    """Mark an attempt as successful: it no longer counts as a failure; the failed ones still do."""
     changed(pool, SUCCEEDED, {"attempt_id": attempt_id})
 
 
 def mark_refused(
     pool: Pool, attempt_id: int, *, email: str, who: tuple[uuid.UUID, uuid.UUID] | None, password_right: bool
 ) -> None:
-    """This attempt was refused; with a right password it was a guess of a code. Written for every refusal: one takes one time.
+    """Record a refusal; with a right password it was a guess of a code. Called for every refusal, so that all take the
+    same time.
 
-    `who` is the tenant and the person whose address was tried; `CODES_TOLD` guesses of a day are an event of theirs.
+    `who` is (tenant id, operator id) of the address that was tried, if known; `CODES_TOLD` guesses in a day append an
+    event there.
     """
     tenant_id, operator_id = who or (None, None)
     fields = {
@@ -247,10 +260,10 @@ def _account(email: str) -> dict[str, Any]:
 
 
 def account_hash(email: str) -> bytes:
-    """What an account is counted by: addresses that nobody has are counted too, and are not kept."""
+    """The hash that an account is counted by. Unknown addresses are counted too, and no address is stored in clear."""
     return hashlib.sha256(email.encode()).digest()
 
 
 def sweep(pool: Pool) -> int:
-    """Delete attempts older than a day, at most `SWEPT_AT_ONCE`; returns how many."""
+    """Delete attempts older than a day, at most `SWEPT_AT_ONCE`, and return how many."""
     return changed(pool, SWEEP, {"most": SWEPT_AT_ONCE})

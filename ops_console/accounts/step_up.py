@@ -1,6 +1,6 @@
-"""Prove once more who one is, in a session that a browser holds: a stolen cookie alone decides nothing.
+"""Step-up: the person of a session proves again who they are, so that a stolen cookie alone decides nothing.
 
-A session's proofs have a throttle of their own, so that nobody outside can keep its person from proving.
+Each session has a throttle of its own for this, so that nobody outside it can block the person's proofs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from sentinel.store.database import Pool
 
 
 def needs_proof(who: SignedIn, *, by_form: bool) -> bool:
-    """Whether this session must prove before an act of weight. The pages' forms (`by_form`) ask everybody who proved nothing in the
-    last minutes; the API asks a page's session alone: programs gave their credentials to act, and tokens are made for it.
+    """Whether a sensitive action needs a step-up first. The pages' forms (`by_form`) require one unless there was one
+    in the last minutes; the API requires it only of a page's session, since a program just presented its credentials or
+    a token.
     """
     return not who.proved and (by_form or who.kind == "page")
 
 
 def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, authenticator: Authenticator) -> None:
-    """Take a code of the second factor, or the password of who has none, as proof for the next `step_up_seconds`.
+    """Step the session up for the next `step_up_seconds`: `proof` is a code, or the password if there is no second
+    factor.
 
-    Raises `RateLimited` before looking at it, `InvalidInput` (proof) when it is wrong or a code that was used.
+    Raises `RateLimited` before checking it, `InvalidInput` (proof) if it is wrong or a used code, `Unauthenticated` if
+    the session has ended.
     """
     with counted(pool, who, address=address, authenticator=authenticator):
         known = credentials_of(pool, who.tenant_id, who.operator_id)
@@ -47,9 +50,9 @@ def step_up(pool: Pool, who: SignedIn, *, proof: str, address: str, authenticato
 
 @contextlib.contextmanager
 def counted(pool: Pool, who: SignedIn, *, address: str, authenticator: Authenticator) -> Iterator[None]:
-    """Count what the block looks at as one attempt, a failed one when it raises. Raises `RateLimited` before.
+    """Count the block as one attempt, which has failed if the block raises. Raises `RateLimited` before the block runs.
 
-    A session that failed too often today is over.
+    Ends a session from which too many attempts failed today.
     """
     attempt = begin_attempt(
         pool, email=who.email, address=address, throttle=authenticator.throttle, device_hash=_counter(who)

@@ -1,7 +1,7 @@
-"""Time-based codes (RFC 6238: SHA-1, six digits, 30 seconds): their secrets sealed, and which step a code belongs to.
+"""Time-based codes (RFC 6238: SHA-1, six digits, 30 seconds): encrypting their secrets, and finding a code's time step.
 
-A stolen database gives no codes: secrets are encrypted (Fernet) with keys derived from settings, which the database
-does not have. The first setting encrypts, all decrypt; a secret moves to the newest when a code of it is used.
+A stolen database yields no codes: secrets are encrypted (Fernet) with keys derived from settings, which are not in the
+database. The first setting encrypts, all decrypt; using a code re-encrypts its secret with the first one.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = structlog.get_logger("sentinel.sign_in")
 
 
 def derived_key(secret: str, purpose: bytes) -> bytes:
-    """32 bytes of `secret` for one purpose (RFC 5869), so that no two purposes share a key."""
+    """Derive a key of 32 bytes from `secret` for one purpose (RFC 5869), so that no two purposes share a key."""
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret.encode())
 
 
 class Vault:
-    """Seals and opens second factors' secrets. Without any setting it is not `usable` and opens nothing."""
+    """Encrypts and decrypts second factors' secrets. Without any setting it is not `usable` and decrypts nothing."""
 
     def __init__(self, secrets: tuple[str, ...]) -> None:
         keys = [base64.urlsafe_b64encode(derived_key(one, b"sentinel second factor")) for one in secrets]
@@ -50,12 +50,12 @@ class Vault:
         return self._fernet is not None
 
     def seal(self, operator_id: uuid.UUID, secret: str) -> str:
-        """What the database keeps; it opens for this operator only."""
+        """Encrypt a secret for the database, bound to this operator."""
         assert self._fernet is not None
         return self._fernet.encrypt(f"{operator_id}:{secret}".encode()).decode()
 
     def open(self, operator_id: uuid.UUID, sealed: str) -> str | None:
-        """The secret; None when no key of ours opens it, or it was somebody else's."""
+        """Decrypt a secret; None if none of our keys decrypts it, or it was sealed for another operator."""
         if self._fernet is None:
             return None
         try:
@@ -65,17 +65,18 @@ class Vault:
         return secret if owner == str(operator_id) else None
 
     def open_nobodys(self) -> str | None:
-        """Open a made-up secret, so that an unknown person takes the same time."""
+        """Decrypt a dummy secret, so that the check of an unknown person takes the same time."""
         return self.open(_NOBODY, self._nobodys)
 
 
 def clean_code(text: str | None) -> str:
-    """A code without the blanks that people and apps put into it."""
+    """Return a code without the spaces and hyphens that people and apps put into it."""
     return re.sub(r"[\s-]", "", text or "")[:32]
 
 
 def totp_step_of(vault: Vault, who: Credentials | None, code: str | None) -> int | None:
-    """The time step of `code`: one of the three around now, and none at or before the last that was used; else None.
+    """Return the time step of `code` if it is right: one of the three around now, and later than the last one used;
+    else None.
 
     Takes the same time for an unknown person or one without a second factor.
     """
@@ -99,7 +100,7 @@ def _matching(secret: str, now_step: int, code: str) -> int | None:
 
 
 def use_code(pool: Pool, vault: Vault, who: Credentials, code: str | None) -> bool:
-    """Whether the code is right now; a right one is used up, and no second call takes it."""
+    """Check a code and mark it as used. Returns False for a wrong or used one; of two concurrent calls one gets True."""
     step = totp_step_of(vault, who, code)
     if step is None or who.factor is None:
         return False
@@ -110,8 +111,10 @@ def use_code(pool: Pool, vault: Vault, who: Credentials, code: str | None) -> bo
 
 
 def begin_second_factor(pool: Pool, vault: Vault, actor: Actor, *, anew: bool = False) -> str:
-    """The secret to be put into an app: with `anew` a new one, else the one that waits to be confirmed, if it was made in the last
-    `PENDING_MINUTES`. Raises `Conflict` where none can be kept or one is."""
+    """Return the secret to enter into an app: a new one with `anew`, else the one that is not confirmed yet, if it was
+    made in the last `PENDING_MINUTES`. Raises `Conflict` if secrets cannot be encrypted here or the person has a second
+    factor.
+    """
     person = _person(actor)
     if not vault.usable:
         raise Conflict("this console has no secret to encrypt second factors with (SENTINEL_SECOND_FACTOR_SECRETS)")
@@ -121,14 +124,18 @@ def begin_second_factor(pool: Pool, vault: Vault, actor: Actor, *, anew: bool = 
         waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
         if waiting is None:
             raise Conflict("you have a second factor; remove it first")
-        # Sealed with a key that is gone, it is made anew.
+        # A pending secret that was sealed with a key no longer configured cannot be opened: the second pass replaces
+        # it.
         if (secret := vault.open(person, waiting.secret)) is not None:
             return secret
     raise Conflict("it was begun somewhere else at this moment; try again")
 
 
 def confirm_second_factor(pool: Pool, vault: Vault, actor: Actor, code: str) -> None:
-    """Ask for it from now on; one that is confirmed stays so. Raises `InvalidInput` for a wrong code, `Conflict` without one."""
+    """Confirm the pending second factor, so that signing in requires it; does nothing if there is a confirmed one.
+
+    Raises `InvalidInput` for a wrong code, `Conflict` if none is pending.
+    """
     person = _person(actor)
     waiting = second_factors.pending_enrolment(pool, actor.tenant_id, person)
     if waiting is None:
@@ -147,7 +154,7 @@ def confirm_second_factor(pool: Pool, vault: Vault, actor: Actor, code: str) -> 
 
 
 def remove_second_factor(pool: Pool, actor: Actor) -> None:
-    """Remove one's own second factor. Raises `NotFound`."""
+    """Remove the actor's own second factor. Raises `NotFound`."""
     if not second_factors.remove(pool, actor.tenant_id, _person(actor), by=actor.name, event_id=new_id()):
         raise NotFound("you have no second factor")
 

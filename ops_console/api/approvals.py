@@ -1,4 +1,4 @@
-"""What waits for a person, and deciding it."""
+"""The approvals' API: listing them, showing one, and voting."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _VOTE, _HANDLED = VoteSchema(), HandledSchema()
 
 
 def approval_view(row: ApprovalRow) -> dict[str, Any]:
-    """An approval as operators see it; `digest` is what a decision is bound to."""
+    """An approval as operators see it; a vote is bound to its `digest`."""
     return present({
         "approval_id": row.approval_id, "operation_id": row.operation_id, "agent_id": row.agent_id, "action": row.action,
         "resource": row.resource, "amount": amount(row.amount_minor, row.currency), "digest": row.digest,
@@ -119,7 +119,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
 def _resolve(context: ConsoleContext, approval_id: str, verdict: str, schema: VoteSchema = _VOTE) -> Response:
     person = actor()
-    # Before the body: who may not decide learns nothing about what a decision looks like.
+    # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
     person.must_be("approver")
     if verdict == APPROVE:
         must_have_proved()

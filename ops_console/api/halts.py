@@ -1,4 +1,4 @@
-"""Stopping and letting go; and what is in doubt."""
+"""The API of halts (list, set, lift) and of operations in doubt (list, resolve)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LISTED = f"Ours and the global ones; with lifted=true also the newest {MOST_LIF
 
 
 def halt_view(row: HaltRow) -> dict[str, Any]:
-    """A halt as operators see it; `target` only where the scope has one."""
+    """A halt as operators see it; `target` is left out if the scope has none."""
     return present({
         "halt_id": row.halt_id, "scope": row.scope, "target": row.target or None, "level": row.level,
         "reason": row.reason, "set_by": row.set_by, "set_at": row.set_at, "lifted_by": row.lifted_by,

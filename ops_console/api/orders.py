@@ -1,4 +1,4 @@
-"""Orders under review as analysts see them: the queue, one order with its signals, the decisions, and waiting alerts."""
+"""Orders under review as analysts see them: the list, one order with its signals, the decisions, and undelivered alerts."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _ID_CHARACTERS = 200
 _SHOWN_OTHERWISE = frozenset({
     "amount_minor", "currency", "reason_code", "signals", "question_refused", "refund_is_live", "refund_is_undecided",
 })  # fmt: skip
-"""Columns of an order that its view shows in a form of its own, or only decides by."""
+"""Columns of an order that its view shows in another form, or only uses to compute `offers`."""
 
 
 def order_view(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, Any]:
-    """An order as operators see it: no customer's address or account, but what was noticed about it."""
+    """An order as operators see it: its signals, but no customer's address or account."""
     shown = {name: value for name, value in _plain(row).items() if name not in _SHOWN_OTHERWISE}
     return present({
         **shown, "amount": amount(row.amount_minor, row.currency), "signals": row.signals or [],
@@ -55,15 +55,15 @@ def order_view(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str
 
 
 def _refused(row: order_views.OrderRow, policies: PoliciesInForce) -> dict[str, str] | None:
-    """Why no refund is offered where one could be expected."""
+    """The reason code and text why a refund of an order that waits for a person would be denied; None in any other case."""
     waits = row.status in ("QUEUED", "SHOP_REFUSED", "REFUND_REFUSED")
     code = refund_refusal(policies, row.amount_minor, row.currency) if waits else None
     return {"code": code, "text": reason_text(code)} if code else None
 
 
 def offers(row: order_views.OrderRow, policies: PoliciesInForce) -> list[str]:
-    """The decisions that a person may take on it now; none while a filed refund may still be paid, and no refund where nothing was paid, or where
-    its policy would deny it.
+    """The decisions that a person may take on the order now. None are offered while a filed refund may still be paid,
+    and "refund" is not offered if nothing was paid or the policy would deny it.
     """
     refundable = (row.amount_minor or 0) > 0 and refund_refusal(policies, row.amount_minor, row.currency) is None
     refund = [REFUND] if refundable else []
@@ -168,7 +168,7 @@ def _decisions(blueprint: Blueprint, context: ConsoleContext) -> None:
 
 def _resolve(context: ConsoleContext, source: str, order_id: str, decision: str) -> Response:
     person = actor()
-    # Before the body: who may not decide learns nothing about what a decision looks like.
+    # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
     person.must_be("approver")
     if decision != HOLD:
         must_have_proved()
@@ -182,7 +182,7 @@ def _resolve(context: ConsoleContext, source: str, order_id: str, decision: str)
 
 
 def checked_order_name(source: str, order_id: str) -> tuple[str, str]:
-    """The order's name in a path. Raises `NotFound` for what cannot be one."""
+    """Return (source, order id) from a path. Raises `NotFound` for text that cannot be one of these."""
     if any(len(part) > _ID_CHARACTERS or not part.isascii() or not part.isprintable() for part in (source, order_id)):
         raise NotFound("there is nothing of that id")
     return source, order_id
@@ -193,5 +193,5 @@ def _plain(row: Any) -> dict[str, Any]:
 
 
 def _alert_view(row: order_views.AlertRow) -> dict[str, Any]:
-    # When the next try would have been says nothing about one that was taken.
+    # A delivered alert is not tried again, so its `next_attempt_at` is left out.
     return _plain(row if row.delivered_at is None else dataclasses.replace(row, next_attempt_at=None))  # type: ignore[arg-type]

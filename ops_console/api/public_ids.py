@@ -15,7 +15,7 @@ from sentinel.platform.http.openapi import documented
 
 
 def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
-    """Add the look-up."""
+    """Add the route that looks up a public id."""
 
     @blueprint.get("/public-ids/<public_id>")
     @documented(

@@ -37,9 +37,9 @@ from sentinel.platform.http.openapi import documented
 
 DEFAULT_AGENT = "retail-refund-agent"
 _LOOKED_THROUGH = 20_000
-"""Positions of the feed, for what an agent decided last where no worker of it says."""
+"""How many positions of the feed are searched for an agent's last decision if no worker has reported it."""
 _FACT = re.compile(r"[a-z0-9_]{1,40}")
-"""The name of a risk fact; its value is a flag or a count. Anything else that was handed in may be a customer's words."""
+"""The form of a risk fact's name; its value is a flag or a count. Any other value that was handed in may quote a customer."""
 
 
 def entry_view(row: refund_views.LedgerEntryRow) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _agent_status(context: ConsoleContext, tenant_id: uuid.UUID, agent_id: str) 
 
 
 def _worker_status(worker: refund_views.WorkerRow | None) -> str:
-    """A worker that says it runs but was not heard of lately does not run."""
+    """The worker's status, or "not_running" if there is none, it stopped, or it has been silent for too long."""
     if worker is None or worker.status == "stopped" or worker.silent:
         return "not_running"
     return worker.status

@@ -1,4 +1,4 @@
-"""What the API's routes share: who may call them and how they refuse (for the documentation), values as JSON, and what a query string may say."""
+"""What the API's routes share: security and problem codes for the documentation, values as JSON, and query parameters."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ SECURITY_SCHEMES: dict[str, dict[str, Any]] = {
     "operatorToken": {"type": "http", "scheme": "bearer"},
 }
 OPERATOR: tuple[dict[str, list[str]], ...] = ({"session": []}, {"operatorToken": []})
-# 409 here as well: reading renews the session, which waits two seconds for who else holds it.
+# 409 too, although nothing is changed: a read renews the session, and is refused if its row stays locked for two
+# seconds.
 READING = (400, 401, 403, 409, 503)
 WRITING = (400, 401, 403, 404, 409, 411, 413, 415, 503)
 
 
 def in_query(name: str, **schema: Any) -> dict[str, Any]:
-    """An optional query parameter."""
+    """Describe an optional query parameter for the OpenAPI document."""
     return {"name": name, "in": "query", "schema": {"type": "string", **schema}}
 
 
@@ -44,23 +45,23 @@ _NUMBER = re.compile(r"[0-9]{1,6}")
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """JSON; ids as text, times RFC 3339 in UTC."""
+    """A JSON response; ids as text, times as RFC 3339 in UTC."""
     body = orjson.dumps(value, option=orjson.OPT_UTC_Z)
     return Response(body, status=status, content_type="application/json")
 
 
 def present(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without the members that have no value: optional fields are left out, never null."""
+    """Return `fields` without members that are None: optional fields are left out of an answer, never null."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def amount(amount_minor: int | None, currency: str | None) -> dict[str, int | str] | None:
-    """Minor units as the wire's money, or None."""
+    """Return minor units as the wire's money (value and currency), or None if there is no amount."""
     return None if amount_minor is None or currency is None else money_out(Money(amount_minor, currency))
 
 
 def path_id(text: str) -> uuid.UUID:
-    """The id in a path. Raises `NotFound` for what is no id."""
+    """Return the id in a path. Raises `NotFound` for text that is no id."""
     found = uuid_or_none(text)
     if found is None:
         raise NotFound("there is nothing of that id")
@@ -68,7 +69,7 @@ def path_id(text: str) -> uuid.UUID:
 
 
 def limit(default: int, most: int) -> int:
-    """`?limit=`, 1 to `most`. Raises `InvalidInput`."""
+    """Return `?limit=`, from 1 to `most`, else `default`. Raises `InvalidInput`."""
     text = request.args.get("limit")
     if text is None:
         return default
@@ -78,7 +79,7 @@ def limit(default: int, most: int) -> int:
 
 
 def choice(name: str, allowed: tuple[str, ...]) -> str | None:
-    """One of `allowed` from the query string, or None. Raises `InvalidInput`."""
+    """Return a query parameter that must be one of `allowed`, or None if it is absent. Raises `InvalidInput`."""
     text = request.args.get(name)
     if text is not None and text not in allowed:
         raise InvalidInput.of(name, f"must be one of {', '.join(allowed)}")
@@ -86,17 +87,17 @@ def choice(name: str, allowed: tuple[str, ...]) -> str | None:
 
 
 def cursor_out(moment: datetime, last_id: str) -> str:
-    """A page's end as an opaque text."""
+    """Return the cursor of a page's last row as opaque text."""
     return base64.urlsafe_b64encode(orjson.dumps([moment, last_id])).decode().rstrip("=")
 
 
 def next_page(rows: Sequence[Row], most: int, cursor_of: Callable[[Row], str]) -> dict[str, str]:
-    """`next_cursor` behind a page that is full; without it the list has ended."""
+    """Return `next_cursor` after a full page; without it the list has ended."""
     return {"next_cursor": cursor_of(rows[-1])} if len(rows) == most else {}
 
 
 def cursor_in() -> tuple[datetime, str] | None:
-    """`?cursor=` as `cursor_out` wrote it, or None. Raises `InvalidInput`."""
+    """Return `?cursor=` as `cursor_out` wrote it, or None. Raises `InvalidInput`."""
     text = request.args.get("cursor")
     if not text:
         return None
@@ -111,7 +112,7 @@ def cursor_in() -> tuple[datetime, str] | None:
 
 
 def id_cursor_in() -> tuple[datetime, uuid.UUID] | None:
-    """`?cursor=` of a list whose rows have ids, or None. Raises `InvalidInput`."""
+    """Return `?cursor=` of a list whose rows have UUIDs, or None. Raises `InvalidInput`."""
     found = cursor_in()
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What may arrive at the console and what it answers: marshmallow, made once, and the source of its OpenAPI document."""
+"""The console's request and response schemas (marshmallow), from which its OpenAPI document is made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sentinel.platform.http.bodies import Identifier, StrictBoolean, StrictSchem
 
 
 class SignInSchema(StrictSchema):
-    """An operator's address and password; a code where there is a second factor; the tenant's label where an address is in several."""
+    """An operator's address and password; a code if there is a second factor; the tenant if the address is in several."""
 
     email = Text(most=254, least=1, required=True)
     password = Text(most=256, least=1, required=True)
@@ -25,7 +25,7 @@ class StepUpSchema(StrictSchema):
 
 
 class OwnPasswordSchema(StrictSchema):
-    """The password that one has, and the one to have from now on."""
+    """A person's current password and the new one."""
 
     old = Text(most=256, least=1, required=True)
     new = Text(most=256, least=1, required=True)
@@ -43,7 +43,7 @@ class VoteSchema(StrictSchema):
 
 
 class OrderVoteSchema(VoteSchema):
-    """A person's decision on an order, bound to what was shown by the `digest` of the approval that waits for it."""
+    """A person's decision on an order, bound to what was shown by the `digest` of the order's pending approval."""
 
     digest = Identifier(
         most=80,
@@ -75,13 +75,13 @@ class SetHaltSchema(StrictSchema):
     scope = fields.String(
         required=True, validate=OneOf(["global", "tenant", "agent", "action", "scenario", "agent_action"])
     )
-    target = Text(most=257)  # of agent_action two names and a space; each is bounded where the halt is set
+    target = Text(most=257)  # for agent_action two names and a space; `set_halt` checks each name's length
     level = fields.String(validate=OneOf(["pause", "kill"]))
     reason = Text(most=2000, least=1, required=True)
 
 
 class ResendSchema(StrictSchema):
-    """One dead letter of a receiver; without an event, all of them."""
+    """Which dead letter of a receiver to send again; without an `event_id`, all of them."""
 
     event_id = Identifier(most=36)
 
@@ -93,7 +93,7 @@ class LiftHaltSchema(StrictSchema):
 
 
 class SwitchOnSchema(StrictSchema):
-    """For how many percent of the accounts, and why."""
+    """The percentage of accounts for which a switch is turned on, and why."""
 
     canary_percent = fields.Integer(strict=True, required=True, validate=Range(min=0, max=100))
     reason = Text(most=2000, least=1, required=True)
@@ -106,7 +106,7 @@ class SwitchOffSchema(StrictSchema):
 
 
 class ResolveInDoubtSchema(StrictSchema):
-    """Whether a started action was executed, and how one knows."""
+    """Whether an operation in doubt was executed, and the evidence for it."""
 
     executed = StrictBoolean(required=True)
     evidence = Text(most=4000, least=1, required=True)
@@ -124,14 +124,14 @@ class CreateTokenSchema(StrictSchema):
 
 
 class MoneySchema(Schema):
-    """Money, shortest exact form."""
+    """Money with its value in the shortest exact form."""
 
     value = fields.Raw(required=True, metadata={"oneOf": [{"type": "integer"}, {"type": "string"}]})
     currency = fields.String(required=True)
 
 
 class SessionSchema(Schema):
-    """Who is signed in, and what unsafe requests must carry."""
+    """Who is signed in, and the CSRF token that unsafe requests must carry."""
 
     operator = fields.String(required=True)
     role = fields.String(required=True)
@@ -148,7 +148,7 @@ _OUTCOME = (
 
 
 class ApprovalViewSchema(Schema):
-    """What waits for a person, and how it was decided."""
+    """An approval, and how it was decided."""
 
     approval_id = fields.String(required=True)
     operation_id = fields.String(required=True)
@@ -191,7 +191,7 @@ class ApprovalPageSchema(Schema):
 
 
 class ResolvedSchema(Schema):
-    """What became of a person's decision."""
+    """The result of a vote on an approval."""
 
     result = fields.String(required=True, validate=OneOf(["approved", "rejected", "handled", "recorded"]))
     approvals_given = fields.Integer(required=True)
@@ -221,7 +221,7 @@ class LiveEventSchema(Schema):
 
 
 class PublicIdSchema(Schema):
-    """What a public id stands for; beside it the first decision that it stands in."""
+    """What a public id stands for, with the first decision that has it."""
 
     public_id = fields.String(required=True)
     kind = fields.String(required=True, validate=OneOf(["agent", "action", "ledger_entry", "refund", "proof"]))
@@ -289,7 +289,7 @@ class OrderViewSchema(Schema):
 
 
 class OrderPageSchema(Schema):
-    """Orders, newest first, and how much waits."""
+    """Orders, newest first, and how many wait."""
 
     orders = fields.List(fields.Nested(OrderViewSchema), required=True)
     waiting = fields.Raw(required=True)
@@ -297,7 +297,7 @@ class OrderPageSchema(Schema):
 
 
 class OrderResolvedSchema(Schema):
-    """What became of an analyst's decision."""
+    """The result of an analyst's decision."""
 
     result = fields.String(required=True, validate=OneOf(["fulfil", "refund", "hold", "retry", "recorded"]))
     approvals_given = fields.Integer()

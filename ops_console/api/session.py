@@ -111,7 +111,7 @@ def _tokens(blueprint: Blueprint, context: ConsoleContext) -> None:
                 responses={201: ("The token, shown this once.", {"type": "object"})}, problems=WRITING, security=OPERATOR)  # fmt: skip
     def create_token() -> Response:
         if not g.by_cookie:
-            # Else a stolen token could outlive its own end and revocation.
+            # Otherwise a stolen token could create another one that outlives its own expiry and revocation.
             raise Forbidden("tokens are made by a signed-in person, not by another token")
         must_have_proved()
         given = load(_CREATE_TOKEN, without_nulls(json_body()))

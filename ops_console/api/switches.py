@@ -1,4 +1,4 @@
-"""Switches: how they stand, why one can or cannot be turned on, and turning them on and off."""
+"""The switches' API: their state, why one can or cannot be turned on, and turning them on and off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANY = {"type": "object"}
 
 
 def gate_view(gate: str, state: GateState) -> dict[str, Any]:
-    """A launch gate as operators see it: open or why not, and the newest report's figures where there is one."""
+    """A launch gate as operators see it: open or why not, and the figures of the newest report, if there is one."""
     return present({
         "scenario": gate, "open": not state.refusal, "refusal": state.refusal or None, "why": REFUSALS.get(state.refusal),
         "digest_in_force": state.digest_in_force, "report_id": state.report_id, "passed": state.passed,
@@ -32,7 +32,7 @@ def gate_view(gate: str, state: GateState) -> dict[str, Any]:
 
 
 def switch_view(view: SwitchView) -> dict[str, Any]:
-    """A switch as operators see it; `gate` only where one is needed."""
+    """A switch as operators see it; `gate` is left out if the switch needs none."""
     return present({
         "name": view.name, "on": view.is_on, "canary_percent": view.canary_percent, "about": view.about,
         "policy": view.policy, "changed_at": view.changed_at, "changed_by": view.changed_by, "reason": view.reason,

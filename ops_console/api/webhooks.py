@@ -1,4 +1,4 @@
-"""Receivers of events and dead letters: how they stand, disabling, sending again."""
+"""The API of receivers and dead letters: their state, disabling a receiver, sending dead letters again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ANY = {"type": "object"}
 
 
 def endpoint_view(row: EventEndpoint) -> dict[str, Any]:
-    """A receiver as administrators see it; no secret is known here."""
+    """A receiver as administrators see it, without any secret."""
     return present({
         "endpoint_id": row.endpoint_id, "kind": row.kind, "url": row.url, "event_types": row.event_types, "behind": row.behind,
         "attempts": row.attempts, "failing_since": row.failing_since, "next_attempt_at": row.next_attempt_at if row.attempts else None,
@@ -103,12 +103,12 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> None:
 
 
 def _place_of(row: DeadLetter) -> str:
-    """Where a list goes on behind it: an event may have been given up by several receivers."""
+    """The cursor after this dead letter; it has the receiver's id too, because an event can be a dead letter of several."""
     return cursor_out(row.died_at, f"{row.event_id}.{row.endpoint_id}")
 
 
 def _after() -> tuple[datetime, uuid.UUID, uuid.UUID] | None:
-    """`?cursor=` as `_place_of` wrote it, or None. Raises `InvalidInput`."""
+    """Return `?cursor=` as `_place_of` wrote it, or None. Raises `InvalidInput`."""
     found = cursor_in()
     if found is None:
         return None

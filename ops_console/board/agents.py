@@ -1,4 +1,4 @@
-"""Which agents the public board shows, under which name, and what their actions are about. Nobody else is shown."""
+"""Which agents the public board shows, under which name, and what they work on. No other agent is shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.core.operation import check_identifier
 
 @dataclass(frozen=True, slots=True)
 class PublicAgents:
-    """`named` maps an agent's id to (board name, source); `everyone` shows the rest too."""
+    """`named` maps an agent's id to (board name, source); with `everyone` all other agents are shown too."""
 
     named: dict[str, tuple[str, str]]
     everyone: bool = False
@@ -21,18 +21,18 @@ class PublicAgents:
         return None if self.everyone else list(self.named)
 
     def name(self, agent_id: str) -> str | None:
-        """The agent's key in the board's status; None where no name was chosen for it."""
+        """The agent's name in the board's status; None if the settings give it none."""
         named = self.named.get(agent_id)
         return named[0] if named else None
 
     def source(self, agent_id: str) -> str | None:
-        """What the agent works on, e.g. "refunds"; None where nobody said."""
+        """What the agent works on, e.g. "refunds"; None if the settings do not say."""
         named = self.named.get(agent_id)
         return named[1] if named else None
 
 
 def parse_public_agents(text: str) -> PublicAgents:
-    """`agent_id=name:source`, comma separated, `*` for everyone. Raises `InvalidInput`."""
+    """Parse `agent_id=name:source`, comma separated, `*` for every other agent too. Raises `InvalidInput`."""
     named: dict[str, tuple[str, str]] = {}
     everyone = False
     for part in (piece.strip() for piece in text.split(",")):

@@ -1,4 +1,4 @@
-"""What the board's pages and streams are handed: decisions as they are published, and what stops an agent."""
+"""The values that the board's pages and streams work with: published decisions, and what halts an agent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ACTIVE_FOR = timedelta(minutes=5)
 _LABEL = re.compile(r"[A-Za-z0-9 ._:/@()-]{1,100}")
 
 
-# Published already: who has one, the event loop too, can show it without asking anything. Told apart by identity, because
-# its fields have no hash.
+# Already published, so whoever holds one, also the event loop, can show it without I/O. `eq=False`: compared by
+# identity, because its fields are not hashable and `Stream.encode` caches by event.
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveEvent:
-    """A published decision and its position in the feed. `fields` are what is shown of it, `policy` is the name of the policy
-    that decided, "" where it cannot be shown.
+    """A published decision and its position in the feed. `fields` is the public document, `policy` the name of the
+    policy that decided, "" if that cannot be shown.
     """
 
     position: int
@@ -31,8 +31,9 @@ class LiveEvent:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look at a tenant's feed found: published decisions, how many there are besides, and the position looked
-    through to. `tenant_label` is how the board names the tenant, `history` the number of the feed's history (`Reach`).
+    """The result of one read of a tenant's feed: published decisions, how many more there are (`left_out`), and the
+    position up to which the feed was read. `tenant_label` is the tenant's name on the board, `history` the number of
+    the feed's history (`Reach`).
     """
 
     tenant_id: uuid.UUID
@@ -54,7 +55,11 @@ class BoardHalt(Protocol):
 
 
 def agent_status(agent_id: str, last: datetime | None, halts: Sequence[BoardHalt], now: datetime | None = None) -> str:
-    """What stops an agent comes first, then "active" when it decided something lately, else "idle"."""
+    """Return "halted" or "degraded" if a halt covers the agent, else "active" if its last decision is recent, else
+    "idle".
+
+    An agent without any decision (`last` None) is never "active". Recent means within `ACTIVE_FOR`.
+    """
     stopped = _stopped(agent_id, halts)
     if stopped is not None or last is None:
         return stopped or "idle"
@@ -62,7 +67,10 @@ def agent_status(agent_id: str, last: datetime | None, halts: Sequence[BoardHalt
 
 
 def _stopped(agent_id: str, halts: Sequence[BoardHalt]) -> str | None:
-    """ "halted" where a halt covers all that this agent does, "degraded" where one covers a part of it."""
+    """Return "halted" if a halt covers all of this agent's actions, "degraded" if one covers some of them, else None.
+
+    A halt of an action or a scenario counts as "degraded" for every agent.
+    """
     found = None
     for halt in halts:
         if halt.scope in ("global", "tenant") or (halt.scope, halt.target) == ("agent", agent_id):
@@ -75,5 +83,5 @@ def _stopped(agent_id: str, halts: Sequence[BoardHalt]) -> str | None:
 
 
 def policy_label(label: object) -> str:
-    """The name of a policy as the board shows it; "" where there is none to show."""
+    """Return a policy's name as the board shows it; "" if it is missing or has characters that the board does not show."""
     return label if isinstance(label, str) and _LABEL.fullmatch(label) else ""

@@ -1,7 +1,8 @@
-"""How many decisions came out which way, and how fast, over the last hour and the last day: counted once, kept by minute.
+"""Decisions by outcome, with their latency, over the last hour and the last day: counted incrementally, kept by minute.
 
-A process counts each decision once, by its position in the feed, so that a look costs what is new since the last look. A
-process that has just begun counts the day in short steps, and says so until it is done. Viewers share one count.
+A process counts each decision once, by its position in the feed, so an update costs only what is new since the last
+one. A new process counts the last day in short steps and marks its figures incomplete until it is done. Viewers share
+one count.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _BUDGET_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class OutcomeFigure:
-    """One way of coming out: how many, of how many in a hundred, and milliseconds until the decision stood."""
+    """One outcome: how many decisions, their share in percent, and the latency of the decision in milliseconds."""
 
     decision: str
     count: int
@@ -39,7 +40,7 @@ class OutcomeFigure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The last hour and day by outcome. `as_of` None: nothing was counted yet; not complete: older ones are still missing."""
+    """The last hour and day by outcome. `as_of` None: nothing was counted yet. `is_complete` False: a part is not counted yet."""
 
     as_of: datetime | None
     is_complete: bool
@@ -48,10 +49,12 @@ class Figures:
 
 
 class Counts:
-    """`tenant()` is whose decisions are counted. Of a tenant, `start(tenant_id, moment)` is the position to begin behind,
-    `head(tenant_id)` the newest one, `read(tenant_id, after, up_to)` counts what lies between two.
+    """The running count of one tenant's decisions.
 
-    The count of another tenant, and of another history of the feed, begins anew.
+    `tenant()` is the tenant to count. `start(tenant_id, moment)` is the position after which counting begins,
+    `head(tenant_id)` the newest position, `read(tenant_id, after, up_to)` the counts of the positions between.
+
+    When the tenant changes, or the history of its feed, the count starts over.
     """
 
     def __init__(
@@ -71,16 +74,16 @@ class Counts:
         self._begin(None, 0)
 
     def _begin(self, tenant_id: uuid.UUID | None, history: int) -> None:
-        """Count from the beginning, in this history of this tenant's feed."""
+        """Discard the count and start over, in this history of this tenant's feed."""
         self._tenant_id, self._history = tenant_id, history
         self._minutes: dict[datetime, dict[str, Counter[int]]] = {}
         self._position: int | None = None
         self._figures = Figures(None, False, [], [])
 
     def current(self) -> Figures:
-        """The figures, at most a few seconds old; older ones, with their time, while the database is away.
+        """The figures, at most a few seconds old; older ones (see `as_of`) while the database is unavailable.
 
-        Those of another tenant are counted anew at once.
+        When the tenant changes, they are counted again at once.
         """
         with self._lock:
             wait = FRESH_SECONDS if self._figures.is_complete else _AGAIN_SECONDS
@@ -106,7 +109,7 @@ class Counts:
         self._figures = Figures(now, is_complete, self._outcomes(now - HOUR), self._outcomes(now - DAY))
 
     def _count_on(self, now: datetime) -> bool:
-        """Count what is new; whether that was all of it."""
+        """Count new decisions for at most `_BUDGET_SECONDS`, and return whether that reached the head of the feed."""
         tenant_id = self._tenant()
         if tenant_id != self._tenant_id:
             self._begin(tenant_id, self._history)
@@ -117,7 +120,7 @@ class Counts:
             self._position = self._start(tenant_id, now - DAY)
         head, end = reach.position, self._clock() + _BUDGET_SECONDS
         while self._position < head:
-            # By positions and not by how many are found, so that a step reads no more than this of the feed.
+            # Bounded by positions, not by rows found, so that one step never reads more of the feed than this.
             up_to = min(head, self._position + AT_ONCE)
             for row in self._read(tenant_id, self._position, up_to):
                 of_minute = self._minutes.setdefault(row.minute, {})
@@ -144,7 +147,7 @@ def _outcome(decision: str, latencies: Counter[int], total: int) -> OutcomeFigur
 
 
 def percentile(latencies: Counter[int], share: float) -> int | None:
-    """The smallest value that at least `share` of the counted ones do not exceed (nearest rank); None of none."""
+    """Return the smallest value that at least `share` of the counted ones do not exceed (nearest rank); None if there are none."""
     needed, passed = share * latencies.total(), 0
     for value in sorted(latencies):
         passed += latencies[value]

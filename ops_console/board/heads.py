@@ -1,7 +1,8 @@
-"""How far a tenant's feed goes, and whether it is still the feed that was looked at.
+"""The head of a tenant's feed, and detection of a feed that lost decisions.
 
-A database that was restored, or a replica that was behind and took over, has an older end: decisions that were seen are gone,
-and others are given their positions. So whatever is remembered of a feed is remembered of one history of it.
+After a database restore, or a failover to a replica that lagged, the feed ends earlier: decisions that were already
+seen are gone, and their positions are given to others. So everything cached about a feed belongs to one numbered
+history of it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from sentinel.authority.feed import NO_HEAD, Head
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The position of a feed's newest decision, and in which of its histories: another number once a decision that was seen is gone."""
+    """The position of a feed's newest decision, and the number of its history, which changes once a seen decision is gone."""
 
     position: int
     history: int
 
 
 class Heads:
-    """`read(tenant_id, seen)` is the newest decision of a tenant's feed, None where `seen` is gone from it. Thread-safe."""
+    """The heads of tenants' feeds. Thread-safe.
+
+    `read(tenant_id, seen)` returns the newest decision of a tenant's feed, or None if `seen` is no longer in it.
+    """
 
     def __init__(self, read: Callable[[uuid.UUID, Head], Head | None]) -> None:
         self._read = read
@@ -32,7 +36,7 @@ class Heads:
         self._seen: dict[uuid.UUID, Head] = {}
 
     def of(self, tenant_id: uuid.UUID) -> Reach:
-        """How far this tenant's feed goes now. Raises `EngineUnavailable`."""
+        """Read the current head of this tenant's feed. Raises `EngineUnavailable`."""
         with self._lock:
             history, seen = self._history, self._seen.get(tenant_id, NO_HEAD)
         found = self._read(tenant_id, seen)
@@ -44,7 +48,7 @@ class Heads:
         return Reach(found.position, history)
 
     def _begin_anew(self, history: int) -> int:
-        """The number of the history after this one, which others may have found already."""
+        """Start the history after `history`, unless another thread did so already, and return the current number."""
         with self._lock:
             if history == self._history:
                 self._history, self._seen = history + 1, {}

@@ -1,9 +1,9 @@
-"""One reader of the feed per process, whose memory every viewer of the live stream is served from.
+"""One reader of the feed per process: every viewer of the live stream is served from its memory.
 
-Viewers wait on memory, not on the database, so their number costs no queries, and the reader takes a bounded number of decisions a
-second, the latest, and counts the others. A viewer that comes with a last position gets what it missed, up to a bound, and is
-told how many it gets no more; so is one that fell behind what is kept. The reader stops when nobody watches. `stream.Stream`
-sends what is read here.
+Viewers do not query the database while the reader runs, so their number costs nothing there. The reader publishes a
+bounded number of decisions a second, the latest, and only counts the rest. A viewer that reconnects with its last
+position gets what it missed, up to a bound, and the number of those left out; so does one that fell behind the rows
+that are kept. The reader stops when there are no viewers. `stream.Stream` sends what is read here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sentinel.core.errors import SentinelError, TooManyStreams
 
 POLL_SECONDS = 0.25
 FLOOD_SECONDS = 1.0
-"""Between two looks while decisions come faster than they are read: each look is a write to every viewer."""
+"""Between two reads while decisions come faster than they are published: each read is followed by a write to every viewer."""
 READ_PER_SECOND = 100
 HEARTBEAT_SECONDS = 15.0
 KEPT = 1000
@@ -29,8 +29,10 @@ _FAILURE_SECONDS = 1.0
 
 
 class Hub:
-    """`read_after(position, limit)` gives the latest published decisions oldest first, `read_newest(limit)` newest first,
-    each with how far it looked; `read_status()` what each agent does.
+    """The shared state of one process's viewers, and the thread that reads the feed for them.
+
+    `read_after(position, limit)` returns the latest decisions after a position, oldest first; `read_newest(limit)` the
+    newest decisions, newest first; `read_status()` each agent's status by its name.
     """
 
     def __init__(
@@ -52,47 +54,49 @@ class Hub:
         self._stopping = stopping
         self._lock = threading.Lock()
         self._of: tuple[uuid.UUID, int] | None = None
-        """Whose decisions are kept: a tenant, and the number of its feed's history."""
+        """The tenant whose decisions are kept, and the number of its feed's history; None before the first read."""
         self.tenant_label = ""
-        """How the board names the tenant whose decisions are read; "" before the first look."""
+        """The name on the board of the tenant whose decisions are read; "" before the first read."""
         self.begun = 0
-        """How often it began with another tenant or another history of the feed: a stream that is of the one before ends."""
+        """How often the tenant or the feed's history changed: a stream that was opened before such a change ends."""
         self.looks = 0
-        """How many looks at the feed came to their end."""
-        # A row and how many were counted up to it; `_count_before` is how many up to the first one, without it.
+        """How many reads of the feed were completed."""
+        # Each row with the count of decisions up to and including it; `_count_before` is the count before the first
+        # row.
         self._rows: deque[tuple[LiveEvent, int]] = deque(maxlen=KEPT)
-        # `_looked` is where reading goes on: what was looked through and is not shown is not looked through again.
+        # `_looked` is the position where reading continues. It may be beyond `_position`, the newest row's: positions
+        # of events that the board does not show are not read again.
         self._count_before = self._position = self._count = self._looked = 0
         self._may_read, self._read_at = float(CATCH_UP), 0.0
         self._reader: threading.Thread | None = None
         self.viewers = 0
         self.on_news: Callable[[], None] = lambda: None
-        """Called by the reader when rows came; must not block."""
+        """Called by the reader thread when there are new rows or a new status; must not block."""
 
     @property
     def latest(self) -> tuple[int, int]:
-        """The newest row's position, and how many rows were counted up to it: a difference of two counts is what lies between."""
+        """The newest row's position, and the count of rows up to it. The difference of two counts is the number of rows between."""
         with self._lock:
             return self._position, self._count
 
     @property
     def status(self) -> dict[str, str] | None:
         """Each agent's status by its name, at most a second old; None while the database cannot be read. Empty before the
-        reader read it first, and when there is no reader: what was true when somebody last watched is told to nobody.
+        reader has read it, and when no reader runs: a status from when somebody last watched would be stale.
         """
         return self._status if self._is_reading() else {}
 
     @property
     def looked(self) -> int:
-        """The position up to which the last of the `looks` went, whatever stood there."""
+        """The position up to which the feed was last read, whether or not there was something to show."""
         return self._looked
 
     def is_stopping(self) -> bool:
-        """Whether the process drains."""
+        """Whether the process is shutting down."""
         return self._stopping()
 
     def join(self, network: str) -> None:
-        """Count a viewer of this network (`network_of`) in; `leave` counts it out. Raises `TooManyStreams`."""
+        """Admit a viewer from this network (`network_of`); `leave` must follow. Raises `TooManyStreams`."""
         with self._lock:
             if self.viewers >= self._max_viewers:
                 raise TooManyStreams("every place for a live stream is taken; try again later")
@@ -104,7 +108,7 @@ class Hub:
             self._of_network[network] += 1
 
     def leave(self, network: str) -> None:
-        """Count a viewer of this network out."""
+        """Release the place of a viewer from this network."""
         with self._lock:
             self.viewers -= 1
             self._of_network[network] -= 1
@@ -112,24 +116,24 @@ class Hub:
                 del self._of_network[network]
 
     def come(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int], int]:
-        """What a viewer gets first: rows behind `last_seen` (None: the latest few), the `latest` that it is at then, and how
-        many rows behind `last_seen` it does not get, as far as it is still known where they stood: those before the oldest
-        row that is kept are not told.
+        """Return what a new viewer gets first: the rows after `last_seen` (None: the latest few), the `latest` that it
+        has then reached, and how many rows after `last_seen` it is not sent. Rows before the oldest kept one are not
+        counted.
 
-        From memory while the reader runs, whatever `last_seen` is, so that a thousand viewers who come back at once, or one
-        that comes a thousand times, cost no query. Raises `EngineUnavailable`.
+        Served from memory while the reader runs, whatever `last_seen` is, so that a thousand viewers who reconnect at
+        once, or one that reconnects a thousand times, cost no query. Raises `EngineUnavailable`.
         """
         kept = self._kept_behind(last_seen)
         if kept is not None:
             return kept
         looked = self._read_newest(CATCH_UP)
         newest = looked.events[::-1]
-        # Not `last_seen`: a position that was never handed out must not become where anybody reads from.
+        # Not `last_seen`: a viewer may send any number, and the reader must not continue from a position we never sent.
         latest = newest[-1].position if newest else 0, self._start_reader(looked)
         return (newest[-FIRST_SEEN:] if last_seen is None else _behind(newest, last_seen)), latest, 0
 
     def _kept_behind(self, last_seen: int | None) -> tuple[list[LiveEvent], tuple[int, int], int] | None:
-        """What `come` gives of the rows that are kept; None where no reader runs."""
+        """Return the answer of `come` from the rows in memory; None if no reader runs."""
         with self._lock:
             if not self._is_reading():
                 return None
@@ -143,12 +147,12 @@ class Hub:
         return given, latest, max(0, latest[1] - seen - len(given)) if last_seen < latest[0] else 0
 
     def since(self, position: int) -> list[LiveEvent]:
-        """The rows behind a position that are kept. Never asks the database."""
+        """Return the kept rows after a position. Never queries the database."""
         with self._lock:
             return _behind([row for row, _ in self._rows], position) if self._position > position else []
 
     def keep_reading(self) -> None:
-        """Start the reader again if it died; it goes on where it was."""
+        """Start a new reader thread if the last one died; it continues at the same position."""
         if not self._is_reading():
             self._start_reader(None)
 
@@ -157,7 +161,10 @@ class Hub:
         return reader is not None and reader.is_alive()
 
     def _start_reader(self, newest: Looked | None) -> int:
-        """Begin behind the newest rows; None goes on where the last reader was. The count of `latest`."""
+        """Start the reader unless it runs: after the rows of `newest`, or, with None, where the last reader stopped.
+
+        Returns the count of `latest`.
+        """
         with self._lock:
             if self._is_reading():
                 return self._count
@@ -169,14 +176,14 @@ class Hub:
             return self._count
 
     def _begin(self, looked: Looked) -> None:
-        """Keep these rows, newest first, and no others; the lock is held."""
+        """Replace the kept rows by those of `looked`, which are newest first. The caller holds the lock."""
         newest = looked.events[::-1]
         of = (looked.tenant_id, looked.history)
         if self._of not in (None, of):
             self.begun += 1
             self._position = 0
         self._of, self.tenant_label = of, looked.tenant_label
-        self._count += len(_behind(newest, self._position))  # what was read before is not counted again
+        self._count += len(_behind(newest, self._position))  # rows that were read before are not counted twice
         self._rows.clear()
         self._rows.extend(zip(newest, range(self._count - len(newest) + 1, self._count + 1), strict=True))
         self._count_before = self._count - len(newest)
@@ -194,12 +201,12 @@ class Hub:
                 found = self._read_after(position, self._allowed())
                 if (found.tenant_id, found.history) == self._of:
                     self._keep(found)
-                else:  # a position of one tenant's feed says nothing about another's, nor about the same one once it was restored
+                else:  # positions are meaningless in another tenant's feed, and in the same feed after a restore
                     self._begin_anew(self._read_newest(CATCH_UP))
                 self._tell(self._read_status())
                 if found.left_out:
                     time.sleep(FLOOD_SECONDS / 2)
-                    self._tell(self._read_status())  # who is halted is told as soon as ever
+                    self._tell(self._read_status())  # a halt is shown without waiting for the next read
             except SentinelError:
                 self._tell(None)
                 time.sleep(_FAILURE_SECONDS)
@@ -212,7 +219,7 @@ class Hub:
         self.on_news()
 
     def _allowed(self) -> int:
-        """How many decisions may be read now: `CATCH_UP` in a burst, `READ_PER_SECOND` for long."""
+        """Return how many decisions may be published now: a token bucket of `CATCH_UP`, refilled by `READ_PER_SECOND`."""
         now = time.monotonic()
         self._may_read = min(CATCH_UP, self._may_read + (now - self._read_at) * READ_PER_SECOND)
         self._read_at = now
@@ -224,7 +231,7 @@ class Hub:
             self.on_news()
 
     def _keep(self, looked: Looked) -> None:
-        """Keep what one look found: rows, before which so many others were counted and not read."""
+        """Append the rows of one read. `looked.left_out` older ones were counted but not read."""
         with self._lock:
             self._looked, self.tenant_label = looked.position, looked.tenant_label
             self._may_read -= len(looked.events)
@@ -242,5 +249,5 @@ class Hub:
 
 
 def _behind(rows: list[LiveEvent], position: int) -> list[LiveEvent]:
-    """Rows, oldest first, cut to what is behind `position`."""
+    """Return the rows after `position`, in the same order."""
     return [row for row in rows if row.position > position]

@@ -1,4 +1,4 @@
-"""What the board remembers of the feed from one look to the next, so that each look reads only what came since."""
+"""The board's memory of the feed between reads, so that each read covers only what is new."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from enum import StrEnum
 from sentinel.authority.feed import FeedRow
 
 MOST_OTHERS = 50
-"""How many agents without a name are remembered: a key that is bound to no agent may decide under as many as it likes."""
+"""How many agents without a name are remembered: a key that is bound to no agent can invent any number of agent ids."""
 
 
 class Silence(StrEnum):
-    """What is known of an agent with a name of which no decision was found."""
+    """Why there is no decision to show for an agent with a name."""
 
     NEVER = "never"
-    """It decided nothing: the whole feed was looked through."""
+    """It has made no decision: the whole feed was searched."""
     NOT_LATELY = "not_lately"
-    """It decided nothing since the position at which looking began, a day or more ago."""
+    """It has made no decision since the position where the search begins, a day or more ago."""
     SOUGHT = "sought"
-    """Its newest decision is still looked for."""
+    """The search for its newest decision is not finished."""
 
 
 class Latest:
-    """How far the feed was looked through, whatever stood there, and the newest decision of each agent with a name and of the
-    `MOST_OTHERS` others that decided last. For one tenant at a time.
+    """How far the feed was searched, and the newest decision of each agent with a name and of the `MOST_OTHERS` other
+    agents that decided last. For one tenant at a time. Thread-safe.
 
-    What was passed over is kept as parts, (the position behind which a part begins, the one up to which it goes). An agent
-    with a name is looked for in a part as long as no decision of it is known that is newer than the part's beginning.
+    Ranges of the feed that were skipped are kept as (after, up to) positions, `after` exclusive. A skipped range is
+    still searched for an agent with a name while no decision of that agent is known that is newer than the range's
+    beginning.
     """
 
     def __init__(self, named: Collection[str]) -> None:
@@ -42,24 +43,24 @@ class Latest:
         self._passed_over: list[tuple[int, int]] = []
 
     def is_of(self, tenant_id: uuid.UUID) -> bool:
-        """Whether this is the tenant whose rows are kept."""
+        """Whether the kept rows are this tenant's."""
         return self._tenant_id == tenant_id
 
     def position_of(self, tenant_id: uuid.UUID) -> int:
-        """The position up to which this tenant's feed was looked through; 0 for another tenant."""
+        """The position up to which this tenant's feed was searched; 0 for another tenant."""
         with self._lock:
             return self._position if self._tenant_id == tenant_id else 0
 
     def newest_of(self, tenant_id: uuid.UUID) -> tuple[int, int]:
-        """(the position of the newest row that was seen, the position up to which there is no newer one)."""
+        """Return (the newest row's position, the position up to which there is no newer row); zeros for another tenant."""
         with self._lock:
             return (self._newest, max(self._newest, self._position)) if self._tenant_id == tenant_id else (0, 0)
 
     def begin(self, tenant_id: uuid.UUID, rows: list[FeedRow], position: int, *, since: int) -> None:
-        """Go on at `position`, with the latest rows up to it: what was not looked through before it is passed over, and looked
-        through later as far as it is behind `since`.
+        """Continue at `position`, with the latest `rows` up to it. What was not searched before `position` becomes a
+        skipped range, to be searched later, but only after the position `since`.
 
-        What is known of the same tenant stays until something newer is found. Nothing where another look got further.
+        Rows of the same tenant stay until newer ones are found. Does nothing if another thread already got further.
         """
         with self._lock:
             if self._tenant_id != tenant_id:
@@ -75,7 +76,7 @@ class Latest:
             self._put(rows)
 
     def add(self, tenant_id: uuid.UUID, after: int, rows: list[FeedRow], position: int) -> None:
-        """The newest rows of all agents that decided behind `after` and up to `position`, up to which was looked through."""
+        """Add the newest row of each agent that decided after `after` and up to `position`, a range now fully searched."""
         with self._lock:
             if self._tenant_id == tenant_id and after <= self._position:
                 self._put(rows)
@@ -83,8 +84,9 @@ class Latest:
                 self._position = max(self._position, position)
 
     def sought(self, tenant_id: uuid.UUID) -> tuple[set[str], int, int]:
-        """(the agents that are looked for, the position behind which, the position up to which): the newest part that was passed
-        over. No agents where nobody is looked for any more.
+        """Return (agents, after, up to): the newest skipped range and the agents to search it for.
+
+        Drops ranges in which no agent is searched for. No agents: the search is finished.
         """
         with self._lock:
             while self._tenant_id == tenant_id and self._passed_over:
@@ -95,32 +97,32 @@ class Latest:
             return set(), 0, 0
 
     def add_sought(self, tenant_id: uuid.UUID, rows: list[FeedRow], after: int, up_to: int) -> None:
-        """What was found of those sought behind `after` and up to `up_to`, the end of a part that was passed over."""
+        """Add what the search of (`after`, `up_to`] found; `up_to` is the end of a skipped range."""
         with self._lock:
             if self._tenant_id == tenant_id:
                 self._put(rows)
                 self._cut(after, up_to)
 
     def silence(self, tenant_id: uuid.UUID) -> Silence:
-        """What is known of the agents with a name that have no row: asked before `rows`, which may find one meanwhile."""
+        """Why agents with a name have no row. Ask this before `rows`: another thread may add a row in between."""
         with self._lock:
             if self._tenant_id != tenant_id or self._passed_over:
                 return Silence.SOUGHT
             return Silence.NOT_LATELY if self._since else Silence.NEVER
 
     def rows(self, tenant_id: uuid.UUID) -> list[FeedRow]:
-        """One row of each agent, newest first."""
+        """The newest row of each agent, newest first."""
         with self._lock:
             known = self._by_agent.values() if self._tenant_id == tenant_id else ()
             return sorted(known, key=lambda row: -row.position)
 
     def _position_of(self, agent_id: str) -> int:
-        """The position of an agent's newest decision that is known; 0 where none is."""
+        """The position of an agent's newest known decision; 0 if none is known."""
         known = self._by_agent.get(agent_id)
         return known.position if known else 0
 
     def _cut(self, after: int, up_to: int) -> None:
-        """What lies between was looked through, and is passed over no more."""
+        """Remove (`after`, `up_to`], which was searched, from the skipped ranges."""
         left = [
             part for behind, end in self._passed_over for part in ((behind, min(end, after)), (max(behind, up_to), end))
         ]

@@ -1,6 +1,7 @@
 """The public board's pages: the live board, its widget for other sites, and the page of a proof. All work without scripts.
 
-They are rendered twice a second at most, whoever looks, and answered by their tag where a viewer has them already.
+Each is rendered at most twice a second for all viewers together, and answered with 304 if the viewer's ETag still
+matches.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _html(page: str, status: int = 200, frame_ancestors: str = "'none'") -> Resp
 
 
 def _of_one_tenant(board: Board, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `make` asks of the board, with the name of the tenant that it is all of: asked again where that changed meanwhile."""
+    """Return the values of `make`, and the name of the tenant they belong to; repeat if the board's tenant changed meanwhile."""
     while True:
         tenant = board.tenant()
         values = make()

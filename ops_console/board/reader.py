@@ -1,6 +1,6 @@
-"""The public board's data, read with the public role. Rows come in here and go no further: what leaves is published.
+"""The public board's data, read with the board's database role. No row leaves this module: only published documents do.
 
-Everything public takes this way, pages, JSON, streams and proofs (`core.publication`); the routes are handed nothing else.
+Everything public is made here (`core.publication`): pages, JSON, streams and proofs; the routes get nothing else.
 """
 
 from __future__ import annotations
@@ -36,37 +36,50 @@ _REMEMBER_ACTIONS_SECONDS = 60.0
 _LOOKED_AT = 200
 _AT_ONCE = 20
 _SPREAD = 4
-"""How many positions are looked through first for each decision that is wanted: starts and reports have some too."""
+"""How many positions are read at first per decision wanted, since starts and reports take positions too."""
 MOST_SHOWN = 100
-"""Of the latest decisions, at once: pages, widget and feed never show more."""
+"""How many of the latest decisions pages, widget and feed show at most."""
 STEP, MOST_LOOKED = 20_000, 100_000
-"""How many positions one statement looks through, and one look: agents that are not shown decide as often as they like."""
+"""How many positions of the feed one statement reads, and one read in all: agents that are not shown may fill the feed."""
 MOST_PUBLISHED = 2 * KEPT
-"""How many decisions stay published: what the stream keeps, and what pages show."""
+"""How many published decisions are cached: enough for what the stream keeps and what pages show."""
 
 
 class Remembered:
-    """Answers kept for a moment, one asker at a time: many viewers ask the database as seldom as one."""
+    """A cache with a short lifetime and one lock: many viewers cost the database as little as one."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: dict[Any, tuple[float, Any]] = {}
+        self._failed: dict[Any, tuple[float, Exception]] = {}
 
     def get(self, key: Any, ask: Callable[[], Any]) -> Any:
-        """The kept answer to `key`, else `ask()`'s; what it raises is not kept."""
+        """Return the cached answer for `key`, else call `ask()` and cache its result. An error is raised to the caller
+        and to those that waited for the same answer meanwhile; it is not cached."""
+        came_at = self._clock()
         with self._lock:
             asked_at = self._clock()
             kept = self._kept.get(key)
-            if kept is None or asked_at - kept[0] >= self._seconds:
+            if kept is not None and asked_at - kept[0] < self._seconds:
+                return kept[1]
+            failed = self._failed.get(key)
+            if failed is not None and failed[0] > came_at:
+                # Else each of many callers would wait for its own timeout, one after the other.
+                raise failed[1].with_traceback(None)
+            self._failed.pop(key, None)
+            try:
                 kept = self._kept[key] = (asked_at, ask())
+            except Exception as error:
+                self._failed[key] = (self._clock(), error)
+                raise
             return kept[1]
 
 
 @dataclass(frozen=True, slots=True)
 class BoardAgent:
-    """An agent of the board: the name that is shown, its state, and its newest decision, or what is known where there is none."""
+    """An agent on the board: its name there, its status, and its newest decision, or why there is none (`silence`)."""
 
     name: str
     status: str
@@ -76,7 +89,7 @@ class BoardAgent:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The latest rows of a tenant's feed, newest first, of which the newest stands at `position`."""
+    """The latest rows of a tenant's feed, newest first; `position` is the newest row's."""
 
     tenant_id: uuid.UUID
     position: int
@@ -85,7 +98,7 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is remembered of one history of the feed: what was looked at, and the latest rows by how many are kept."""
+    """The cache of one history of the feed: each agent's latest decision, and the latest rows by how many are kept."""
 
     history: int
     latest: Latest
@@ -93,9 +106,10 @@ class Known:
 
 
 class Board:
-    """The tenant shown, its published decisions and its agents.
+    """The tenant that is shown, its published decisions and its agents.
 
-    `ids()` mints, asked for when first needed; `actions_of(policy_digest)` are the actions that a policy names.
+    `ids()` returns the generator of public ids and is called on first use; `actions_of(policy_digest)` returns the
+    actions that a policy names.
     """
 
     def __init__(
@@ -121,7 +135,7 @@ class Board:
         self._published = lru_cache(MOST_PUBLISHED)(self._publish)
 
     def tenant(self) -> tuple[uuid.UUID, str]:
-        """(id, label) of the public tenant; a nil id, under which there is nothing, where there is none or several."""
+        """Return (id, label) of the public tenant; the nil id, which has no decisions, if no or several tenants match."""
         found: tuple[uuid.UUID, str] = self._tenant.get("tenant", self._find_tenant)
         return found
 
@@ -132,9 +146,9 @@ class Board:
         return named[0] if len(named) == 1 else (NOBODY, DEFAULT_PUBLIC_TENANT)
 
     def newest(self, limit: int) -> list[LiveEvent]:
-        """The latest public decisions, newest first: as many as stand among `MOST_LOOKED` positions of the newest one.
+        """The latest public decisions, newest first: those within `MOST_LOOKED` positions of the newest one.
 
-        At most `MOST_SHOWN`. One look finds them, whatever the limits of those who ask.
+        At most `MOST_SHOWN`, read once for all callers, whatever their limits are.
         """
         found: list[LiveEvent] = self._answers.get(
             (self._tenant_id, "newest"), lambda: self.ask_newest(MOST_SHOWN).events
@@ -142,16 +156,16 @@ class Board:
         return found[:limit]
 
     def ask_newest(self, limit: int) -> Looked:
-        """The same, asked now; at most `CATCH_UP`."""
+        """Return the latest public decisions, newest first, read now and not from the short-lived cache; at most `CATCH_UP`."""
         tenant_id, label = self.tenant()
         rows, position, history = self._newest(tenant_id, MOST_SHOWN if limit <= MOST_SHOWN else CATCH_UP)
         return Looked(tenant_id, [self._published(tenant_id, row) for row in rows[:limit]], 0, position, label, history)
 
     def after(self, position: int, limit: int) -> Looked:
-        """At most `limit` public decisions behind a position, the latest, oldest first; and how many there are besides.
+        """Return the latest `limit` public decisions after a position, oldest first, and how many more there are.
 
-        Looks through at most `MOST_LOOKED` positions. Costs a count of them, and bodies of at most `limit` decisions and one
-        of each agent that is not among them.
+        Reads at most `MOST_LOOKED` positions: a count of them, and the bodies of at most `limit` decisions and of one
+        more for each agent that is not among those.
         """
         tenant_id, label = self.tenant()
         reach = self._heads.of(tenant_id)
@@ -161,14 +175,14 @@ class Board:
         return Looked(tenant_id, published, left_out, up_to, label, reach.history)
 
     def proof(self, proof_id: str) -> PublicFields:
-        """The public proof pack of that name, of an agent that is shown. Raises `NotFound`."""
+        """The public proof pack of that id. Raises `NotFound`, also if its agent is not shown on the board."""
         row = feed.find_proof(self.pool, self._tenant_id, self._agents.ids, proof_id)
         if row is None:
             raise NotFound("there is no proof of that id")
         return self.publisher.pack(record_of(self._tenant_id, row))
 
     def agents(self) -> list[BoardAgent]:
-        """Each public agent with a name, even when it decided nothing, and of the others those that decided last."""
+        """Every public agent with a name, even without decisions, and the other agents that decided last."""
         tenant_id = self._tenant_id
         halts: list[feed.PublicHalt] = self._answers.get((tenant_id, "halts"), lambda: feed.halts(self.pool, tenant_id))
         found: tuple[Silence, dict[str, tuple[str, LiveEvent | None]]] = self._answers.get(
@@ -181,7 +195,7 @@ class Board:
         ]
 
     def statuses(self) -> dict[str, PublicFields]:
-        """Each public agent at a glance, by its name on the board."""
+        """The published status of each public agent, by its name on the board."""
         return {
             one.name: self.publisher.agent_status(one.status, one.last.fields if one.last else None)
             for one in self.agents()
@@ -192,7 +206,7 @@ class Board:
         return self.tenant()[0]
 
     def _publish(self, tenant_id: uuid.UUID, row: feed.FeedRow) -> LiveEvent:
-        """Parses, mints and may ask the database for a policy: call `_published`, which keeps what came of it."""
+        """Publish one row. It parses JSON, mints ids and may query for a policy, so call `_published`, which caches it."""
         record = record_of(tenant_id, row)
         event = self.publisher.event(record, self._agents.source(row.agent_id))
         return LiveEvent(row.position, row.occurred_at, event, policy_label(record.pack.get("policy_label")))
@@ -202,16 +216,16 @@ class Board:
         return Known(history, Latest(self._agents.named), kept)
 
     def _known_of(self, reach: Reach) -> Known:
-        """What is remembered of this history of the feed; of one that is over nothing is, nor will be."""
+        """Return the cache of this history of the feed. A past history gets an empty one, which is not kept."""
         with self._lock:
             if reach.history > self._known.history:
                 self._known = self._nothing_of(reach.history)
             return self._known if reach.history == self._known.history else self._nothing_of(reach.history)
 
     def _newest(self, tenant_id: uuid.UUID, most: int) -> tuple[list[feed.FeedRow], int, int]:
-        """The `most` latest rows, newest first, the position up to which there is no newer one, and the feed's history.
+        """Return the `most` latest rows, newest first, the position up to which there is no newer one, and the history.
 
-        Each is read once.
+        Only rows newer than the cached ones are read.
         """
         known = self._look(tenant_id)
         newest, position = known.latest.newest_of(tenant_id)
@@ -226,7 +240,7 @@ class Board:
         return kept.rows, max(position, kept.position), known.history
 
     def _latest_rows(self, tenant_id: uuid.UUID, limit: int, down_to: int, up_to: int) -> list[feed.FeedRow]:
-        """The latest rows in a range of the feed, newest first: near its end, and only where those are few, before it."""
+        """Read the latest `limit` rows in (`down_to`, `up_to`], newest first, going back in growing steps until there are enough."""
         rows: list[feed.FeedRow] = []
         step = _SPREAD * limit
         while up_to > down_to and len(rows) < limit:
@@ -238,7 +252,7 @@ class Board:
     def _after(
         self, known: Known, tenant_id: uuid.UUID, position: int, limit: int, up_to: int
     ) -> tuple[list[feed.FeedRow], int]:
-        """Rows behind a position as `after` gives them, and how many there are besides; what they say is remembered."""
+        """Return the rows of `after` and how many more there are, and note each agent's newest decision in `known`."""
         counts = self._counted_by_agent(tenant_id, position, up_to)
         rows: list[feed.FeedRow] = []
         others: list[feed.FeedRow] = []
@@ -252,7 +266,7 @@ class Board:
         return rows, sum(one.decisions for one in counts.values()) - len(rows)
 
     def _worth_reading(self, counts: dict[str, feed.AgentCount], shown: set[str]) -> list[int]:
-        """The newest decisions that were not read of agents with a name, and of as many others as are remembered."""
+        """Positions of newest decisions that were not read: of agents with a name, and of at most `MOST_OTHERS` others."""
         missing = {agent_id: one.newest for agent_id, one in counts.items() if agent_id not in shown}
         named = [missing.pop(agent_id) for agent_id in self._agents.named.keys() & missing.keys()]
         return sorted([*named, *sorted(missing.values())[-MOST_OTHERS:]])
@@ -268,11 +282,11 @@ class Board:
         return found
 
     def _look(self, tenant_id: uuid.UUID) -> Known:
-        """Look at what came since the last look; begin anew where that is more than one look looks through."""
+        """Read what is new in the feed; if that is more than `MOST_LOOKED` positions, skip to its end (`_begin`)."""
         reach = self._heads.of(tenant_id)
         known = self._known_of(reach)
         position = known.latest.position_of(tenant_id)
-        head = max(position, reach.position)  # another look may have got further since
+        head = max(position, reach.position)  # another thread may have read further since
         if known.latest.is_of(tenant_id) and head - position <= MOST_LOOKED:
             self._after(known, tenant_id, position, _AT_ONCE, head)
             self._seek(known.latest, tenant_id, STEP)
@@ -293,9 +307,11 @@ class Board:
         return silence, found
 
     def _begin(self, latest: Latest, tenant_id: uuid.UUID, head: int) -> None:
-        """Look at the latest decisions up to `head`, and for each agent with a name that is not there, further back.
+        """Read the latest decisions up to `head`, then search the skipped positions for agents with a name not among
+        them.
 
-        That is done in steps, through what was passed over, and ends a day back.
+        That search proceeds in steps over several calls, and goes back a day or `MOST_LOOKED` positions, whichever is
+        more.
         """
         before = latest.position_of(tenant_id)
         since = max(0, head - MOST_LOOKED)
@@ -306,7 +322,7 @@ class Board:
         self._seek(latest, tenant_id, MOST_LOOKED)
 
     def _seek(self, latest: Latest, tenant_id: uuid.UUID, most: int) -> None:
-        """Look through so many positions more for the newest decisions of agents with a name that were not found yet."""
+        """Search up to `most` skipped positions for the newest decisions of agents with a name that were not found yet."""
         while most > 0:
             agents, behind, up_to = latest.sought(tenant_id)
             if not agents:
@@ -318,7 +334,7 @@ class Board:
             most -= up_to - after
 
     def _before(self, tenant_id: uuid.UUID, moment: datetime) -> int:
-        """The position before the first decision since `moment`."""
+        """The position before the first decision since `moment`; the head of the feed if there is none."""
         newest = feed.head(self.pool, tenant_id)
         first = feed.first_since(self.pool, tenant_id, moment)
         return newest if first is None else first - 1

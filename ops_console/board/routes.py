@@ -17,7 +17,7 @@ from sentinel.platform.http.openapi import Documentation, answered_on_the_loop, 
 
 
 def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
-    """Add the public routes, and the pages beside them; the live stream itself, which the event loop answers."""
+    """Add the public JSON routes and the pages, and return the live stream, which the event loop serves."""
     board = context.board
     live = Stream(
         context.hub,
@@ -55,7 +55,7 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
         "A public proof pack", responses={200: ("The pack with its hash.", {"type": "object"})}, problems=(404, 503)
     )
     def proof(proof_id: str) -> Response:
-        # Of the agents on the board, and of no others: whoever was given another's pack has it, and can paste it.
+        # Only for agents on the board. Somebody who was given another agent's pack can paste it at /verify/.
         return public_json(board.proof(proof_id), seconds=3600)
 
     pages.routes(blueprint, context)
@@ -63,5 +63,5 @@ def routes(blueprint: Blueprint, context: ConsoleContext) -> Stream:
 
 
 def public_json(document: PublicFields, seconds: int = 1) -> Response:
-    """A public document as JSON: nothing that was not published has the type."""
+    """A public document as JSON. Only published values have the type `PublicFields`, so nothing else can be sent."""
     return pages.cacheable(json_response(document), seconds=seconds)

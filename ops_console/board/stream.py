@@ -1,8 +1,9 @@
 """The live stream of the public board (server-sent events) on the event loop: a viewer costs a connection and no thread.
 
-What is new is encoded and put together once for all viewers. One that takes nothing for a while is let go: it comes back with
-its last position and gets what it missed. What all viewers together cost is bounded: when decisions come faster than that, and
-so far faster than anybody reads, or faster than they can be kept, viewers get the latest and are told how many were left out.
+New decisions are encoded and joined once for all viewers. A viewer whose connection stalls is disconnected; it
+reconnects with its last position and gets what it missed. The total output to all viewers is bounded: when decisions
+come faster than that, which is far faster than anybody reads, or faster than they can be kept, viewers get the latest
+and the number left out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PATH = "/ops/api/live/stream"
 CONNECTED = b": connected\nretry: 2000\n\n"
 HEARTBEAT = b": heartbeat\n\n"
 ANEW = b"event: anew\ndata: true\n\n"
-"""Tells a viewer that what it was shown is not what stands in the feed: it is another tenant's now, or the database was restored."""
+"""Tells a viewer to discard what it shows: the board has another tenant now, or the database was restored."""
 PER_SECOND = 5_000
 AT_ONCE = 20_000
 _AWAKE_SECONDS = 0.5
@@ -37,16 +38,16 @@ _POSITION = re.compile(r"[0-9]{1,18}")
 
 @dataclass(slots=True)
 class Pace:
-    """How many events may still go out, counted for each viewer: `AT_ONCE` in a burst, `PER_SECOND` for long.
+    """A token bucket over events times viewers: `AT_ONCE` in a burst, `PER_SECOND` sustained.
 
-    One viewer sees all that are read; of 500 each gets 10 a second for long, more than anybody reads.
+    A single viewer gets every event that is read; 500 viewers get 10 a second each, more than anybody reads.
     """
 
     left: float = AT_ONCE
     asked_at: float = 0.0
 
     def allow(self, wanted: int, viewers: int, now: float) -> int:
-        """How many of `wanted` may go out to so many viewers now."""
+        """Return how many of `wanted` events may be sent to each of `viewers`, and deduct them; `now` is in monotonic seconds."""
         self.left = min(AT_ONCE, self.left + (now - self.asked_at) * PER_SECOND)
         self.asked_at = now
         allowed = min(wanted, int(self.left) // viewers)
@@ -55,7 +56,7 @@ class Pace:
 
 
 class Stream:
-    """What every viewer of one process shares. `headers` go with each answer."""
+    """The stream's endpoint and what all viewers of one process share. `headers` are sent with each answer."""
 
     def __init__(
         self,
@@ -82,11 +83,11 @@ class Stream:
         self.encode = encode
 
     async def __call__(self, environ: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Send what is behind the viewer's position, then what happens, until it goes.
+        """Send the decisions after the viewer's position, then new ones, until it disconnects.
 
         Raises `InvalidInput`, `TooManyStreams` or `EngineUnavailable` before anything is sent.
         """
-        # A browser repeats its first address when it comes back; what it saw last stands in the header.
+        # A browser that reconnects repeats its first address; what it saw last is in the header `Last-Event-ID`.
         seen = last_seen(environ)
         network = network_of(address_of(environ, self._trusted_proxies))
         self._hub.join(network)
@@ -102,7 +103,7 @@ class Stream:
             first = CONNECTED + _tenant(self._hub.tenant_label) + _left_out(left_out) + b"".join(map(self.encode, rows))
             if (
                 self._hub.begun != begun
-            ):  # with another tenant meanwhile: the name may be the one's and the rows the other's
+            ):  # the tenant changed meanwhile: the name and the rows may be of different tenants
                 first = CONNECTED
             await self._follow(first, at, begun, seen or 0, gone, send)
         except (TimeoutError, OSError):
@@ -122,7 +123,9 @@ class Stream:
         send: Send,
     ) -> None:
         told, quiet_since = b"", time.monotonic()
-        # A page may have been made since the last look. Of the looks that end from now on the second began after the viewer came.
+        # The viewer's page may have been rendered after the hub's last read, so a position ahead of it proves nothing
+        # yet. The second read to complete from now on surely began after the viewer came; `seen` still ahead of it is
+        # stale.
         ahead, surely_later = seen > self._hub.looked, self._hub.looks + 2
         self._viewers_at[at] = self._viewers_at.get(at, 0) + 1
         try:
@@ -158,7 +161,7 @@ class Stream:
             self._moved(at, None)
 
     def _moved(self, at: tuple[int, int], to: tuple[int, int] | None) -> None:
-        """Count a viewer at its new position (None: it left), because what goes out is paced by how many are at one."""
+        """Count a viewer at its new position (None: it left); `Pace` needs the number of viewers per position."""
         self._viewers_at[at] -= 1
         if not self._viewers_at[at]:
             del self._viewers_at[at]
@@ -166,7 +169,7 @@ class Stream:
             self._viewers_at[to] = self._viewers_at.get(to, 0) + 1
 
     def _since(self, at: tuple[int, int], latest: tuple[int, int]) -> bytes:
-        """What came after `at` up to `latest`, put together once for all who are there."""
+        """Return the payload for rows after `at` up to `latest`, built once for all viewers at that position."""
         if latest[0] <= at[0]:
             return b""
         found = self._payloads.get((at, latest))
@@ -180,19 +183,19 @@ class Stream:
         return found
 
     def _status(self) -> bytes:
-        """Who is halted, degraded, active or idle; null when it cannot be read; nothing before it was."""
+        """The event with each agent's status (halted, degraded, active or idle); null if unreadable; b"" before it was read."""
         status = self._hub.status
         return (
             b"" if status == {} else b"event: status\ndata: %s\n\n" % orjson.dumps(status, option=orjson.OPT_SORT_KEYS)
         )
 
     def _next_news(self) -> asyncio.Future[None]:
-        """Done when something is new, told by the reader's thread; made anew each time."""
+        """Return a future that is done once the reader's thread has something new; all waiting viewers share it."""
         loop = asyncio.get_running_loop()
         if self._watch is None or self._watch.done():
 
             def ring() -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches
+                with contextlib.suppress(RuntimeError):  # the loop is closed: there are no viewers
                     loop.call_soon_threadsafe(self._ring)
 
             self._hub.on_news = ring
@@ -206,7 +209,7 @@ class Stream:
             self._news.set_result(None)
 
     async def _keep_awake(self) -> None:
-        """While somebody watches: start a reader that died again, and tell everybody when the process drains."""
+        """While there are viewers, restart a reader that died, and wake all viewers once the process shuts down."""
         while self._hub.viewers:
             self._hub.keep_reading()
             if self._hub.is_stopping():
@@ -215,16 +218,16 @@ class Stream:
 
 
 def _tenant(label: str) -> bytes:
-    """The line that tells a viewer whose decisions follow; nothing where the tenant has no name."""
+    """The event that names the tenant whose decisions follow; b"" if it has no name."""
     return b"event: tenant\ndata: %s\n\n" % orjson.dumps(label) if label else b""
 
 
 def _left_out(number: int) -> bytes:
-    """The line that tells a viewer how many decisions it is not shown; nothing where there are none."""
+    """The event with the number of decisions that the viewer is not shown; b"" for 0."""
     return b"event: left-out\ndata: %d\n\n" % number if number else b""
 
 
 def last_seen(environ: dict[str, Any]) -> int | None:
-    """The position a viewer was at: the header that browsers send when they come back, else the query; None for the latest."""
+    """The viewer's last position, from `Last-Event-ID`, which browsers send on reconnecting, else the query; None if not given."""
     given = environ.get("HTTP_LAST_EVENT_ID") or query_field(environ, "last_seen")
     return int(given) if _POSITION.fullmatch(given) else None

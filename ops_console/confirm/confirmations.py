@@ -1,4 +1,4 @@
-"""Confirm cards as their customer's page reads and answers them. Where a link was sent is not selected, nor granted."""
+"""Confirm cards as the customer's page reads and answers them. The address a link was sent to is neither selected nor granted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sentinel.store.queries import one_row, scalar
 
 @dataclass(frozen=True, slots=True)
 class CardRow:
-    """A card as it stands at `now`, the database's: pending only while an answer counts. Amounts in minor units."""
+    """A card as of `now`, the database's time; `status` is "pending" only while an answer counts. Amounts in minor units."""
 
     confirmation_id: uuid.UUID
     digest: str
@@ -30,7 +30,7 @@ class CardRow:
     now: datetime
 
 
-# Reading changes nothing, whoever reads: programs look at links before people do.
+# Reading changes nothing: mail programs open links before people do.
 READ_CARD = """
 select c.confirmation_id, c.digest, c.order_ref, c.channel, c.scenario, c.amount_minor, c.currency, c.language,
   case when c.status <> 'pending' then c.status
@@ -51,7 +51,7 @@ def read_card(pool: Pool, tenant_id: uuid.UUID, confirmation_id: uuid.UUID) -> C
 def record_answer(
     pool: Pool, tenant_id: uuid.UUID, confirmation_id: uuid.UUID, *, shown_digest: str, answer: str
 ) -> str:
-    """What became of 'confirm' or 'decline'; the words are those of `refunds.answer_confirmation`. Raises `EngineUnavailable`."""
+    """Record 'confirm' or 'decline' and return the result code of `refunds.answer_confirmation`. Raises `EngineUnavailable`."""
     found: str = scalar(pool, ANSWER, {
         "tenant_id": tenant_id, "confirmation_id": confirmation_id, "shown_digest": shown_digest, "answer": answer,
     })  # fmt: skip
@@ -62,30 +62,30 @@ ANSWERS = ("confirm", "decline")
 
 
 class UnknownLink(NotFound):
-    """Forged, cut off, another system's or its card is gone: never says which."""
+    """The link is forged, truncated or another system's, or its card is gone; the error never says which."""
 
     def __init__(self) -> None:
         super().__init__("this confirm link is not known")
 
 
 def open_card(pool: Pool, links: ConfirmLinks, token: str) -> CardRow:
-    """The card of a genuine link, whatever its status. Changes nothing.
+    """Read the card of a genuine link, whatever its status. Changes nothing.
 
-    Raises `UnknownLink`, without asking the database when the signature is not ours, and `EngineUnavailable`.
+    Raises `UnknownLink` (without a query if the signature is not ours) and `EngineUnavailable`.
     """
     link = _genuine(links, token)
     card = read_card(pool, link.tenant_id, link.confirmation_id)
     if card is None or card.digest != link.digest:
         raise UnknownLink
-    # The link's own end is a second fence: a card that somebody prolonged does not make old links good again.
+    # The link's own expiry applies too: extending a card's expiry does not revive links that were sent before.
     over = card.status == "pending" and link.is_over(card.now)
     return replace(card, status="expired") if over else card
 
 
 def answer_card(pool: Pool, links: ConfirmLinks, token: str, *, shown_digest: str, answer: str) -> tuple[str, CardRow]:
-    """(what became of the answer, the card as it was before); `answer` is one of `ANSWERS`.
+    """Record an answer, one of `ANSWERS`; return (result code, the card as it was before).
 
-    The first is `confirmed`, `declined`, `already_confirmed`, `already_declined`, `expired`, `superseded` or `changed`.
+    The code is `confirmed`, `declined`, `already_confirmed`, `already_declined`, `expired`, `superseded` or `changed`.
     Raises `UnknownLink` and `EngineUnavailable`; after the latter the answer may or may not have been recorded, and
     giving it again is harmless.
     """

@@ -1,7 +1,7 @@
 """`/confirm/<token>`: the page where a customer says whether a refund is right. No sign-in, no cookie, no script.
 
-Whoever holds the link may answer, once; it names a card and can change nothing about it. Reading never answers, because
-mail programs open links too. The link is a secret: no log line of ours has the path.
+Anybody with the link may answer, once; the link names a card and cannot change what it asks. A GET never answers,
+because mail programs open links too. The link is a secret, so none of our log lines contains the path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEADERS = {
 _MOST_BYTES = 1024
 _COUPON_SCENARIOS = ("compensation",)
 _AFTER_READING = {"confirmed": "already_confirmed", "declined": "already_declined"}
-# page → (status, mood of the mark)
+# Page → (HTTP status, style of the page's mark).
 _PAGES = {
     "confirmed": (200, "good"), "already_confirmed": (200, "good"), "declined": (200, "ended"), "already_declined": (200, "ended"),
     "expired": (410, "ended"), "superseded": (410, "ended"), "unknown": (404, "ended"), "changed": (409, "again"),
@@ -53,7 +53,7 @@ log = structlog.get_logger("console.confirm")
 
 @dataclass(frozen=True, slots=True)
 class _Speaker:
-    """One language's texts, filled with a card's values."""
+    """The texts of one language, filled with a card's values."""
 
     language: str
     card: CardRow | None
@@ -77,14 +77,14 @@ class _Speaker:
 
 
 class Anything(BaseConverter):
-    """The rest of the path, whatever is in it: a mangled link gets the page that says so, line breaks and all."""
+    """The rest of the path, whatever characters it has, so that a mangled link gets our page for unknown links."""
 
     regex = "(?s:.+)"
     part_isolating = False
 
 
 def blueprint(context: ConsoleContext) -> Blueprint:
-    """The page."""
+    """The blueprint with the confirm page's routes."""
     pages = Blueprint("confirm", __name__)
     links = ConfirmLinks(context.settings.confirm_secrets)
 
@@ -125,7 +125,7 @@ def _answer_page(context: ConsoleContext, links: ConfirmLinks, token: str) -> Re
 
 
 def _or_a_page(make: Callable[[], Response]) -> Response:
-    """Customers get a page whatever happens, and the log gets no path: it would hold the link."""
+    """Answer with a page whatever `make` raises, and log errors without the path, which contains the link."""
     try:
         return make()
     except UnknownLink:
@@ -171,17 +171,17 @@ def _page(template: str, status: int, speaker: _Speaker, **values: Any) -> Respo
 
 
 def _language(card: CardRow | None) -> str:
-    """The card's, else the browser's, else English."""
+    """The card's language, else the browser's, else English."""
     return language_of(card.language if card is not None else None, *request.accept_languages.values())
 
 
 def _is_ours() -> bool:
-    """Whether a browser says that the form was ours. The page allows no referrer, so its Origin is "null" or missing."""
+    """Whether the form came from our own page, by Sec-Fetch-Site. The page has no referrer, so Origin is "null" or missing."""
     return request.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
 
 
 def _form() -> dict[str, str] | None:
-    """Exactly `digest` and `answer`, once each; None for anything else, an amount for example."""
+    """Return the form if it has exactly `digest` and `answer`, once each; None for anything else, such as an extra amount."""
     length = request.content_length
     if length is None or length > _MOST_BYTES or request.mimetype != "application/x-www-form-urlencoded":
         return None

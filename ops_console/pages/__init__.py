@@ -1,4 +1,4 @@
-"""The operators' pages under `/ops`: server-rendered, working as plain forms, livelier with scripts."""
+"""The operators' pages under `/ops`: rendered on the server and usable without scripts, which only add live updates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sentinel.platform.http.problems import http_response, problem_response
 
 
 def blueprint(context: ConsoleContext) -> Blueprint:
-    """Every page; a module per page, each adding its routes."""
+    """The blueprint with every page; each module adds its own routes."""
     pages = Blueprint("pages", __name__, url_prefix="/ops")
     for part in (
         sign_in,
@@ -52,7 +52,7 @@ def blueprint(context: ConsoleContext) -> Blueprint:
     @pages.errorhandler(SentinelError)
     def refused(error: SentinelError) -> Response:
         if isinstance(error, Unauthenticated):
-            # A stranger gets the same answer everywhere (`identity.install`).
+            # Without a sign-in every address gets the same answer (`identity.install`).
             return problem_response(error)
         if isinstance(error, FormOfAnotherSession):
             return shell.form_rerendered(context, error)
@@ -60,7 +60,7 @@ def blueprint(context: ConsoleContext) -> Blueprint:
 
     @pages.app_errorhandler(404)
     def nothing_there(error: HTTPException) -> Response:
-        """A person who is signed in gets a page to go on from; programs and strangers get the document."""
+        """Answer 404: with a page for a signed-in person in a browser, with a problem document for everybody else."""
         if "signed_in" not in g or not is_browser_visit():
             return http_response(error)
         told = shell.FormRefusal("There is no page at this address.", {}, 404)

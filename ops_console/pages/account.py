@@ -1,4 +1,4 @@
-"""One's own account: where one is signed in, one's tokens, the password, the second factor."""
+"""The page of a person's own account: sessions, tokens, password and second factor."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PASSWORD, _CODE, _TOKEN = PasswordSchema(), ConfirmCodeSchema(), CreateTokenSch
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the page, its acts and the page of setting a second factor up."""
+    """Add the account page, its forms, and the page that sets up a second factor."""
     again = partial(_again, context)
 
     @pages.get("/account")
@@ -146,7 +146,7 @@ def _second_factor(pages: Blueprint, context: ConsoleContext) -> None:
 
 
 def _again(context: ConsoleContext, about: str) -> shell.Again:
-    """Shows the page with the refusal at one of its parts; whose session or token the act was about stands in the table."""
+    """Return what shows the page again with the refusal at the part `about`; ids in the address (session, token) are not needed."""
     return lambda told, **_ids: _page(context, told, about)
 
 
@@ -169,7 +169,7 @@ def _page(context: ConsoleContext, told: shell.FormRefusal | None = None, about:
 
 
 def _proving(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:
-    """A page that asks for a proof and goes back to where one was."""
+    """The page that asks for a step-up and then goes back to the page before."""
     return shell.page(
         context, "prove.html", title="Confirm it is you", told=told,
         next=own_address(request.values.get("next", "")),
@@ -177,7 +177,7 @@ def _proving(context: ConsoleContext, told: shell.FormRefusal | None = None) -> 
 
 
 def _setting_up(context: ConsoleContext, told: shell.FormRefusal | None = None) -> Response:
-    """The secret as text and as a picture; without a proof of who looks, the account's page that asks for one."""
+    """The page with the secret as text and QR code; without a recent step-up, the account page, which asks for one."""
     if needs_proof() or g.signed_in.has_second_factor:
         return _page(context, told, "second-factor")
     secret = begin_second_factor(context.pool, context.authenticator.vault, actor())
@@ -188,7 +188,7 @@ def _setting_up(context: ConsoleContext, told: shell.FormRefusal | None = None) 
 
 
 def _picture(text: str) -> Markup:
-    """A QR code as SVG. Black on white in dark mode too: cameras want it so."""
+    """A QR code as SVG. Black on white in dark mode too, because cameras need that."""
     drawn = segno.make(text, error="m").svg_inline(scale=5, border=4, light="#fff", title="The secret as a QR code")
     return Markup(drawn)  # noqa: S704 (our own drawing; the text is in it only as dots)
 
@@ -205,7 +205,7 @@ def _change_password(context: ConsoleContext) -> str:
 
 
 def _exactly(*names: str) -> dict[str, str]:
-    # Blanks at the ends belong to a password.
+    # Taken as sent: spaces at the ends belong to a password, and `shell.typed` strips them.
     return {name: request.form[name] for name in names if request.form.get(name)}
 
 
@@ -220,7 +220,7 @@ def _end_others(context: ConsoleContext) -> str:
 
 
 def _make_token(context: ConsoleContext) -> Response:
-    """The answer shows the token, once; nothing is kept that could show it again."""
+    """Make a token and show it in this answer, once; nothing is stored that could show it again."""
     try:
         prove(context)
         typed = shell.typed()

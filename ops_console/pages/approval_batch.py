@@ -1,6 +1,6 @@
-"""Several approvals at once, each named: exactly those that were selected, with a vote each and one reason.
+"""Votes on several selected approvals at once, each with its own vote, under one reason.
 
-There is no "approve all": every line says what it is, has its own vote and its own digest, and is resolved on its own.
+There is no "approve all": every line shows its approval, has its own vote and digest, and is resolved on its own.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sentinel.core.operation import check_identifier, check_text
 from sentinel.store.ids import uuid_or_none
 
 MOST = 20
-"""What a person can still look at one by one on one page."""
+"""How many approvals a batch may have: as many as a person can still look at one by one on one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchVote:
-    """One approval of the list with the vote given for it; "" leaves it out."""
+    """One approval of the list with the digest that was shown and the vote on it; the verdict "" leaves it out."""
 
     approval_id: uuid.UUID
     digest: str
@@ -46,8 +46,8 @@ class BatchVote:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one line. `question` is None where nothing of that id is there, or could be looked up; `is_unsure`: it may be done
-    all the same.
+    """The result of one line. `question` is None if there is no such approval or it could not be read; `is_unsure`: the
+    vote may have been recorded although there was an error.
     """
 
     line: BatchVote
@@ -72,7 +72,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.post("/approvals/batch")
     @shell.shows(lambda told: _listed_again(context, told))
     def approvals_batch_vote() -> Response:
-        # Before the body: who may not decide learns nothing about what a decision looks like.
+        # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         person = actor()
         person.must_be("approver")
         lines = _lines()
@@ -116,7 +116,7 @@ def _ids(texts: list[str]) -> list[uuid.UUID]:
 
 
 def _lines() -> list[BatchVote]:
-    """The form's lines: an id, the digest that was shown with it, and a vote or none. Raises `InvalidInput`."""
+    """Read the form's lines: an id, the digest that was shown with it, and a vote or "". Raises `InvalidInput`."""
     ids, digests, verdicts = (request.form.getlist(name) for name in ("id", "digest", "verdict"))
     if not ids or not len(ids) == len(digests) == len(verdicts):
         raise InvalidInput.of("id", "each approval needs its digest and its decision")
@@ -127,7 +127,7 @@ def _lines() -> list[BatchVote]:
 
 
 def _checked(context: ConsoleContext, lines: list[BatchVote]) -> tuple[str, str | None]:
-    """(reason, reference) for all lines. Raises `InvalidInput`, or what `prove` raises."""
+    """Return (reason, reference) for all lines. Raises `InvalidInput`, or what `prove` raises."""
     if not any(line.verdict for line in lines):
         raise InvalidInput.of("verdict", "decide at least one of them")
     reason = check_text(request.form.get("reason", "").strip().replace("\r\n", "\n"), "reason", 2000)
@@ -142,7 +142,8 @@ def _checked(context: ConsoleContext, lines: list[BatchVote]) -> tuple[str, str 
 
 
 def _resolve(context: ConsoleContext, person: Actor, line: BatchVote, reason: str, reference: str | None) -> Result:
-    # Every error is that line's alone: what became of the lines before it is told nowhere else.
+    # An error concerns this line only. The results of the lines before it are shown on this page and nowhere else, so
+    # they must not be lost.
     question: ApprovalDetail | None = None
     try:
         question = approval_detail(context, person, line.approval_id)

@@ -1,7 +1,9 @@
-"""The facts of an approval's card: what is bound by the digest, leaf by leaf, each marked for how it may be written.
+"""The facts on an approval's card: the params that the digest binds, leaf by leaf, each with the style in which to show
+it.
 
-What names whom and what it is about (the amount, accounts, the identifiers of `core/operation.py`) comes first. Every other name and value
-is the agent's own choice: it is shown apart from our labels, all of it, however much there is. Free text is fenced off.
+The known ones (the amount, accounts, the identifiers of `core/operation.py`) come first. Every other name and value was
+chosen by the agent: it is shown separately from our labels, and completely, however much there is. Free text is fenced
+off.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from sentinel.core.money import DIGITS
 from sentinel.core.operation import IDENTIFIER, IDENTIFIER_PARAMS
 
 READABLE = 100
-"""So many facts of an agent's own a person reads; the card says so where there are more."""
+"""How many facts of the agent's own choice a person can be expected to read; the card says so if there are more."""
 _ACCOUNTS = ("account_ref", "account_id")
 _FIRST = ("amount", *_ACCOUNTS)
 """Known facts in the order of the card; the other identifiers follow by name."""
@@ -27,8 +29,9 @@ _LONGEST_NAME = 128
 
 @dataclass(frozen=True, slots=True)
 class ShownFact:
-    """One leaf of the operation. `style` is money, name, value, text (foreign, to be fenced) or hidden; `known` where its name is
-    one of ours, whose form the authority checked, and not the agent's."""
+    """One leaf of the operation's params. `style` is money, name, value, text (foreign, to be fenced) or hidden.
+    `known`: the name is one of ours, whose form the authority checked; else the agent chose it.
+    """
 
     path: str
     shown: str
@@ -37,14 +40,14 @@ class ShownFact:
 
 
 def is_bound(canonical: str, row: ApprovalRow) -> bool:
-    """Whether the stored operation is the one that the digest names, with the row's amount; else somebody changed one."""
+    """Whether the stored operation has the row's digest and amount; if not, one of them was tampered with."""
     amount = json.loads(canonical).get("params", {}).get("amount") or {}
     same = (amount.get("amount_minor"), amount.get("currency")) == (row.amount_minor, row.currency)
     return same and sha256_hex(canonical) == row.digest
 
 
 def facts_of(canonical: str, *, accounts: bool) -> list[ShownFact]:
-    """All of the operation's params, the known ones first; whose account it is only where `accounts` says so."""
+    """Return all of the operation's params, the known ones first; account names are hidden unless `accounts`."""
     params = json.loads(canonical).get("params", {})
     known = [
         name for name in (*_FIRST, *sorted(IDENTIFIER_PARAMS.difference(_FIRST))) if _is_known(name, params.get(name))
@@ -59,12 +62,12 @@ def facts_of(canonical: str, *, accounts: bool) -> list[ShownFact]:
 
 
 def _is_known(name: str, value: Any) -> bool:
-    """Whether it is what the authority lets in under this name."""
+    """Whether the value has the form that the authority accepts under this known name."""
     return _is_money(value) if name == "amount" else isinstance(value, str)
 
 
 def _is_money(value: Any) -> bool:
-    """Whether it has the form of an amount. An agent may write anything under these two names."""
+    """Whether the value is an amount in form and currency. An agent may put anything under these two names in params of its own."""
     if not (isinstance(value, dict) and value.keys() == {"amount_minor", "currency"}):
         return False
     currency = value["currency"]

@@ -1,7 +1,8 @@
-"""A person's vote on an approval, as pages offer and take it: the kinds of votes, who may give which, and giving one.
+"""A person's vote on an approval, as pages offer and record it: the kinds of votes, who may cast which, and casting
+one.
 
-The rules are checked where the vote is recorded (`authority/approvals.py`, `resolve_order.py`); what is offered here
-only saves a person a refusal. The digest is what was shown and always goes along.
+The rules are enforced where the vote is recorded (`authority/approvals.py`, `resolve_order.py`); offering only what is
+allowed just saves a person a refusal. A vote always carries the digest that was shown.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sentinel.authority.protected_changes import approved_text
 from sentinel.core.errors import Conflict, InvalidInput, MayBeRecorded, NotFound
 
 NEEDS_STEP_UP = ("approve", FULFIL, REFUND)
-"""Decisions with an effect outside: whoever makes one proves who it is (step-up)."""
+"""Decisions with an effect outside, for which a step-up is required."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +93,18 @@ REPEATED = "Your vote was recorded before. It counts once."
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDetail:
-    """An approval with everything around it, as one moment of the database shows it."""
+    """An approval with everything that its card needs: its details, votes and earlier votes."""
 
     row: ApprovalRow
     about: ApprovalDetails
     voices: list[Vote]
     earlier: list[EarlierVote]
     refund_refused: str | None = None
-    """Why a refund of the order that this is about would be denied."""
+    """The reason code with which a refund of the approval's order would be denied; None if it may be filed."""
 
     @property
     def is_bound(self) -> bool:
-        """Whether what is shown is what the digest names."""
+        """Whether the stored operation that is shown is the one that the digest names."""
         return is_bound(self.about.request, self.row)
 
     @property
@@ -148,7 +149,7 @@ class ApprovalDetail:
 
 
 def approval_detail(context: ConsoleContext, person: Actor, approval_id: uuid.UUID) -> ApprovalDetail:
-    """The approval and what is around it. Raises `NotFound`."""
+    """Read an approval with its details and votes. Raises `NotFound`."""
     row = find_approval(context.pool, person.tenant_id, approval_id)
     about = approval_details.card(context.pool, person.tenant_id, approval_id, person.operator_id)
     if row is None or about is None:
@@ -162,9 +163,10 @@ def approval_detail(context: ConsoleContext, person: Actor, approval_id: uuid.UU
 
 
 def cast_vote(context: ConsoleContext, person: Actor, question: ApprovalDetail, given: VoteInput) -> str:
-    """Record one vote; the text to show. The same vote sent twice counts once and is no error.
+    """Record one vote and return the text to show. The same vote sent twice counts once and is no error.
 
-    Raises what `resolve_approval` and `resolve_order` raise, and `InvalidInput` for a decision of another kind.
+    Raises what `resolve_approval` and `resolve_order` raise, `InvalidInput` for a verdict that does not apply to this
+    kind of approval, and `Conflict` if the digest does not name what is stored.
     """
     is_order = question.about.kind == "order"
     if (given.verdict in DECISIONS) != is_order or given.verdict not in CHOICES:
@@ -206,7 +208,7 @@ def _recorded(given: int, wanted: int) -> str:
 
 
 def _is_repeat(question: ApprovalDetail, person: Actor, given: VoteInput) -> bool:
-    """Whether exactly this vote of this person is what is recorded: then a repeat changes nothing and hides nothing."""
+    """Whether exactly this vote of this person is already recorded, so that the refused vote was a repeat."""
     mine = question.vote_of(person)
     if mine is None or question.row.digest != given.digest:
         return False

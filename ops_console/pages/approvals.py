@@ -1,7 +1,7 @@
 """The queue of approvals and one approval's card: what is asked, why, what follows, and deciding it.
 
-A card is made of what the digest binds and of our own records, on the server, at one moment. While somebody looks, the page
-asks every few seconds whether anything changed: then it says what, and its buttons are dead until it is shown anew.
+A card is rendered on the server from what the digest binds and from our own records. An open card polls every few
+seconds whether anything changed; if so, it says what, and its buttons are disabled until the page is reloaded.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RISKS = {1: "high", 2: "medium", 3: "low"}
 
 
 class VoteFormSchema(StrictSchema):
-    """A vote on one approval. The digest is what the page showed."""
+    """A vote on one approval, with the digest that the page showed."""
 
     verdict = fields.String(required=True, validate=OneOf(list(CHOICES)))
     reason = Text(most=2000, least=1, required=True)
@@ -67,7 +67,7 @@ _VOTE = VoteFormSchema()
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the queue, the card, what changed since, and voting."""
+    """Add the queue, the card, their parts that poll for changes, voting, and collecting an approved change."""
 
     @pages.get("/approvals")
     def approvals() -> Response:
@@ -76,7 +76,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.get("/approvals/standing")
     @shell.refreshes_itself
     def approvals_queue_state() -> Response:
-        """The queue's state for an open page; 204 while it is as it was seen."""
+        """The queue's state for an open page; 204 while it is still the `seen` one."""
         found = approval_queue.queue_state(context.pool, actor().tenant_id)
         if request.args.get("seen") == _seen_queue(found):
             return Response(status=204)
@@ -89,7 +89,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.get("/approvals/<approval_id>/state")
     @shell.refreshes_itself
     def approvals_state(approval_id: str) -> Response:
-        """The approval's state for an open page; 204 while it is as it was seen."""
+        """The approval's state for an open page; 204 while it is still the `seen` one."""
         question = approval_detail(context, actor(), path_id(approval_id))
         if request.args.get("seen") == seen(question):
             return Response(status=204)
@@ -98,7 +98,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.post("/approvals/<approval_id>")
     @shell.shows(lambda told, approval_id: _card(context, approval_id, told))
     def approvals_vote(approval_id: str) -> Response:
-        # Before the body: who may not decide learns nothing about what a decision looks like.
+        # Before the body is parsed: a person who may not decide gets no hints about the form of a decision.
         actor().must_be("approver")
         return shell.attempt(
             context, lambda: _give(context, approval_id), then=f"{ADDRESS}/{path_id(approval_id)}",
@@ -108,7 +108,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     @pages.post("/approvals/<approval_id>/collect")
     @shell.shows(lambda told, approval_id: _card(context, approval_id, told))
     def approvals_collect(approval_id: str) -> Response:
-        """What an approved change made, for who asked for it."""
+        """Show the secret that an approved change made to the person who requested the change."""
         actor().must_be("admin")
         return _collect(context, approval_id)
 
@@ -154,12 +154,12 @@ def _unconfirmed(context: ConsoleContext) -> list[PersonRow]:
 
 
 def _filter(name: str, allowed: tuple[str, ...]) -> str | None:
-    """A filter of the form; its blank choice is none."""
+    """A filter of the form; None for its blank choice."""
     return choice(name, allowed) if request.args.get(name) else None
 
 
 def _agent() -> str | None:
-    """The agent whose questions are shown; a blank field is none. Raises `InvalidInput`."""
+    """The agent whose approvals are shown; None for a blank field. Raises `InvalidInput`."""
     text = request.args.get("agent", "").strip()
     return check_identifier(text, "agent", MAX_AGENT) if text else None
 
@@ -171,7 +171,10 @@ def _seen_queue(found: approval_queue.QueueState) -> str:
 def _more(
     rows: list[approval_queue.QueueRow], looked_to: approval_queue.Cursor | None, status: str, asked: dict[str, str]
 ) -> dict[str, str]:
-    """The address of what comes after this page, as its query; empty where nothing does. `asked` are the other filters."""
+    """Return the query parameters of the next page; empty if there is none. `asked` are the filters besides the status.
+
+    `looked_to` is where a bounded scan ended, if it did not reach the end of the list.
+    """
     if len(rows) > PAGE:
         last = rows[PAGE - 1]
         at = last.expires_at if status == "pending" else last.decided_at
@@ -208,7 +211,7 @@ def _cursor() -> tuple[datetime, int, uuid.UUID] | None:
 
 
 def seen(question: ApprovalDetail) -> str:
-    """A mark of everything on a card that can change: another mark, another state."""
+    """A hash of everything on a card that can change: it differs when the state does."""
     row, about = question.row, question.about
     cast = [(vote.operator, vote.verdict) for vote in question.voices]
     state = (
@@ -260,7 +263,7 @@ def _of_change(context: ConsoleContext, person: Actor, row: ApprovalRow) -> dict
 
 
 def _collect(context: ConsoleContext, approval_id: str) -> Response:
-    """The password or key in the answer itself, which nothing stores and no other page repeats."""
+    """Make the password or key and show it in this answer, once; it is stored nowhere and shown on no other page."""
     try:
         prove(context)
         made = collect_change(context.pool, actor(), path_id(approval_id))
@@ -275,7 +278,7 @@ def _collect(context: ConsoleContext, approval_id: str) -> Response:
 
 
 def _next(context: ConsoleContext, person: Actor) -> dict[str, Any]:
-    """The next pending approval that this person can vote on and has not, for a card; nothing where it cannot be found now."""
+    """The next pending approval that this person can still vote on, for a card; empty if the database does not answer."""
     try:
         rows, looked_to = approval_queue.page_for_reader(
             context.pool, person.tenant_id, person.operator_id, kind=None, after=None, limit=1

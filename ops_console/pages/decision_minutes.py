@@ -1,6 +1,6 @@
-"""Decisions by the minute over the last hour, asked for as little as possible: minutes that are over are kept.
+"""Decisions by the minute over the last hour, with few queries: past minutes are cached.
 
-A decision is committed within seconds of the time that its id carries, so the last minutes are asked anew each time.
+A decision is committed within seconds of the time in its id, so only the last few minutes are queried each time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Part:
 
     @property
     def total(self) -> int:
-        """All outcomes together."""
+        """The number of decisions of all outcomes."""
         return sum(self.counts.values())
 
 
@@ -38,7 +38,7 @@ class _Kept:
 
 
 class DecisionMinutes:
-    """The last hour of each tenant, per process. Safe for threads: one asks, the others wait for what it finds."""
+    """The last hour of each tenant, cached per process. Thread-safe: one thread queries at a time, the others wait."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -66,7 +66,7 @@ def _whole(counts: dict[str, int]) -> dict[str, int]:
 
 
 def in_steps(parts: list[Part], size: int) -> list[Part]:
-    """The same in stretches of `size` minutes, newest first: what a table can still be read in."""
+    """Sum the parts into stretches of `size` minutes, newest first, for a table of readable length."""
     steps = [parts[place : place + size] for place in range(0, len(parts), size)]
     summed = [Part(step[0].begins, {o: sum(part.counts[o] for part in step) for o in OUTCOMES}) for step in steps]
     return summed[::-1]

@@ -1,6 +1,6 @@
-"""The page of events: the append-only log, newest first, filtered, and the same as CSV that is inert in a spreadsheet.
+"""The page of events: the append-only log, newest first, filtered, and its export as CSV without live formulas.
 
-What concerns every tenant (policies, global halts) is in a log of its own, which administrators may choose.
+Events that concern every tenant (policies, global halts) are in a separate log, which administrators may choose.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from sentinel.store.ids import event_of_proof, uuid_or_none
 ADDRESS = "/ops/events"
 PAGE_SIZE = 50
 MOST_EXPORTED = 20_000
-"""How many rows one CSV file has at most, so that no download holds a thread of the console for long: it is some tens of megabytes,
-which are in memory until its reader has them. A file that ends before the log does names the event behind which the next one begins."""
+"""How many rows one CSV file has at most, so that no download occupies a thread of the console for long: that is some
+tens of megabytes, held in memory until they are sent. A file that ends before the log does names the event after which
+the next begins.
+"""
 COLUMNS = (
     "position", "occurred_at", "kind", "agent_id", "operation_id", "amount_minor", "currency", "event_id", "hash", "body",
 )  # fmt: skip
 EVERY_TENANT = "every tenant"
-"""The choice of the log of what concerns every tenant."""
+"""The value of `concerns` that selects the log of events that concern every tenant."""
 _FIELDS = ("concerns", "kind", "agent", "operation", "since", "until", "behind")
 _KIND = re.compile(r"[a-z][a-z0-9_.]{0,63}", re.ASCII)
 
@@ -56,8 +58,8 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
     def events_export() -> Response:
         wanted = dataclasses.replace(_wanted(context), before=_id("behind"))
         rows = EventsOfFile(context.pool, _owner(), wanted, most=MOST_EXPORTED)
-        body = b"".join(_encoded(csv_lines(COLUMNS, map(_cells, rows))))
-        # Not to be opened in this origin, nor taken for anything but a file.
+        body = "".join(csv_lines(COLUMNS, map(_cells, rows))).encode()
+        # An attachment (`_continued`), so that a browser saves the file and never renders it in this origin.
         return Response(
             body, content_type="text/csv; charset=utf-8; header=present",
             headers={"Cache-Control": "no-store", **_continued(rows.before)},
@@ -65,7 +67,11 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 
 def _owner() -> uuid.UUID:
-    """Whose log is asked for: the tenant's, or that of every tenant. Raises `InvalidInput`, and `Forbidden` unless for administrators."""
+    """Return the owner of the requested log: the tenant, or the owner of the log of every tenant, which only
+    administrators may read.
+
+    Raises `InvalidInput` or `Forbidden`.
+    """
     concerns = request.args.get("concerns")
     if not concerns:
         return actor().tenant_id
@@ -76,7 +82,7 @@ def _owner() -> uuid.UUID:
 
 
 def _continued(before: uuid.UUID | None) -> dict[str, str]:
-    """The file's name, which says behind which event the next file begins, and that file's address for programs."""
+    """Headers with the file's name, which has the event after which the next file begins, and a Link to that file for programs."""
     behind = f"-continues-behind-{before}" if before else ""
     of_every_tenant = "every-tenant-" if request.args.get("concerns") else ""
     name = f"sentinel-events-{of_every_tenant}{datetime.now(UTC):%Y-%m-%d}{behind}.csv"
@@ -86,7 +92,7 @@ def _continued(before: uuid.UUID | None) -> dict[str, str]:
 
 
 def _given() -> dict[str, str]:
-    """The filter as it is in the query string."""
+    """The filter's fields in the query string, without blank ones."""
     return {name: request.args[name] for name in _FIELDS if request.args.get(name)}
 
 
@@ -107,7 +113,7 @@ def _page(
 
 
 def _wanted(context: ConsoleContext) -> EventFilter:
-    """The filter in the query string. Raises `InvalidInput` naming the field."""
+    """Parse the filter in the query string. Raises `InvalidInput` naming the field."""
     kind, agent = request.args.get("kind") or None, request.args.get("agent") or None
     if kind is not None and not _KIND.fullmatch(kind):
         raise InvalidInput.of("kind", "is no kind of event")
@@ -124,7 +130,7 @@ def _wanted(context: ConsoleContext) -> EventFilter:
 
 
 def _behind(context: ConsoleContext, public_id: str, wanted: EventFilter) -> EventFilter:
-    """Narrowed to the agent that a public id stands for, else to the first operation that it stands in."""
+    """Narrow the filter to the agent that a public id stands for, or else to the first operation that has the id."""
     try:
         found = look_up_public_id(context.pool, actor().tenant_id, context.public_ids(), public_id)
     except NotFound as error:
@@ -145,7 +151,7 @@ def _id(name: str) -> uuid.UUID | None:
 
 
 def _moment(name: str) -> datetime | None:
-    """A form's local time, which is UTC here, or a whole RFC 3339 time."""
+    """Parse a form's local time, taken as UTC, or a full RFC 3339 time; None if blank. Raises `InvalidInput`."""
     text = (request.args.get(name) or "").strip()
     if not text:
         return None
@@ -168,27 +174,17 @@ def _cells(row: EventRow) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-def _encoded(lines: Iterator[str]) -> Iterator[bytes]:
-    """The lines joined into chunks of 200, because each chunk is a system call."""
-    piece: list[str] = []
-    for number, line in enumerate(lines, 1):
-        piece.append(line)
-        if number % 200 == 0:
-            yield "".join(piece).encode()
-            piece.clear()
-    yield "".join(piece).encode()
-
-
 BEGINS_FORMULA = frozenset("=+-@\t\r\n|%\uff1d\uff0b\uff0d\uff20")
-"""What spreadsheets take for a formula's or a command's beginning, full-width forms included."""
+"""Characters that spreadsheets take for the beginning of a formula or command, full-width forms included."""
 
 Cell = str | int | None
 
 
 def inert(value: Cell) -> Cell:
-    """The cell as it may be written: a text that begins like a formula, also behind blanks or unseen characters, is disarmed.
+    """Return the cell with a leading "'" if it begins like a formula, also after spaces or invisible characters.
 
-    So is what follows a semicolon in it: where that is the list separator, a spreadsheet begins a cell there, quoted or not.
+    The same after each semicolon: where that is the list separator, a spreadsheet begins a new cell there, quoted or
+    not.
     """
     if not isinstance(value, str):
         return value
@@ -197,18 +193,18 @@ def inert(value: Cell) -> Cell:
 
 
 def inert_json(text: str) -> str:
-    """The same of JSON, as the same JSON: such a semicolon as its escape. Its canonical form, of which the hash is, stays what it was."""
+    """Escape each semicolon before a formula in JSON as \\u003b. It is still the same JSON, with the same canonical form and hash."""
     return _separated(text, r"\u003b")
 
 
 def _separated(text: str, instead: str) -> str:
-    """The text with `instead` for each semicolon behind which a formula would begin."""
+    """Replace each semicolon after which a formula would begin by `instead`."""
     if ";" not in text:
         return text
     parts, following = [], ""
     for one in reversed(text):
         parts.append(instead if one == ";" and following in BEGINS_FORMULA else one)
-        # A quote alone is none of what the cell shows.
+        # A quote is not part of what a cell shows, so a formula may begin after it.
         following = one if one != '"' and _first_seen(one) else following
     return "".join(reversed(parts))
 

@@ -1,4 +1,4 @@
-"""The page of halts: what is stopped, by whom and why, and what still got through; setting one, lifting one."""
+"""The page of halts: what is halted, by whom and why, and the last effect after each; setting a halt and lifting one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEASURED = 20
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the page and its two acts."""
+    """Add the page and its two forms."""
     page = _Page(context)
 
     @pages.get("/halts")
@@ -54,14 +54,14 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 
 class _Page:
-    """The page, and what it measured before: around a halt that is long set nothing changes any more."""
+    """The page, with a cache of the last effect after each halt, which no longer changes once the halt is old enough."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
         self._soon, self._settled = Remembered(2.0), Remembered(86400.0)
 
     def show(self, refused: shell.FormRefusal | None = None, halt_id: str = "") -> Response:
-        """The page; `halt_id` is the halt that a refused lifting was of."""
+        """Render the page; `halt_id` is the halt whose lifting was refused, "" for any other refusal."""
         tenant_id = actor().tenant_id
         rows, left_out = list_lifted_too(self._context.pool, tenant_id)
         return shell.page(

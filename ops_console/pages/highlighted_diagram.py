@@ -1,7 +1,8 @@
-"""A drawing of the code's own (`worker workflow draw`, `worker order-review lanes draw`) with the way that was taken lit.
+"""A diagram generated from the code (`worker workflow draw`, `worker order-review lanes draw`) with the path taken
+highlighted.
 
-The drawing names each place and each way by an id; lighting puts a class on those that are asked for, so that no style is
-written into the page. Names that the drawing does not have light nothing; nothing of theirs is written.
+Nodes and edges of the SVG have ids ("at-…", "way-…"); highlighting adds a CSS class to the given ones, so no style is
+written into the page. Names that are not in the diagram are ignored and never written into the page.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ def _drawn(name: str) -> str:
 
 
 def lit(name: str, *, places: Collection[str], ways: Collection[tuple[str, str]], end: str | None, told: str) -> Markup:
-    """The drawing with `places` and `ways` (from, to) lit and `end`, where it stands, marked. `told` says the same in words."""
+    """Return the diagram with the nodes `places` and the edges `ways` (from, to) highlighted, and `end` marked as the
+    last node.
+
+    `told` says the same in words; it replaces the diagram's description.
+    """
     bright = {f"at-{place}" for place in places} | {f"way-{start}--{to}" for start, to in ways}
 
     def light(found: re.Match[str]) -> str:
@@ -36,5 +41,5 @@ def lit(name: str, *, places: Collection[str], ways: Collection[tuple[str, str]]
         return f'<g class="{classes}" id="{part}">{inside.replace("url(#tip)", "url(#tip-lit)")}</g>'
 
     drawn = _PART.sub(light, _drawn(name))
-    # Our own drawing, made from our own table; what comes from outside is only `told`, and escaped.
+    # The diagram is our own file; only `told` has foreign text, and it is escaped.
     return Markup(_TOLD.sub(lambda found: f"{found[1]}{escape(told)}{found[3]}", drawn, count=1))  # noqa: S704

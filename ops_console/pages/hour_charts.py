@@ -1,7 +1,7 @@
-"""Small drawings of how things stood over the last hour, from the console's samples, with how they stand now at their end.
+"""Small charts of the last hour, from the console's samples, with the current value at their end.
 
-A drawing is a line and the area under it, made on the server: it is there without scripts. Where nobody measured for a
-while it has a gap. What it shows is said in words beside it, for those who do not see it.
+A chart is a line and the area under it, drawn on the server, so it needs no scripts. Where no samples were taken for a
+while it has a gap. The text beside it says the same for people who cannot see it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ops_console.read_models.gauges import HOUR_SECONDS, Sample
 
 WIDTH, HEIGHT = 240, 40
 BOX = f"0 0 {WIDTH} {HEIGHT}"
-"""What the paths are drawn in, as an SVG's `viewBox`."""
+"""The SVG `viewBox` of the paths."""
 _TOP = 3
 _GAP_SECONDS = 90.0
 _LEAST_SECONDS = 180
 Point = tuple[float, float]
-"""Seconds ago, and what was measured then."""
+"""(seconds ago, the value measured then)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One thing that is watched: how it stands, in words, where one sees more of it, and its drawing."""
+    """One gauge of the overview: its current value in words, the address of the page about it, and its chart."""
 
     name: str
     address: str
@@ -43,18 +43,19 @@ class Gauge:
 
 
 def seconds_drawn(samples: Sequence[Sample]) -> int:
-    """How far back the drawings go: the hour, or while there is less, back to the first sample, and three minutes at least."""
+    """How many seconds back the charts go: an hour, or to the first sample if there is less, but three minutes at least."""
     oldest = max((one.seconds_ago for one in samples), default=0.0)
-    # The first sample of a whole hour may be a few seconds younger than the hour is.
+    # With samples of a whole hour, the oldest one may still be some seconds younger than an hour.
     return HOUR_SECONDS if oldest > HOUR_SECONDS - _GAP_SECONDS else max(round(oldest), _LEAST_SECONDS)
 
 
 def drawn(
     samples: Sequence[Sample], value: Callable[[Sample], float | None], *, now: float | None, least_top: float
 ) -> Drawing:
-    """The values over `seconds_drawn`, oldest first, and `now`, if it is known.
+    """Draw the values of the samples, oldest first, and the current value `now`, if it is known.
 
-    A value of `least_top` at least fills the height: a trifle is no peak.
+    The full height stands for the highest value, but at least for `least_top`, so that a small value does not look like
+    a peak.
     """
     points = [(one.seconds_ago, found) for one in samples if (found := value(one)) is not None]
     if now is not None or not points:
@@ -66,7 +67,7 @@ def drawn(
 
 
 def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
-    """The points in stretches without a gap."""
+    """Split the points into runs without a gap."""
     run = [points[0]]
     for point in points[1:]:
         if run[-1][0] - point[0] > _GAP_SECONDS:
@@ -77,12 +78,12 @@ def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
 
 
 def _place(ago: float, high: float) -> tuple[float, float]:
-    """Where a share of the width, from the right, and of the height is in the box."""
+    """Return the coordinates in the box of a share of its width, from the right, and of its height, from the bottom."""
     return WIDTH * (1 - min(ago, 1)), HEIGHT - (HEIGHT - _TOP) * high
 
 
 def _line(run: Sequence[tuple[float, float]]) -> str:
-    """A moment alone is a short stroke, so that it can be seen."""
+    """Return the SVG path of a run. A single point becomes a short stroke, so that it is visible."""
     (x, y), *rest = run
     return f"M{x:.1f} {y:.1f}" + ("".join(f"L{x:.1f} {y:.1f}" for x, y in rest) or f"h{-2 if x > 2 else 2}")
 

@@ -1,4 +1,4 @@
-"""The pages of doubt: started actions whose outcome nobody knows, the evidence of each, and a person's decision on it."""
+"""The pages of operations in doubt: started, outcome unknown; the evidence of each, and a person's resolution of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CURRENCY = re.compile(r"[A-Z]{3}")
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the list, the page of one operation and the act that ends its doubt."""
+    """Add the list, the page of one operation, and its form of resolution."""
 
     @pages.get("/in-doubt")
     def in_doubt() -> Response:
@@ -56,7 +56,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 
 def _currency(by_amount: bool) -> str | None:
-    """The currency whose amounts are asked for. Raises `InvalidInput` for what is none, or beside another order."""
+    """The currency filter, or None. Raises `InvalidInput` if it is malformed or the list is not sorted by amount."""
     currency = request.args.get("currency")
     if currency is not None and not (by_amount and _CURRENCY.fullmatch(currency)):
         raise InvalidInput.of("currency", "must be three capital letters, beside the order by amount")
@@ -73,13 +73,13 @@ def _one(context: ConsoleContext, operation_id: uuid.UUID, refused: shell.FormRe
         context, "in_doubt_one.html", title="Operation in doubt" if found.status == "in_doubt" else "Operation",
         refused=refused, given=request.form, row=found, events=events,
         reason_text=reason_text, resolution=_resolution(events), since=since,
-        # What was chosen for the doubt before is not chosen for this one.
+        # A choice that was made for an earlier doubt of the operation is not preselected for this one.
         chosen=request.form.get("executed") if request.form.get("in_doubt_since") == since else None,
     )  # fmt: skip
 
 
 def _resolution(events: list[EventRow]) -> dict[str, str]:
-    """Who resolved the operation and how, as the event says; empty while it is in doubt."""
+    """The body of the last event that resolved the operation (by whom and how); empty if there is none."""
     told = [event for event in events if event.kind == "in_doubt_resolved"]
     return json.loads(told[-1].body) if told else {}
 

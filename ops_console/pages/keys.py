@@ -1,4 +1,4 @@
-"""The page of agent keys: who may ask, as whom and what for; making one, shown once; rotating and ending one."""
+"""The page of agent keys: their agents, scopes and owners; creating a key, shown once; rotating and revoking one."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from sentinel.store.ids import new_id, uuid_or_none
 ADDRESS = "/ops/keys"
 MOST_OVERLAP_HOURS = 24 * 90
 MOST_SHOWN = 50
-"""How many keys of each kind, in use and over, the page draws; a search finds the others."""
+"""How many usable and how many expired or revoked keys the page lists; a search finds the others."""
 SCOPE_WORDS = {
     "guard": "ask for decisions, start and report", "check": "ask without effect", "report": "report checked actions",
     "approvals:read": "read its own approvals", "approvals:read_all": "read every agent's approvals",
     "heartbeat": "read whether it is halted",
     "worker": "vouch for the facts of a case, as the program that gathers them; not for agents",
 }  # fmt: skip
-"""What a scope lets a key do, in words; what is not here is shown by its name."""
+"""What a scope lets a key do, in words; a scope that is not here is shown by its name."""
 
 
 class CreateKeySchema(StrictSchema):
-    """A new key. `key_id` was made with the form, so that the form makes one key however often it is sent."""
+    """A new key. `key_id` was generated with the form, so that a form that is sent twice makes one key."""
 
     key_id = Identifier(most=36, required=True)
     label = Text(most=100)
@@ -60,7 +60,7 @@ class CreateKeySchema(StrictSchema):
 
 
 class RotateKeySchema(StrictSchema):
-    """A successor of a key: how long the old one still works, and when the new one ends."""
+    """The rotation of a key: how many hours the old one still works, and in how many days the new one expires."""
 
     key_id = Identifier(most=36, required=True)
     overlap_hours = Text(most=4, required=True)
@@ -71,7 +71,7 @@ _CREATE, _ROTATE = CreateKeySchema(), RotateKeySchema()
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the page and its three acts; all of it is the administrators'."""
+    """Add the page and its three forms; all of it is for administrators."""
 
     @pages.get("/keys")
     def keys() -> Response:
@@ -109,7 +109,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 
 def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, about: str = "") -> Response:
-    # Here too: an act's form may be shown again without its view being asked.
+    # Checked here too: `shell.form_rerendered` shows a form again without calling its view.
     actor().must_be("admin")
     tenant_id = actor().tenant_id
     sought = request.args.get("q", "").strip()
@@ -128,13 +128,13 @@ def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None, abo
 
 
 def _is_sought(row: KeyListing, sought: str, about: str) -> bool:
-    """Whether the words searched for are in its label, its agent or its first characters; the key that the page is about is always shown."""
+    """Whether the key's label, agent or first characters contain the search; the key that the page is about always matches."""
     said = " ".join((row.label, row.agent_id or "", row.hint)).casefold()
     return sought.casefold() in said or str(row.key_id) == about
 
 
 def _shown_once(context: ConsoleContext, make: Callable[[], IssuedKey], about: str = "") -> Response:
-    """The key in the answer itself, which nothing stores and no other page repeats."""
+    """Make a key and show it in this answer, once; it is stored nowhere and shown on no other page."""
     try:
         issued = make()
     except WaitsForAdministrator as error:

@@ -1,4 +1,4 @@
-"""The refund ledger's pages: rows narrowed, searched and paged, one row's life, and having the worker process one now."""
+"""The refund ledger's pages: entries filtered, searched and paged, one entry's history, and having the worker process one now."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from sentinel.store.ids import event_of_proof, new_id, uuid_or_none
 
 ADDRESS = "/ops/ledger"
 LIVE = "/ops/ledger-now"
-"""The newest rows for an open page; not below the list's address, where every name is a row's."""
+"""The part of the first page that polls; not below the list's address, where every name is an entry's id."""
 PAGE = 50
 _NAME_CHARACTERS = 120
 
@@ -47,11 +47,11 @@ _FINAL = {
     "closed_by_analyst": "no: an analyst said something else of its order since, to hold it or to try again, which filed another row; its order's page says which",
 }
 _IN_DOUBT = "not now: it may have been paid; say first what happened, on the page In doubt"
-"""Why a row in ERROR is not tried again, by the code of `refunds.may_have_been_paid`; each other code is a doubt."""
+"""Shown as the reason why an entry in ERROR is not retried, for every code of `refunds.may_have_been_paid` not in `_FINAL`."""
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the list, its part that refreshes itself, a row's page and the one act."""
+    """Add the list, its part that refreshes itself, an entry's page, and the form that has the worker process one."""
 
     @pages.get("/ledger")
     def ledger() -> Response:
@@ -88,7 +88,7 @@ def _list(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> 
 
 
 def _rows(context: ConsoleContext, asked: dict[str, str]) -> dict[str, Any]:
-    """One page of the list. Raises `InvalidInput` for a filter or a cursor that is none."""
+    """Read one page of the list. Raises `InvalidInput` for a malformed filter or cursor."""
     wanted, before = ledger_filter.read_filter(asked), cursor_in()
     named, is_all = _named(context, wanted)
     found = search_ledger(context.ledger, actor().tenant_id, named, before=before, limit=PAGE + 1)
@@ -107,8 +107,10 @@ def _values(
 
 
 def _named(context: ConsoleContext, wanted: LedgerFilter) -> tuple[LedgerFilter, bool]:
-    """With the rows that a public id stands for, or whose operation is searched for; both are in the authority's database. And whether
-    these are all that there are.
+    """Return (the filter with the search resolved, whether all matching operations were looked at).
+
+    A public id becomes the entry or refund that it stands for, the beginning of an operation's id becomes that
+    operation's entries; both are looked up in the authority's database.
     """
     if wanted.prefix is None:
         return wanted, True
@@ -120,7 +122,11 @@ def _named(context: ConsoleContext, wanted: LedgerFilter) -> tuple[LedgerFilter,
 
 
 def _behind(context: ConsoleContext, public_id: str) -> str:
-    """The ledger entry or refund behind a public id or a proof's name; itself, which finds no row, where there is none."""
+    """Return the ledger entry or refund that a public id or proof id stands for; if unknown, the id itself, which
+    matches nothing.
+
+    Raises `InvalidInput` for the public id of an agent or an action.
+    """
     try:
         found = look_up_public_id(context.pool, actor().tenant_id, context.public_ids(), public_id)
     except NotFound:
@@ -158,7 +164,7 @@ def _entry(context: ConsoleContext, ledger_entry_id: str) -> Response:
 
 
 def _stays(context: ConsoleContext, row: LedgerEntryRow) -> str | None:
-    """Why a row in ERROR is not tried again; None where it can be."""
+    """Return why an entry in ERROR is not retried, as a sentence; None if it can be, or is not in ERROR."""
     if row.status != "ERROR":
         return None
     code = retry_refusal(context.ledger, actor().tenant_id, row.ledger_entry_id)

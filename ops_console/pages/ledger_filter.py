@@ -1,4 +1,4 @@
-"""The ledger page's questions: the form's fields out of the address, each checked, and back into one."""
+"""The ledger page's filter: parsing and checking its fields in the query string, and building addresses with them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MOST_CHARACTERS = 128
 
 
 def given() -> dict[str, str]:
-    """The query string's filter fields without blank ones."""
+    """Return the filter's fields in the query string, without blank ones."""
     return {name: text for name in FIELDS if (text := request.args.get(name, "").strip())}
 
 
 def read_filter(asked: dict[str, str]) -> LedgerFilter:
-    """The filter as the read model takes it, without the search by operation. Raises `InvalidInput` with every field at fault."""
+    """Parse the fields into the read model's filter, without the search by operation. Raises `InvalidInput` with every bad field."""
     faults: dict[str, str] = {}
     for name, text in asked.items():
         if len(text) > _MOST_CHARACTERS or not text.isascii() or not text.isprintable():
@@ -43,7 +43,7 @@ def read_filter(asked: dict[str, str]) -> LedgerFilter:
 
 
 def address(base: str, asked: dict[str, str], **more: str) -> str:
-    """The page's address with this filter."""
+    """Return the page's address with this filter and `more` parameters."""
     query = urlencode({**asked, **more})
     return f"{base}?{query}" if query else base
 
@@ -54,7 +54,7 @@ def _one_of(asked: dict[str, str], name: str, allowed: tuple[str, ...], faults: 
 
 
 def _amount(asked: dict[str, str], name: str, faults: dict[str, str]) -> int | None:
-    """Minor units. How many there are to one depends on the currency, so an amount is looked for in one."""
+    """Parse an amount into minor units. Their number of digits depends on the currency, so the currency must be given too."""
     if name not in asked or name in faults:
         return None
     if asked.get("currency") not in DIGITS:

@@ -1,4 +1,4 @@
-"""What pages read of the ledger where it is no page of the ledger: without it the console still stops and decides."""
+"""Reads of the ledger by pages about other things: while its database is down, halts and approvals still work."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log = structlog.get_logger("console.ledger")
 
 @dataclass(frozen=True, slots=True)
 class LedgerRead(Generic[Value]):
-    """What was read. `is_away`: the ledger gave no answer, and `value` is None."""
+    """The result of a read. `is_away`: the ledger's database did not answer, and `value` is None."""
 
     value: Value | None = None
     is_away: bool = False
 
 
 def read_ledger(read: Callable[[], Value]) -> LedgerRead[Value]:
-    """What `read` asks of the ledger, whose database may be another one and be away. Why it is away is for the log."""
+    """Call `read` on the ledger, which may be in another database that is down. The cause of an outage goes to the log."""
     try:
         return LedgerRead(read())
     except (EngineUnavailable, StillDeciding) as error:

@@ -1,6 +1,7 @@
-"""A ledger row's life as a page tells it: what happened, in order, from the worker's records and the authority's evidence.
+"""A ledger entry's timeline: what happened, in order, from the worker's records and the authority's evidence.
 
-Pure: rows in, moments out. What may quote a customer is left out by naming what is shown, not what is hidden.
+Pure: rows in, moments out. An allow-list names what is shown, so that nothing that may quote a customer gets onto the
+page.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ops_console.read_models.events import EventRow
 from ops_console.read_models.ledger_history import Card, LedgerEffectRow, Life, Trail
 from sentinel.authority.reasons import reason_text
 
-# What a step noted that is ours: codes, states, names of systems. Order references and a model's words are not among them.
+# The members of a step's output that are shown: our own codes, states and names of systems. Not among them: order
+# references and a model's words.
 _NOTED = (
     "switch", "lifted", "lifts", "degraded", "worker", "authority", "order", "route", "settles_to", "proof", "images", "scenario",
     "look", "layer", "code", "detail", "card", "status", "escalation", "decision", "claim", "start", "settlement", "reference",
@@ -37,19 +39,22 @@ _EVIDENCE = {
     "in_doubt": "In doubt", "in_doubt_resolved": "Resolved",
     "contradiction": "Success reported after “not executed”",
 }  # fmt: skip
-# What an event's body says that its title does not, as label and member; a text that a person wrote is apart from it.
+# Members of an event's body to show beside its title, as (label, member). Text that a person wrote is handled
+# separately.
 _TOLD = (
     ("by", "operator"), ("by", "decided_by"), ("by", "resolved_by"), ("reference", "reference"), ("latency", "latency_ms"),
     ("policy", "policy_label"), ("start", "start_id"), ("executed", "executed"),
 )  # fmt: skip
-# What led to these is told by the decision beside them.
+# Changes whose reason code is not shown: the decision beside them has it.
 _QUIET = frozenset({"claimed", "reclaimed", "allowed", "executed"})
 _CHIPS = ("decision", "outcome", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """A step of a run: its milliseconds, what it noted, and where it led; `following` None is where the run ended."""
+    """A step of a run: its time in milliseconds since the run's beginning, what it noted, and the next step
+    (`following`); None if the run ended there.
+    """
 
     name: str
     at_ms: float
@@ -61,7 +66,7 @@ class StepRun:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One thing that happened. `chip` is a state or verdict, `words` what a person of ours wrote."""
+    """One thing that happened. `chip` is a state or verdict shown as a label, `words` text that an operator wrote."""
 
     at: datetime
     source: str
@@ -76,7 +81,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The way of one run through the workflow."""
+    """One run's path through the workflow, or an order's through its lanes: the nodes, the edges (from, to), the last
+    node, and the same as a sentence (`told`).
+    """
 
     places: tuple[str, ...]
     ways: tuple[tuple[str, str], ...]
@@ -85,13 +92,13 @@ class Way:
 
 
 def timeline(life: Life) -> list[Moment]:
-    """Everything that happened, oldest first."""
+    """Return everything that happened to an entry, oldest first."""
     found = [*_changes(life), *_runs(life), *evidence(life.evidence), *_cards(life.cards), *_settled(life)]
     return sorted(found, key=lambda moment: moment.at)
 
 
 def last_way(trails: list[Trail]) -> Way | None:
-    """The way that the newest run took, or None before the first."""
+    """Return the path of the newest run, or None before the first run."""
     if not trails:
         return None
     steps = steps_of(trails[-1])
@@ -102,7 +109,7 @@ def last_way(trails: list[Trail]) -> Way | None:
 
 
 def steps_of(trail: Trail) -> tuple[StepRun, ...]:
-    """The run's steps as a page tells them."""
+    """Return a run's steps as a page shows them."""
     return tuple(map(_step, trail.steps))
 
 
@@ -131,18 +138,19 @@ def _runs(life: Life) -> Iterator[Moment]:
     claims = {one.claim_epoch: one.occurred_at for one in life.events if one.event in ("claimed", "reclaimed")}
     for trail in life.trails:
         steps = steps_of(trail)
-        # It was written down at its end; told at its beginning, which is after its claim, it stands where it belongs.
+        # A trail is recorded at the run's end. It is shown at the run's beginning, but not before the claim of that
+        # run.
         began = trail.occurred_at - timedelta(milliseconds=steps[-1].at_ms if steps else 0)
         began = max(began, claims.get(trail.claim_epoch, began))
         yield Moment(began, "workflow", "Run of the workflow", facts=(("claim", str(trail.claim_epoch)),), steps=steps)
 
 
 def evidence(events: list[EventRow]) -> Iterator[Moment]:
-    """What the authority has on record about an operation."""
+    """Return the authority's events about an operation as moments."""
     for one in events:
         body = json.loads(one.body)
         chip = next((str(body[name]) for name in _CHIPS if body.get(name)), None)
-        # Who voted and who decided are often one: said once.
+        # The voter and the decider are often the same person, who is then named once (`dict.fromkeys`).
         facts = tuple(
             dict.fromkeys((label, _told(name, body[name])) for label, name in _TOLD if body.get(name) is not None)
         )
@@ -211,7 +219,8 @@ def _settled(life: Life) -> Iterator[Moment]:
 def _effect(effect: LedgerEffectRow) -> tuple[tuple[str, str], ...]:
     ours: tuple[tuple[str, str | None], ...] = (("our reference", str(effect.reference)),)
     if effect.system == "stripe":
-        # It is asked under a key of its own, and keeps the row's name in the metadata of the payment's refund.
+        # Stripe does not know our reference: it gets an idempotency key of its own, and the entry's id in the refund's
+        # metadata.
         ours = (
             ("payment", effect.payment_ref),
             ("look for", "the payment's refund with this row as ledger_entry_id in its metadata"),
@@ -224,5 +233,5 @@ def _effect(effect: LedgerEffectRow) -> tuple[tuple[str, str], ...]:
 
 
 def reason_in_words(code: str | None) -> str | None:
-    """A reason code's sentence, or None where there is no code."""
+    """A reason code's sentence, or None if there is no code."""
     return None if code is None else reason_text(code)

@@ -1,7 +1,7 @@
-"""The people of the tenant: adding one, what each may do, and what they sign in with. For admins.
+"""The people of the tenant: adding one, their roles, and what they sign in with. For admins.
 
-A first or new password is made for the form and shown in it, so that a form that was sent twice sets the same one; the
-answer shows it once more, and nothing is kept that could show it again.
+A first or new password is generated with the form and shown in it, so that a form that is sent twice sets the same one;
+the answer shows it once more, and nothing is stored that could show it again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ADDRESS = "/ops/operators"
 
 
 class AddOperatorSchema(StrictSchema):
-    """A new person; `operator_id` and the suggested password were made with the form."""
+    """A new person; `operator_id` and the suggested password were generated with the form."""
 
     operator_id = Identifier(most=36, required=True)
     email = Text(most=254, least=1, required=True)
@@ -49,20 +49,20 @@ class AddOperatorSchema(StrictSchema):
 
 
 class SetRoleSchema(StrictSchema):
-    """Another role; `seen` is the one that was shown."""
+    """A person's new role; `seen` is the role that the page showed."""
 
     role = fields.String(required=True, validate=OneOf(ROLES))
     seen = fields.String(required=True, validate=OneOf(ROLES))
 
 
 class NewPasswordSchema(StrictSchema):
-    """A password in the place of a lost one."""
+    """A password that replaces a lost one."""
 
     password = Text(most=256, least=1, required=True)
 
 
 _ADD, _ROLE, _PASSWORD = AddOperatorSchema(), SetRoleSchema(), NewPasswordSchema()
-# Word in the address → (act, what is told, what is told when it was so before).
+# Word in the address → (action, message, message if it changed nothing).
 _ACTS = {
     "deactivate": (DEACTIVATE, "is deactivated; sessions and tokens are revoked", "was deactivated already"),
     "reactivate": (REACTIVATE, "may sign in again", "was active already"),
@@ -75,7 +75,7 @@ _ACTS = {
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the list, a page per person, and the acts."""
+    """Add the list, a page per person, and their forms."""
 
     @pages.get("/operators")
     def operators() -> Response:
@@ -116,8 +116,8 @@ def _add_act(pages: Blueprint, context: ConsoleContext, word: str) -> None:
 
 
 def _list(context: ConsoleContext, told: shell.FormRefusal | None = None, *, password: str = "") -> Response:
-    """The people and the form; `password` is suggested instead of the one that the form brought along."""
-    # Here too: an act's form may be shown again without its view being asked.
+    """The page with the people and the form; `password`, if given, is suggested instead of the one in the sent form."""
+    # Checked here too: `shell.form_rerendered` shows a form again without calling its view.
     actor().must_be("admin")
     people = list_people(context.pool, actor().tenant_id, idle_seconds=context.settings.idle_seconds)
     return shell.page(
@@ -214,17 +214,19 @@ def _person(context: ConsoleContext, operator_id: str) -> PersonRow:
 
 
 def _waits(context: ConsoleContext) -> bool:
-    """Whether what gives somebody power waits for a second administrator."""
+    """Whether changes that give somebody power have to be approved by a second administrator."""
     return is_change_pending(context.pool, actor().tenant_id, actor().operator_id)
 
 
 def _password(context: ConsoleContext) -> dict[str, str]:
-    """The form's password; where it would wait the form has none, for then one is made when it is collected."""
+    """The form's password. If the change has to be approved first, the form has none, and this one is never used:
+    another is made when the change is collected.
+    """
     return {"password": make_password()} if "password" not in request.form and _waits(context) else _exactly("password")
 
 
 def _exactly(name: str) -> dict[str, str]:
-    # Blanks at the ends belong to a password.
+    # Taken as sent: spaces at the ends belong to a password, and `shell.typed` strips them.
     if len(request.form.getlist(name)) != 1:
         raise InvalidInput.of(name, "is needed once")
     return {name: request.form[name]}

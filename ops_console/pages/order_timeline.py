@@ -1,4 +1,4 @@
-"""An order's life as a page tells it: its lanes and states, the authority's evidence, what the shop and the channel did.
+"""An order's timeline: its lanes and states, the authority's evidence, and what the shop and the alert channel did.
 
 Pure: rows in, moments out, as in `ledger_timeline.py`.
 """
@@ -30,7 +30,7 @@ def timeline(
     order: OrderRow, changes: list[LaneEventRow], effects: list[EffectRow], alerts: list[AlertRow], events: list[EventRow],
     said: list[AnalystDecisionRow],
 ) -> list[Moment]:  # fmt: skip
-    """Everything that happened to an order, oldest first."""
+    """Return everything that happened to an order, oldest first."""
     found = [
         Moment(order.received_at, "webhook", "Received", facts=(("from", order.source),)),
         *_changes(changes), *evidence(events), *_decisions(order, said), *_shop(effects), *_alerts(alerts),
@@ -39,7 +39,7 @@ def timeline(
 
 
 def way_of(order: OrderRow, changes: list[LaneEventRow]) -> Way:
-    """The way through the lanes, by the names of the drawing."""
+    """Return the order's path through the lanes, with the node names of the diagram."""
     ways = tuple((_standing(one.from_lane, one.from_status), _standing(one.to_lane, one.to_status)) for one in changes)
     here = _standing(order.lane, order.status)
     places = tuple(dict.fromkeys([_standing(None, "RECEIVED"), *(to for _, to in ways), here]))
@@ -60,13 +60,13 @@ def _changes(changes: list[LaneEventRow]) -> Iterator[Moment]:
 def _decisions(order: OrderRow, decided: list[AnalystDecisionRow]) -> Iterator[Moment]:
     for number, one in enumerate(decided, start=1):
         title = _DECISIONS.get(one.decision, one.decision)
-        # A vote alone lets nothing go: more people were needed, or were asked anew.
+        # This vote alone did not release the order: more people were needed, or a new approval was requested.
         still_queued = order.resolution is None or any(later.from_status == "QUEUED" for later in decided[number:])
         if (one.decision, one.from_status) == ("fulfil", "QUEUED") and still_queued:
             title = "An analyst voted to release it"
         yield Moment(one.decided_at, "analyst", title, None, None, (("by", one.decided_by),), one.reason)
     if not decided and order.resolved_at is not None and order.resolution is not None:
-        # Decided before every decision was kept.
+        # Decided when decisions were not recorded one by one.
         by = (("by", order.resolved_by),) if order.resolved_by else ()
         yield Moment(order.resolved_at, "analyst", _DECISIONS.get(order.resolution, order.resolution), None, None, by, order.resolution_reason)  # fmt: skip
 

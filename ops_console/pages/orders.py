@@ -1,6 +1,6 @@
-"""Orders under review: the lanes, the queue by due time, search, undelivered alerts, and one order's life.
+"""Orders under review: the lanes, the queue by due time, search, undelivered alerts, and one order's history.
 
-An analyst decides a queued order on its approval card; what came back from the shop, here.
+An analyst decides a queued order on its approval card, and an order that came back on its page here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sentinel.platform.http.bodies import load
 
 ADDRESS = "/ops/orders"
 LIVE = "/ops/orders-now"
-"""What an open first page asks for again and again."""
+"""The part of the first page that polls."""
 PAGE, QUEUE_SHOWN, ALERTS_SHOWN = 50, 50, 20
 _FIELDS = ("q", "lane", "status")
 STATUSES = (order_search.WAITING, *order_views.STATUSES)
@@ -85,7 +85,7 @@ def _asked() -> dict[str, str]:
 
 
 def _rows(context: ConsoleContext, asked: dict[str, str]) -> dict[str, Any]:
-    """One page of the list. Raises `InvalidInput` for a filter or a cursor that is none."""
+    """Read one page of the list. Raises `InvalidInput` for a malformed filter or cursor."""
     _check(asked)
     found = order_search.search_orders(
         context.pool, actor().tenant_id, lane=asked.get("lane"), status=asked.get("status"), prefix=asked.get("q"),
@@ -107,7 +107,7 @@ def _values(context: ConsoleContext, asked: dict[str, str], found: list[Any]) ->
 
 
 def _overview(context: ConsoleContext) -> dict[str, object]:
-    """What stands above the list on its first page, while nothing is looked for."""
+    """Values for the part above the list on its first page without a filter."""
     tenant_id = actor().tenant_id
     return {
         "queue": order_search.queue(context.pool, tenant_id, limit=QUEUE_SHOWN),

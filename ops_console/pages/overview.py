@@ -1,4 +1,4 @@
-"""The first page: what needs a person now, by age and money, how decisions go, and whether the machines run.
+"""The first page: what needs a person now, by age and amount, recent decisions, and whether the workers run.
 
 Its figures refresh themselves; each is a link to the page where something can be done about it.
 """
@@ -37,9 +37,10 @@ _MOST_WORKERS = 6
 
 @dataclass(frozen=True, slots=True)
 class OverviewLine:
-    """One thing that needs a person: how many (None: not read), how much per currency, how old, and until when.
+    """One thing that needs a person: how many (None: the ledger was not read), the sum per currency, the oldest one's
+    age, and the seconds until the first is due.
 
-    `is_all` is False where there may be more: then all of it is about those that were counted.
+    `is_all` is False if there may be more; the figures are then of those that were counted.
     """
 
     name: str
@@ -55,7 +56,7 @@ class OverviewLine:
 
 @dataclass(frozen=True, slots=True)
 class LedgerNow:
-    """What the page shows of the ledger."""
+    """The ledger's part of the page."""
 
     load: figures.LedgerLoad
     workers: list[WorkerRow]
@@ -89,7 +90,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 
 def _chart(parts: list[Part]) -> str:
-    """What the script draws: seconds since 1970, then a column per outcome."""
+    """The data of the chart that the script draws, as JSON: a column of seconds since 1970, then one per outcome."""
     columns = [[part.begins * 60 for part in parts], *([part.counts[o] for part in parts] for o in OUTCOMES)]
     return orjson.dumps(columns).decode()
 
@@ -154,7 +155,7 @@ def _whole(number: float) -> str:
 
 
 def _by_machine(is_on: bool, changed_by: str) -> bool:
-    """Whether an agent took this from itself (`authority/switches.py` writes who it was)."""
+    """Whether an agent turned this switch off by itself (`authority/switches.py` records who did it)."""
     return not is_on and changed_by.startswith("agent ")
 
 
@@ -201,7 +202,7 @@ def _breakers(halts: list[HaltRow], now: datetime) -> OverviewLine:
 
 
 def _contradicted(context: ConsoleContext, tenant_id: uuid.UUID, now: datetime) -> list[OverviewLine]:
-    """One line where there is one: it is no ordinary doubt, and it has halted something."""
+    """One line if there are contradictions, else none: apart from the other doubts, because each has set a halt."""
     rows = figures.contradicted(context.pool, tenant_id)
     if not rows:
         return []
@@ -221,7 +222,7 @@ def _failed(load: figures.LedgerLoad | None) -> list[OverviewLine]:
 
 
 def _findings(load: figures.LedgerLoad | None) -> list[OverviewLine]:
-    """One line where there is one: what a settlement system told after it was done."""
+    """One line if there are findings, else none: what the reconciliation found at settlement systems after a refund was executed."""
     if load is None or not load.findings:
         return []
     about = "sent back by a bank, or refunded elsewhere, in 30 days: `worker reconcile` names each"

@@ -1,4 +1,4 @@
-"""The pages of policies: what is in force in words, how full its limits are, its cases, and the switches with their gates."""
+"""The pages of policies: what is in force in words, the usage of its limits, its cases, and the switches with their gates."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from sentinel.platform.http.bodies import load
 _ON, _OFF = SwitchOnSchema(), SwitchOffSchema()
 ADDRESS = "/ops/policies"
 _USAGE_SECONDS = 3.0
-"""How long figures of limits are kept: many who look cost what one costs."""
+"""How long the usage of limits is cached, so that many viewers cost as little as one."""
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the pages of policies and switches, and the two acts on a switch."""
+    """Add the pages of policies and switches, and the forms that turn a switch on and off."""
     folder, usage = PolicyFolder(context.settings.policies_dir), Remembered(_USAGE_SECONDS)
 
     def limit_usage(views: list[PolicyView], most: int) -> dict[str, list[LimitUsageRow]]:
@@ -113,7 +113,7 @@ def _known(context: ConsoleContext, name: str) -> SwitchView:
 
 
 def stamp_of(view: SwitchView) -> str:
-    """How the switch stood when the page was made: posted back, so that a tab left open flips nothing it did not show."""
+    """Return the switch's state as text. The form posts it back, so that an outdated tab changes nothing that it does not show."""
     digest = view.gate_state.digest_in_force if view.gate_state else None
     return f"{view.is_on}|{view.canary_percent}|{view.changed_at}|{digest}"
 
@@ -126,7 +126,7 @@ def _turn_on(context: ConsoleContext, name: str) -> str:
     given["canary_percent"] = _percent(given.get("canary_percent"))
     wanted = load(_ON, given)
     view = _known(context, name)
-    # Who clicked twice wants what is there by now; who looked at an old page wants to look again.
+    # A double click asks for the state that is in force by now and is no conflict; an outdated page is.
     if stamp != stamp_of(view) and not (view.is_on and view.canary_percent == wanted["canary_percent"]):
         raise Conflict(
             "The switch or its policy changed while you looked. This is how it stands now; nothing was done."
@@ -144,7 +144,7 @@ def _turn_on(context: ConsoleContext, name: str) -> str:
 
 
 def _turn_off(context: ConsoleContext, name: str) -> str:
-    # Stopping is easy: neither proof nor a fresh page is asked for.
+    # Turning off is kept easy: it needs neither a step-up nor an up-to-date page.
     person = actor()
     given = shell.typed()
     given.pop("stamp", None)

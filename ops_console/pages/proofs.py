@@ -1,4 +1,4 @@
-"""Where operators' pages lead for a decision's proof: to its events, and to the public board where that shows it."""
+"""Links from operators' pages to a decision's proof: to its events, and to its public page if the board shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.core.errors import EngineUnavailable
 
 @dataclass(frozen=True, slots=True)
 class ProofLink:
-    """A proof by its name. `events` is the page of its operation's events; `public` its public page, None where there is none."""
+    """A proof by its id. `events` is the address of its operation's events; `public` that of its public page, or None."""
 
     proof_id: str
     events: str
@@ -21,13 +21,13 @@ class ProofLink:
 
 
 def proof_link(context: ConsoleContext, tenant_id: uuid.UUID, proof_id: str, agent_id: str | None) -> ProofLink:
-    """The links of an agent's proof. The board shows the agents that its settings name, of the public tenant."""
+    """Return the links of a proof. It has a public page if the board's settings show its agent and the tenant is the public one."""
     public = f"/verify/{proof_id}" if _is_shown(context, tenant_id, agent_id) else None
     return ProofLink(proof_id, events_address(proof_id), public)
 
 
 def events_address(operation: str) -> str:
-    """Where the events of an operation are shown; it is named by its id or by its proof's."""
+    """Return the address of an operation's events; `operation` is its id or its proof's id."""
     return url_for("pages.events", operation=operation)
 
 
@@ -38,5 +38,5 @@ def _is_shown(context: ConsoleContext, tenant_id: uuid.UUID, agent_id: str | Non
     try:
         return context.board.tenant()[0] == tenant_id
     except EngineUnavailable:
-        # Its database may be away: a link less.
+        # The board's database is down: leave the link out.
         return False

@@ -1,7 +1,8 @@
-"""The frame of every operators' page: its headers, what it tells after an act, and how a form's act is carried out.
+"""The frame of every operators' page: its headers, the messages after an action, and how a form's action is carried
+out.
 
-An act is a form's POST: it does one thing through one service, tells the result in the session and sends the browser back
-(303), so that reloading repeats nothing. What is refused shows the same page again with the words that were typed.
+A form's POST does one thing through one service, stores a message in the session and redirects the browser (303), so
+that reloading repeats nothing. If it is refused, the same page is shown again with what was typed.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
 )
-# Our own forms must say where they come from (`identity.check_origin`); with no-referrer they say "null".
+# Not no-referrer: with it browsers send "null" as the Origin of our own forms, which `identity.check_origin` would
+# refuse.
 _HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
-# What forms call their fields.
+# Field names → the labels that forms give them.
 _LABELS = {
     "proof": "Your password or code", "digest": "What the page showed", "in_doubt_since": "What the page showed", "verdict": "Your decision", "id": "The list",
     "reason": "The reason", "reference": "The reference", "evidence": "The evidence", "executed": "Was it executed",
@@ -50,7 +52,7 @@ _LABELS = {
     "operation": "The operation id", "since": "The beginning", "until": "The end", "cursor": "The cursor",
     "key_id": "The key", "token_id": "The token", "session_id": "The session", "name": "The name", "sort": "The sort order",
 }  # fmt: skip
-# How validators say it, and how a person would.
+# Messages of the validators → the same for people.
 _RULES = {
     "Missing data for required field": "is missing",
     "Field may not be null": "is missing",
@@ -61,8 +63,8 @@ _RULES = {
 }
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SAID_OF_IT = re.compile(r"(is|are|was|were|must|may|can|cannot|has|have|had|does|differs|holds|names|needs)\b")
-# (endpoint, label, least role): the pages in the order of the menu; a page not named here is reached from another.
-# The role only spares a person a refusal: each page asks for itself.
+# (endpoint, label, least role): the pages in the order of the menu; any other page is reached by a link from one of
+# these. The role only hides entries that would be refused; each page checks it again.
 MENU = (
     ("overview", "Overview", "viewer"), ("approvals", "Approvals", "viewer"), ("ledger", "Ledger", "viewer"),
     ("orders", "Orders", "viewer"), ("policies", "Policies", "viewer"), ("halts", "Halts", "viewer"),
@@ -71,12 +73,12 @@ MENU = (
 )  # fmt: skip
 View = TypeVar("View", bound=Callable[..., Response])
 Again = Callable[..., Response]
-"""Shows a form again with why it was refused: `(told, **the address's parts)`."""
+"""A function that shows a form again with the refusal: `(told, **the address's variable parts)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlashMessage:
-    """What the next page tells. `kind` is done, note or warning."""
+    """A message for the next page. `kind` is done, note or warning."""
 
     text: str
     kind: str = "done"
@@ -84,7 +86,10 @@ class FlashMessage:
 
 @dataclass(frozen=True, slots=True)
 class FormRefusal:
-    """Why an act was not done: the sentence, and what is wrong by field name. `is_unsure`: it may have been done all the same."""
+    """Why an action was refused: a sentence, what is wrong by field name, and the HTTP status.
+
+    `retry_after_seconds` is for the header. `is_unsure`: the database did not answer, so the action may have been done.
+    """
 
     detail: str
     fields: dict[str, str]
@@ -94,7 +99,7 @@ class FormRefusal:
 
 
 def install(app: Flask) -> None:
-    """Give templates what they write with."""
+    """Register the filters and functions that the templates use."""
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.globals.update(FUNCTIONS, asset=asset, menu=_menu, may=may, needs_proof=needs_proof)
     app.jinja_env.globals.update(named_amounts=named_amounts)
@@ -103,19 +108,19 @@ def install(app: Flask) -> None:
 
 @cache
 def _digests() -> dict[str, str]:
-    """The digest of each static file by its name: what the address of its content says."""
+    """The digest of each static file by its name, as `asset` puts it into the address."""
     folder = Path(__file__).parent.parent / "static"
     files = [one for one in folder.rglob("*") if one.is_file()]
     return {one.relative_to(folder).as_posix(): hashlib.sha256(one.read_bytes()).hexdigest()[:16] for one in files}
 
 
 def asset(name: str) -> str:
-    """The address of a static file; it changes with the content, so that browsers may keep it for ever."""
+    """Return the address of a static file; it changes with the content, so that browsers may cache the file for ever."""
     return url_for("static", filename=name, v=_digests()[name])
 
 
 def names_content(view_args: Mapping[str, Any] | None, query: Mapping[str, str]) -> bool:
-    """Whether a static file's address is one that `asset` makes: another digest is of a file that was or will be."""
+    """Whether a static file's address has the current digest, as `asset` makes it; another digest is of another release's file."""
     known = _digests().get((view_args or {}).get("filename", ""))
     return known is not None and query.get("v") == known
 
@@ -131,12 +136,12 @@ def _menu() -> list[tuple[str, str]]:
 
 
 def page(context: ConsoleContext, template: str, *, title: str, status: int | None = None, **values: Any) -> Response:
-    """A whole page; `template` is below templates/pages. Tells what the last act had to say.
+    """Render a whole page, with the messages of the last action; `template` is below templates/pages.
 
-    Without a `status` it is that of the first `FormRefusal` among the values, else 200.
+    Without a `status`, it is that of the first `FormRefusal` among the values, else 200.
     """
     refusal = next((value for value in values.values() if isinstance(value, FormRefusal)), None)
-    # Where the database gave no answer it is not asked for more: what is to be told waits for the next page.
+    # If the database did not answer, it is not queried again here; the messages wait for the next page.
     tells = "signed_in" in g and g.get("by_cookie") and not (refusal and refusal.is_unsure)
     said = _messages(context) if tells else []
     html = render_template(f"pages/{template}", title=title, said=said, who=g.get("signed_in"), **values)
@@ -145,8 +150,8 @@ def page(context: ConsoleContext, template: str, *, title: str, status: int | No
 
 
 def _messages(context: ConsoleContext) -> list[dict[str, str]]:
-    """What the last act had to say. Where it is not known whether it is forgotten it is told all the same: what this page has to tell
-    is not lost for it, and twice is better than never.
+    """Take the messages of the last action. If the database does not answer, they are shown anyway: showing a message
+    twice is better than never, and this page must not be lost for it.
     """
     who: SignedIn = g.signed_in
     try:
@@ -157,13 +162,13 @@ def _messages(context: ConsoleContext) -> list[dict[str, str]]:
 
 
 def _wait(refusal: FormRefusal | None) -> dict[str, str]:
-    """When to come back, where something is asked for too often or the database gives no answer (`docs/CONTRACT.md` §1)."""
+    """The Retry-After header, after too many requests or if the database did not answer (`docs/CONTRACT.md` §1)."""
     seconds = refusal.retry_after_seconds if refusal else None
     return {"Retry-After": str(seconds)} if seconds else {}
 
 
 def fragment(template: str, **values: Any) -> Response:
-    """A part of a page that refreshes itself."""
+    """Render a part of a page that refreshes itself."""
     html = render_template(f"pages/{template}", who=g.get("signed_in"), **values)
     return Response(html, content_type="text/html; charset=utf-8", headers=_HEADERS)
 
@@ -175,12 +180,12 @@ def refreshes_itself(view: Callable[..., Response]) -> Callable[..., Response]:
 
 
 def flash_message(context: ConsoleContext, text: str, kind: str = "done") -> None:
-    """Have the next page tell this. `kind` is done, note or warning."""
+    """Store a message for the next page. `kind` is done, note or warning."""
     store_message(context.pool, g.signed_in, {"kind": kind, "text": text})
 
 
 def back_to(address: str) -> Response:
-    """Send the browser to a page of ours by GET."""
+    """Redirect the browser to a page of ours by GET (303)."""
     return Response(status=303, headers={"Location": address, "Cache-Control": "no-store"})
 
 
@@ -191,7 +196,10 @@ def attempt(
     again: Callable[[FormRefusal], Response],
     then: str,
 ) -> Response:
-    """Carry out a form's act. `do` returns what to tell; a refusal of ours shows the form `again`, nothing lost."""
+    """Carry out a form's action: `do` returns the message, and the browser is redirected to `then`.
+
+    A `SentinelError` shows the form `again` with what was typed; `WaitsForAdministrator` leads to the approval.
+    """
     try:
         told = do()
     except WaitsForAdministrator as error:
@@ -204,13 +212,13 @@ def attempt(
 
 
 def waits(context: ConsoleContext, error: WaitsForAdministrator) -> Response:
-    """Lead to the approval that an act waits for."""
+    """Redirect to the approval that an action waits for."""
     flash_message(context, "Nothing is changed yet: this waits for a second administrator.", "note")
     return back_to(f"/ops/approvals/{error.approval_id}")
 
 
 def refused(error: SentinelError) -> FormRefusal:
-    """An error as a page shows it. What the database said is for the log."""
+    """Return an error as a page shows it. The database's own message goes only to the log."""
     if isinstance(error, EngineUnavailable):
         log_unavailable(error, request_id())
     detail, fields = in_words(error)
@@ -219,14 +227,14 @@ def refused(error: SentinelError) -> FormRefusal:
 
 
 def not_possible(context: ConsoleContext, error: SentinelError, back: str = "") -> Response:
-    """A page of its own for what was refused; `back` is where it was asked from."""
+    """Render an error page of its own; `back` is the address it links back to."""
     told = refused(error)
     title = "No usable answer" if told.is_unsure else "That was not possible"
     return page(context, "error.html", title=title, told=told, back=back)
 
 
 def shows(again: Again) -> Callable[[View], View]:
-    """Name what shows an act's form again, for when the act itself cannot even be looked at (`form_rerendered`)."""
+    """Decorate a form's view with the function that shows its form again if the view cannot run at all (`form_rerendered`)."""
 
     def mark(view: View) -> View:
         view.form_rerendered = again  # type: ignore[attr-defined]
@@ -236,7 +244,10 @@ def shows(again: Again) -> Callable[[View], View]:
 
 
 def form_rerendered(context: ConsoleContext, error: SentinelError) -> Response:
-    """The form as it was sent, with this session's token: the act's view is not asked. Else a page that leads back to it."""
+    """Show a form again as it was sent, with this session's CSRF token, without running its view.
+
+    If the view names no such function (`shows`), show an error page that links back to the form's page.
+    """
     again = getattr(current_app.view_functions[request.endpoint or ""], "form_rerendered", None)
     try:
         if again is not None:
@@ -247,7 +258,11 @@ def form_rerendered(context: ConsoleContext, error: SentinelError) -> Response:
 
 
 def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The form's fields, blanks and our own left out; `lists` may come several times. Raises `InvalidInput`."""
+    """Return the form's fields, stripped, without blank ones, `csrf` and `proof`. Only `lists` may occur more than
+    once.
+
+    Raises `InvalidInput`.
+    """
     given: dict[str, Any] = {}
     for name, values in request.form.lists():
         if name in ("csrf", "proof"):
@@ -262,18 +277,18 @@ def typed(*, lists: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def whole_number(text: str) -> int | None:
-    """A form's whole number of at most nine digits: more are a number of nothing here, and some thousands none that Python reads."""
+    """Return a form's whole number of at most nine digits, else None. No number here needs more, and Python refuses thousands."""
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def in_words(error: SentinelError) -> tuple[str, dict[str, str]]:
-    """An error as a page says it: the sentence, and the rule by field name. The API keeps its own names."""
+    """Return an error in words for people: a sentence, and what is wrong by field name. The API keeps its own names."""
     if isinstance(error, EngineUnavailable):
         return outage_text_for_people(request.method).detail, {}
     rules = {path: _RULES.get(rule, rule) for path, rule in error.errors.items()}
     fields = {path.rpartition(".")[2]: rule for path, rule in rules.items()}
     for path, rule in error.errors.items():
-        # Only a sentence that was made of the field and its rule is made anew; others were written for people.
+        # Only a detail that was generated as "field: rule" is replaced; other details were written for people.
         if error.detail == f"{path}: {rule}":
             return _sentence(path.rpartition(".")[2], rules[path]), fields
     return error.detail, fields

@@ -47,7 +47,7 @@ def routes(pages: Blueprint, context: ConsoleContext) -> None:
 
 
 def own_address(address: str) -> str:
-    """The address, if it is a page of this console; else the first page, so that a sign-in never leads to another site."""
+    """Return the address if it is a page of this console, else the first page: a sign-in must never redirect to another site."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -66,5 +66,5 @@ def _form(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> 
 def _given() -> dict[str, Any]:
     typed = shell.typed()
     typed.pop("next", None)
-    # Blanks at the ends belong to a password, not to anything else.
+    # Spaces at the ends are part of a password, and of no other field.
     return load(_SIGN_IN, {**typed, **({"password": request.form["password"]} if "password" in typed else {})})

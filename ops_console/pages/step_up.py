@@ -1,4 +1,4 @@
-"""Proving once more who one is, within the form of an act of weight: the field `ui.step_up`, read here.
+"""Step-up within the form of a sensitive action: the template's field `ui.step_up` is checked here.
 
 def do() -> str:
     actor().must_be("approver")
@@ -19,15 +19,15 @@ from sentinel.core.errors import InvalidInput, RateLimited
 
 
 def needs_proof() -> bool:
-    """Whether the form must ask for it: proved nothing in the last minutes, whatever opened the session."""
+    """Whether a form must ask for a proof: the session had no step-up in the last minutes, however it was opened."""
     return "signed_in" in g and step_up.needs_proof(g.signed_in, by_form=True)
 
 
 def prove(context: ConsoleContext) -> None:
-    """Take the form's `proof`, a code where there is a second factor, else the password; nothing is asked where none is needed.
+    """Check the form's `proof`: a code if there is a second factor, else the password. Does nothing if none is needed.
 
-    A right one counts for the session's next minutes, whatever becomes of the act. Raises `InvalidInput` (proof) when it
-    is missing or wrong, `RateLimited` after too many wrong ones.
+    A right proof counts for the session's next minutes, even if the action is then refused. Raises `InvalidInput`
+    (proof) if it is missing or wrong, `RateLimited` after too many wrong ones.
     """
     if not needs_proof():
         return

@@ -1,8 +1,8 @@
-"""How pages write values: foreign text with its tricks in the open, money, moments, shortened ids.
+"""How pages write values: foreign text with deceptive characters made visible, money, moments, shortened ids.
 
-Everything comes out escaped. What a person would not see, or would see elsewhere, is shown as its code point, so that two
-texts that differ never look the same (`GUARANTEES.md` G13, G38). Amounts of a policy are said in words: a limit's cap, and the
-numbers that a condition names.
+Everything is escaped. A character that is invisible, or that moves others, is shown as its code point, so that two
+texts that differ never look the same (`GUARANTEES.md` G13, G38). A policy's amounts are put in words: a limit's cap,
+and the numbers that a condition names.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from sentinel.platform.outbound.failures import failure_text
 
 _MOST_SHOWN = 2000
 _ODD = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-# Blank to the eye although Unicode calls them letters, marks or symbols.
+# These look blank although Unicode classifies them as letters, marks or symbols.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 _PADDING = re.compile(r"^ +| +$| {2,}")
 
 
 def visible(value: object) -> Markup:
-    """Foreign text for a page: escaped, at most 2000 characters, invisible and direction-changing ones named."""
+    """Return foreign text for a page: escaped, cut to 2000 characters, invisible and direction-changing ones as code points."""
     text = str(value)
     shown = whole(text[:_MOST_SHOWN])
     return shown + _odd("…", f"{len(text) - _MOST_SHOWN} more characters") if len(text) > _MOST_SHOWN else shown
 
 
 def whole(text: str) -> Markup:
-    """The same of all of a text that somebody decides about, however long it is."""
+    """Return the same as `visible` without the cut, for text that somebody decides about."""
     return Markup("").join(_shown(part) for part in re.split(r"(^ +| +$| {2,})", text) if part)
 
 
@@ -43,7 +43,7 @@ def _shown(part: str) -> Markup:
     if _PADDING.fullmatch(part):
         return _odd("·" * min(len(part), 20), f"{len(part)} spaces")
     if part.isascii() and part.isprintable():
-        # Nothing in there is odd; nearly every text takes this way, and a page writes hundreds.
+        # The fast path for text without odd characters, which nearly all text is; a page has hundreds.
         return escape(part)
     return Markup("").join(_odd(*_named(c)) if _is_odd(c) else escape(c) for c in part)
 
@@ -63,14 +63,14 @@ def _odd(text: str, title: str) -> Markup:
 
 
 def money(amount_minor: int | None, currency: str | None) -> str:
-    """12600, "USD" → "126.00 USD": exact, with the currency's digits; "–" where there is no amount."""
+    """Format an amount: 12600, "USD" → "126.00 USD", exact, with the currency's digits; "–" if there is none."""
     if amount_minor is None or currency is None:
         return "–"
     return _grouped(major_text(amount_minor, currency), currency)
 
 
 def wire_money(amount: Mapping[str, Any] | None) -> str:
-    """The wire's {"value": 126, "currency": "USD"} as `money` writes it; nothing where there is none."""
+    """Format the wire's {"value": 126, "currency": "USD"} as `money` does; "" if there is no amount."""
     if not amount:
         return ""
     whole, _, rest = str(amount["value"]).partition(".")
@@ -84,7 +84,7 @@ def _grouped(value: str, currency: str) -> str:
 
 
 def when(moment: datetime | None) -> Markup:
-    """A moment as `<time>`, UTC to the second; "–" where there is none."""
+    """Format a moment as a `<time>` element, UTC to the second; "–" if there is none."""
     if moment is None:
         return Markup("–")
     at = moment.astimezone(UTC)
@@ -96,7 +96,7 @@ def when(moment: datetime | None) -> Markup:
 
 
 def span(seconds: float | None) -> str:
-    """A length of time a person reads at once: 0.4 → "0.4 s", 95 → "1 min 35 s", 90000 → "1 d 1 h"."""
+    """Format a duration with at most two units: 0.4 → "0.4 s", 95 → "1 min 35 s", 90000 → "1 d 1 h"; "–" if there is none."""
     if seconds is None:
         return "–"
     if seconds < 60:
@@ -115,7 +115,7 @@ def _divided(rest: int, units: tuple[tuple[int, str], ...]) -> list[str]:
 
 
 def short(identifier: object) -> Markup:
-    """An id's end, whole in its title: ids made at one time share their beginning."""
+    """Shorten an id to its end, with the whole id as the title: ids made at the same time share their beginning."""
     text = str(identifier)
     return (
         Markup('<code class="id" title="{}">…{}</code>').format(text, text[-8:])
@@ -135,24 +135,24 @@ FILTERS = {
 }
 FUNCTIONS = {
     "money": money, "wire_money": wire_money,
-    # For scripts that write the wire's money as `wire_money` does: the currencies that have not two digits.
+    # For scripts that format money as `wire_money` does: the currencies whose number of decimal digits is not 2.
     "other_digits": json.dumps({currency: digits for currency, digits in DIGITS.items() if digits != 2}),
 }  # fmt: skip
 
 
 def cap_in_words(told: Mapping[str, Any]) -> str:
-    """A limit as `describe` tells it → "at most 30.00 EUR, 30.00 USD for each account and currency in any 24 hours"."""
+    """Put a limit of `describe` in words: "at most 30.00 EUR, 30.00 USD for each account and currency in any 24 hours"."""
     return f"at most {_amounts(told['cap'])} for {each_in_words(told['per'])} {told['window_words']}"
 
 
 def each_in_words(per: Sequence[str]) -> str:
-    """What each has a budget of its own: names stay the policy's, with blanks for their dots and strokes."""
+    """Put the subject of a limit in words, such as "each account and currency"; dots and underscores of names become spaces."""
     *others, last = (name.replace(".", " ").replace("_", " ") for name in per)
     return f"each {', '.join(others)} and {last}" if others else f"each {last}"
 
 
 def named_amounts(condition: str, numbers: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The policy's numbers that a condition (CEL) names: "numbers.allow_up_to: 150.00 EUR, 150.00 USD", in its order."""
+    """List the policy's numbers that a condition (CEL) names, in its order: "numbers.allow_up_to: 150.00 EUR, 150.00 USD"."""
     names = dict.fromkeys(re.findall(r"\bnumbers\s*\.\s*(\w+)", condition))
     return [f"numbers.{name}: {_amounts(numbers[name])}" for name in names if name in numbers]
 

@@ -1,4 +1,4 @@
-"""The page of receivers of events: how far each is, what it did not take in time (dead letters); disabling, enabling, sending again."""
+"""The page of receivers of events: each one's progress and dead letters; disabling and enabling one, sending a dead letter again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DISABLED = {
 
 
 def routes(pages: Blueprint, context: ConsoleContext) -> None:
-    """Add the page and its acts; all of it is the administrators'."""
+    """Add the page and its forms; all of it is for administrators."""
 
     @pages.get("/webhooks")
     def webhooks() -> Response:
@@ -51,7 +51,7 @@ def _act(context: ConsoleContext, do: Callable[[], str]) -> Response:
 
 
 def _page(context: ConsoleContext, refused: shell.FormRefusal | None = None) -> Response:
-    # Here too: an act's form may be shown again without its view being asked.
+    # Checked here too: `shell.form_rerendered` shows a form again without calling its view.
     actor().must_be("admin")
     tenant_id = actor().tenant_id
     return shell.page(

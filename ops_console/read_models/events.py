@@ -1,7 +1,8 @@
 """The append-only log as operators read it: pages of events by their ids, newest first, and the events of one operation.
 
-Ids are made in order of time by whoever asks (UUIDv7), so a page needs no other index. A filter that an index does not
-answer looks through a bounded number of events a page and says how far it came; nothing here reads the whole log.
+Ids are ordered by time (UUIDv7, made by the program that records the event), so a page needs no other index. A filter
+without an index scans a bounded number of events per page and reports how far it came; nothing here reads the whole
+log.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from sentinel.store.sql_template import SqlTemplate
 from sentinel.store.tables import EVENTS, FEED, LIMIT, OPERATIONS, STATES, sql_text, value
 
 LOOKED_AT = 20_000
-"""How many events one page looks through for those that fit."""
+"""How many events one page scans for those that match the filter."""
 MOST_PAGES = 50
-"""How many pages a file is read by: a filter that fits little ends it before the log does."""
+"""How many pages are read for one file at most: with a filter that matches little, a file ends before the log does."""
 COMMON = ("decision", "start", "outcome")
-"""Kinds that come with every operation; the others are few and have an index (`schema/authority/events.sql`)."""
+"""Kinds that occur for every operation; events of other kinds are rare and have an index (`schema/authority/events.sql`)."""
 KINDS = (
     *COMMON, "refused", "asked_again", "approval_vote", "approval_approved", "approval_rejected", "approval_handled",
     "approval_expired", "in_doubt", "in_doubt_resolved", "contradiction", "halt_set", "halt_lifted", "switch_on", "switch_off",
@@ -36,14 +37,14 @@ KINDS = (
     "key_created", "key_rotated", "key_revoked", "change_asked",
     "webhook_added", "webhook_secret_rotated", "webhook_disabled", "webhook_enabled", "dead_letters_discarded", "policy_in_force", "policies_withdrawn",
 )  # fmt: skip
-"""The kinds that a log has, for choosing (of policies that of every tenant alone); another one is only another text."""
+"""The kinds that the page offers for choosing; those of policies occur only in the log of every tenant. Other text is valid too."""
 
 _FIRST, _LAST = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One event: canonical `body` and its `hash`; amount of its operation in minor units; no position yet is None."""
+    """One event: canonical `body` and its `hash`, the amount of its operation in minor units; `position` None: not in the feed yet."""
 
     event_id: uuid.UUID
     kind: str
@@ -59,7 +60,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events; None is any. `since` is part of the time asked for, `until` is not; `before` is the cursor."""
+    """Which events are wanted; None is any. `since` is inclusive, `until` exclusive; `before` is the cursor."""
 
     kind: str | None = None
     agent_id: str | None = None
@@ -71,14 +72,17 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events, newest first; `before` continues behind them, None at the log's end. `searching` when more may fit there."""
+    """Events, newest first. `before` is the cursor of the next page, None at the log's end. `searching`: the scan
+    stopped at its bound before the page was full.
+    """
 
     events: list[EventRow]
     before: uuid.UUID | None
     searching: bool
 
 
-# Whom an event is about. Doubts and halts of earlier versions name no agent in their row: then it is the operation's, or whom the halt stopped.
+# The agent that an event is about. Rows of doubts and halts that earlier versions wrote name no agent: then it is the
+# operation's agent, or the one that the halt stopped.
 _AGENT = SqlTemplate("""coalesce({event}.agent_id,
   (select a.agent_id from sentinel.operations a where a.tenant_id = {event}.tenant_id and a.operation_id = {event}.operation_id),
   case when {event}.kind in ('halt_set', 'halt_lifted')
@@ -87,7 +91,7 @@ _E, _O, _F = EVENTS.alias("e"), OPERATIONS.alias("o"), FEED.alias("p")
 _TENANT_ID, _ONE = value("tenant_id", uuid.UUID), literal_column("1", Integer())
 _OPERATION_ID = value("operation_id", uuid.UUID)
 _DECIDED = select(STATES.c.decision_event_id).where(STATES.c.tenant_id == _TENANT_ID, STATES.c.operation_id == _OPERATION_ID).scalar_subquery()  # fmt: skip
-# What an index answers, by how a page looks through the log.
+# Conditions that an index answers, by the way a page scans the log.
 _LOOKED_BY: dict[str, list[Any]] = {
     "id": [],
     "rare kind": [text(f"e.kind not in ({', '.join(repr(kind) for kind in COMMON)})")],
@@ -95,7 +99,7 @@ _LOOKED_BY: dict[str, list[Any]] = {
         or_(and_(_E.c.operation_id == _OPERATION_ID, text("e.kind <> 'decision'")), _E.c.event_id == _DECIDED)
     ],
 }
-# What is looked at in the events that a page looks through, by field of the filter.
+# Conditions that are checked on each scanned event, by field of the filter.
 _FITS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda looked: looked.kind == value("kind", str),
     "agent_id": lambda looked: literal_column(_AGENT.fill(event="looked"), Text()) == value("agent_id", str),
@@ -118,7 +122,7 @@ order by e.occurred_at, e.event_id limit %(limit)s
 
 @cache
 def page_texts(looked_by: str, asked: tuple[str, ...]) -> tuple[str, str]:
-    """(a page that `asked` for these fields of the filter, where looking ended: no row when there is nothing more behind)."""
+    """Return two SQL texts: a page with these fields of the filter, and the id at which its scan ended (no row at the log's end)."""
     look = value("look", int)
     behind = (
         select(_E).where(_E.c.tenant_id == _TENANT_ID, _E.c.event_id < value("before", uuid.UUID))
@@ -139,7 +143,7 @@ def page_texts(looked_by: str, asked: tuple[str, ...]) -> tuple[str, str]:
 
 
 def events_page(pool: Pool, tenant_id: uuid.UUID, wanted: EventFilter, *, limit: int) -> EventPage:
-    """The newest `limit` events that fit behind the cursor, or as many as the part looked through has."""
+    """The newest `limit` events after the cursor that match, or as many as the scanned part of the log has."""
     asked = {name: getattr(wanted, name) for name in _FITS if getattr(wanted, name) is not None}
     statement, ended = page_texts(_looked_by(wanted), tuple(asked))
     fields = {
@@ -154,10 +158,10 @@ def events_page(pool: Pool, tenant_id: uuid.UUID, wanted: EventFilter, *, limit:
 
 
 class EventsOfFile:
-    """The events of one file: at most `most` that fit, newest first, iterated once, a batch in memory at a time.
+    """The events of one file: at most `most` that match, newest first. Iterate once; one batch is in memory at a time.
 
-    Ends after `MOST_PAGES` pages too, however few fit. Once iterated, `before` is the cursor of the next file, None at the
-    log's end.
+    Also ends after `MOST_PAGES` pages, however few match. Once iterated, `before` is the cursor of the next file, None
+    at the log's end.
     """
 
     def __init__(self, pool: Pool, tenant_id: uuid.UUID, wanted: EventFilter, *, most: int) -> None:
@@ -177,7 +181,7 @@ class EventsOfFile:
 
 
 def events_of(pool: Pool, tenant_id: uuid.UUID, operation_id: uuid.UUID, *, limit: int = 200) -> list[EventRow]:
-    """What happened to one operation, oldest first."""
+    """The events of one operation, oldest first."""
     return all_rows(
         pool, EventRow, OF_OPERATION, {"tenant_id": tenant_id, "operation_id": operation_id, "limit": limit}
     )

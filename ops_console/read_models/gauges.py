@@ -1,7 +1,7 @@
-"""How things stood over the last hour: samples that a console takes of every tenant, for drawings and for nothing else.
+"""Samples of each tenant's state over the last hour, taken by a console, for the overview's charts and nothing else.
 
-What is over leaves no other trace that could be counted afterwards: an operation that is not in doubt any more does not say
-since when it was.
+These figures cannot be computed afterwards from other tables: an operation that is no longer in doubt, for example,
+does not keep the time since when it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOUR_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class WorkerLag:
-    """How late the oldest entry is that the tenant's worker should have begun, in seconds."""
+    """How many seconds the tenant's oldest due ledger entry, which its worker has not begun, is late."""
 
     tenant_id: uuid.UUID
     seconds: float
@@ -26,8 +26,8 @@ class WorkerLag:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How a tenant stood `seconds_ago`: the age of its oldest waiting question (of those that are counted), operations in doubt, halts in force, and
-    how late its worker was, in seconds; None where the ledger did not answer."""
+    """A tenant's state `seconds_ago`: the age of its oldest pending approval (of those that are counted), operations in
+    doubt, halts in force, and its worker's lag; in seconds, the lag None if the ledger did not answer."""
 
     seconds_ago: float
     oldest_waiting_seconds: float
@@ -40,7 +40,7 @@ WORKER_LAGS = """
 select tenant_id, greatest(extract(epoch from statement_timestamp() - min(next_attempt_at)), 0)::double precision as seconds
 from refunds.ledger_entries where status = 'NEW' and next_attempt_at <= statement_timestamp() group by tenant_id
 """
-# Several consoles may sample: who comes soon after another adds nothing. A global halt counts for everybody.
+# Several consoles may sample: one that comes soon after another adds nothing. A global halt counts for every tenant.
 TAKE = """
 with over as (delete from sentinel.gauge_samples where taken_at < statement_timestamp() - make_interval(secs => %(kept_seconds)s)),
 wanted as (
@@ -74,12 +74,12 @@ where tenant_id = %(tenant_id)s and taken_at > statement_timestamp() - make_inte
 
 
 def worker_lags(ledger: Pool) -> list[WorkerLag]:
-    """The tenants whose worker is late; `ledger` is the ledger's pool. Raises `EngineUnavailable`."""
+    """The lag of each tenant that has due entries; `ledger` is the ledger's pool. Raises `EngineUnavailable`."""
     return all_rows(ledger, WorkerLag, WORKER_LAGS)
 
 
 def take_samples(pool: Pool, lags: list[WorkerLag] | None, *, apart_seconds: float) -> int:
-    """Sample every tenant that was not sampled for `apart_seconds`; how many were. `lags` None: the ledger did not answer."""
+    """Sample every tenant without a sample in the last `apart_seconds`; return how many. `lags` None: the ledger did not answer."""
     return changed(pool, TAKE, {
         "apart_seconds": apart_seconds, "kept_seconds": 2 * HOUR_SECONDS, "lags_known": lags is not None,
         "most_counted": approval_queue.MOST_COUNTED,

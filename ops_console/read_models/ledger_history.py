@@ -1,6 +1,7 @@
-"""The life of one ledger row: what the worker did with it, and what the authority has on record about its operation.
+"""The history of one ledger entry: what the worker did with it, and what the authority has on record about its
+operation.
 
-Two databases perhaps: the ledger's and the authority's. Customers are left out: no account, no order, no address, no words.
+The ledger and the authority may be two databases. Customer data is left out: no account, order, address or free text.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from sentinel.store.queries import all_rows
 from sentinel.store.sql_template import SqlTemplate
 
 MOST = 200
-"""Of each kind, the newest: a row that is tried for days leaves many."""
+"""How many records of each kind are read, the newest: an entry that is retried for days leaves many."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEventRow:
-    """One change of the row's status."""
+    """One change of the entry's status."""
 
     from_status: str
     event: str
@@ -32,12 +33,12 @@ class LedgerEventRow:
     reason_code: str | None
     occurred_at: datetime
     note: str | None = None
-    """Why a person did it, in that person's words."""
+    """The reason that a person gave for the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """One run of the workflow: its steps as the worker noted them, `at_ms` from the run's beginning."""
+    """One run of the workflow: its steps as the worker recorded them, each with `at_ms` since the run's beginning."""
 
     claim_epoch: int
     steps: list[dict[str, Any]]
@@ -46,9 +47,9 @@ class Trail:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEffectRow:
-    """Something done in an outside system; `reference` is our name for it there, `system_reference` the system's own.
+    """An effect in an outside system; `reference` is our id for it there, `system_reference` the system's own.
 
-    Stripe knows a refund by its payment (`payment_ref`) and its metadata, and never hears of `reference`.
+    Stripe is not sent `reference`: there a refund is found by its payment (`payment_ref`) and its metadata.
     """
 
     effect_number: int
@@ -66,7 +67,7 @@ class LedgerEffectRow:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A confirm card that the customer was sent."""
+    """A confirm card that was sent to the customer."""
 
     confirmation_id: uuid.UUID
     status: str
@@ -91,7 +92,7 @@ class LedgerExecutionRow:
 
 @dataclass(frozen=True, slots=True)
 class LedgerReportRow:
-    """What is told to the authority, until it has acknowledged it."""
+    """A report to the authority in the worker's outbox; `acknowledged_at` is None until the authority has it."""
 
     outbox_id: uuid.UUID
     attempts: int
@@ -102,7 +103,7 @@ class LedgerReportRow:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A finding of the reconciliation about the row's execution."""
+    """A finding of the reconciliation about the entry's execution."""
 
     finding: str
     found_at: datetime
@@ -110,7 +111,7 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Everything on record; each list oldest first."""
+    """Everything on record about an entry; each list oldest first."""
 
     events: list[LedgerEventRow]
     trails: list[Trail]
@@ -142,7 +143,7 @@ from refunds.confirmations where {of_entry} order by created_at desc limit %(mos
 EXECUTIONS = SqlTemplate("""
 select execution_id, system, amount_minor, currency, claim_epoch, executed_at from refunds.executions where {of_entry}
 """).fill(of_entry=_OF_ENTRY)
-# By the names that the runs' trails give them: the outbox has no index by entry.
+# By the outbox ids that the runs' trails recorded, because the outbox has no index by entry.
 REPORTS = SqlTemplate("""
 select outbox_id, attempts, last_error, acknowledged_at, created_at
 from refunds.outbox where {of_entry} and outbox_id = any(%(reports)s) order by created_at desc limit %(most)s
@@ -159,7 +160,7 @@ where s.tenant_id = %(tenant_id)s and s.ledger_entry_id = %(ledger_entry_id)s or
 def history_of(
     ledger: Pool, authority: Pool, tenant_id: uuid.UUID, *, ledger_entry_id: str, operation_id: uuid.UUID | None
 ) -> Life:
-    """What happened to a row, from both databases; the newest `MOST` of each kind."""
+    """Read what happened to an entry from both databases; the newest `MOST` records of each kind."""
     fields = {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id, "most": MOST}
     evidence = [] if operation_id is None else events_of(authority, tenant_id, operation_id, limit=MOST)
     trails = all_rows(ledger, Trail, TRAILS, fields)[::-1]

@@ -1,7 +1,7 @@
-"""Ledger rows as operators look for them: narrowed, searched by name, paged by key, and counted by status.
+"""Search of ledger entries for operators: filtered, found by id, paged by key, and counted by status.
 
-Read models without customers, as in `refund_views.py`. Every condition that is asked for is in the statement and no other,
-so that the planner sees which index answers it; the cursor is (created_at, ledger_entry_id), never an offset.
+Read models without customer data, as in `refund_views.py`. A statement has only the conditions that are asked for, so
+that the planner sees which index answers it; the cursor is (created_at, ledger_entry_id), never an offset.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from sentinel.store.tables import LEDGER_ENTRIES, LIMIT, sql_text, value
 
 MOST_COUNTED, MOST_EXECUTED_COUNTED = 10_000, 100_000
 MOST_OPERATIONS = 100
-"""Of how many operations whose id begins as it was given the rows are looked for."""
+"""For a search by the beginning of an operation's id: of how many operations the ledger entries are searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFilter:
-    """What rows must have; None asks for nothing. Amounts in minor units, both ends included; entered in [since, until).
+    """The conditions on entries; None is no condition. Amounts in minor units, both bounds inclusive; created in
+    [since, until).
 
-    `prefix` begins the entry's or the refund's id; a row of `named` is found too. `exact` is one of the two ids.
+    `prefix` is the beginning of the entry's or the refund's id; with it, entries of `named` are found too. `exact` is
+    one of these two ids.
     """
 
     status: str | None = None
@@ -50,7 +52,7 @@ class LedgerFilter:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many rows are in a status; `is_all` is False where there are more than were counted."""
+    """How many entries are in a status; `is_all` is False if there are more than were counted."""
 
     status: str
     entries: int
@@ -64,7 +66,7 @@ class _Key:
 
 _COLUMNS = ", ".join(f"e.{field.name}" for field in dataclasses.fields(LedgerEntryRow))
 _E = LEDGER_ENTRIES.alias("e")
-# By field of the filter. A prefix is a pattern, so that an index in byte order answers it.
+# By field of the filter. A prefix becomes a LIKE pattern, which an index in byte order can answer.
 CONDITIONS = {
     "status": _E.c.status == value("status", str),
     "channel": _E.c.channel == value("channel", str),
@@ -83,13 +85,14 @@ CONDITIONS = {
     ),
     "exact": or_(_E.c.ledger_entry_id == value("exact", str), _E.c.refund_id == value("exact", str)),
 }
-# Said of every row by the index ledger_newest, which opens with the tenant: no other statement can take it for its own.
+# True of every row. It is the predicate of the partial index ledger_newest, which statements without it cannot use.
 _NEWEST = text("e.created_at > '-infinity'")
 _BEHIND = tuple_(_E.c.created_at, _E.c.ledger_entry_id) < tuple_(value("before_at", datetime), value("before_id", str))
 FIND_ENTRY = SqlTemplate("""
 select {columns} from refunds.ledger_entries e where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(ledger_entry_id)s
 """).fill(columns=_COLUMNS)
-# Each status stops counting at its bound, and has an index of its own or is common. What is executed has one execution.
+# Counting stops at a bound for each status, which has an index of its own or is so common that a scan soon reaches the
+# bound. Executed entries are counted by their executions, one each.
 _COUNT = SqlTemplate("""
 select {status} as status, count(*)::integer as entries, count(*) <= %(most)s as is_all from
   (select from refunds.ledger_entries where tenant_id = %(tenant_id)s and status = {status} limit %(most)s + 1) found
@@ -101,7 +104,7 @@ select 'EXECUTED' as status, count(*)::integer as entries, count(*) <= %(most_ex
 COUNTS = " union all ".join(
     _COUNT_EXECUTED if status == "EXECUTED" else _COUNT.fill(status=Literal(status)) for status in STATUSES
 )
-# Operations by the beginning of their id, as the names they were asked under.
+# The idempotency keys of the operations in a range of ids.
 KEYS_OF_OPERATIONS = """
 select idempotency_key from sentinel.operations
 where tenant_id = %(tenant_id)s and operation_id between %(first)s and %(last)s order by operation_id limit %(limit)s
@@ -110,7 +113,7 @@ where tenant_id = %(tenant_id)s and operation_id between %(first)s and %(last)s 
 
 @cache
 def page_sql(asked: tuple[str, ...], *, behind: bool) -> str:
-    """The SQL of a page that `asked` for these fields of the filter, the first one or one behind a cursor."""
+    """The SQL of a page with conditions on the `asked` fields of the filter; with `behind`, a page after a cursor."""
     page = select(text(_COLUMNS)).select_from(_E).where(_E.c.tenant_id == value("tenant_id", uuid.UUID), _NEWEST)
     page = page.where(*(CONDITIONS[name] for name in asked), *([_BEHIND] if behind else []))
     return sql_text(page.order_by(_E.c.created_at.desc(), _E.c.ledger_entry_id.desc()).limit(LIMIT))
@@ -119,7 +122,7 @@ def page_sql(asked: tuple[str, ...], *, behind: bool) -> str:
 def search_ledger(
     pool: Pool, tenant_id: uuid.UUID, wanted: LedgerFilter, *, before: tuple[datetime, str] | None, limit: int
 ) -> list[LedgerEntryRow]:
-    """Rows that fit, newest first, from behind `before` = (created_at, ledger_entry_id)."""
+    """Matching entries, newest first, after the cursor `before` = (created_at, ledger_entry_id)."""
     asked = {name: getattr(wanted, name) for name in CONDITIONS if getattr(wanted, name) is not None}
     before_at, before_id = before or (None, None)
     return all_rows(pool, LedgerEntryRow, page_sql(tuple(asked), behind=before is not None), {
@@ -129,12 +132,12 @@ def search_ledger(
 
 
 def find_entry(pool: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> LedgerEntryRow | None:
-    """One row, or None."""
+    """One entry, or None."""
     return one_row(pool, LedgerEntryRow, FIND_ENTRY, {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id})
 
 
 def counted(pool: Pool, tenant_id: uuid.UUID) -> dict[str, Counted]:
-    """Rows by status, each counted up to its bound."""
+    """The number of entries in each status, counted up to a bound."""
     fields = {"tenant_id": tenant_id, "most": MOST_COUNTED, "most_executed": MOST_EXECUTED_COUNTED}
     found = {one.status: one for one in all_rows(pool, Counted, COUNTS, fields, plan_anew=True)}
     return {status: _bounded(found[status]) for status in STATUSES}
@@ -145,8 +148,8 @@ def _bounded(one: Counted) -> Counted:
 
 
 def entries_of_operations(pool: Pool, tenant_id: uuid.UUID, text: str) -> tuple[tuple[str, ...], bool]:
-    """Ledger entries whose operation's id is `text` or begins with it (8 digits or more), and whether these are all: of more than
-    `MOST_OPERATIONS` the first are looked at. `pool` is the authority's.
+    """Return (ids of entries whose operation's id is or begins with `text`, whether these are all). `text` needs 8 hex
+    digits or more; at most `MOST_OPERATIONS` operations are looked at. `pool` is the authority's.
     """
     ends = _range(text)
     if ends is None:
@@ -166,5 +169,5 @@ def _range(text: str) -> tuple[uuid.UUID, uuid.UUID] | None:
 
 
 def beginning(prefix: str) -> str:
-    """The pattern of everything that begins with `prefix`, taken literally."""
+    """The LIKE pattern of text that begins with `prefix`, taken literally."""
     return prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"

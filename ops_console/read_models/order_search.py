@@ -1,7 +1,7 @@
-"""Orders under review as analysts look for them: the queue by due time, lanes by count and age, search, pages by key.
+"""Search of orders under review for analysts: the queue by due time, lanes by count and age, pages by key.
 
-Read models without customers, as in `order_views.py`. What is not over is found by when it is due, what is over by when it
-came; no page counts every order there ever was.
+Read models without customer data, as in `order_views.py`. Open orders are found by when they are due, finished ones by
+when they were received; no page counts all orders ever received.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sentinel.store.sql_template import SqlTemplate
 from sentinel.store.tables import ALERTS, APPROVALS, LIMIT, REVIEWS, sql_text, value
 
 OVER = ("FULFILLED", "HELD", "REFUND_FILED")
-"""Nothing happens to an order in one of these; every other status is due at some time."""
+"""Final statuses: nothing more is due for an order in one of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrdersByLane:
-    """How many orders that are not over stand somewhere, and since when the oldest one; `lane` None: not decided yet."""
+    """How many open orders are in a lane and status, and when the oldest was received; `lane` None: not decided yet."""
 
     lane: str | None
     status: str
@@ -36,7 +36,7 @@ class OrdersByLane:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How many orders of the last day ended in a lane and status."""
+    """How many orders that were received in the last day ended in a lane and status."""
 
     lane: str
     status: str
@@ -45,26 +45,26 @@ class Ended:
 
 _R, _A = REVIEWS.alias("r"), APPROVALS.alias("a")
 _FROM = _R.outerjoin(_A, and_(_A.c.tenant_id == _R.c.tenant_id, _A.c.approval_id == _R.c.approval_id))
-# By field; a prefix is a pattern, so that an index in byte order answers it.
+# By field; a prefix becomes a LIKE pattern, which an index in byte order can answer.
 CONDITIONS = {
     "lane": _R.c.lane == value("lane", str),
     "status": _R.c.status == value("status", str),
     "prefix": _R.c.order_id.like(value("pattern", str)),
 }
 IS_OPEN = "r.next_attempt_at < 'infinity'"
-# Said of every order by the index reviews_newest, which opens with the tenant: no other statement can take it for its own.
+# True of every order. It is the predicate of the partial index reviews_newest, which statements without it cannot use.
 _NEWEST = "r.received_at > '-infinity'"
 _BEHIND = tuple_(_R.c.received_at, _R.c.review_id) < tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
 WAITING = "WAITING"
-"""Asked for instead of a status: what waits for a person, in the order of the queue."""
-# What came back first, which has no time to be answered by; then soonest due first.
+"""Used in place of a status: the orders that wait for a person, in the order of the queue."""
+# Orders that came back are first, since they have no due time; then the soonest due.
 _FIRST, _LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 _PLACE: ColumnElement[datetime] = literal_column(
     "case when r.status = 'QUEUED' then coalesce(a.expires_at, r.due_at, timestamptz '9999-01-01 00:00+00')"
     " else timestamptz '2000-01-01 00:00+00' end"
 )
 _BEHIND_PLACE = tuple_(_PLACE, _R.c.review_id) > tuple_(value("before_at", datetime), value("before_id", uuid.UUID))
-# In the order of the index alerts_newest, whose ids go up where the times go down.
+# In the order of the index alerts_newest: times descending, ids ascending.
 _BEHIND_ALERT = and_(
     ALERTS.c.created_at <= value("before_at", datetime),
     or_(ALERTS.c.created_at < value("before_at", datetime), ALERTS.c.alert_id > value("before_id", uuid.UUID)),
@@ -83,7 +83,10 @@ group by lane, status
 
 @cache
 def page_sql(asked: tuple[str, ...], *, is_open: bool, behind: bool, waiting: bool = False) -> str:
-    """The SQL of a page of orders that `asked` for these of `CONDITIONS`, the first one or one behind a cursor."""
+    """The SQL of a page of orders with the `asked` ones of `CONDITIONS`; with `behind`, a page after a cursor.
+
+    `waiting` gives the queue, in its order, instead of the newest orders.
+    """
     page = select(text(COLUMNS)).select_from(_FROM).where(_R.c.tenant_id == value("tenant_id", uuid.UUID))
     page = page.where(*(CONDITIONS[name] for name in asked), *([text(IS_OPEN)] if is_open else []))
     if waiting:
@@ -97,7 +100,10 @@ def search_orders(
     pool: Pool, tenant_id: uuid.UUID, *, lane: str | None = None, status: str | None = None, prefix: str | None = None,
     before: tuple[datetime, uuid.UUID] | None = None, limit: int,
 ) -> list[OrderRow]:  # fmt: skip
-    """Orders that fit, newest first, from behind `before` = `place_of` the last one; WAITING: as the queue has them."""
+    """Matching orders, newest first, or in the order of the queue for the status `WAITING`.
+
+    `before` is the cursor: `place_of` the last order of the page before.
+    """
     waiting = status == WAITING
     given = (("lane", lane), ("status", None if waiting else status), ("prefix", prefix))
     asked = {name: text for name, text in given if text is not None}
@@ -111,14 +117,14 @@ def search_orders(
 
 
 def place_of(row: OrderRow, status: str | None = None) -> tuple[datetime, uuid.UUID]:
-    """Where a page of orders of this status goes on behind `row`."""
+    """The cursor after `row` in a list of orders of this status."""
     due = row.due_at or (_LAST if row.status == "QUEUED" else _FIRST)
     return due if status == WAITING else row.received_at, row.review_id
 
 
 @cache
 def alerts_sql(*, waiting_only: bool, behind: bool = False) -> str:
-    """The SQL of a page of alerts: all, or those that no channel took yet; the first one or one behind a cursor."""
+    """The SQL of a page of alerts: all, or with `waiting_only` the undelivered ones; with `behind`, a page after a cursor."""
     page = select(text(ALERT_COLUMNS)).select_from(ALERTS).where(ALERTS.c.tenant_id == value("tenant_id", uuid.UUID))
     if waiting_only:
         page = page.where(ALERTS.c.delivered_at.is_(None))
@@ -135,7 +141,7 @@ def alerts(
     limit: int,
     before: tuple[datetime, uuid.UUID] | None = None,
 ) -> list[AlertRow]:
-    """Alerts, newest first, from behind `before` = (created_at, alert_id)."""
+    """Alerts, newest first, after the cursor `before` = (created_at, alert_id)."""
     before_at, before_id = before or (None, None)
     statement = alerts_sql(waiting_only=waiting_only, behind=before is not None)
     return all_rows(pool, AlertRow, statement, {
@@ -144,7 +150,7 @@ def alerts(
 
 
 def queue(pool: Pool, tenant_id: uuid.UUID, *, limit: int) -> list[OrderRow]:
-    """What waits for an analyst: what came back from the shop or the refund worker, then the queue, soonest due first."""
+    """Orders that wait for an analyst: those that came back from the shop or the refund worker, then the soonest due."""
     return search_orders(pool, tenant_id, status=WAITING, limit=limit)
 
 
@@ -154,5 +160,5 @@ def lane_states(pool: Pool, tenant_id: uuid.UUID) -> list[OrdersByLane]:
 
 
 def ended_today(pool: Pool, tenant_id: uuid.UUID) -> list[Ended]:
-    """What came of the orders of the last 24 hours."""
+    """The number of orders by lane and final status, of those received in the last 24 hours."""
     return all_rows(pool, Ended, ENDED, {"tenant_id": tenant_id})

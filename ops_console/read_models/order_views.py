@@ -1,6 +1,8 @@
-"""Orders under review as the console shows them, an order's budget, alerts that nobody took yet, and the one call that records an analyst's decision.
+"""Orders under review as the console shows them, their alerts and budgets, and the one call that records an analyst's
+decision.
 
-Read models: a customer's address, account and the order's contents are not selected, nor granted. The signals are.
+Read models: a customer's address and account and the order's contents are neither selected nor granted. The signals
+are.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ STATUSES = ("RECEIVED", "SCORED", "DECIDED", "STARTED", "QUEUED", "FULFILLED", "
 class OrderRow:
     """A review with its approval; amounts in minor units, times timezone-aware UTC.
 
-    `approval_status` and `digest` belong to the approval that it waits or waited for; `due_at` is until when an analyst should
-    have answered, None of an order that waits for no approval. `ledger_entry_id` names the refund that was filed, the last try that nobody closed; `hold_state` is
-    what became of a held order's hold in the shop ("refused": it was shipped before, and nothing is tried again).
-    `question_refused`: it has no lane, because the authority refuses to be asked about it. `refund_is_live`: no decision is taken on
-    it before it is known what became of a refund that was filed; `refund_is_undecided`: nor is it tried again before the ledger
-    knows; `refund_in_doubt` is the operation of that refund while it is in doubt.
+    `approval_status` and `digest` belong to the approval that it waits or waited for; `due_at` is when an analyst
+    should have answered, None for an order that waits for no approval. `ledger_entry_id` is the filed refund's entry:
+    the last attempt that was not closed. `hold_state` is the state of a held order's hold in the shop ("refused": it
+    had been shipped before, and the hold is not retried). `question_refused`: the order has no lane, because the
+    authority refuses the question about it. `refund_is_live`: the outcome of a filed refund is not known yet, so no
+    decision is taken; `refund_is_undecided`: the ledger does not know it either, so the refund is not retried;
+    `refund_in_doubt` is that refund's operation while in doubt.
     """
 
     review_id: uuid.UUID
@@ -68,8 +71,9 @@ class OrderRow:
 
 @dataclass(frozen=True, slots=True)
 class EffectRow:
-    """What is to be done or was done in the shop; `kind` is "fulfil" or "hold". With a `report_error` beside `reported_at` a person put
-    the report of it away."""
+    """An effect in the shop, done or still to be done; `kind` is "fulfil" or "hold". If `reported_at` and
+    `report_error` are both set, a person discarded its report.
+    """
 
     kind: str
     state: str
@@ -83,7 +87,7 @@ class EffectRow:
 
 @dataclass(frozen=True, slots=True)
 class AnalystDecisionRow:
-    """What a person decided about an order, and where it stood then."""
+    """What a person decided about an order, and the order's status at that time."""
 
     decision: str
     from_status: str
@@ -123,7 +127,7 @@ class AlertRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """What waits: orders for an analyst, and alerts for their channel; ages in seconds."""
+    """How many orders wait for an analyst and how many alerts are undelivered; ages in seconds."""
 
     queued: int
     oldest_queued_seconds: float
@@ -134,7 +138,7 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True)
 class OrderVoteResult:
-    """What became of an analyst's decision: see `orders.resolve_review` for the names of `result`."""
+    """The result of an analyst's decision; the codes of `result` are those of `orders.resolve_review`."""
 
     result: str
     approvals_given: int | None
@@ -144,7 +148,7 @@ class OrderVoteResult:
 
 QUESTION_REFUSED = """(r.status = 'SCORED' and exists (select from orders.alerts n where n.order_id = r.order_id and n.source = r.source
   and n.kind = 'question_refused' and n.tenant_id = r.tenant_id))"""
-# One that somebody has spoken on waits for the intake, not for a person.
+# An order that has a decision waits for the intake, not for a person.
 WAITS_FOR_PERSON = f"""r.next_attempt_at < 'infinity' and (r.status = 'QUEUED' and r.resolution is null
   or r.status in ('SHOP_REFUSED', 'REFUND_REFUSED') or {QUESTION_REFUSED})"""
 COLUMNS = SqlTemplate("""
@@ -211,7 +215,7 @@ def find_order(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> 
 
 
 def effects_of(pool: Pool, tenant_id: uuid.UUID, review_id: uuid.UUID) -> list[EffectRow]:
-    """The effects in the shop, done and open, in order."""
+    """An order's effects in the shop, done and open, oldest first."""
     return all_rows(pool, EffectRow, EFFECTS, {"tenant_id": tenant_id, "review_id": review_id})
 
 
@@ -231,7 +235,7 @@ def alerts_of(pool: Pool, tenant_id: uuid.UUID, source: str, order_id: str) -> l
 
 
 def queue_figures(pool: Pool, tenant_id: uuid.UUID) -> QueueFigures:
-    """Number and age of the orders that wait for an analyst, and of the alerts that no channel took yet."""
+    """The number and age of the orders that wait for an analyst, and of the undelivered alerts."""
     found = one_row(pool, QueueFigures, QUEUE, {"tenant_id": tenant_id})
     assert found is not None
     return found
@@ -241,7 +245,7 @@ def resolve(
     pool: Pool, *, tenant_id: uuid.UUID, source: str, order_id: str, operator_id: uuid.UUID, decision: str, reason: str,
     digest: str | None, status: str | None, approval_id: uuid.UUID | None, via: str, event_id: uuid.UUID, second_event_id: uuid.UUID,
 ) -> OrderVoteResult:  # fmt: skip
-    """Record "fulfil", "refund", "hold" or "retry" of one person; everything is checked in the one transaction that records it."""
+    """Record one person's "fulfil", "refund", "hold" or "retry"; all checks are made in the transaction that records it."""
     return act_once(pool, OrderVoteResult, RESOLVE, {
         "tenant_id": tenant_id, "source": source, "order_id": order_id, "operator_id": operator_id, "decision": decision,
         "reason": reason, "digest": digest, "status": status, "approval_id": approval_id, "via": via, "event_id": event_id, "second_event_id": second_event_id,
@@ -254,9 +258,10 @@ RETAIL = "retail"
 
 @dataclass(frozen=True, slots=True)
 class OrderBudget:
-    """What was paid for an order and where that stands; minor units, `paid_minor` and `left_minor` None where not known.
+    """What was paid for an order, and how much of it is reserved, refunded or left; in minor units. `paid_minor` and
+    `left_minor` are None if it is not known what was paid.
 
-    `returned_minor` was executed and sent back by a bank: no other part has it.
+    `returned_minor` was refunded but sent back by a bank; it is in none of the other parts.
     """
 
     currency: str
@@ -292,16 +297,16 @@ where b.tenant_id = %(tenant_id)s and b.channel = %(channel)s and b.source = %(s
 
 
 def budget_of_entry(ledger: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> OrderBudget | None:
-    """The budget of the order that a ledger entry names; None where it names none."""
+    """The budget of the order that a ledger entry names; None if it names none."""
     return one_row(ledger, OrderBudget, OF_ENTRY, {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id})
 
 
 def budget_of_approval(ledger: Pool, tenant_id: uuid.UUID, approval_id: uuid.UUID) -> OrderBudget | None:
-    """The budget of the order whose refund waits for this approval; None where none does, or it names no order."""
+    """The budget of the order whose refund waits for this approval; None if no entry waits for it, or the entry names no order."""
     return one_row(ledger, OrderBudget, OF_APPROVAL, {"tenant_id": tenant_id, "approval_id": approval_id})
 
 
 def budget_of_order(ledger: Pool, tenant_id: uuid.UUID, source: str, order_ref: str) -> OrderBudget | None:
-    """The budget of a source's order; None while no refund of it was asked for."""
+    """The budget of a source's order; None while no refund of it has been requested."""
     fields = {"tenant_id": tenant_id, "channel": RETAIL, "source": source, "order_ref": order_ref}
     return one_row(ledger, OrderBudget, OF_ORDER, fields)

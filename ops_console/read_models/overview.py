@@ -1,7 +1,7 @@
-"""What the overview shows: what waits for a person, what the worker has before it, and decisions by the minute.
+"""What the overview shows: what waits for a person, the worker's backlog, and decisions by the minute.
 
-Everything goes by a partial index or a bounded window, never over a whole table: the page refreshes itself every few seconds
-beside a busy authority.
+Every query uses a partial index or a bounded window, never a whole table, because the page refreshes itself every few
+seconds while the authority is busy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from sentinel.store.sql_template import SqlTemplate
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """Approvals of one kind and currency that pending; amounts in minor units, None where there is none.
+    """Pending approvals of one kind and currency; `amount_minor` is their sum in minor units, None if they have no
+    amount.
 
-    `kind` is one of `approval_queue.KINDS`; `high` counts those of the first risk rank. `is_all` is False where more wait, of any
-    kind, than were counted.
+    `kind` is one of `approval_queue.KINDS`; `high` counts those of the first risk rank. `is_all` is False if more
+    approvals, of any kind, are pending than were counted.
     """
 
     kind: str
@@ -37,7 +38,7 @@ class WaitingRow:
 
 @dataclass(frozen=True, slots=True)
 class SumRow:
-    """How many of something per currency, their amount in minor units, and since when the oldest is there."""
+    """How many of something there are in one currency, their sum in minor units, and the oldest one's time."""
 
     currency: str | None
     entries: int
@@ -50,9 +51,11 @@ MOST_ANSWERS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Words given in the last 24 hours: how many, and how long the middle and the slowest of twenty waited, in seconds.
+    """Approvals decided in the last 24 hours: how many, and the median and 95th percentile of their waiting time in
+    seconds.
 
-    `expired` ran out before anybody gave one: what was asked about is denied. Both are at most `MOST_ANSWERS`, the latest.
+    `expired` counts those that nobody decided in time, which are denied. Only the latest `MOST_ANSWERS` of each are
+    counted.
     """
 
     given: int
@@ -63,11 +66,11 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLoad:
-    """The worker's ledger: entries it should have begun, since when (seconds), and entries it gave up
-    that still need a person.
+    """The worker's ledger: entries that are due and not begun, for how many seconds, and failed entries that still need
+    a person.
 
-    `findings` are those of the last 30 days at settlement systems: refunds that a bank sent back, while no other refund of their orders was
-    paid since, refunds made elsewhere, and payments that cannot be read.
+    `findings` are those of the last 30 days at settlement systems: refunds that a bank sent back, if no other refund of
+    their order was paid since, refunds made elsewhere, and payments that cannot be read.
     """
 
     due: int
@@ -80,7 +83,7 @@ class LedgerLoad:
 
 @dataclass(frozen=True, slots=True)
 class UndeliveredAlerts:
-    """Alerts that no channel took yet."""
+    """The number of undelivered alerts, and the oldest one's age in seconds."""
 
     alerts: int
     oldest_seconds: float
@@ -88,14 +91,16 @@ class UndeliveredAlerts:
 
 @dataclass(frozen=True, slots=True)
 class MinuteRow:
-    """Decisions of a kind in a minute, counted in minutes since 1970; "NOW" names the current minute and counts nothing."""
+    """The number of decisions of one outcome in one minute, given in minutes since 1970. A row with the decision "NOW"
+    only tells the current minute.
+    """
 
     minute: int
     decision: str
     decisions: int
 
 
-# Those that expire up to the moment of the first that is not counted any more, with those of the same moment.
+# Counts those that expire up to and including the moment of the first approval past the bound.
 WAITING = SqlTemplate("""
 with behind as (
   select b.expires_at from sentinel.approvals b
@@ -120,13 +125,13 @@ from sentinel.operation_states s join sentinel.operations o using (tenant_id, op
 where s.tenant_id = %(tenant_id)s and s.status = 'in_doubt' and s.in_doubt_reason = 'contradiction'
 group by o.currency order by o.currency
 """
-# Those of the analysts' queue that no approval is asked about, counted and dated as `order_views.QUEUE` does.
+# The orders of the analysts' queue that have no pending approval, counted and dated as in `order_views.QUEUE`.
 REFUSED_ORDERS = SqlTemplate("""
 select r.currency, count(*)::integer as entries, sum(r.amount_minor)::bigint as amount_minor,
   min(coalesce(r.decided_at, r.received_at)) as oldest_at
 from orders.reviews r where r.tenant_id = %(tenant_id)s and {waits} and r.status <> 'QUEUED' group by r.currency order by r.currency
 """).fill(waits=WAITS_FOR_PERSON)
-# The latest of a day: enough for a middle, whatever a day brings.
+# Only the latest of the day: enough for the percentiles, however many there are.
 ANSWERS = """
 select count(*)::integer as given,
   (select count(*)::integer from (select from sentinel.approvals a where a.tenant_id = %(tenant_id)s and a.status = 'expired'
@@ -137,8 +142,8 @@ from (select extract(epoch from a.decided_at - a.created_at)::double precision a
       where a.tenant_id = %(tenant_id)s and a.decided_at > statement_timestamp() - interval '24 hours' and a.status <> 'expired'
       order by a.decided_at desc limit %(most)s) latest
 """
-# An entry that failed needs nobody any more once its doubt has ended as handled; where a person said "not executed", once its refund
-# was entered anew, or after 30 days; where an analyst said something else of its order, at once.
+# A failed entry needs no person any more once its doubt was resolved as handled; if a person said "not executed", once
+# its refund was entered again, or after 30 days; if an analyst has since decided otherwise about its order, at once.
 LEDGER_LOAD = """
 select d.due, d.overdue_seconds, f.failed, f.failed_oldest_seconds, s.findings, s.findings_oldest_seconds from
   (select count(*)::integer as due,
@@ -170,8 +175,9 @@ select count(*)::integer as alerts,
   coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::double precision as oldest_seconds
 from orders.alerts where tenant_id = %(tenant_id)s and delivered_at is null
 """
-# By the time within the operation's id (UUIDv7): the primary key finds the minutes, and no wide row is read. It is the
-# authority's clock, so this is for looking at, not for judging. A question that was answered since still counts as one.
+# By the time in the operation's id (UUIDv7): the primary key finds the minutes, and no wide row is read. That time is
+# of the authority's clock, good enough for display only. An approval that was decided since still counts as
+# APPROVAL_REQUIRED.
 DECISION_MINUTES = """
 select ('x' || substr(s.operation_id::text, 1, 8) || substr(s.operation_id::text, 10, 4))::bit(48)::bigint / 60000 as minute,
   case when s.approval_id is not null then 'APPROVAL_REQUIRED' else s.decision end as decision, count(*)::integer as decisions
@@ -184,7 +190,7 @@ union all select floor(extract(epoch from statement_timestamp()) / 60)::bigint, 
 
 
 def waiting(pool: Pool, tenant_id: uuid.UUID) -> list[WaitingRow]:
-    """Pending approvals by kind and currency, of about the `approval_queue.MOST_COUNTED` that expire first."""
+    """Pending approvals by kind and currency, among about the first `approval_queue.MOST_COUNTED` to expire."""
     return all_rows(pool, WaitingRow, WAITING, {"tenant_id": tenant_id, "most": approval_queue.MOST_COUNTED})
 
 
@@ -194,36 +200,36 @@ def in_doubt(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
 
 
 def refused_orders(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
-    """Orders with a person whom no approval asks: refused by the shop, as a refund or as a question; by currency."""
+    """Orders that wait for a person without an approval, by currency: the shop, the refund or the question was refused."""
     return all_rows(pool, SumRow, REFUSED_ORDERS, {"tenant_id": tenant_id})
 
 
 def contradicted(pool: Pool, tenant_id: uuid.UUID) -> list[SumRow]:
-    """Successes reported after "not executed" that nobody has cleared up, by currency."""
+    """Unresolved contradictions by currency: success was reported after a person said "not executed"."""
     return all_rows(pool, SumRow, CONTRADICTED, {"tenant_id": tenant_id})
 
 
 def answers(pool: Pool, tenant_id: uuid.UUID) -> Answers:
-    """How long approvals waited for their decision, of those decided in the last 24 hours."""
+    """The waiting times of the approvals decided in the last 24 hours, and how many expired."""
     found = one_row(pool, Answers, ANSWERS, {"tenant_id": tenant_id, "most": MOST_ANSWERS})
     assert found is not None
     return found
 
 
 def ledger_load(pool: Pool, tenant_id: uuid.UUID) -> LedgerLoad:
-    """Rows that are due, rows in ERROR and findings at settlement systems; `pool` is the ledger's."""
+    """Entries that are due, entries in ERROR, and findings at settlement systems; `pool` is the ledger's."""
     found = one_row(pool, LedgerLoad, LEDGER_LOAD, {"tenant_id": tenant_id})
     assert found is not None
     return found
 
 
 def undelivered_alerts(pool: Pool, tenant_id: uuid.UUID) -> UndeliveredAlerts:
-    """Number and age of the orders' alerts that no channel took yet."""
+    """The number and age of the orders' undelivered alerts."""
     found = one_row(pool, UndeliveredAlerts, UNDELIVERED, {"tenant_id": tenant_id})
     assert found is not None
     return found
 
 
 def decision_minutes(pool: Pool, tenant_id: uuid.UUID, *, since: int, minutes: int) -> list[MinuteRow]:
-    """Decisions by minute from the minute `since` on, at most the last `minutes`; one row "NOW" tells the current one."""
+    """Decisions by minute from the minute `since` on, at most the last `minutes`; one row "NOW" has the current minute."""
     return all_rows(pool, MinuteRow, DECISION_MINUTES, {"tenant_id": tenant_id, "since": since, "minutes": minutes})

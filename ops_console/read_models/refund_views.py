@@ -1,6 +1,7 @@
-"""What the console shows of the refund ledger, and asking a running worker to process one entry.
+"""What the console shows of the refund ledger, and requests to a running worker to process one entry.
 
-Read models only: customers' accounts and words are not selected, so no page can show them by mistake.
+Apart from those requests, read models only: customers' accounts and words are not selected, so no page can show them by
+mistake.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sentinel.store.sql_template import SqlTemplate
 STATUSES = ("NEW", "GUARDING", "ALLOWED", "APPROVAL_REQUIRED", "DENIED", "EXECUTED", "ERROR")
 WORKER_SILENT_SECONDS = 30
 MOST_LOOKED_AT = 10_000
-"""How many entries of each status are looked at to count an agent's."""
+"""How many entries of each status are scanned to count those of an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,9 @@ class LedgerEntryRow:
 
 @dataclass(frozen=True, slots=True)
 class StatusCount:
-    """How many entries are in a status, of those that were looked at, and the oldest one's age in seconds.
+    """How many entries of an agent are in a status, among those that were scanned, and the oldest one's age in seconds.
 
-    `is_all` is False where the status has more entries than were looked at.
+    `is_all` is False if the status has more entries than were scanned.
     """
 
     status: str
@@ -65,7 +66,7 @@ class StatusCount:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """The worker of an agent that was seen last; `silent` when that is longer ago than it promises."""
+    """The last seen worker of an agent; `silent` if that was more than `WORKER_SILENT_SECONDS` ago."""
 
     worker_id: str
     agent_id: str
@@ -92,14 +93,14 @@ class _Refusal:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """A worker's answer to a question of an operator."""
+    """A request to process one entry: when it finished, and the worker's result; both None while it is open."""
 
     finished_at: datetime | None
     result: dict[str, Any] | None
 
 
-# Each status is looked at up to a bound, whosever its entries are; what waits, in the order in which it is due. What is
-# executed has one execution, by which its entries are looked up one by one: no plan looks through the ledger.
+# Each status is scanned up to a bound, over the entries of all agents; NEW ones in the order in which they are due.
+# Executed entries are looked up one by one from their executions, so that no plan scans the ledger.
 _COUNT = SqlTemplate("""
 select {status} as status, least(count(*) filter (where agent_id = %(agent_id)s), %(most)s)::integer as entries, count(*) <= %(most)s as is_all,
   coalesce(extract(epoch from clock_timestamp() - min(created_at) filter (where agent_id = %(agent_id)s)), 0)::double precision as oldest_seconds
@@ -134,8 +135,8 @@ select worker_id, agent_id, mode, status, last_action, last_decision, last_seen_
 from refunds.workers where tenant_id = %(tenant_id)s and agent_id = %(agent_id)s
 order by (mode = 'loop' and status <> 'stopped') desc, last_seen_at desc limit 1
 """
-# The same of each agent, those that do not work first. A worker forgets processes of its own agent alone: an agent whose worker
-# was not heard of for a day is left out where another one's works.
+# The same for each agent, those whose worker does not run first. A worker only deletes old rows of its own agent, so an
+# agent whose worker was last seen over a day ago is left out, unless no worker of the tenant runs at all.
 LAST_WORKERS = """
 with last as materialized (
   select distinct on (agent_id) worker_id, agent_id, mode, status, last_action, last_decision, last_seen_at,
@@ -164,7 +165,7 @@ values (%(tenant_id)s, %(request_id)s, %(requested_by)s) on conflict do nothing
 ANSWER = """
 select finished_at, result from refunds.process_requests where tenant_id = %(tenant_id)s and request_id = %(request_id)s
 """
-# Only a question that no worker has in hand can be taken back.
+# Only a request that no worker holds a lease on can be withdrawn.
 WITHDRAW = """
 update refunds.process_requests set finished_at = clock_timestamp(), result = '{"withdrawn": true}'
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and finished_at is null
@@ -173,51 +174,51 @@ where tenant_id = %(tenant_id)s and request_id = %(request_id)s and finished_at 
 
 
 def counts(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> dict[str, StatusCount]:
-    """Entries of an agent by status, among at most `MOST_LOOKED_AT` of each."""
+    """An agent's entries by status, counted among at most `MOST_LOOKED_AT` entries of each status."""
     fields = {"tenant_id": tenant_id, "agent_id": agent_id, "most": MOST_LOOKED_AT}
     return {one.status: one for one in all_rows(pool, StatusCount, COUNTS, fields, plan_anew=True)}
 
 
 def last_worker(pool: Pool, tenant_id: uuid.UUID, agent_id: str) -> WorkerRow | None:
-    """The worker that stands for the agent: the running loop if there is one, else the last seen."""
+    """The worker to show for an agent: its running loop if there is one, else the last one seen; None if there is none."""
     fields = {"tenant_id": tenant_id, "agent_id": agent_id, "silent_seconds": WORKER_SILENT_SECONDS}
     return one_row(pool, WorkerRow, LAST_WORKER, fields)
 
 
 def last_workers(pool: Pool, tenant_id: uuid.UUID) -> list[WorkerRow]:
-    """The worker that stands for each of the tenant's agents, those that do not work first."""
+    """The worker to show for each of the tenant's agents, those that do not run first."""
     return all_rows(pool, WorkerRow, LAST_WORKERS, {"tenant_id": tenant_id, "silent_seconds": WORKER_SILENT_SECONDS})
 
 
 def outbox_lag(pool: Pool, tenant_id: uuid.UUID) -> OutboxLag:
-    """What the worker still has to tell the authority."""
+    """The reports that the worker still has to deliver to the authority."""
     found = one_row(pool, OutboxLag, OUTBOX, {"tenant_id": tenant_id})
     assert found is not None
     return found
 
 
 def retry_refusal(pool: Pool, tenant_id: uuid.UUID, ledger_entry_id: str) -> str | None:
-    """The code of why a row in ERROR is not tried again (`refunds.may_have_been_paid`); None where it can be."""
+    """The code of why an entry in ERROR is not retried (`refunds.may_have_been_paid`); None if it can be."""
     found = one_row(pool, _Refusal, RETRY_REFUSAL, {"tenant_id": tenant_id, "ledger_entry_id": ledger_entry_id})
     return None if found is None else found.code
 
 
 def is_worker_listening(pool: Pool, tenant_id: uuid.UUID) -> bool:
-    """Whether a worker loop was heard of lately."""
+    """Whether a worker loop of the tenant was seen in the last `WORKER_SILENT_SECONDS`."""
     fields = {"tenant_id": tenant_id, "silent_seconds": WORKER_SILENT_SECONDS}
     return one_row(pool, WorkerRow, LISTENING, fields) is not None
 
 
 def ask_worker(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID, requested_by: str) -> None:
-    """Leave a question for a worker: process one entry now."""
+    """Insert a request for a worker to process one entry now; the same `request_id` again changes nothing."""
     changed(pool, ASK, {"tenant_id": tenant_id, "request_id": request_id, "requested_by": requested_by})
 
 
 def worker_answer(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> WorkerAnswer | None:
-    """The question with its answer, if there is one by now."""
+    """The request with its answer, if there is one yet; None for an unknown request."""
     return one_row(pool, WorkerAnswer, ANSWER, {"tenant_id": tenant_id, "request_id": request_id})
 
 
 def withdraw_process_request(pool: Pool, tenant_id: uuid.UUID, request_id: uuid.UUID) -> bool:
-    """Take an open question back. False when a worker answered it meanwhile or has it in hand."""
+    """Withdraw an open request. False if a worker has answered it meanwhile or holds a lease on it."""
     return changed(pool, WITHDRAW, {"tenant_id": tenant_id, "request_id": request_id}) == 1

@@ -1,6 +1,6 @@
-"""What the customer's pages say, by language: one module per language, each with every key. A test holds them equal.
+"""The texts of the customer's pages, by language: one module per language, each with every key, which a test checks.
 
-Texts hold `{amount}`, `{until}` and `{moment}` where values go; nothing else is put into them.
+`{amount}`, `{until}` and `{moment}` are the only placeholders.
 """
 
 from collections.abc import Mapping

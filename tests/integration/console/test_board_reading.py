@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections import Counter
@@ -15,11 +16,12 @@ import pytest
 from ops_console.board import reader
 from ops_console.board.agents import parse_public_agents
 from ops_console.board.hub import Hub
-from ops_console.board.reader import MOST_LOOKED, STEP, Board
+from ops_console.board.reader import MOST_LOOKED, STEP, Board, Remembered
 from sentinel.authority import feed
 from sentinel.authority.feed import NO_HEAD, AgentCount, FeedRow, Head
 from sentinel.authority.tenants import PublicTenant
 from sentinel.core.errors import EngineUnavailable
+from tests.support.harness import at_once
 from tests.support.served_programs import eventually
 
 SHOWN, OTHER = "retail-refund-agent", "order-review"
@@ -384,3 +386,25 @@ def test_what_stands_between_two_public_decisions_is_looked_through_once(
     assert board.ask_newest(50).position == head
     looked = board.after(0, 2)
     assert ([one.fields["event_id"] for one in looked.events], looked.left_out, looked.position) == (made[-2:], 1, head)
+
+
+def test_who_waited_for_an_answer_that_failed_shares_the_failure_and_who_comes_later_asks_again() -> None:
+    """The finding: under a database that hung, each of many callers waited for its own timeout, one after the other."""
+    remembered, hanging, asked = Remembered(60.0), threading.Event(), []
+
+    def ask() -> str:
+        asked.append(1)
+        if len(asked) == 1:
+            hanging.wait(20)
+            raise EngineUnavailable("no answer")
+        return "answer"
+
+    def let_it_fail() -> None:
+        while not asked:
+            time.sleep(0.001)
+        time.sleep(0.1)
+        hanging.set()
+
+    _, *answers = at_once([let_it_fail, *[lambda: remembered.get("key", ask)] * 20])
+    assert {type(one) for one in answers} == {EngineUnavailable} and len(asked) == 1
+    assert [remembered.get("key", ask) for _ in range(2)] == ["answer"] * 2 and len(asked) == 2
