@@ -93,7 +93,7 @@ def group() -> None:
 def list_(status: str | None, agent: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
     """List approvals, newest first. With --json amounts are in minor units."""
     with open_pool() as pool:
-        # What a person handled is kept as rejected, because its agent gets a DENY, and shown as handled.
+        # An approval that a person handled is stored as rejected, because its agent gets a DENY, and shown as handled.
         handled = {"handled": True, "rejected": False}.get(status or "")
         kept = "rejected" if handled else status
         rows = list_approvals(
@@ -183,22 +183,23 @@ def approve(approval_id: str, email: str, reason: str, digest: str | None, tenan
 
 @dataclass(frozen=True, slots=True)
 class _Rejections:
-    """What became of the pending approvals of one agent or key: how many were rejected, and how many were not, by why."""
+    """The result of rejecting one agent's or key's pending approvals: how many were rejected, and reason → how many were not."""
 
     rejected: int
     left: dict[str, int]
 
 
 _STEP = 200
-"""Approvals that are looked up at a time; each is decided in a transaction of its own."""
+"""How many approvals are looked up at a time; each is decided in a transaction of its own."""
 
 
 def _reject_each(
     pool: Pool, actor: Actor, *, agent_id: str | None, principal_id: uuid.UUID | None, reason: str, notify: Callable[[int], None]
 ) -> _Rejections:  # fmt: skip
-    """Reject what an agent or a principal asked and nobody has decided, each as `resolve_approval` does; changes of people and keys are left.
+    """Reject what an agent or a principal asked for and is pending, one by one; changes of people and keys are skipped.
 
-    `notify` is called with how many were rejected so far. What is asked meanwhile may be left. Raises `Forbidden` for who decides nothing.
+    `notify` is called with how many were rejected so far. Approvals that are asked for meanwhile may stay pending.
+    Raises `Forbidden` where the actor may not decide approvals.
     """
     actor.must_be("approver")
     rejected, left = 0, Counter[str]()
@@ -257,7 +258,8 @@ def reject(
 ) -> None:  # fmt: skip
     """Reject, as a local administrator for the named operator; recorded as such.
 
-    With --agent or --key each pending approval is rejected by itself; exit 1 if some were not. Revoke the key first: what is asked meanwhile may be left.
+    With --agent or --key each pending approval is rejected separately; exit 1 if some were not. Revoke the key first:
+    approvals that are asked for meanwhile may stay pending.
     """
     if [approval_id, agent, key_id].count(None) != 2:
         raise InvalidUsage("name one of ID, --agent and --key")

@@ -23,8 +23,8 @@ from sentinel.platform.command_line import InvalidUsage
 def command(file: Path, as_json: bool) -> None:
     """Append a checkpoint of the new events, as the authority does each minute where a file is configured.
 
-    For a machine that whoever administers the database has no access to, from a timer: `sentinel doctor --checkpoint FILE`
-    there compares. Exit 1 when the evidence is no longer what the file says; nothing is written then.
+    Meant for a timer on a machine that the database's administrators have no access to; `sentinel doctor --checkpoint
+    FILE` compares there. Exit 1 when the evidence is no longer what the file says; nothing is written then.
     """
     with open_pool() as pool:
         try:

@@ -28,12 +28,12 @@ from sentinel.store.safety import require_schema
 
 
 def import_paths() -> str:
-    """Where a Python program that we start finds what we find, as its `PYTHONPATH`."""
+    """Return the `PYTHONPATH` with which a Python child process finds the same modules as this one."""
     return os.pathsep.join(path for path in sys.path if path)
 
 
 def json_option(command: Command) -> Command:
-    """`--json`: one JSON document on standard output, for scripts."""
+    """Add `--json`: one JSON document on standard output, for scripts."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")(command)
 
 
@@ -46,7 +46,7 @@ class FreeText(click.ParamType[str]):
         self._rule = Text(most=most, least=1)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is. Fails as wrong use."""
+        """Return the text unchanged; a text that the rule refuses is wrong use of the command."""
         try:
             return str(self._rule.deserialize(value))
         except ValidationError as error:
@@ -54,12 +54,12 @@ class FreeText(click.ParamType[str]):
 
 
 def reason_option(about: str, name: str = "--reason", *, most: int = 2000) -> Callable[[Command], Command]:
-    """A free-text option that is recorded: `--reason`, or another name."""
+    """Return the decorator that adds a required option of free text, which is recorded: `--reason`, or another name."""
     return click.option(name, required=True, type=FreeText(most), help=about)
 
 
 def tenant_option(command: Command) -> Command:
-    """`--tenant`: whose records; needed only where there are several tenants."""
+    """Add `--tenant`: whose records; needed only where there are several tenants."""
     return click.option(
         "--tenant",
         metavar="LABEL|ID",
@@ -70,9 +70,9 @@ def tenant_option(command: Command) -> Command:
 
 @contextlib.contextmanager
 def open_pool(role: str = CONSOLE, *, login: str | None = None) -> Iterator[Pool]:
-    """A pool of `role` on `SENTINEL_DATABASE_URL`, else on the embedded server of `SENTINEL_DATA_DIR` with `login` or the role's own.
-
-    Raises as `require_schema`, and `EmbeddedError` where there is no database of our own.
+    """Yield a pool of `role` on `SENTINEL_DATABASE_URL`, else on the embedded server of `SENTINEL_DATA_DIR`, there with
+    the login `login` or else the role's own. Raises the errors of `require_schema`, and `EmbeddedError` where there is
+    no embedded database.
     """
     with database_url(login or role) as url, contextlib.ExitStack() as stack:
         require_schema(url, role)
@@ -82,7 +82,7 @@ def open_pool(role: str = CONSOLE, *, login: str | None = None) -> Iterator[Pool
 
 
 def tenant_of(pool: Pool, tenant: str | None) -> uuid.UUID:
-    """The tenant named by label or id, else the only one. Raises `NotFound` or `InvalidUsage`."""
+    """Return the tenant named by label or id, else the only one. Raises `NotFound` or `InvalidUsage`."""
     known = list_tenants(pool)
     if tenant:
         named = [one.tenant_id for one in known if tenant in (one.label, str(one.tenant_id))]
@@ -97,7 +97,7 @@ def tenant_of(pool: Pool, tenant: str | None) -> uuid.UUID:
 
 
 def acting_as(pool: Pool, tenant_id: uuid.UUID, email: str | None) -> Actor:
-    """A local administrator acting for the named operator with that operator's role, or for no operator."""
+    """Return a local administrator acting for the named operator with that operator's role, or for no operator. Raises `NotFound`."""
     if email is None:
         return local_administrator(tenant_id)
     operator = known_operator(pool, tenant_id, email)
@@ -107,7 +107,7 @@ def acting_as(pool: Pool, tenant_id: uuid.UUID, email: str | None) -> Actor:
 
 
 def as_uuid(text: str, what: str) -> uuid.UUID:
-    """An id typed by a person. Raises `InvalidInput`."""
+    """Parse an id typed by a person. Raises `InvalidInput`."""
     try:
         return uuid.UUID(text)
     except ValueError:
@@ -115,26 +115,31 @@ def as_uuid(text: str, what: str) -> uuid.UUID:
 
 
 def show(value: Any, as_json: bool, text: str = "") -> None:
-    """One result: JSON, or the sentence for people."""
+    """Print one result: as JSON, or the sentence for people."""
     print_json(value) if as_json else click.echo(text)
 
 
 def show_secret(value: Any, as_json: bool, secret: str, note: str) -> None:
-    """A secret that was just made: JSON, or the secret alone on standard output, which may be a key file, and the note beside it."""
+    """Print a secret that was just created: as JSON, or the secret alone on standard output, which may be redirected
+    into a key file, and the note on standard error.
+    """
     show(value, as_json, secret)
     if not as_json:
         click.echo(f"\n{note}", err=True)
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON; dataclasses, ids and times (UTC, with Z) included."""
+    """Print one line of JSON; the value may contain dataclasses, ids and times (UTC, with Z)."""
     click.echo(orjson.dumps(value, option=orjson.OPT_UTC_Z).decode())
 
 
 def show_rows(
     rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str, limit: int | None = None
 ) -> None:
-    """Rows (dataclasses): all fields as JSON, or the named columns as a table. Of more than `limit` only so many, which is said on stderr."""
+    """Print rows (dataclasses): all fields as JSON, or the named columns as a table.
+
+    At most `limit` rows are printed; a note on standard error says that there are more.
+    """
     if limit is not None and len(rows) > limit:
         rows = rows[:limit]
         click.echo(f"There are more than these {limit}; --limit shows more.", err=True)
@@ -153,7 +158,7 @@ def _table(rows: Sequence[Any], columns: Sequence[str]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        # An id is there to be copied: never broken over lines.
+        # Ids must be copyable, so they are never broken over lines.
         table.add_column(name.replace("_", " "), overflow="fold", no_wrap=name.endswith("_id"))
     for row in rows:
         # Text, not markup: what agents and operators wrote is shown and never interpreted.

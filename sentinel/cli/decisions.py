@@ -33,7 +33,7 @@ def explain_(operation_id: str, policies: Path | None, tenant: str | None, as_js
     """Re-evaluate a recorded operation from its stored facts under the policy that decided it.
 
     What the database found then (full limits, a halt, a once-key) is taken as recorded. Exit 1 where another verdict comes
-    out, where it cannot be decided again, or where what is kept is not what the decision's proof commits to.
+    out, where it cannot be decided again, or where the stored facts are not what the decision's proof commits to.
     """
     inspector = PolicyInspector(policies or policies_dir())
     with open_pool() as pool:

@@ -40,8 +40,8 @@ from sentinel.tools.check import check_tools
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check; `damaged` are the first ids of violations. Not `checked`: neither passed nor failed, and not `ok` where
-    nobody knows for want of time."""
+    """The result of one check; `damaged` are the first ids of violations. With `checked` false it neither passed nor
+    failed; then `ok` is false too if the check ran out of time."""
 
     name: str
     ok: bool
@@ -83,9 +83,9 @@ LOCKS_FREE = (
 def command(as_json: bool, checkpoints: Path | None, minutes: float) -> None:
     """Check settings, policies, the database's safety, every invariant and the evidence against its checkpoints.
 
-    Read-only. What is damaged is named by its id. The login of the authority, the console, the worker or the intake will
-    do, and what it may not read is told as not checked; the console's may read all of it. Exit 1 when something is wrong,
-    or took longer than --minutes.
+    Read-only. Damaged records are named by their ids. Works with the login of the authority, the console, the worker or
+    the intake; what that login may not read is reported as not checked, and the console's may read all of it. Exit 1
+    when something is wrong, or took longer than --minutes.
     """
     kept = data_dir() / CHECKPOINTS
     if checkpoints is None and not os.environ.get("SENTINEL_DATABASE_URL") and kept.exists():
@@ -155,13 +155,13 @@ def _of_invariant(found: InvariantResult) -> Check:
 
 
 def _of_another_schema() -> Iterator[Check]:
-    """What cannot be asked of a schema that is not this program's, each named."""
+    """Yield "not checked" for each check that needs this program's schema."""
     for name in ("database safety", "locks", "checkpoints", *(one.name for one in read_invariants(invariants_sql()))):
         yield Check(name, True, "not checked, the schema is not this program's", checked=False)
 
 
 def _connected(url: str, *roles: str) -> psycopg.Connection[Any]:
-    """A connection in the first of the roles that this login may take."""
+    """Open a connection in the first of the roles that this login may take. Raises `MissingGrant` where it may take none."""
     for number, role in enumerate(roles, 1):
         try:
             return open_connection(with_role(url, role))

@@ -18,8 +18,9 @@ import click
 def command(**options: Any) -> None:
     """Send events to their receivers until SIGTERM or Ctrl-C.
 
-    Which webhooks there are is told by `sentinel webhooks`. Uses SENTINEL_EXPORT_DATABASE_URL, or SENTINEL_DATABASE_URL, or
-    the embedded PostgreSQL in SENTINEL_DATA_DIR. May be run several times, and ended at any moment: nothing is lost.
+    Webhooks are managed with `sentinel webhooks`. Uses SENTINEL_EXPORT_DATABASE_URL, or SENTINEL_DATABASE_URL, or the
+    embedded PostgreSQL in SENTINEL_DATA_DIR. Several may run at the same time, and may be ended at any moment: nothing
+    is lost.
     """
     from sentinel.export.build import run
     from sentinel.export.settings import SECRET_FILE, load_export_settings

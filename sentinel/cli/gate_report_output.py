@@ -16,7 +16,7 @@ _MOST_SHOWN = 20
 
 
 def print_report(report: Mapping[str, Any]) -> None:
-    """The report on standard output."""
+    """Print the report on standard output."""
     rate = report["correct"] / report["covered"] if report["covered"] else 0.0
     click.echo(
         f"{report['scenario']}: {report['cases']} cases of {report['cases_file']}, {report['policy_id']} {report['policy_digest'][:19]}…"
@@ -45,7 +45,7 @@ def _reasons(report: Mapping[str, Any]) -> str:
 
 
 def _boundaries(found: Sequence[Mapping[str, Any]]) -> None:
-    """One line per limit: its currencies, and whether both sides of it were tried."""
+    """Print one line per limit: its currencies, and whether both sides of its boundary were tried."""
     limits: dict[str, dict[str, list[str]]] = {}
     for side in found:
         mark = side["side"] if side["covered"] else f"NOT {side['side']}"

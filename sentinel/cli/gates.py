@@ -1,7 +1,7 @@
 """`sentinel gates`: run a scenario's launch gate on labelled cases before its switch is turned on.
 
-The replay is a program of the worker's (`python -m worker.gates`), started as a process: the authority never loads the
-worker. It gets a scratch environment, reports the result of every case, and is removed afterwards.
+The replay is a program of the worker's (`python -m worker.gates`), started as a process, because the authority never
+loads the worker. It gets a scratch environment, which is removed afterwards, and reports the result of every case.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ def run(
     systems = {"simulate_systems": simulate_systems, "sandbox": _sandbox() if sandbox else {}}
     folder = directory or policies_dir()
     switch = _switch_of(load_declared_switches(folder), scenario)
-    # A replay asks for hundreds of customers within seconds, as one agent: totals and breakers would see nothing else.
+    # A replay asks as one agent for hundreds of customers within seconds, which would exceed total limits and breakers.
     policies = ReloadablePolicies(folder, totals=False)
     policy = _policy_of(policies, switch)
     chosen = cases or _shipped_cases(folder, scenario)
     with contextlib.ExitStack() as stack:
-        # A server that the report is recorded on is there for the scratch database as well.
+        # The server that the report is recorded on is used for the scratch database as well.
         given = stack.enter_context(database_url()) if record else os.environ.get("SENTINEL_DATABASE_URL") or None
         began = time.monotonic()
         report = _replayed(given, policies, policy, switch, scenario, chosen, systems, timeout)
@@ -116,7 +116,7 @@ def run(
             if record and email is not None:
                 report["report_id"] = _recorded(report, folder, tenant, email)
         finally:
-            # Minutes of work are in it: it is shown and written whether or not it could be recorded.
+            # The report took minutes to make: it is shown and written even if it could not be recorded.
             print_json(report) if as_json else print_report(report)
             written = report_file is None or _is_written(report_file, report)
     if not written:
@@ -128,7 +128,7 @@ def _refuse_unwritable(file: Path) -> None:
     """Raise `InvalidUsage` where the report could not be written, before anything is replayed."""
     was_there = file.exists()
     if was_there and not file.is_file():
-        return  # a terminal or a pipe, which notices who opens it
+        return  # a terminal or a pipe: opening it here would have an effect on it
     try:
         open_private(file, append=True).close()
     except OSError as error:
@@ -177,7 +177,7 @@ def _replayed(
 ) -> dict[str, Any]:  # fmt: skip
     configure_logs("error", program="sentinel-gates")
     click.echo(f"replaying {cases.name} on a scratch database …", err=True)
-    # It loads while the database is made.
+    # The replay's process loads while the database is created.
     with _program() as program, scratch_environment(url, policies) as scratch:
         job = _job(scratch, policies.directory, policy, switch, scenario, cases) | systems
         try:
@@ -187,7 +187,7 @@ def _replayed(
                 f"the replay did not end within {timeout:g} s: give it longer with --timeout, or fewer cases"
             ) from None
         finally:
-            _end(program)  # before its database goes, about which it would complain
+            _end(program)  # before its database is dropped, which it would report as errors
     if program.returncode != 0:
         raise InvalidUsage("the replay gave no report")
     found: dict[str, Any] = orjson.loads(output)
@@ -196,7 +196,7 @@ def _replayed(
 
 @contextlib.contextmanager
 def _program() -> Iterator[subprocess.Popen[bytes]]:
-    """The replay's process, ended with the block, and its folder of temporary files with it. Its errors go where ours go."""
+    """Start the replay's process; after the block it is killed and its temporary folder removed. Its standard error is ours."""
     with tempfile.TemporaryDirectory(prefix="sentinel-gate-") as folder, subprocess.Popen(
         [sys.executable, "-m", "worker.gates"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env=_clean_environment() | {"TMPDIR": folder},
@@ -214,7 +214,7 @@ def _end(program: subprocess.Popen[bytes]) -> None:
 
 
 def _sandbox() -> dict[str, str]:
-    """Settings of the outside systems in this environment, by the name that the worker gives them."""
+    """Return the settings of outside systems in this environment, by the worker's names. Raises `InvalidUsage` where there is none."""
     names = {system.url_field: system.url_variable for system in OUTSIDE_SYSTEMS}
     names |= {system.key_field: system.key_variable for system in OUTSIDE_SYSTEMS}
     names |= {
@@ -230,7 +230,7 @@ def _sandbox() -> dict[str, str]:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Without settings: none of an operator's systems may be asked by a replay."""
+    """Return this environment without our settings, so that a replay calls none of the operator's systems."""
     ours = ("SENTINEL_", "WORKER_", "CONFIRM_", "HALTSTATE_", "SMTP_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return kept | {"PYTHONPATH": import_paths()}
@@ -258,10 +258,11 @@ def _job(
 
 
 def windows_of(policy: CompiledPolicy, scenario: str, currency: str) -> list[dict[str, Any]]:
-    """The policy's limits that a refund of this scenario may be held against in the currency, as the replay reads a `Window`.
+    """Return the policy's limits that may count such a refund in the currency, each with the fields of a `Window`.
 
-    A limit is left out only where its condition says no of every such refund: of one that also asks something else, nothing is
-    known before it is tried. Raises `InvalidUsage` for one without a cap in the currency, in which every refund is denied.
+    A limit is left out only where its condition is false for every refund of this scenario; one that depends on other
+    facts is unknown until a refund is tried. Raises `InvalidUsage` for a limit without a cap in the currency, because
+    it denies every refund.
     """
     answers = policy.limit_conditions.answers(_known_of(policy, scenario, currency))
     found = []
@@ -281,7 +282,7 @@ def windows_of(policy: CompiledPolicy, scenario: str, currency: str) -> list[dic
 
 
 def _known_of(policy: CompiledPolicy, scenario: str, currency: str) -> dict[str, Any]:
-    """The variables that every refund of this scenario and currency has."""
+    """Return the condition variables whose value is the same for every refund of this scenario and currency."""
     said = {("action",): _ACTION + scenario, ("params", "scenario"): scenario}
     known: dict[str, Any] = {"currency": currency, "currency_covered": currency in policy.covered}
     known |= policy.numbers.get(currency, {})

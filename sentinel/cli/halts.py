@@ -70,7 +70,7 @@ def set_(
 ) -> None:
     """Put a halt in force; nothing that it covers is allowed or started until it is lifted."""
     with open_pool() as pool:
-        # A global halt is no tenant's: in the minute it is needed, nobody is asked for one.
+        # A global halt belongs to no tenant, so that in an emergency nobody has to name one.
         owner = GLOBAL_HALT_OWNER if scope == "global" and email is None else tenant_of(pool, tenant)
         actor = acting_as(pool, owner, email)
         done = set_halt(pool, actor, scope=scope, target=target, level=level, reason=reason)

@@ -37,8 +37,9 @@ def group() -> None:
 def list_(limit: int, tenant: str | None, as_json: bool) -> None:
     """List operations in doubt, longest first; amounts are in minor units and stay held.
 
-    Until `act_until` somebody may still act, and "not executed" cannot be said. The reason `contradiction` means that a success
-    was reported after a person had said "not executed": that action of that agent is halted, and `resolve` wants `--since`.
+    Until `act_until` somebody may still act, and "not executed" is refused. The reason `contradiction` means that a
+    success was reported after a person had said "not executed": that action of that agent is halted, and `resolve
+    --not-executed` needs `--since`.
     """
     with open_pool() as pool:
         rows = list_in_doubt(pool, tenant_of(pool, tenant), limit=limit + 1)
@@ -68,8 +69,8 @@ def resolve(
 ) -> None:
     """Resolve a started operation as executed or not executed.
 
-    "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when. Of a
-    doubt of the reason `contradiction` it is said with `--since` only.
+    "Not executed" is final, and is refused while somebody may still act on the start; the refusal says until when.
+    Where the reason is `contradiction`, "not executed" needs `--since`.
     """
     if executed is None:
         raise click.UsageError("say --executed or --not-executed")

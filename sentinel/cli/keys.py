@@ -1,6 +1,6 @@
 """`sentinel keys`: agent keys. A key is printed once, when it is made; only its hash is kept.
 
-When a key waits for a second administrator: see `operators.py`.
+`operators.py` says when a key waits for a second administrator.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def revoke(key_id: str, tenant: str | None, as_json: bool) -> None:
-    """End a key now; it is refused everywhere within a second."""
+    """Revoke a key; it is refused everywhere within a second."""
     with open_pool(login=SUPERUSER) as pool:
         revoke_key(pool, tenant_of(pool, tenant), as_uuid(key_id, "KEY_ID"))
     show({"key_id": key_id, "revoked": True}, as_json, "Revoked.")
@@ -102,7 +102,7 @@ def revoke(key_id: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def rotate(key_id: str, overlap_hours: int, expires_days: int | None, tenant: str | None, as_json: bool) -> None:
-    """Make a successor of a key, with the same rights, and print it, this once."""
+    """Create a successor of a key, with the same rights, and print it, this once."""
     with open_pool(login=SUPERUSER) as pool:
         issued = rotate_key(
             pool, tenant_of(pool, tenant), as_uuid(key_id, "KEY_ID"),

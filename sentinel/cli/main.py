@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class _Commands(LazyGroup, OneLineErrors):
-    """Loaded when they are used; each ends with one line where it is refused."""
+    """Commands that are loaded when they are used; a refused one ends with one line on standard error."""
 
 
 @click.group(cls=_Commands, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,4 +1,4 @@
-"""`sentinel mcp-proxy`: hands its options on to the proxy. Needs no database, but the extra `mcp`."""
+"""`sentinel mcp-proxy`: passes its options on to the proxy. Needs no database, but the extra `mcp`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """The proxy's own options, which need nothing of the extra."""
+    """Add the proxy's own options; reading them needs no package of the extra."""
     from sentinel.mcp_proxy.options import COMMAND_OPTIONS
 
     for option in reversed(COMMAND_OPTIONS):

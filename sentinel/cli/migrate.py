@@ -1,4 +1,4 @@
-"""`sentinel migrate`: the schema and the grants."""
+"""`sentinel migrate`: create or migrate the schema, and apply the grants."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sentinel.store.address import administrator_url
 @click.command()
 @json_option
 def command(as_json: bool) -> None:
-    """Bring the database to this program's schema and grants; safe to run as often as you like, and at once.
+    """Bring the database to this program's schema and grants; safe to run repeatedly and concurrently.
 
     The login of SENTINEL_DATABASE_URL must be able to create roles and schemas. Without that variable the embedded
-    database of SENTINEL_DATA_DIR is made, if it is not there, and migrated.
+    database of SENTINEL_DATA_DIR is created, if it does not exist, and migrated.
     """
     from sentinel.store.migrate import migrate
 

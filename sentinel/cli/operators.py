@@ -1,7 +1,8 @@
 """`sentinel operators`: the people of a tenant and their roles. Admins change them on the console's page too.
 
-With the login of the schema's owner (the embedded server's, or such a `SENTINEL_DATABASE_URL`) nothing waits for a second
-administrator: who holds it can write every table, and the first people are made so. Any other login asks, as a page does.
+With the login of the schema's owner (the embedded server's, or such a `SENTINEL_DATABASE_URL`) nothing waits for a
+second administrator: that login can write every table anyway, and the first operators are created with it. With any
+other login a change asks a second administrator, as on the console's page.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def list_(tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def set_role(email: str, role: str, tenant: str | None, as_json: bool) -> None:
-    """Give another role, in force at the next request."""
+    """Change an operator's role, in force at the operator's next request."""
     with open_pool(login=SUPERUSER) as pool:
         change_role(pool, tenant_of(pool, tenant), email=email, role=role)
     show({"email": email, "role": role}, as_json, f"{email} is {role}.")
@@ -101,9 +102,9 @@ def deactivate(email: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def sign_out_everybody(tenant: str | None, as_json: bool) -> None:
-    """End the sessions and tokens of every operator of the tenant; who may, signs in again.
+    """End the sessions and tokens of every operator of the tenant; active operators may sign in again.
 
-    After a restored backup: sessions and tokens that were ended since it was made are good again.
+    Meant for use after restoring a backup, which revives sessions and tokens that were ended since it was made.
     """
     with open_pool(login=SUPERUSER) as pool:
         count = end_access_of_everybody(pool, tenant_of(pool, tenant))
@@ -126,7 +127,7 @@ def reactivate(email: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def confirm_(email: str, tenant: str | None, as_json: bool) -> None:
-    """Say that an account, which an administrator made or changed, is its owner's; on the console a second one says it."""
+    """Confirm that an account that an administrator made or changed is its owner's; on the console a second administrator does."""
     with open_pool(login=SUPERUSER) as pool:
         waited = confirm(pool, tenant_of(pool, tenant), email=email)
     told = f"{email} counts as a person of their own." if waited else f"{email} waits for no confirmation."
@@ -138,7 +139,7 @@ def confirm_(email: str, tenant: str | None, as_json: bool) -> None:
 @tenant_option
 @json_option
 def reset_second_factor_(email: str, tenant: str | None, as_json: bool) -> None:
-    """Take the second factor away from who lost it; their sessions and tokens end, the password alone lets in again."""
+    """Remove the second factor of an operator who lost it; their sessions and tokens end, and the password alone signs in again."""
     with open_pool(login=SUPERUSER) as pool:
         was_there = reset_second_factor(pool, tenant_of(pool, tenant), email=email)
     told = f"{email} has no second factor any more." if was_there else f"{email} had no second factor."

@@ -58,7 +58,7 @@ def group() -> None:
 @tenant_option
 @json_option
 def list_(limit: int, tenant: str | None, as_json: bool) -> None:
-    """List what waits: what came back from the shop or the refund worker first, then the queue by due time."""
+    """List the orders that wait: those that came back from the shop or the refund worker first, then the queue by due time."""
     with open_pool() as pool:
         rows = queue(pool, tenant_of(pool, tenant), limit=limit + 1)
     shown = [_table_row(row) for row in rows]
@@ -90,9 +90,9 @@ def decide(
 ) -> None:
     """Decide an order, as a local administrator for the named operator; recorded as such.
 
-    fulfil, refund or hold one that is queued. Of one that came back: retry, which asks the shop once more
-    (--status SHOP_REFUSED) or has its refund tried again (--status REFUND_REFUSED); refund; hold. Of a held one whose hold the shop
-    has not taken: retry --status HELD. Of one that the authority refuses to be asked about: hold.
+    An order that is queued: fulfil, refund or hold. One that came back: retry, which asks the shop once more (--status
+    SHOP_REFUSED) or has its refund tried again (--status REFUND_REFUSED); refund; hold. A held one whose hold the shop
+    has not accepted: retry --status HELD. One about which the authority refuses to be asked: hold.
     """
     with open_pool() as pool:
         actor = acting_as(pool, tenant_of(pool, tenant), email)

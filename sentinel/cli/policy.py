@@ -1,7 +1,7 @@
 """`sentinel policy`: check, show and test policy files. Needs no database.
 
-What only the worker reads of the folder is checked by a program of the worker's, started as a process: the authority never
-loads the worker.
+Files of the folder that only the worker reads are checked by a program of the worker's, started as a process, because
+the authority never loads the worker.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check(directory: Path | None, as_json: bool) -> None:
     """Check the whole folder: compile every policy, read switches, tools and cases, and have `worker check` read the rest.
 
     The rest is routes.yaml, critic.yaml, order_sources.yaml, order_signals.yaml and gates/. Each fault is explained with file, line and
-    rule, and with the nearest known name. Exit 1 when there is one.
+    rule, and with the nearest known name. Exit 1 when there is a fault.
     """
     folder = directory or policies_dir()
     library, faults = check_folder(folder)
@@ -70,7 +70,7 @@ def _faults_of_the_worker(folder: Path) -> list[PolicyError]:
         [sys.executable, "-m", "worker.cli", "check", str(folder), "--json"], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": import_paths()},
     )  # fmt: skip
-    # 2 with an answer: nothing of the worker's is there, and a folder for agents alone needs none of it.
+    # 2 with output: the folder has none of the worker's files, and a folder for agents alone needs none.
     if done.returncode not in (0, 1, 2) or not done.stdout:
         said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
         raise click.ClickException(f"the worker's files could not be checked: {said}")
@@ -94,7 +94,7 @@ def _print_good(folder: Path, library: PolicyLibrary) -> None:
 @DIRECTORY
 @json_option
 def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
-    """A policy in words: facts, numbers, rules, limits, breakers and approval terms. All of them without POLICY_ID."""
+    """Show a policy in words: facts, numbers, rules, limits, breakers and approval terms. Without POLICY_ID, every policy."""
     library = PolicyLibrary.load(directory or policies_dir())
     chosen = [one for one in library.policies if policy_id in (None, one.policy.policy_id)]
     if not chosen:
@@ -108,7 +108,7 @@ def show(policy_id: str | None, directory: Path | None, as_json: bool) -> None:
 
 
 def _print_policy(compiled: CompiledPolicy) -> None:
-    """As lines: in the columns of a table an id, a condition or an amount would be broken."""
+    """Print a policy as lines: the columns of a table would break ids, conditions and amounts over lines."""
     shown = describe(compiled)
     click.secho(f"{shown['label']} ({shown['policy']})", bold=True)
     click.echo(f"version   {shown['version']}  {compiled.digest}")
@@ -143,9 +143,10 @@ def _amounts_in_words(values: Mapping[str, str]) -> str:
 @DIRECTORY
 @json_option
 def test(directory: Path | None, as_json: bool) -> None:
-    """Run `cases/*.yaml` and `tool_cases.yaml`: wanted operation, decision and reasons, and what no case reaches. Exit 1 on a failure.
+    """Run the cases of `cases/*.yaml` and `tool_cases.yaml`, which name the wanted operation, decision and reasons.
 
-    A folder may do without the one, the other or both; where there is no case at all, standard error says so.
+    Says also what no case reaches. Exit 1 on a failure. A folder may lack either or both; where there is no case at
+    all, standard error says so.
     """
     folder = directory or policies_dir()
     library = PolicyLibrary.load(folder)

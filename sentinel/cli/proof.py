@@ -66,9 +66,10 @@ def verify(file: Any, show_bytes: bool, as_json: bool) -> None:
 def compare(file: Any, policies: Path | None, tenant: str | None, as_json: bool) -> None:
     """Compare the proof pack in FILE, an agent's or the public one, with the decision recorded under its name.
 
-    The public one must be what the record gives with its minted identifiers, field by field; the record must have its
-    recorded hash and open to the operation that was decided. Exit 0 when all of that holds, 1 when not.
-    Needs SENTINEL_PUBLIC_ID_SECRETS as the public board has it, where it is set there: under another one no public pack is the recorded one.
+    A public pack must equal the recorded pack with its identifiers replaced by public ids, field by field. The recorded
+    pack must have its recorded hash, and its commitment must be to the operation that was decided. Exit 0 when all of
+    that holds, 1 when not. Needs the public board's SENTINEL_PUBLIC_ID_SECRETS where it is set there: with another
+    value no public pack matches.
     """
     pack = _pack_in(file)
     inspector = PolicyInspector(policies or policies_dir())
@@ -98,7 +99,7 @@ def _pack_in(file: Any) -> dict[str, Any]:
 
 
 def _refuse_fractions(value: Any, path: str) -> None:
-    """No pack holds one, and the canonical form that is hashed has none."""
+    """Raise `InvalidInput` for a fraction: no pack contains one, and the canonical form that is hashed has none."""
     if isinstance(value, Decimal):
         raise InvalidInput.of(path, "is a fraction, and no proof pack holds one")
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

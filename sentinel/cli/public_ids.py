@@ -22,7 +22,7 @@ def group() -> None:
 def find(public_id: str, tenant: str | None, as_json: bool) -> None:
     """Tell what PUBLIC_ID (pag_…, pac_…, ple_…, prf_…, or a proof's pf_…) stands for.
 
-    Needs SENTINEL_PUBLIC_ID_SECRETS as the console has it, where it is set there.
+    Needs the console's SENTINEL_PUBLIC_ID_SECRETS, where it is set there.
     """
     with open_pool() as pool:
         ids = load_public_id_generators(pool, public_id_secrets())[0]

@@ -1,6 +1,6 @@
 """A scratch environment for gate runs: a temporary database with a tenant, an agent key and an authority on loopback.
 
-The database is made on the given server where the login may; else on an embedded server of its own.
+The database is created on the given server where its login may do that, else on an embedded server of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sentinel.store.migrate import SchemaNotReady, migrate
 
 @dataclass(frozen=True, slots=True)
 class ScratchEnvironment:
-    """`database_url` may do everything there; `api_key` is an agent's."""
+    """A scratch environment. The login of `database_url` may do everything in the database; `api_key` is an agent's."""
 
     database_url: str
     tenant_id: uuid.UUID
@@ -45,10 +45,10 @@ class ScratchEnvironment:
 
 @contextlib.contextmanager
 def scratch_environment(url: str | None, policies: ReloadablePolicies) -> Iterator[ScratchEnvironment]:
-    """A scratch environment that is removed after the block, whatever happens in it.
+    """Yield a scratch environment, which is removed after the block, also after an error in it.
 
-    SERVER goes before `url`, and its login must be able to make a database. Raises `EngineUnavailable`, `EmbeddedError`,
-    `UnsafeConfiguration`.
+    The variable SERVER takes precedence over `url`, and its login must be able to create databases and roles. Raises
+    `EngineUnavailable`, `EmbeddedError`, `UnsafeConfiguration`.
     """
     with _database(url) as database:
         pool = Pool(with_role(database, CONSOLE, application_name="sentinel-scratch"), size=1)
@@ -76,7 +76,7 @@ def _database(url: str | None) -> Iterator[str]:
 
 
 def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
-    """A migrated database on the same server; None where the login may not make one."""
+    """Create and migrate a database on the server of `url` and return its URL; None where the login may not do that."""
     name, given = PREFIX + secrets.token_hex(6), parts_to_connect(url)
     try:
         admin = stack.enter_context(contextlib.closing(psycopg.connect(make_conninfo(**given), autocommit=True)))
@@ -87,7 +87,7 @@ def _beside(url: str, stack: contextlib.ExitStack) -> str | None:
     except pg.InsufficientPrivilege:
         return None
     stack.callback(lambda: admin.execute(f"drop database if exists {name} with (force)".encode()))
-    # What a crash would lose is to be dropped anyway.
+    # Durability is not needed: the database is dropped anyway.
     admin.execute(f"alter database {name} set synchronous_commit = off".encode())
     parts: dict[str, Any] = {**given, "dbname": name}
     found = make_conninfo(**parts)
@@ -107,7 +107,7 @@ def _own_server(stack: contextlib.ExitStack) -> str:
 
 @contextlib.contextmanager
 def listening(app: Any, handler: Any = None) -> Iterator[str]:
-    """A WSGI application over HTTP in this process, on a port of its own; its address. `handler` is werkzeug's if not given."""
+    """Serve a WSGI application over HTTP in this process on a free port; yield its URL. `handler` is werkzeug's if not given."""
     from werkzeug.serving import make_server
 
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=handler)
@@ -123,7 +123,7 @@ def listening(app: Any, handler: Any = None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def authority_on_loopback(database: str, policies: ReloadablePolicies) -> Iterator[str]:
-    """The authority as it is, served by this process; its address."""
+    """Serve the complete authority in this process, on loopback; yield its URL."""
     from werkzeug.serving import WSGIRequestHandler
 
     from sentinel.authority.app import build_authority, create_app
@@ -135,7 +135,7 @@ def authority_on_loopback(database: str, policies: ReloadablePolicies) -> Iterat
         protocol_version = "HTTP/1.1"
 
         def log(self, type: str, message: str, *args: object) -> None:
-            """Nothing: what was asked is in the scratch database."""
+            """Log nothing: the requests are recorded in the scratch database."""
 
     settings = Settings(database_url=database, secret_keys=(secrets.token_hex(32),), pool_size=8)
     authority = build_authority(settings, policies)

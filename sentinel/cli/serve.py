@@ -51,7 +51,7 @@ def command(graceful_seconds: int, **options: Any) -> None:
 
 
 def _database(stack: contextlib.ExitStack, data_dir: Path, stopping: threading.Event) -> str:
-    """The authority's URL of the embedded server. Exits with status 0 when asked to stop while it starts."""
+    """Start the embedded server and return the authority's URL on it. Exits with status 0 when asked to stop during the start."""
     from sentinel.store.database import AUTHORITY
     from sentinel.store.embedded import StartGivenUp, supervised
 
@@ -66,12 +66,12 @@ def _serve(graceful_seconds: int, stopping: threading.Event, options: dict[str, 
     from sentinel.authority.settings import load_settings
 
     def leave(*_: Any) -> None:
-        # Once: a second signal must not cut short what the first one ends.
+        # Only once: a second signal must not interrupt the shutdown that the first one began.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         sys.exit(0)
 
-    # From here on nothing but the database, which the caller ends, is there to end; the server has its own handlers.
+    # Until the server sets its own handlers, only the database is running, and the caller stops it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave)
     if stopping.is_set():

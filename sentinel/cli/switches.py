@@ -48,7 +48,7 @@ def _table_row(view: SwitchView) -> _TableRow:
 
 
 def _gate(state: GateState) -> str:
-    """Open or closed and why; of the newest report its figures, age and whether it is about the policy in force."""
+    """Return in words: open, or closed and why; the newest report's age and figures, and whether it is about the policy in force."""
     verdict = f"closed: {REFUSALS[state.refusal]}" if state.refusal else "open"
     if state.report_id is None:
         return verdict

@@ -1,4 +1,4 @@
-"""`sentinel tools`: the table from tools to actions, and what it makes of one call. Needs no database."""
+"""`sentinel tools`: the table from tools to actions, and the operation that one call becomes. Needs no database."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def group() -> None:
 @DIRECTORY
 @json_option
 def list_(directory: Path | None, as_json: bool) -> None:
-    """Every mapped tool: its action, arguments, key and what the program must say."""
+    """List every mapped tool: its action, arguments, key and the facts that the program must give."""
     rows = [_row(one) for one in _table(directory).mappings]
     show_rows(rows, ("tool", "action", "arguments", "facts", "key"), as_json=as_json, empty="no tool is mapped")
 
@@ -48,9 +48,10 @@ def list_(directory: Path | None, as_json: bool) -> None:
 @DIRECTORY
 @json_option
 def explain(tool: str, arguments: BinaryIO, facts: BinaryIO | None, directory: Path | None, as_json: bool) -> None:
-    """What a call of TOOL ("server/tool") with the JSON object ARGUMENTS (a file, - for standard input) becomes.
+    """Show what a call of TOOL ("server/tool") becomes. ARGUMENTS: a file with a JSON object, - for standard input.
 
-    The decision is what the policies say to it, with no limit counted and for a key whose facts count. Exit 1 where the table refuses it.
+    The decision is that of the policies, with no limit counted and for a key whose facts count. Exit 1 where the table
+    refuses the call.
     """
     table = _table(directory)
     found = _explained(table, tool, arguments.read(), facts.read() if facts else b"", directory or policies_dir())

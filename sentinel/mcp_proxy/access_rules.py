@@ -1,4 +1,4 @@
-"""Whose access tokens open the proxy's door: the file of `--access-tokens`. Needs nothing of the extra."""
+"""The file of `--access-tokens`: whose access tokens the proxy accepts. Needs no package of the extra `mcp`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS = ("resource", "issuer", "jwks_url", "scopes", "agents")
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Whose tokens open the door. `agents`: the token's subject (`sub`) → the agent that it stands for."""
+    """Whose tokens the proxy accepts. `agents`: the token's subject (`sub`) → the agent that it stands for."""
 
     resource: str
     issuer: str
@@ -28,7 +28,7 @@ class AccessRules:
 
 
 def read_access_rules(path: Path) -> AccessRules:
-    """The rules of a YAML file. Raises `PolicyError`, which names the line."""
+    """Read the rules from a YAML file. Raises `PolicyError`, which names the line."""
     source, root = read_source(path)
     fields = source.fields(root, "the file", known=_FIELDS, required=_FIELDS).entries
     agents = source.table(fields["agents"], "agents")
@@ -49,7 +49,7 @@ def read_access_rules(path: Path) -> AccessRules:
 
 
 def _url(source: Source, node: Node, what: str) -> str:
-    """An address without query or fragment, by https unless it is on this machine."""
+    """Return a URL without query, fragment or user name, which must be https unless its host is this machine."""
     text = source.text(node, what)
     parts = urlsplit(text)
     if not parts.hostname or parts.query or parts.fragment or parts.username:

@@ -1,8 +1,8 @@
-"""Access tokens of an authorization server at the proxy's door: the proxy is an OAuth 2.1 resource server, as MCP's specification says.
+"""Verification of OAuth access tokens: the proxy is an OAuth 2.1 resource server, as MCP's specification says.
 
-A token is a JWT (RFC 9068), checked here against the issuer's published keys (JWKS), which are kept for five minutes; nobody is
-asked about a token. It must be made for this proxy's address and have every declared scope, and its subject must be one that
-the operator names, with the agent that it stands for. No token goes to the server behind the proxy.
+A token is a JWT (RFC 9068), verified here against the issuer's published keys (JWKS), which are cached for five
+minutes; no request is made about a single token. It must be issued for this proxy's address and have every declared
+scope, and the operator must have mapped its subject to an agent. No token is passed on to the server behind the proxy.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sentinel.mcp_proxy.access_rules import AccessRules
 ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
-"""Signatures by public keys alone: with a shared secret whoever checks a token could have made it."""
+"""Public-key signatures only: with a shared secret, whoever can verify a token could also forge one."""
 _TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
 _CLOCKS_APART_SECONDS = 30
 _KEYS_KEPT_SECONDS = 300
 _FETCH_SECONDS = 5
 _PAUSE_SECONDS = 5.0
-"""How long the issuer is left alone once it was asked for its keys, whether they could be had or not."""
+"""Pause after a request for the issuer's keys before the next one, whether it succeeded or not."""
 
 
 class TokenRefused(Exception):
-    """The token opens nothing. `error` is a code of RFC 6750; `status` 401 or 403."""
+    """The token is not accepted. `error` is a code of RFC 6750; `status` is 401 or 403."""
 
     def __init__(self, status: int, error: str, description: str) -> None:
         super().__init__(description)
@@ -37,14 +37,15 @@ class TokenRefused(Exception):
 
 
 class IssuerAway(Exception):
-    """The issuer's keys cannot be had, so no token can be checked."""
+    """The issuer's keys cannot be fetched, so the token cannot be verified."""
 
 
 class IssuerKeys:
-    """An issuer's published keys by their id (`kid`).
+    """A cache of an issuer's published keys, by their id (`kid`).
 
-    Whoever names one that is kept waits for nothing: neither for the issuer, nor while it is away. For all others together there
-    is one request at a time, and none within the pause after it, so that no flood of unknown ids makes a flood of requests.
+    A cached key is returned without waiting, also while the issuer is unreachable. For all other ids together there is
+    one request at a time, and none within the pause after it, so that a flood of unknown ids makes no flood of
+    requests.
     """
 
     def __init__(self, url: str) -> None:
@@ -55,7 +56,7 @@ class IssuerKeys:
         self._asking: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str) -> jwt.PyJWK:
-        """The key of this id. Raises `TokenRefused` where the issuer has none, `IssuerAway` where that cannot be known."""
+        """Return the key of this id. Raises `TokenRefused` where the issuer has none, `IssuerAway` where its keys cannot be fetched."""
         found = self._current().get(key_id)
         if found is not None:
             return found
@@ -80,7 +81,7 @@ class IssuerKeys:
             self._is_away = True
         else:
             self._is_away = False
-            # Of two with one id the first counts.
+            # Reversed, so that of two keys with the same id the first counts.
             self._kept = {str(one.key_id): one for one in reversed(found)}
             self._kept_until = time.monotonic() + _KEYS_KEPT_SECONDS
         finally:
@@ -89,14 +90,14 @@ class IssuerKeys:
 
 
 class AccessTokens:
-    """The tokens that one issuer makes for one proxy."""
+    """Verifies the tokens that one issuer issues for one proxy."""
 
     def __init__(self, rules: AccessRules) -> None:
         self.rules = rules
         self._keys = IssuerKeys(rules.jwks_url)
 
     async def agent_of(self, token: str) -> str:
-        """The agent that the token's subject stands for. Raises `TokenRefused` and `IssuerAway`."""
+        """Return the agent that the token's subject is mapped to. Raises `TokenRefused` and `IssuerAway`."""
         claims = await self._claims(token)
         given = _scopes_of(claims)
         missing = [one for one in self.rules.scopes if one not in given]
@@ -110,7 +111,7 @@ class AccessTokens:
     async def _claims(self, token: str) -> dict[str, Any]:
         try:
             unchecked = jwt.decode_complete(token, options={"verify_signature": False})
-            # First, so that a stranger's token makes nobody ask for keys.
+            # Checked first, so that a token of another issuer causes no request for keys.
             if unchecked["payload"].get("iss") != self.rules.issuer:
                 raise TokenRefused(401, "invalid_token", "the token is of another issuer")
             if str(unchecked["header"].get("typ", "JWT")).lower() not in _TYPES:
@@ -121,13 +122,13 @@ class AccessTokens:
                 issuer=self.rules.issuer, leeway=_CLOCKS_APART_SECONDS, options={"require": ["exp", "iss", "aud", "sub"]},
             )  # fmt: skip
         except jwt.PyJWTError as error:
-            # The class, not the text: that of some repeats what the token says.
+            # Only the error's class: the text of some errors repeats the token's content.
             raise TokenRefused(401, "invalid_token", f"the token does not hold ({type(error).__name__})") from error
         return claims
 
 
 def _scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
-    """`scope` as RFC 9068 has it, or `scp` as some issuers do, as a text or a list."""
+    """Return the scopes in `scope` (RFC 9068) and `scp` (of some issuers), each a text or a list."""
     found: set[str] = set()
     for value in (claims.get("scope"), claims.get("scp")):
         if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Which agent talks to the proxy over HTTP: the one whose sentinel key it presents, or for which the subject of its access token stands.
+"""Authentication of agents over HTTP: by their own sentinel key, or by an access token whose subject is an agent's.
 
-Both open nothing but the proxy's door. What the proxy asks, it asks with its own key, in the agent's name.
+Either one only admits the agent to the proxy. The proxy asks the authority with its own key, in the agent's name.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from sentinel.mcp_proxy.access_tokens import AccessTokens, IssuerAway, TokenRefu
 
 SCOPE_KEY = "sentinel.agent"
 STILL_KEY = "sentinel.agent_still"
-"""In a request's scope: a coroutine function that says whether what the agent presented still opens the door."""
+"""Key in a request's scope of the coroutine function that returns whether the agent's credential is still accepted."""
 _METADATA = "/.well-known/oauth-protected-resource"
 _SCOPE = "guard"
-"""What a key must be allowed by itself, so that nobody does by the proxy's key what the authority would refuse to the agent's own."""
+"""The scope that an agent's own key must have, so that the proxy's key does nothing for it that its own would be refused."""
 _REMEMBERED_SECONDS = 1.0
 _MOST_REMEMBERED = 1_000
 _ASKED_AT_ONCE = 16
-"""Of keys that the authority has not accepted lately: made-up ones are as many as anybody likes."""
+"""How many keys that were not accepted recently are looked up at once: anybody can send any number of made-up ones."""
 _NOBODY_CAN_SAY = 503
 _LINE_SECONDS = 5.0
-"""How long such a key waits for its turn."""
+"""How long such a key waits for its look-up to begin."""
 
 
 class Admission(Enum):
-    """Whether what an agent presented still opens the door; UNKNOWN while nobody can say, as without an answer of the authority."""
+    """Whether an agent's credential is still accepted; UNKNOWN while that cannot be checked, e.g. without an answer of the authority."""
 
     YES = "yes"
     NO = "no"
@@ -45,18 +45,18 @@ class Admission(Enum):
 
 Still = Callable[[], Awaitable[Admission]]
 _Remembered = tuple[float, KeyHolder | None]
-"""Until when (monotonic seconds), and whose key; None: nobody's."""
+"""Until when it is remembered (monotonic seconds), and the key's holder; None: the key is not accepted."""
 
 
 class TooManyUnknown(Exception):
-    """More keys that nobody knows are asked about than there are turns."""
+    """Too many keys that were not accepted recently wait to be looked up."""
 
 
 class AgentKeys:
-    """Keys → agents, asked of the authority and remembered for a second, so that a revoked key is refused within one.
+    """Looks up keys' agents at the authority; answers are cached for a second, so a revoked key is refused within one.
 
-    A key that was accepted before is asked about at once; all others wait for one of a few turns, so that no flood of made-up keys
-    takes the authority or the proxy from who has one.
+    A key that was accepted before is looked up at once; all others wait for one of a few slots, so that a flood of
+    made-up keys does not block agents that have a valid one.
     """
 
     def __init__(self, url: str, own: AsyncClient) -> None:
@@ -67,9 +67,10 @@ class AgentKeys:
         self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def agent_of(self, key: str) -> str | None:
-        """The agent that the key is bound to; None for a key of no one agent, of another tenant, or that is not accepted.
+        """Return the agent that the key is bound to; None for a key without one, of another tenant, or not accepted.
 
-        Raises `TokenRefused`, of a key without the scope `guard`, `TooManyUnknown` and `Unreachable`.
+        Raises `TokenRefused` for a key without the scope `guard`, `TooManyUnknown`, `Unreachable`, and `Rejected` where
+        the authority does not accept the proxy's own key.
         """
         holder = await self._holder_of(key)
         if holder is None or holder.agent_id is None:
@@ -89,7 +90,7 @@ class AgentKeys:
         except asyncio.TimeoutError as error:  # noqa: UP041 - in Python 3.10 it is another class
             raise TooManyUnknown from error
         try:
-            found = self._remembered(name)  # another request had it asked about meanwhile
+            found = self._remembered(name)  # another request may have looked it up meanwhile
             return found[1] if found is not None else await self._ask(name, key)
         finally:
             self._turns.release()
@@ -121,7 +122,7 @@ class AgentKeys:
 
 
 class _NotAdmitted(Exception):
-    """The answer to who is not let in; `challenge` is what `WWW-Authenticate` says beside the scheme."""
+    """A request is not admitted; `challenge` holds the parameters of `WWW-Authenticate` after the scheme."""
 
     def __init__(self, status: int, error: str, challenge: dict[str, str] | None = None) -> None:
         super().__init__(error)
@@ -129,9 +130,9 @@ class _NotAdmitted(Exception):
 
 
 class AgentsOnly:
-    """An ASGI application that lets agents in to another one; the agent stands in the request's scope.
+    """An ASGI application that admits only agents to another one, and puts the agent's id into the request's scope.
 
-    For everybody: `/healthz`, and with access tokens the proxy's metadata (RFC 9728), by which a client finds their issuer.
+    Open to everybody: `/healthz`, and with access tokens the proxy's metadata (RFC 9728), which names their issuer.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class AgentsOnly:
             self._challenge = {"resource_metadata": found, "scope": " ".join(rules.scopes)}
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """One request."""
+        """Answer one request, or pass it on."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         if scope["path"] == "/healthz":
@@ -166,7 +167,7 @@ class AgentsOnly:
             return await _answer(send, refused.status, {"error": refused.error}, refused.challenge)
         scope[SCOPE_KEY] = agent
         scope[STILL_KEY] = self._still(headers, agent)
-        # A session is its agent's: the SDK compares who asks with who opened it.
+        # Binds a session to its agent: the SDK compares the user of each request with the one that opened the session.
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=agent, scopes=[]))
         return await self._app(scope, receive, send)
 
@@ -204,7 +205,7 @@ class AgentsOnly:
 
 
 def presented_credential(headers: dict[bytes, str]) -> str | None:
-    """`X-API-Key`, or `Authorization: Bearer`."""
+    """Return the credential in `X-API-Key`, else in `Authorization: Bearer`; None without one."""
     if b"x-api-key" in headers:
         return headers[b"x-api-key"]
     kind, _, token = headers.get(b"authorization", "").partition(" ")
@@ -212,7 +213,7 @@ def presented_credential(headers: dict[bytes, str]) -> str | None:
 
 
 def _reads_as_token(credential: str) -> bool:
-    """Whether it has the three parts of a JWT; a sentinel key has no dots."""
+    """Return whether a credential has the three parts of a JWT; a sentinel key has no dots."""
     return credential.count(".") == 2
 
 
@@ -220,7 +221,7 @@ async def _answer(send: Any, status: int, body: dict[str, Any], challenge: dict[
     text = json.dumps(body).encode()
     headers = [
         (b"content-type", b"application/json"), (b"content-length", str(len(text)).encode()),
-        # A browser's client reads this too; nothing here depends on cookies.
+        # Lets clients in a browser read the answer; safe, because nothing here depends on cookies.
         (b"access-control-allow-origin", b"*"),
     ]  # fmt: skip
     if challenge is not None:

@@ -1,7 +1,7 @@
 """What a client gets instead of a tool's result: an `isError` result with a sentence for the model and the same as data.
 
-Always `isError`, also while a person is waited for: the tool was not called, and a client holds every other result against the
-tool's output schema.
+Always `isError`, also while an approval is pending: the tool was not called, and a client validates every other result
+against the tool's output schema.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class CallRefused(Exception):
 
     @property
     def waits_for_person(self) -> bool:
-        """An approval is pending."""
+        """Whether an approval is pending."""
         return isinstance(self.error, ApprovalPending)
 
 
 def upstream_unavailable(reason: str) -> ClientError:
-    """The refusal of a call whose server is away: nothing was started or sent."""
+    """Return the refusal of a call whose server is unreachable: nothing was started or sent."""
     why = f"the server behind the proxy cannot be reached ({reason})"
     return ActionDenied("upstream_unavailable", why, is_final=False)
 
 
 def given_up() -> ClientError:
-    """The refusal of a call whose client cancelled it before it was started."""
+    """Return the refusal of a call that its client cancelled before it was started."""
     return ActionDenied("cancelled", "the client cancelled the call before it was started", is_final=False)
 
 
 def refused_result(refused: CallRefused) -> types.CallToolResult:
-    """A refusal as a tool's result."""
+    """Return a refusal as a tool's result."""
     details = {**refusal_details(refused.error), **_known(refused.answer)}
     text = refusal_message(refused.error)
     if refused.tight:
@@ -60,9 +60,10 @@ def refused_result(refused: CallRefused) -> types.CallToolResult:
 
 
 def in_doubt_result(answer: GuardAnswer, failure: str, *, is_sent: bool, is_reported: bool) -> types.CallToolResult:
-    """The call was started, and what came of it is not known to the authority; `is_sent`: the server may have executed it.
+    """Return the result of a started call whose outcome the authority does not know.
 
-    `is_reported`: as an error; else the authority is told nothing, for the server may still act.
+    `is_sent`: the server may have executed it. `is_reported`: an error was reported; otherwise nothing was, because the
+    server may still act.
     """
     what = _sent(failure) if is_sent else f"The call was started at the authority and not sent ({failure})"
     text = f"{what} [{IN_DOUBT}]. Do not call it again for the same purpose; a person finds out what happened."
@@ -77,7 +78,10 @@ def in_doubt_result(answer: GuardAnswer, failure: str, *, is_sent: bool, is_repo
 
 
 def lost_result(failure: str) -> types.CallToolResult:
-    """An unguarded call was sent, and its result is not known: the server may have executed it. The authority has no operation of it."""
+    """Return the result of an unguarded call that was sent and got no answer: the server may have executed it.
+
+    The authority has no operation for it.
+    """
     text = f"{_sent(failure)} [{IN_DOUBT}]. Do not call it again before you have found out whether it was."
     return _error_result(text, {"decision": "ALLOW", "reason_code": IN_DOUBT, "retry": "never"})
 
@@ -87,7 +91,7 @@ def _sent(failure: str) -> str:
 
 
 def _known(answer: GuardAnswer | None) -> dict[str, Any]:
-    """The names by which a person finds the operation."""
+    """Return the fields by which a person finds the operation, without those that are None."""
     if answer is None:
         return {}
     found: dict[str, Any] = {
@@ -99,7 +103,7 @@ def _known(answer: GuardAnswer | None) -> dict[str, Any]:
 
 
 def _error_result(text: str, details: dict[str, Any]) -> types.CallToolResult:
-    # The data is text too: clients of before 2025-06-18 know no structured content.
+    # The data is repeated as text: clients of before 2025-06-18 do not know structured content.
     content: list[types.ContentBlock] = [
         types.TextContent(type="text", text=one) for one in (text, json.dumps(details, sort_keys=True))
     ]

@@ -1,8 +1,8 @@
 """A tool call under authority: guard, connect, start, send once, report.
 
-The authority's record is what survives the proxy. Each attempt starts under an id of its own, so that of two attempts at one
-operation, in whatever process, one is told that it is started already; and a proxy that died after its start finds the operation
-started and does not send it again.
+Only the authority's record survives a crash of the proxy. Each attempt starts under a start id of its own: of two
+attempts at one operation, in any process, the second is refused as already started, and after a crash between start and
+report the call is not sent again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sentinel.tools import ToolCall, ToolRefused
 
 log = logging.getLogger("sentinel.mcp_proxy")
 REPORT_MARGIN_SECONDS = 10
-"""How much longer than the call the authority waits before anybody can say that it was not executed."""
+"""How many seconds longer than the call may take the authority waits before anybody can resolve it as not executed."""
 _MOST_START_SECONDS = 5.0
 
 Result: TypeAlias = "types.CallToolResult | types.InputRequiredResult"
@@ -41,7 +41,7 @@ Result: TypeAlias = "types.CallToolResult | types.InputRequiredResult"
 
 @dataclass(frozen=True, slots=True)
 class ClientUpdates:
-    """What the client is told while its call is under way: progress, a function as the SDK has it, and the server's log messages."""
+    """What the client gets while its call runs: `progress` is the SDK's callback, `messages` takes the server's log messages."""
 
     progress: Any = None
     messages: LogMessages | None = None
@@ -52,7 +52,7 @@ NO_UPDATES = ClientUpdates()
 
 @dataclass(frozen=True, slots=True)
 class PermittedCall:
-    """A call that may go on: unguarded, or with a permit that is not started yet."""
+    """A call that may be made: unguarded (`answer` is None), or with a permit that is not redeemed yet."""
 
     asked: ToolCall
     answer: GuardAnswer | None
@@ -62,9 +62,10 @@ class PermittedCall:
 
 @dataclass(slots=True)
 class _Attempt:
-    """How far a call came. `failure`: started, and what came of it is not known; nothing did where it was not sent.
+    """How far a call came. `failure`: why its outcome is unknown, in a word.
 
-    `is_answered`: by the server itself, with a result or an error of its own.
+    If it was not sent, nothing happened at the server. `is_answered`: the server itself answered, with a result or an
+    error.
     """
 
     is_started: bool = False
@@ -76,12 +77,12 @@ class _Attempt:
 
     @property
     def is_over(self) -> bool:
-        """Nobody acts any more: nothing was sent, or the server has answered. Only then an error may be reported."""
+        """Whether nobody can still act: nothing was sent, or the server has answered. Only then may an error be reported."""
         return self.is_answered or not self.is_sent
 
 
 class GuardedCalls:
-    """The calls of one upstream. `seconds` is how long one may take."""
+    """Makes the calls of one upstream. `seconds` is the timeout of one call."""
 
     def __init__(self, guard: ToolGuard, upstream: Upstream, *, seconds: float) -> None:
         self._guard, self._upstream, self._seconds = guard, upstream, seconds
@@ -97,7 +98,7 @@ class GuardedCalls:
         try:
             asked = await self._guard.call_of_async(params.name, arguments)
             if asked.question is None:
-                # Without `_meta`: it is about the client's own connection.
+                # Without `_meta`, which concerns the client's own connection.
                 passed = types.CallToolRequestParams(
                     name=params.name, arguments=params.arguments, input_responses=params.input_responses,
                     request_state=params.request_state,
@@ -110,11 +111,11 @@ class GuardedCalls:
         except ClientError as error:
             raise CallRefused(error, answer, await self._tight(asked, answer, agent)) from error
         given = {**arguments, **asked.injected("argument", operation_id=answer.operation_id)}
-        # Nothing else of the request goes along: the table has not seen it.
+        # Nothing else of the request is passed on: the table has not checked it.
         return PermittedCall(asked, answer, types.CallToolRequestParams(name=params.name, arguments=given), updates)
 
     async def _tight(self, asked: ToolCall | None, answer: GuardAnswer | None, agent: str) -> list[Headroom]:
-        """The limits that a refused or waiting call does not fit; none where they cannot be asked."""
+        """Return the limits that a refused or waiting call does not fit; empty where the authority cannot be asked."""
         if asked is None or asked.question is None or answer is None or answer.status not in ("denied", "pending"):
             return []
         try:
@@ -126,11 +127,14 @@ class GuardedCalls:
         return [one for one in found if not one.fits]
 
     async def run(self, call: PermittedCall) -> Result:
-        """Make the call; it goes on to its end and its report when the caller is cancelled. Raises `CallRefused`."""
+        """Make the call; if the caller is cancelled, it still runs to its end and is reported.
+
+        Raises `CallRefused`, and `MCPError` where the server answers an unguarded call with an error.
+        """
         return await asyncio.shield(self.begin(call))
 
     def begin(self, call: PermittedCall, is_wanted: Callable[[], bool] = lambda: True) -> asyncio.Task[Result]:
-        """The call, as a task of its own. `is_wanted` is asked once there is a connection, last before the start: if not, the call is refused."""
+        """Start the call as a task. `is_wanted` is asked on the open connection, right before the start; False refuses the call."""
         guarded = None if call.answer is None else self._guarded(call, call.answer, is_wanted)
         made: Awaitable[Result] = guarded or self._unguarded(call, is_wanted)
         task: asyncio.Task[Result] = asyncio.ensure_future(made)
@@ -139,7 +143,7 @@ class GuardedCalls:
         return task
 
     async def finish(self) -> None:
-        """Wait for the calls that are under way. What is not started or sent yet is refused: it would be cut off."""
+        """Wait for the calls in flight. A call that is not started or sent yet is refused, because it would be cut off."""
         self._is_ending = True
         if self._running:
             await asyncio.wait(self._running, timeout=self._seconds + REPORT_MARGIN_SECONDS)
@@ -152,7 +156,7 @@ class GuardedCalls:
     def _ended(self, task: asyncio.Task[Result]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at: whoever waited for it may be gone
+            task.exception()  # retrieved, so that asyncio does not log it: its caller may be gone
 
     async def _unguarded(self, call: PermittedCall, is_wanted: Callable[[], bool]) -> Result:
         attempt = _Attempt()
@@ -201,7 +205,7 @@ class GuardedCalls:
         if attempt.is_over:
             await self._report(answer, attempt.failure)
         else:
-            # An error would end the time in which nobody may say that it was not executed, and the server may still act.
+            # Reporting an error would let a person say "not executed" at once, while the server may still act.
             log.warning(
                 "the answer to %s was lost (%s): it is in doubt once its time is over",
                 answer.idempotency_key,
@@ -214,10 +218,10 @@ class GuardedCalls:
     async def _attempt(
         self, connection: Connection, call: PermittedCall, answer: GuardAnswer, attempt: _Attempt
     ) -> None:
-        """Start and send. Raises nothing but a cancellation, when the connection breaks: the caller reads `attempt`."""
+        """Redeem the permit and send the call; the result is in `attempt`. Raises only a cancellation, when the connection breaks."""
         asked, leave = Stopwatch(), int(self._seconds) + REPORT_MARGIN_SECONDS
         try:
-            # Before it: a start whose answer is lost may be recorded.
+            # Set before the start: if this is cancelled while it waits for the answer, the start may be recorded.
             attempt.is_started = True
             await self._guard.async_client.start(answer, uuid.uuid4(), act_within_seconds=leave)
         except Rejected as refused:
@@ -227,7 +231,7 @@ class GuardedCalls:
             attempt.is_started, attempt.refusal = False, silent
             return
         if asked.seconds > _MOST_START_SECONDS:
-            # This process stood still. Sent now, the call could end after somebody may say that it was not executed.
+            # This process was suspended. Sent now, the call could end after a person may say "not executed".
             attempt.failure = "StartedTooLate"
             return
         headers = call.asked.injected("header", operation_id=answer.operation_id)
@@ -242,13 +246,13 @@ class GuardedCalls:
         except AnswerLost as lost:
             attempt.failure = str(lost)
         if isinstance(attempt.result, types.InputRequiredResult):
-            attempt.result = None  # it would have to be sent again, with an answer that no policy has seen
+            attempt.result = None  # the call would have to be sent again, with input that no policy has checked
 
     async def _report(self, answer: GuardAnswer, failure: str | None) -> None:
         try:
             await self._guard.async_client.report(**outcome_of(answer, failure))
         except Exception as error:
-            # It has happened, so nothing is raised. Unreported, the operation becomes in doubt at the authority.
+            # The call was made, so nothing is raised. Without a report the authority puts the operation in doubt.
             log.warning("the outcome of %s was not reported: %s", answer.idempotency_key, why_not_reported(error))
 
 

@@ -1,7 +1,7 @@
-"""What the server behind the proxy says has changed, by either revision of the protocol: of 2026-07-28 over `subscriptions/listen`,
-before it by `resources/subscribe` and plain notifications.
+"""Change notifications from the upstream, by either revision of the protocol: `subscriptions/listen` of 2026-07-28,
+before it `resources/subscribe` and plain notifications.
 
-A change says that something may be read anew, never what it is now; so repeats are dropped while one waits.
+A change says that something should be read again, never what it is now, so a repeat of a queued change is dropped.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _MOST_WAITING = 1_000
 _PING_SECONDS = 30.0
 
 Ask = Callable[[Any, Any], Awaitable[Any]]
-"""A request and the type of its result → the answer. Raises `MCPError`."""
+"""Sends a request, given it and the type of its result, and returns the answer. Raises `MCPError`."""
 
 
 class Heard:
-    """Changes that wait to be passed on. The loop over it ends once `end` was called, or where too many wait."""
+    """A queue of changes to be passed on. The loop over it ends once `end` was called, or after too many were queued."""
 
     def __init__(self) -> None:
         self._waiting: dict[ServerEvent, None] = {}
@@ -31,7 +31,7 @@ class Heard:
         self._is_over = False
 
     async def take(self, message: Any) -> None:
-        """A notification of the server, or what broke its connection."""
+        """Queue a notification of the server; an exception, which broke the connection, ends the queue."""
         if isinstance(message, Exception):
             return self.end()
         params = message.params.model_dump(by_alias=True, mode="json") if message.params is not None else None
@@ -44,7 +44,7 @@ class Heard:
         return None
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """End the queue: the loop over it ends after what is queued."""
         self._is_over = True
         self._woken.set()
 
@@ -63,19 +63,19 @@ class Heard:
 
 
 class Subscribed:
-    """How many streams want each resource over a connection that several share, so that none ends another's subscription."""
+    """Counts the streams that want each resource over a shared connection, so that no stream ends another's subscription."""
 
     def __init__(self) -> None:
         self._wanted: dict[str, int] = {}
 
     async def add(self, uri: str, ask: Ask) -> None:
-        """Subscribe, where nobody has."""
+        """Count a stream, and subscribe if it is the first for this resource."""
         if not self._wanted.get(uri):
             await ask(types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri)), types.EmptyResult)
         self._wanted[uri] = self._wanted.get(uri, 0) + 1
 
     async def remove(self, uri: str, ask: Ask) -> None:
-        """Unsubscribe, where nobody else wants it; as well as it can be done."""
+        """Drop a stream, and unsubscribe if it was the last for this resource; a failure of that is ignored."""
         self._wanted[uri] -= 1
         if not self._wanted[uri]:
             del self._wanted[uri]
@@ -87,9 +87,9 @@ class Subscribed:
 async def changes_of(
     client: Any, wanted: types.SubscriptionFilter, heard: Heard, subscribed: Subscribed, ask: Ask
 ) -> AsyncIterator[AsyncIterator[ServerEvent]]:
-    """The wanted changes over this connection. Raises `MCPError` where the server does not tell of them.
+    """Yield an iterator over the wanted changes on this connection. Raises `MCPError` where the server offers none.
 
-    `heard` gets the connection's plain notifications. The loop ends, or raises, when the connection does.
+    `heard` gets the connection's plain notifications. The iterator ends, or raises, when the connection does.
     """
     if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
         async with client.listen(
@@ -114,7 +114,7 @@ async def changes_of(
 
 
 async def _ping(heard: Heard, ask: Ask) -> None:
-    """Ends what is heard once the server does not answer: such a connection may otherwise be silent for good."""
+    """End `heard` once the server does not answer a ping: a dead connection could otherwise stay silent for good."""
     while True:
         await asyncio.sleep(_PING_SECONDS)
         try:

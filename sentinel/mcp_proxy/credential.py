@@ -1,4 +1,4 @@
-"""Keeps the server's credential from its own answers: a server that repeats what it was sent hands it to no agent."""
+"""Removes the server's credential from its answers, so that a server that repeats what it was sent reveals it to no agent."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pydantic import BaseModel
 
 WITHHELD = "[withheld by sentinel mcp-proxy]"
 _LEAST_LENGTH = 8
-"""Shorter values are words that answers may have."""
+"""Shorter values are not withheld: they may be ordinary words of an answer."""
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class CredentialFilter:
-    """Withholds these values, as headers or variables have them, from what a server answers. Those encoded otherwise are not recognised."""
+    """Withholds these values of headers or variables from a server's answers. Values encoded in another way are not recognised."""
 
     def __init__(self, values: Iterable[str]) -> None:
         secrets = {secret for value in values for secret in _secrets_of(value) if len(secret) >= _LEAST_LENGTH}
-        # What holds another one comes first, so that nothing of it is left.
+        # A secret that contains another one is replaced first, so that no part of it is left.
         self._texts = sorted(secrets, key=len, reverse=True)
 
     def of_answer(self, answer: Answer) -> Answer:
-        """The answer, without them."""
+        """Return the answer without the secrets."""
         if not self._texts:
             return answer
         text = answer.model_dump_json(by_alias=True)
@@ -37,18 +37,18 @@ class CredentialFilter:
         return answer if clean == text else type(answer).model_validate_json(clean)
 
     def of_error(self, error: MCPError) -> MCPError:
-        """The error with its code and message, without them."""
+        """Return the error with its code and its message without the secrets; its data is dropped."""
         return MCPError(code=error.code, message=self.of_text(error.message))
 
     def of_text(self, text: str) -> str:
-        """The text, without them."""
+        """Return the text without the secrets."""
         for one in self._texts:
             text = text.replace(one, WITHHELD)
         return text
 
 
 def _secrets_of(value: str) -> Iterator[str]:
-    """The value, what stands in it behind a scheme (RFC 9110, 11.4: "token …"), and the name with password that Basic encodes."""
+    """Yield the value, the part of it after a scheme (RFC 9110, 11.4: "token …"), and for Basic the name with password and the password."""
     scheme, _, secret = value.partition(" ")
     if scheme.lower() != "bearer" or not secret:
         yield value

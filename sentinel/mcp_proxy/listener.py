@@ -1,9 +1,10 @@
-"""The proxy's connections over HTTP: uvicorn's protocol with the bounds and deadlines that the other programs' listeners have.
+"""The proxy's HTTP listener: uvicorn's h11 protocol with the bounds and deadlines of the other programs' listeners.
 
-The agents' distribution has h11 alone, and neither Flask nor httptools, so this is not the others' protocol. As there, a connection
-that asks for nothing makes room for a new one, whose address has at most so many; a client has HEAD_SECONDS for a head and
-BODY_SECONDS for a body, however it trickles, and must take its answers (`connection_flow.py`). What is being answered, a stream
-too, is never closed for another.
+The client-only distribution has h11, but neither Flask nor httptools, so the other programs' protocol cannot be used
+here. As there, an idle connection is closed to make room for a new one, and the connections of one address are bounded.
+A client has HEAD_SECONDS to send a head and BODY_SECONDS to send a body, even if it trickles bytes, and must read its
+answers (`connection_flow.py`). A connection whose request is being answered, also by a stream, is never closed for
+another one.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ from sentinel.platform.serving.connection_flow import ConnectionFlow
 
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 60.0
-"""Longer than for a decision's body: a tool's arguments may be four megabytes."""
+"""Longer than the authority allows for a guard request's body: a tool's arguments may be four megabytes."""
 _OTHER_FILES = 1_500
-"""Open files beside the agents' connections: those to the authority and to the server."""
+"""Open files needed beside the agents' connections: connections to the authority and to the upstream."""
 
 
 def listener_config(
     app: Any, host: str, port: int, connections_per_address: int, *, connections: int = CONNECTIONS,
     longest_answer_seconds: int | None = None,
 ) -> uvicorn.Config:  # fmt: skip
-    """How `app` is served there: at most so many connections in all and of one address. At the end answers are waited for that long; None: for ever."""
+    """Return the uvicorn configuration that serves `app`, with at most so many connections in all and from one address.
+
+    Shutdown waits up to `longest_answer_seconds` for answers in progress; None: without a limit.
+    """
     most = _with_files_for(connections)
     bounds = Connections(most, min(connections_per_address, most))
     return uvicorn.Config(
@@ -46,7 +50,7 @@ def listener_config(
 
 
 def _with_files_for(connections: int) -> int:
-    """Raise the limit of open files for so many connections; as many as there may be where the machine allows fewer."""
+    """Raise the limit of open files for so many connections; return how many there may be, fewer where the machine's limit is lower."""
     try:
         import resource
     except ImportError:  # a system that has no such limit
@@ -61,7 +65,7 @@ def _with_files_for(connections: int) -> int:
 
 
 class ProxyListener(uvicorn.Server):
-    """Serves until `ending` is set, and then until what is being answered is."""
+    """Serves until `ending` is set, and then finishes the answers in progress."""
 
     def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
         super().__init__(config)
@@ -69,13 +73,13 @@ class ProxyListener(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Captures none: uvicorn raises a captured signal again, which ends the process before calls under way are finished."""
+        """Capture no signals: uvicorn would raise a captured signal again, which ends the process before calls in flight are finished."""
         yield
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to end; asked ten times a second."""
+        """Return whether to shut down; uvicorn calls this ten times a second."""
         if self._ending.is_set() and not self.should_exit:
-            self.handle_exit(signal.SIGTERM, None)  # which the SDK's streams of sessions look at too
+            self.handle_exit(signal.SIGTERM, None)  # the SDK's session streams react to it too
         return await super().on_tick(counter)
 
 
@@ -98,33 +102,33 @@ class BoundedProtocol(BoundedConnection, H11Protocol):
         self._due_in(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End; a call that is under way goes on."""
+        """Free the connection's place; a call in flight continues."""
         self._due_in(None)
         self._bounds.gone(self)
         if self.transport is not None:
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes: whatever they leave open has a deadline that more of them does not move."""
+        """Process received bytes. A request that they leave incomplete has a deadline, which further bytes do not extend."""
         try:
             super().data_received(data)
-        except h11.LocalProtocolError:  # a body that cannot be read, after the answer to its head
+        except h11.LocalProtocolError:  # a malformed body, whose head is answered already
             self.transport.abort()
         self._see_stage()
 
     def on_response_complete(self) -> None:
-        """The app has answered."""
+        """Continue reading after the app has answered a request."""
         super().on_response_complete()
         if not self.transport.is_closing():
-            self.flow.resume_reading()  # a request that waited has begun by now, unless another one waits behind it
+            self.flow.resume_reading()  # a pipelined request has begun by now; reads on unless another one waits
             self._see_stage()
 
     def _has_waiting(self) -> bool:
-        """Whether a request waits for the end of the one before it."""
+        """Return whether a pipelined request waits for the one before it to be answered."""
         return self.conn.their_state is h11.DONE and bool(self.conn.trailing_data[0])
 
     def _see_stage(self) -> None:
-        """What the connection is doing now, and by when its client must have gone on."""
+        """Record the connection's stage, and set the deadline by which its client must continue."""
         if self.transport.is_closing():
             return
         seconds: float | None

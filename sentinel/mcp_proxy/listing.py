@@ -1,7 +1,7 @@
-"""The upstream's tools as the proxy lists them: as they are, but for what the proxy changes about a call.
+"""The upstream's tools as the proxy lists them: unchanged, except for what the proxy changes about a call.
 
-Arguments that it fills in are not listed. An output schema admits a refusal beside the tool's own results: clients hold results
-that are errors against it too.
+Arguments that the proxy injects are not listed. An output schema also admits a refusal, because clients may validate
+error results against it too.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _REFUSAL: dict[str, Any] = {
     "required": ["decision", "reason_code", "retry"],
 }
 _OF_THE_WHOLE = ("$schema", "$defs", "definitions")
-"""What a schema refers to from its root."""
+"""Keywords that stay at a schema's root, because references are resolved from there."""
 
 
 def listed(tools: list[types.Tool], table: ToolTable, server: str) -> list[types.Tool]:
-    """Those that the table does not hide."""
+    """Return the tools that the table does not hide, as the proxy lists them."""
     return [_shown(tool, table, server) for tool in tools if not _is_hidden(tool.name, table, server)]
 
 
@@ -68,8 +68,8 @@ def _without(schema: dict[str, Any], names: set[str]) -> dict[str, Any]:
 def _or_refusal(schema: dict[str, Any]) -> dict[str, Any]:
     whole = {name: schema[name] for name in _OF_THE_WHOLE if name in schema}
     if schema.get("type") == "object":
-        whole["type"] = "object"  # revisions before 2026-07-28 want it at the root
-    if isinstance(schema.get("properties"), dict):  # clients that make types of schemas look for them at the root
+        whole["type"] = "object"  # revisions before 2026-07-28 require it at the root
+    if isinstance(schema.get("properties"), dict):  # clients that generate types look for them at the root
         refusal = _REFUSAL["properties"]
         whole["properties"] = {name: one for name, one in schema["properties"].items() if name not in refusal}
     own = {name: one for name, one in schema.items() if name not in _OF_THE_WHOLE}

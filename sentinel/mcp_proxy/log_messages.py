@@ -1,8 +1,8 @@
-"""Passes on what the server behind the proxy logs in the midst of a request (`notifications/message`) to the client whose request it is.
+"""Passes on what the upstream logs during a request (`notifications/message`) to the client that made the request.
 
-Only with `--pass-on logging`, and only to a client that names a level: of 2026-07-28 in each request's `_meta`, before it by
-`logging/setLevel` for its session. The proxy adds nothing to a message. Messages never hold up a call: where the client takes them
-too slowly, or is gone, they are dropped.
+Only with `--pass-on logging`, and only to a client that names a level: in each request's `_meta` since 2026-07-28, by
+`logging/setLevel` for its session before. The proxy adds nothing to a message. Messages never block a call: where the
+client reads them too slowly, or is gone, they are dropped.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from mcp.server.lowlevel import Server
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 LOGGING = "logging"
-"""What `--pass-on` calls it."""
+"""The value of `--pass-on` for log messages."""
 LEVELS: tuple[str, ...] = get_args(types.LoggingLevel)
-"""From the least severe to the most."""
+"""Log levels, from the least severe to the most."""
 MOST_WAITING = 100
 _LAST_SECONDS = 1.0
-"""How long the answer to a request waits for messages that came before it."""
+"""How long the answer to a request waits until the messages before it are sent."""
 _KEY = "sentinel.log_level"
 
 
 class LogMessages:
-    """The messages of one request at or above `level`, on their way to `send`."""
+    """A queue of one request's messages at or above `level`, which are sent by `send`."""
 
     def __init__(self, level: Any, send: Callable[[types.LoggingMessageNotification], Awaitable[None]]) -> None:
         self.level, self._send = level, send
         self._waiting: asyncio.Queue[types.LoggingMessageNotification | None] = asyncio.Queue()
 
     def wants(self, level: str) -> bool:
-        """Whether a message of that level is severe enough, and there is room for it."""
+        """Return whether a message of that level is severe enough, and the queue has room for it."""
         return LEVELS.index(level) >= LEVELS.index(self.level) and self._waiting.qsize() < MOST_WAITING
 
     def take(self, message: types.LoggingMessageNotificationParams) -> None:
-        """One message of the server's, without its `_meta`; waits for nobody."""
+        """Queue one message of the server without its `_meta`, or drop it; never blocks."""
         if self.wants(message.level):
             params = types.LoggingMessageNotificationParams(
                 level=message.level, logger=message.logger, data=message.data
@@ -47,7 +47,7 @@ class LogMessages:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Send them during the body, and at its end those that have come, for a moment."""
+        """Send queued messages during the block; at its end wait up to a second for the rest to be sent."""
         sender = asyncio.create_task(self._send_all())
         try:
             yield
@@ -65,13 +65,13 @@ class LogMessages:
 
 
 class LogLevels:
-    """Who wants messages, and from which level on. With `is_passed_on` false nobody is asked and nobody gets any."""
+    """The log level that each client wants. With `is_passed_on` false, logging is not offered and nobody gets messages."""
 
     def __init__(self, *, is_passed_on: bool, with_sessions: bool) -> None:
         self._is_passed_on, self._with_sessions = is_passed_on, with_sessions
 
     def add_handlers(self, server: Any) -> None:
-        """Declare what is there: to clients of before 2026-07-28 only where a session keeps the level that they name."""
+        """Offer logging to clients; to those of before 2026-07-28 only with sessions, which keep the level that they set."""
         if not self._is_passed_on:
             return
 
@@ -86,7 +86,7 @@ class LogLevels:
 
     @asynccontextmanager
     async def messages_of(self, ctx: Any) -> AsyncIterator[LogMessages | None]:
-        """The messages of this request, sent during the body; None where its client wants none."""
+        """Yield the queue of this request's messages, which are sent during the block; None where its client wants none."""
         level = self._level_of(ctx) if self._is_passed_on else None
         if level not in LEVELS:
             yield None
@@ -100,7 +100,7 @@ class LogLevels:
             yield messages
 
     async def _set_level(self, ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """For this session, from the next request on. The server is told with each of them."""
+        """Set the level for this session, from the next request on; each request passes it on to the upstream."""
         ctx.session._connection.state[_KEY] = params.level
         return types.EmptyResult()
 

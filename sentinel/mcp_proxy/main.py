@@ -1,4 +1,4 @@
-"""Puts the proxy together and runs it: `sentinel mcp-proxy`, or `sentinel-mcp-proxy` of the client alone."""
+"""Assembles the proxy from its options and runs it: `sentinel mcp-proxy`, or `sentinel-mcp-proxy` of the client-only package."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Proxy:
-    """One upstream's proxy, put together. `async with` keeps its connections, and at the end waits for calls under way."""
+    """The assembled proxy of one upstream. `async with` opens its connections; on exit it waits for calls in flight and closes them."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -70,7 +70,7 @@ class Proxy:
         self._client.close()
 
     def app(self) -> Any:
-        """The ASGI application. Without sessions a client goes on after the proxy was started again."""
+        """Return the ASGI application. Without sessions it is stateless, so clients continue after a restart of the proxy."""
         access = self._options.access
         named = [urlsplit(access.resource).netloc] if access is not None else []
         loopback = [f"{host}:*" for host in ("127.0.0.1", "localhost", "[::1]")]
@@ -99,14 +99,17 @@ class Proxy:
                     )  # fmt: skip
                     await ProxyListener(config, self._ending).serve()
         if is_reading:
-            signal.raise_signal(signal.SIGTERM)  # nothing else ends the thread that reads
+            signal.raise_signal(signal.SIGTERM)  # nothing else ends the thread that blocks on standard input
 
     def _end(self) -> None:
         self._ending.set()
         self._subscriptions.end()
 
     async def _serve_standard_input(self) -> bool:
-        """Serve until it ends (False), or until a signal: then it is still read, and calls under way are answered."""
+        """Serve until standard input ends, or until a signal arrives; return whether it is still being read.
+
+        After a signal, serving continues in its task, so that calls in flight are still answered.
+        """
         serving = asyncio.create_task(self._answer_standard_input())
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -122,9 +125,9 @@ class Proxy:
 
 @contextmanager
 def _called_by_signals(end: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `end` in the loop; a second SIGINT ends the process at once.
+    """During the block, call `end` on the event loop at SIGTERM and SIGINT; a second SIGINT ends the process at once.
 
-    Also while calls are finished after the end of standard input: whoever closes it sends a SIGTERM soon.
+    The block includes finishing calls after the end of standard input: a client that closes it soon sends SIGTERM.
     """
     loop = asyncio.get_running_loop()
 
@@ -142,7 +145,7 @@ def _called_by_signals(end: Callable[[], None]) -> Iterator[None]:
 
 
 def upstream_of(options: Options) -> Upstream:
-    """The server behind the proxy. Raises `WrongOptions`."""
+    """Return the upstream that the options name, over HTTP or stdio. Raises `WrongOptions`."""
     if options.upstream_url is not None:
         return HttpUpstream(options.upstream_url, headers=credential_headers(options), seconds=options.seconds)
     return StdioUpstream(options.upstream_command, env=credential_env(options))
@@ -158,12 +161,12 @@ def _still_of_request(ctx: Any) -> Still:
 
 
 async def _always() -> Admission:
-    """Over stdio whoever started the proxy is the agent."""
+    """Admit every request: over stdio the agent is the process that started the proxy."""
     return Admission.YES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the proxy; its exit code."""
+    """Run the proxy and return its exit code."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="sentinel mcp-proxy: %(message)s")
     try:
         options = read_options(arguments)

@@ -1,4 +1,4 @@
-"""The proxy's command line, and what it is told on it."""
+"""The proxy's command line, and the options that it is read into."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from sentinel.tools import ToolTable, read_tool_table
 PORT = 7864
 CONNECTIONS, CONNECTIONS_PER_ADDRESS = 1_000, 500
 LONGEST_CALL_SECONDS = 3590
-"""The longest time to act that an authority gives as shipped (SENTINEL_LONGEST_ACT_SECONDS), less what a report may take."""
+"""The authority's default for the longest time to act (SENTINEL_LONGEST_ACT_SECONDS), less the time that a report may take."""
 MAY_BE_PASSED_ON = ("resources", "prompts", "logging")
 
 
 class WrongOptions(Exception):
-    """What is wrong, in one line."""
+    """The options cannot be used; the text says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """As given. `listen` is (host, port), or None for stdio; `agent` is who asks over stdio."""
+    """The options as given. `listen` is (host, port), or None for stdio; `agent` is the one agent of stdio; `seconds`: of a call."""
 
     authority: str
     key: str
@@ -51,11 +51,11 @@ class Options:
 
 
 def read_options(arguments: Sequence[str] | None = None) -> Options:
-    """The command line's options. Raises `WrongOptions`, `OSError`, `PolicyError`; exits on what argparse refuses."""
+    """Read the options from the command line. Raises `WrongOptions`, `OSError`, `PolicyError`; exits on what argparse refuses."""
     given = parser().parse_args(arguments)
     if bool(given.upstream_url) == bool(given.upstream_command):
         raise WrongOptions("give either --upstream-url or --upstream-command")
-    if not 0 < given.timeout <= LONGEST_CALL_SECONDS:  # nan is neither
+    if not 0 < given.timeout <= LONGEST_CALL_SECONDS:  # refuses nan too
         raise WrongOptions(f"--timeout {given.timeout:g}: seconds, more than 0 and at most {LONGEST_CALL_SECONDS}")
     if not 1 <= given.connections_per_address <= CONNECTIONS:
         raise WrongOptions(f"--connections-per-address {given.connections_per_address}: 1 to {CONNECTIONS}")
@@ -83,7 +83,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
 
 
 def credential_headers(options: Options) -> dict[str, str]:
-    """The credential as a header of every request to the upstream; a bare one in `Authorization` is a bearer token."""
+    """Return the credential as a header of every request to the upstream; without a scheme in `Authorization`, it is a bearer token."""
     if options.credential is None:
         return {}
     is_bare = options.credential_name.lower() == "authorization" and " " not in options.credential
@@ -91,7 +91,7 @@ def credential_headers(options: Options) -> dict[str, str]:
 
 
 def credential_env(options: Options) -> dict[str, str]:
-    """The credential as a variable of the upstream's process. Raises `WrongOptions`."""
+    """Return the credential as an environment variable of the upstream's process. Raises `WrongOptions`."""
     if options.credential is None:
         return {}
     if not options.credential_name:
@@ -100,7 +100,9 @@ def credential_env(options: Options) -> dict[str, str]:
 
 
 def read_facts(given: str) -> Facts:
-    """`module:function` that looks up the facts of a call, or a JSON file with what is true of every call. Raises `WrongOptions`."""
+    """Return the facts that `--facts` names: the function of `module:function`, which looks up the facts of a call, or
+    the object in a JSON file, which is true of every call. Raises `WrongOptions`, `OSError` and `ValueError`.
+    """
     module, separator, name = given.rpartition(":")
     if separator and not given.endswith(".json"):
         try:
@@ -128,7 +130,7 @@ class CommandOption:
 
     @property
     def kind(self) -> type:
-        """What a value is read as."""
+        """The type that a value is read as."""
         return str if self.default is None else type(self.default)
 
 
@@ -182,7 +184,7 @@ COMMAND_OPTIONS = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of the client alone; `sentinel mcp-proxy` has the same options."""
+    """Return the parser of `sentinel-mcp-proxy`, of the client-only package; `sentinel mcp-proxy` has the same options."""
     made = argparse.ArgumentParser(
         prog="sentinel mcp-proxy",
         description="A proxy in front of an MCP server, whose tools run only under authority.",

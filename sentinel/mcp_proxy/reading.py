@@ -1,9 +1,9 @@
-"""What an agent may only read of the server behind the proxy: its resources and prompts, where the operator passes them on, and
-what the server proposes for their arguments.
+"""What an agent may read from the upstream: its resources and prompts, where the operator passes them on, and
+completions of their arguments.
 
-They are read with the credential that the agent does not have, and the table says nothing of them: so neither is there unless
-`--pass-on` names it. Each request is the plain one, without answers to questions and without a client's `_meta`, but for the level
-from which on it wants log messages.
+They are read with the credential that the agent does not have, and `tools.yaml` does not cover them, so each is offered
+only where `--pass-on` names it. A request is passed on without answers to questions and without the client's `_meta`,
+except for the log level that the client wants.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PASSED_ON: dict[str, dict[str, tuple[Any, Any, tuple[str, ...]]]] = {
         "on_get_prompt": (types.GetPromptRequest, types.GetPromptResult, ("name", "arguments")),
     },
 }  # fmt: skip
-"""What may be passed on → handler of the SDK's server: the request, its result, and what of its params goes along."""
+"""Kind that may be passed on → handler name of the SDK's server → types of the request and its result, params passed on."""
 
 
 def reading_handlers(
     upstream: Upstream, passed_on: Collection[str], levels: LogLevels, *, seconds: float
 ) -> dict[str, Callable[..., Any]]:
-    """The handlers for what is passed on, by the names of the SDK's server."""
+    """Return the handlers of what is passed on, by the parameter names of the SDK's server."""
 
     def handler(request: Any, result: Any, names: tuple[str, ...]) -> Callable[..., Any]:
         async def read(ctx: Any, params: Any) -> Any:
@@ -66,7 +66,8 @@ def _of_what_is_passed_on(complete: Callable[..., Any], passed_on: Collection[st
 
 
 async def _read(upstream: Upstream, request: Any, result: Any, seconds: float, messages: LogMessages | None) -> Any:
-    # An error that the server answered is kept until its connection is closed: raised inside, it would pass for a lost one.
+    # An error that the server answered is raised after its connection is closed: raised inside, it would look like a
+    # broken connection.
     answered: MCPError | None = None
     try:
         async with upstream.connect(messages) as connection:

@@ -1,8 +1,9 @@
-"""The MCP server that agents talk to: the upstream's tools, whose calls are asked about first. Speaks 2026-07-28 and before.
+"""The MCP server that agents talk to: it offers the upstream's tools and asks the authority before each call.
 
-It asks a client for nothing: no elicitation and no sampling, so that nothing over the agent's own channel can be taken for an
-approval. Of resources, prompts and log messages only what the operator passes on is there (`reading.py`, `log_messages.py`),
-and of changes what may be read (`subscriptions.py`).
+It speaks MCP 2026-07-28 and earlier. It sends the client no requests (no elicitation, no sampling), so that nothing on
+the agent's own channel can be taken for an approval. Resources, prompts and log messages are offered only where the
+operator passes them on (`reading.py`, `log_messages.py`), and change notifications only for what may be read
+(`subscriptions.py`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
 from sentinel.tools import ToolTable
 
 WhoAsks = Callable[[Any], str]
-"""A request's context → the agent that asks."""
+"""Returns the id of the agent that makes a request, given the request's context."""
 
 
 class ProxyServer:
-    """The handlers of one upstream, known to the table as `name`."""
+    """The request handlers of one upstream, which `tools.yaml` calls `name`."""
 
     def __init__(
         self, name: str, table: ToolTable, upstream: Upstream, calls: GuardedCalls, tasks: Tasks, who: WhoAsks,
@@ -41,13 +42,13 @@ class ProxyServer:
         self._levels = levels
 
     def build(self) -> Any:
-        """The SDK's server with these handlers."""
+        """Return the SDK's server with these handlers."""
         server = Server(
             f"sentinel-{self._name}", version=__version__, on_list_tools=self._list_tools, on_call_tool=self._call_tool,
-            # Arguments are the body's; a header that repeats one decides nothing here.
+            # None: arguments are taken from the body alone, and headers that repeat them are not validated.
             get_tool_input_schema=lambda tool: None, **self._reading,
         )  # fmt: skip
-        # The SDK's spans have names and texts of models and servers in them; ours have not (`spans.py`).
+        # Removes the SDK's spans, which contain names and text written by models and servers; ours do not (`spans.py`).
         server.middleware.clear()
         server.extensions[EXTENSION] = {}
         self._levels.add_handlers(server)
@@ -96,7 +97,7 @@ class ProxyServer:
 
 
 def _speaks_tasks(ctx: Any) -> bool:
-    """Whether this request's client declares the extension; only clients of 2026-07-28 can."""
+    """Return whether the client of this request declares the tasks extension; only clients of 2026-07-28 can."""
     capabilities = ctx.session.client_capabilities
     declared = (capabilities and capabilities.extensions) or {}
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in declared
@@ -111,7 +112,7 @@ def _require_tasks(ctx: Any) -> None:
 
 
 def _progress(ctx: Any) -> Any:
-    """Hands the upstream's progress on to a client that wants it, while it is there."""
+    """Return a function that forwards the upstream's progress to the client; None where the client asked for none."""
     if "progress_token" not in (ctx.meta or {}):
         return None
 

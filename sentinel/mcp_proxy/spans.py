@@ -1,8 +1,8 @@
-"""Spans of what agents ask of the proxy (OpenTelemetry's conventions for MCP and for tools), and the trace that it passes on.
+"""Spans of agents' requests (OpenTelemetry's conventions for MCP and for tools), and propagation of their trace.
 
-No span has arguments, results, or text that a model or a server wrote. The SDK's own spans have such text in names and states, so
-they are not made here. An agent's trace (`traceparent` in a request's `_meta`, else the header) goes on to the authority and to the
-server whether spans are collected or not.
+No span has arguments, results, or text that a model or a server wrote. The SDK's own spans have such text in names and
+states, so they are turned off. An agent's trace (`traceparent` in a request's `_meta`, else the header) is passed on to
+the authority and to the server whether spans are collected or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIELDS = ("traceparent", "tracestate")
 
 
 class _OnlyOurs(trace.TracerProvider):
-    """The spans of `sentinel`, and none of the libraries in this process."""
+    """A tracer provider that records the spans of `sentinel`, and none of the libraries in this process."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
@@ -40,7 +40,7 @@ class _OnlyOurs(trace.TracerProvider):
 
 
 def collect_spans() -> None:
-    """Spans of this process go where the environment says, if it does. Raises `WrongOptions` without the extra `otel`."""
+    """Export this process's spans to the endpoint that the environment names, if any. Raises `WrongOptions` without the extra `otel`."""
     named = next((name for name in VARIABLES if os.environ.get(name)), None)
     if named is None:
         return
@@ -57,26 +57,26 @@ def collect_spans() -> None:
 
 
 class CallSpan:
-    """What is told of one request; nothing where no spans are made."""
+    """Records one request on its span; does nothing where spans are not collected."""
 
     def __init__(self, span: Any) -> None:
         self._span = span
 
     def permitted(self, call: PermittedCall) -> None:
-        """The call may be made."""
+        """Record that the call may be made."""
         answer = call.answer
         if answer is not None:
             told = {"decision": answer.decision, "reason_code": answer.reason_code, "operation_id": answer.operation_id}
             self._tell(told)
 
     def refused(self, refused: CallRefused) -> None:
-        """It was not made."""
+        """Record that the call was not made."""
         details = refusal_details(refused.error)
         told = {name: details.get(name) for name in ("decision", "reason_code", "approval_id")}
         self._tell({**told, "operation_id": refused.answer.operation_id if refused.answer is not None else None})
 
     def ended(self, result: Result) -> None:
-        """It was made, and this came of it."""
+        """Record the result of a call that was made."""
         if isinstance(result, types.CallToolResult) and result.is_error and self._span is not None:
             self._span.set_attribute("error.type", "tool_error")
             self._span.set_status(trace.StatusCode.ERROR)
@@ -88,7 +88,7 @@ class CallSpan:
 
 @contextmanager
 def request_span(ctx: Any, method: str, agent: str, mapping: ToolMapping | None = None) -> Iterator[CallSpan]:
-    """Around one request of an agent, within its trace. `mapping` is that of the called tool, None where it has none."""
+    """Open a span around one request of an agent, within its trace. `mapping` is the called tool's; None for an unmapped tool."""
     told = {
         "mcp.method.name": method,
         "mcp.protocol.version": str(ctx.protocol_version or ""),
@@ -110,7 +110,7 @@ def request_span(ctx: Any, method: str, agent: str, mapping: ToolMapping | None 
 
 
 def _trace_of(meta: Any, headers: Any) -> Any:
-    """The context of the trace that a request names; the present one where it names none."""
+    """Return the context of the trace that a request names; an empty one where it names none."""
     carrier = meta if isinstance(meta.get("traceparent"), str) else headers
     named = {name: value for name in _FIELDS if isinstance(value := carrier.get(name), str)}
     return TraceContextTextMapPropagator().extract(named)

@@ -1,9 +1,9 @@
-"""Tells agents what has changed at the server behind the proxy, as far as they may read it: `subscriptions/listen` of 2026-07-28, and
+"""Notifies agents of changes at the upstream in what they may read: by `subscriptions/listen` of 2026-07-28, and by
 `resources/subscribe` before it, which needs a session.
 
-A notification says only that something may be read anew. Before each one the agent is let in again: what a key or token no longer
-opens is told nothing more, and while nobody can say, the notification waits. Streams are bounded for each agent and for the proxy,
-because each holds a connection to the server.
+A notification says only that something should be read again. Before each one the agent's credential is checked again:
+once it is refused, the agent gets no more, and while the check has no answer, the notification waits. Streams are
+bounded per agent and per proxy, because each holds a connection to the upstream.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from sentinel.mcp_proxy.upstream import Upstream, UpstreamUnavailable, reason_of
 log = logging.getLogger("sentinel.mcp_proxy")
 MOST_OF_AN_AGENT, MOST = 32, 256
 LOOK_SECONDS = 30.0
-"""How often a silent stream looks whether its agent is still let in."""
+"""How often a stream without changes checks that its agent is still admitted."""
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
 class TooManySubscriptions(MCPError):
-    """The agent, or the proxy, has as many as it may."""
+    """The agent, or the proxy as a whole, already has its maximum of streams."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SessionSubscription:
-    """One resource for a session. `begun` is set once the server took it, to its refusal, or when `task` ends before."""
+    """A session's subscription to one resource. `begun` is done once the server has accepted or refused it, or `task` has ended."""
 
     task: asyncio.Task[None]
     begun: asyncio.Future[None]
 
 
 class Subscriptions:
-    """The streams of one proxy. `who` says which agent asks; `still_of` gives the function that says whether it still may."""
+    """The streams of one proxy. `who` returns a request's agent, `still_of` the function that checks whether it is still admitted."""
 
     def __init__(
         self, upstream: Upstream, passed_on: Collection[str], who: Callable[[Any], str], still_of: Callable[[Any], Still]
@@ -56,14 +56,14 @@ class Subscriptions:
         self._is_ending = False
 
     def handlers(self, *, with_sessions: bool) -> dict[str, Callable[..., Any]]:
-        """By the names of the SDK's server."""
+        """Return the request handlers, by the parameter names of the SDK's server."""
         found: dict[str, Callable[..., Any]] = {"on_subscriptions_listen": self._listen}
         if with_sessions and "resources" in self._passed_on:
             found |= {"on_subscribe_resource": self._subscribe, "on_unsubscribe_resource": self._unsubscribe}
         return found
 
     def end(self) -> None:
-        """End every stream of `subscriptions/listen`, and those that come still: each keeps a connection that is waited for."""
+        """End every stream of `subscriptions/listen`, also any that begins later: shutdown waits for the connection of each."""
         self._is_ending = True
         for scope in self._listening:
             scope.cancel()
@@ -71,7 +71,7 @@ class Subscriptions:
     async def _listen(
         self, ctx: Any, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """One stream, until its client, the server behind the proxy or `end` ends it."""
+        """Serve one stream until its client, the upstream or `end` ends it."""
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
         wanted = self._readable(params.notifications)
 
@@ -91,16 +91,16 @@ class Subscriptions:
         return types.SubscriptionsListenResult(_meta=meta)
 
     async def _subscribe(self, ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """One resource for a session, until it unsubscribes or ends."""
+        """Subscribe a session to one resource, until it unsubscribes or ends."""
         name = (_session_of(ctx), params.uri)
         if name not in self._sessions:
             begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(self._tell_session(ctx, params.uri, begun))
             told = self._sessions[name] = _SessionSubscription(task, begun)
             task.add_done_callback(lambda _: self._ended(name, told))
-            # What the SDK keeps of a session ends with it, and so does this.
+            # Cancels the task when the session ends, as the SDK releases the session's other resources.
             ctx.session._connection.exit_stack.callback(task.cancel)
-        # Several may wait for it, and one that gives up must not cancel it.
+        # Several requests may await it, and cancelling one of them must not cancel it for the others.
         await asyncio.shield(self._sessions[name].begun)
         return types.EmptyResult()
 
@@ -118,7 +118,7 @@ class Subscriptions:
         return types.EmptyResult()
 
     async def _tell_session(self, ctx: Any, uri: str, begun: asyncio.Future[None]) -> None:
-        """`begun` is set once the server took the subscription, or to its refusal."""
+        """Notify a session of one resource's changes. `begun` is set once the server accepts the subscription, or to its refusal."""
         still = self._still_of(ctx)
         try:
             with self._place(self._who(ctx)):
@@ -137,7 +137,7 @@ class Subscriptions:
             try:
                 async with self._upstream.watch(wanted) as changes:
                     if begun.done():
-                        await ctx.session.send_notification(updated)  # it may have changed while nobody told
+                        await ctx.session.send_notification(updated)  # it may have changed while not connected
                     else:
                         begun.set_result(None)
                     pause = 1.0
@@ -153,7 +153,7 @@ class Subscriptions:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _readable(self, wanted: types.SubscriptionFilter) -> types.SubscriptionFilter:
-        """What of it the proxy passes on; tools always are."""
+        """Return the part of a filter that the proxy passes on; changes of the tool list always are."""
         resources, prompts = "resources" in self._passed_on, "prompts" in self._passed_on
         return types.SubscriptionFilter(
             tools_list_changed=wanted.tools_list_changed or None,
@@ -175,7 +175,7 @@ class Subscriptions:
 
     @contextmanager
     def _place(self, agent: str) -> Iterator[None]:
-        """Counts a stream of this agent. Raises `MCPError` where there are too many."""
+        """Count a stream of this agent during the block. Raises `TooManySubscriptions`."""
         if self._streams[agent] >= MOST_OF_AN_AGENT or self._streams.total() >= MOST:
             raise TooManySubscriptions(code=types.INTERNAL_ERROR, message="too many subscriptions: end some first")
         self._streams[agent] += 1
@@ -188,7 +188,10 @@ class Subscriptions:
 
 
 async def admitted(changes: AsyncIterator[ServerEvent], still: Still) -> AsyncGenerator[ServerEvent, None]:
-    """The changes, as long as their agent is let in; looks before each of them, and now and then without any. They wait while nobody can say."""
+    """Yield the changes while their agent is admitted, which is checked before each change and every LOOK_SECONDS.
+
+    Changes wait while the check has no answer.
+    """
     following = asyncio.ensure_future(anext(changes))
     try:
         while True:
@@ -209,7 +212,7 @@ async def admitted(changes: AsyncIterator[ServerEvent], still: Still) -> AsyncGe
 
 
 async def is_admitted(still: Still) -> bool:
-    """Whether the agent is still let in; asks again until somebody can say."""
+    """Return whether the agent is still admitted; retry with growing pauses while the check has no answer."""
     pause = 1.0
     while (found := await still()) is Admission.UNKNOWN:
         await asyncio.sleep(pause)
@@ -218,12 +221,12 @@ async def is_admitted(still: Still) -> bool:
 
 
 def _session_of(ctx: Any) -> str:
-    """The session's id; over stdio there is one."""
+    """Return the session's id; "" over stdio, where there is only one session."""
     return str(ctx.request.headers.get("mcp-session-id", "")) if ctx.request is not None else ""
 
 
 def _refused(error: BaseException) -> MCPError:
-    """Without the server's own words: they may repeat its credential."""
+    """Return the error for the client, without the server's own text, which may repeat its credential."""
     if isinstance(error, TooManySubscriptions):
         return error
     name = str(error) if isinstance(error, UpstreamUnavailable) else reason_of(error)

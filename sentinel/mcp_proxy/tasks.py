@@ -1,9 +1,9 @@
-"""What waits for a person as a task (the extension `io.modelcontextprotocol/tasks`, SEP-2663), for clients that speak it.
+"""Calls that wait for a person, as tasks of the extension `io.modelcontextprotocol/tasks` (SEP-2663).
 
-A task id is the call itself, sealed: whoever holds it goes on with that call, after any restart and at any proxy with the same
-key, and nothing is kept for it. `tasks/get` asks the authority again, and sends the call once there is a permission; nothing is
-sent for a client that does not come back. Results are kept in memory for ten minutes, and that a task was cancelled for as long as
-the proxy runs: its id says nothing of an end.
+A task id is the encrypted call itself, so nothing is stored for a waiting task, and its agent can continue it after a
+restart and at any proxy with the same key. `tasks/get` asks the authority again and sends the call once it is
+permitted; nothing is sent for a client that does not poll again. Results are kept in memory for ten minutes.
+Cancellations are kept for as long as the proxy runs, because a task id cannot record one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ POLL_MILLISECONDS = 2_000
 _UTC = timezone.utc  # noqa: UP017 - Python 3.10 has no UTC
 _KEPT_SECONDS = 600.0
 _LONGEST_ID = 6_000
-"""Characters; a client may repeat the id in a header."""
+"""In characters: a client may send the id in a header."""
 _QUICK_SECONDS = 1.0
 _MOST_CANCELLED = 100_000
-"""Some ten megabytes."""
+"""About ten megabytes of memory."""
 
 
 class TaskParams(types.RequestParams):
-    """`tasks/get` and `tasks/cancel`."""
+    """The params of `tasks/get` and `tasks/cancel`."""
 
     model_config = ConfigDict(populate_by_name=True)
     task_id: str = Field(alias="taskId")
@@ -50,7 +50,7 @@ class TaskParams(types.RequestParams):
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
-    """What a task id says: whose call it is, and since when it waits."""
+    """The content of a task id: the call, the agent that made it, and since when it waits (ISO 8601, UTC)."""
 
     agent: str
     tool: str
@@ -59,21 +59,21 @@ class WaitingCall:
 
 
 class TaskIds:
-    """Seals calls into task ids. `secret` is the proxy's key: with another one the ids are unknown."""
+    """Encrypts calls into task ids, under a key derived from `secret`, the proxy's key; with another secret the ids are unknown."""
 
     def __init__(self, secret: str, *, server: str) -> None:
         key = HKDF(SHA256(), 32, salt=None, info=b"sentinel mcp-proxy task ids").derive(secret.encode())
         self._sealing, self._server = AESGCM(key), server.encode()
 
     def seal(self, call: WaitingCall) -> str | None:
-        """The id; None where the arguments are too large for one."""
+        """Return the task id of a call; None where its arguments are too large for one."""
         text = json.dumps([call.agent, call.tool, call.arguments, call.since], separators=(",", ":"))
         nonce = os.urandom(12)
         sealed = base64.urlsafe_b64encode(nonce + self._sealing.encrypt(nonce, text.encode(), self._server)).decode()
         return sealed if len(sealed) <= _LONGEST_ID else None
 
     def open(self, task_id: str) -> WaitingCall | None:
-        """The call of an id of ours, in the one spelling that `seal` gave it: the proxy remembers tasks by it."""
+        """Return the call of a task id; None unless it is spelled exactly as `seal` made it, since tasks are remembered by their id."""
         try:
             raw = base64.urlsafe_b64decode(task_id.encode())
             if base64.urlsafe_b64encode(raw).decode() != task_id:
@@ -85,7 +85,7 @@ class TaskIds:
 
 @dataclass(slots=True)
 class _Run:
-    """A task's call on its way to the server. `is_given_up`: its client cancelled the task since."""
+    """A task's call that was begun at `noted` (monotonic seconds). `is_given_up`: its client has cancelled the task since."""
 
     run: asyncio.Task[Result] = field(init=False)
     noted: float = field(default_factory=time.monotonic)
@@ -101,7 +101,7 @@ class Tasks:
         self._cancelled: set[bytes] = set()
 
     def create(self, agent: str, params: types.CallToolRequestParams, refused: CallRefused) -> dict[str, Any] | None:
-        """The answer to a call that waits for a person; None where it cannot be a task."""
+        """Return the task that answers a call waiting for a person; None where its arguments do not fit into a task id."""
         call = WaitingCall(agent, params.name, params.arguments or {}, _now())
         task_id = self._ids.seal(call)
         if task_id is None:
@@ -109,7 +109,7 @@ class Tasks:
         return {"resultType": "task", **_task(task_id, call.since, "working", refused)}
 
     async def get(self, agent: str, task_id: str) -> dict[str, Any]:
-        """How the task stands; goes on with its call where that is permitted now. Raises `MCPError`: no such task of this agent."""
+        """Return the task's state, and make its call where that is permitted now. Raises `MCPError` where the agent has no such task."""
         call = self._own(agent, task_id)
         kept = self._runs.get(task_id)
         if kept is None and not self._is_cancelled(task_id):
@@ -120,7 +120,7 @@ class Tasks:
                 if self._is_cancelled(task_id):
                     return _task(task_id, call.since, "cancelled")
                 return _refused(task_id, call.since, refused)
-            # Meanwhile another poll of the same task may have come first: then the call is its. Or the client has given up.
+            # Meanwhile another poll of this task may have begun the call, or the client may have cancelled the task.
             kept = self._runs.get(task_id)
             if kept is None and not self._is_cancelled(task_id):
                 kept = self._begin(task_id, permitted)
@@ -130,9 +130,10 @@ class Tasks:
         return _stands(task_id, call.since, kept)
 
     def cancel(self, agent: str, task_id: str) -> None:
-        """The client gives up: the proxy does not go on with the task, unless its call was started. Raises `MCPError`, also for more than it can remember.
+        """Cancel a task: its call is not made, unless it was started already.
 
-        The approval stays until it is decided or expires: it is not the agent's to withdraw.
+        Raises `MCPError` for an unknown task, and where no more cancellations can be remembered. The approval stays
+        until it is decided or expires, because an agent may not withdraw it.
         """
         self._own(agent, task_id)
         kept = self._runs.get(task_id)
@@ -158,12 +159,12 @@ class Tasks:
             del self._runs[old]
         kept = self._runs[task_id] = _Run()
         kept.run = self._calls.begin(permitted, lambda: not kept.is_given_up)
-        # Before anybody waits for it: whoever does finds it forgotten.
+        # Added before anything awaits the run: callbacks run in order, so a waiter finds a refused run forgotten.
         kept.run.add_done_callback(partial(self._ended, task_id, kept))
         return kept
 
     def _ended(self, task_id: str, kept: _Run, run: asyncio.Task[Result]) -> None:
-        """Forget a run that was refused before anything was sent: the next poll asks again, unless the client has given up."""
+        """Forget a run that was refused before anything was sent, so that the next poll asks again unless the task was cancelled."""
         if run.cancelled() or not isinstance(run.exception(), CallRefused):
             return
         if self._runs.get(task_id) is kept:
@@ -191,7 +192,10 @@ def _stands(task_id: str, since: str, kept: _Run) -> dict[str, Any]:
 
 
 def _refused(task_id: str, since: str, refused: CallRefused) -> dict[str, Any]:
-    """`completed` only where the same call is refused for good: a client that is told so polls no more, and nobody else goes on with the call."""
+    """Return the state of a task whose call was refused: `completed` only where the refusal is final.
+
+    A client stops polling a completed task, and nothing else would make the call later.
+    """
     result = refused_result(refused)
     details = result.structured_content or {}
     if details["retry"] == "never":

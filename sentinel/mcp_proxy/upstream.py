@@ -1,9 +1,9 @@
 """The MCP server behind the proxy: its connections, and one call sent over one of them. A call is never sent twice.
 
-Over HTTP every call has a connection of its own, opened before the operation is started, so that a server that is away costs no
-start, one call's broken connection breaks no other call, and no request goes out over a connection that has gone stale. Over stdio
-there is one process, which is started again when it is gone or silent, but not ended while it is in use. Who waits for changes has a
-connection of its own over HTTP. Redirects are not followed.
+Over HTTP every call opens a connection of its own before the operation is started, so that an unreachable server costs
+no start, a broken connection affects only its own call, and no request is sent over a stale connection. Each
+subscription to changes has a connection of its own too. Over stdio there is one process, which is restarted when it has
+exited or does not answer, but is never ended while it is in use. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sentinel.mcp_proxy.log_messages import LogMessages
 
 CONNECT_SECONDS = 10.0
 END_SECONDS = 2.0
-"""How long the end of a server's session may take: a call's result and its report wait for it."""
+"""Time limit for ending a server's session: a call's result and its report wait for that."""
 SILENT_SECONDS = 600.0
 """How long a connection for changes may be without a byte before it counts as broken."""
 _RESULT: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
@@ -39,12 +39,14 @@ _US = types.Implementation(name="sentinel-mcp-proxy", version=__version__)
 
 
 _MADE_HERE = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.PARSE_ERROR, types.INVALID_REQUEST}
-"""Codes of errors that the SDK makes itself where no answer came: a closed connection, a timeout, garbage, 202, a redirect, a lost session."""
+"""Codes of errors that the SDK raises itself where no answer came: a closed connection, a timeout, malformed data,
+status 202, a redirect, a lost session."""
 _MADE_HERE_OF_A_STATUS = {
     (types.METHOD_NOT_FOUND, "Not Found"),
     (types.INTERNAL_ERROR, "Server returned an error response"),
 }
-"""The same of an HTTP status without a JSON-RPC error. Servers answer these codes for themselves, so the SDK's text tells them apart."""
+"""Errors that the SDK raises itself for an HTTP status without a JSON-RPC error. Servers answer with these codes too,
+so the SDK's text tells them apart."""
 
 
 class UpstreamUnavailable(Exception):
@@ -52,14 +54,14 @@ class UpstreamUnavailable(Exception):
 
 
 class AnswerLost(Exception):
-    """A call may have been sent, and the server did not answer it: it may still act. The text is the reason, in a word."""
+    """A call may have been sent, and the server did not answer it, so it may still act. The error's text is the reason, in a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection to the server, for one call where `http` is there. No answer has the credential.
+    """A connection to the server; over HTTP (`http` is set) it serves one call. No answer contains the credential.
 
-    `messages` are those of this request that the server logs; None where nobody wants any.
+    `messages` takes what the server logs during this request; None where the client wants no log messages.
     """
 
     client: Client
@@ -68,14 +70,14 @@ class Connection:
     messages: LogMessages | None = None
 
     async def list_tools(self, cursor: str | None) -> types.ListToolsResult:
-        """One page of the server's tools."""
+        """Return one page of the server's tools."""
         params = types.PaginatedRequestParams(cursor=cursor)
         params.meta = self._meta()
         found = await self.client.session.list_tools(params=params)
         return self.credential.of_answer(found)
 
     async def ask(self, request: Any, result: Any, *, seconds: float, progress: Any = None) -> Any:
-        """Send a request, once. Raises `MCPError`, or what a connection raises, when its answer is an error or lost."""
+        """Send a request once and return its answer. An error answer raises `MCPError`; a lost one, that or the connection's own error."""
         if meta := self._meta():
             request = request if request.params else request.model_validate({"method": request.method, "params": {}})
             request.params.meta = meta
@@ -97,9 +99,9 @@ class Connection:
         return without_credential
 
     async def set_log_level(self) -> None:
-        """Tell a server of before 2026-07-28 which messages are wanted. One that does not know of levels, or refuses this one, logs none.
+        """Set the wanted log level at a server of before 2026-07-28. Raises `MCPError` where it does not answer.
 
-        Raises `MCPError` where it does not answer.
+        A server without logging, or that refuses the level, sends no messages.
         """
         if self.messages is None or self._is_modern() or self.client.server_capabilities.logging is None:
             return
@@ -119,16 +121,16 @@ class Connection:
         return {types.LOG_LEVEL_META_KEY: self.messages.level}
 
     async def ask_quickly(self, request: Any, result: Any) -> Any:
-        """As `ask`, for what a server answers at once."""
+        """Send a request as `ask` does, with a timeout of CONNECT_SECONDS: for requests that a server answers at once."""
         return await self.ask(request, result, seconds=CONNECT_SECONDS)
 
     async def call(
         self, params: types.CallToolRequestParams, *, headers: Mapping[str, str], seconds: float, progress: Any = None
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Send the call, once. Raises `MCPError` where the server answered with an error of its own, else `AnswerLost`."""
+        """Send the call once. Raises `MCPError` where the server itself answered with an error, and `AnswerLost` for any other failure."""
         if self.http is not None:
             self.http.headers.update(headers)
-        # Not `call_tool`, which may list tools, refuse a result that came, or send the call a second time.
+        # Not the SDK's `call_tool`, which may list tools, refuse a result that arrived, or send the call a second time.
         request = types.CallToolRequest(params=params)
         try:
             found: types.CallToolResult | types.InputRequiredResult = await self.ask(
@@ -142,28 +144,32 @@ class Connection:
 
 
 class Upstream(Protocol):
-    """A server by either transport. `has_headers`: what is injected may go into a header."""
+    """A server, over HTTP or stdio. `has_headers`: injected values may be sent in headers."""
 
     has_headers: bool
 
     def connect(self, messages: LogMessages | None = None) -> Any:
-        """A context manager that gives a `Connection` to a server that has just answered. Raises `UpstreamUnavailable`.
+        """Return a context manager that yields a `Connection` to a server that has just answered.
 
-        `messages` gets what the server logs meanwhile. The body is cancelled when the connection breaks; what broke it is raised at the end.
+        `messages` takes what the server logs meanwhile. When the connection breaks, the body is cancelled and the cause
+        is raised on exit. Raises `UpstreamUnavailable` on entry.
         """
 
     def watch(self, wanted: types.SubscriptionFilter) -> Any:
-        """A context manager that gives an asynchronous iterator over the wanted changes, over a connection that stays open.
+        """Return a context manager that yields an async iterator over the wanted changes; its connection stays open.
 
-        Raises `UpstreamUnavailable`, and `MCPError` where the server does not tell of them.
+        Raises `UpstreamUnavailable`, and `MCPError` where the server offers no notifications of them.
         """
 
     async def close(self) -> None:
-        """Let go of what is kept."""
+        """Close what is kept open between calls."""
 
 
 class _HttpClient(httpx2.AsyncClient):
-    """Ends a session, the only DELETE that there is, within `END_SECONDS`, whatever the server answers and however slowly. Raises `TimeoutError`."""
+    """An HTTP client that limits DELETE, which the SDK sends only to end a session, to `END_SECONDS`.
+
+    The limit includes reading the whole answer. Raises `TimeoutError` after that.
+    """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method != "DELETE":
@@ -180,7 +186,7 @@ class _HttpClient(httpx2.AsyncClient):
 
 
 class HttpUpstream:
-    """A server at an address (streamable HTTP). `headers` have its credential."""
+    """A server at a URL (streamable HTTP). `headers` contain its credential."""
 
     has_headers = True
 
@@ -188,19 +194,20 @@ class HttpUpstream:
         self._url, self._headers = url, dict(headers)
         self._credential = CredentialFilter(headers.values())
         self._seconds = seconds
-        # A proxy of the environment cannot reach this machine's servers, and would get their credential in plain text.
+        # An HTTP proxy named in the environment cannot reach servers on this machine, and would get their credential in
+        # plain text.
         self._uses_environment = not is_loopback(urlsplit(url).hostname or "")
-        # One for all calls: reading the certificates takes longer than the rest of a call.
+        # One TLS context for all calls: loading the certificates takes longer than the rest of a call.
         self._tls = httpx2.create_ssl_context()
         self._mode = "auto"
 
     def connect(self, messages: LogMessages | None = None) -> AbstractAsyncContextManager[Connection]:
-        """A new connection, whose handshake shows that the server is there."""
+        """Open a new connection, whose handshake shows that the server is reachable."""
         return self._connected(self._seconds + CONNECT_SECONDS, None, messages)
 
     @asynccontextmanager
     async def watch(self, wanted: types.SubscriptionFilter) -> AsyncIterator[AsyncIterator[ServerEvent]]:
-        """Over a connection of its own."""
+        """Watch for changes over a connection of its own."""
         heard = Heard()
         async with self._connected(SILENT_SECONDS, heard.take) as connection:
             async with changes_of(connection.client, wanted, heard, Subscribed(), connection.ask_quickly) as changes:
@@ -242,12 +249,12 @@ class HttpUpstream:
             raise UpstreamUnavailable(reason_of(error)) from error
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no connection is kept."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """A server's process, held open by `task` until `ending` is set. `users`: the calls and other requests that it is connected for."""
+    """A server's process, kept open by `task` until `ending` is set. `users`: how many calls and other requests use it now."""
 
     client: Client
     task: asyncio.Task[None]
@@ -256,9 +263,10 @@ class _Process:
 
 
 class StdioUpstream:
-    """A server that the proxy starts as a process; `env` has its credential, beside the few variables that every such server gets.
+    """A server that the proxy runs as a child process; `env` has its credential, beside the few usual variables.
 
-    A server may answer nothing while it acts, so a silent process that is in use is not ended: a started effect would be cut off.
+    A server may answer nothing while it acts, so an unresponsive process in use is not ended: that could cut off a
+    started effect.
     """
 
     has_headers = False
@@ -275,7 +283,7 @@ class StdioUpstream:
 
     @asynccontextmanager
     async def connect(self, messages: LogMessages | None = None) -> AsyncIterator[Connection]:
-        """The process that runs; another where it does not answer and nobody else uses it."""
+        """Connect to the running process; start another where it does not answer and nothing else uses it."""
         process = await self._answering()
         process.users += 1
         try:
@@ -302,7 +310,7 @@ class StdioUpstream:
 
     @asynccontextmanager
     async def watch(self, wanted: types.SubscriptionFilter) -> AsyncIterator[AsyncIterator[ServerEvent]]:
-        """Of the process that runs, until it ends. That is no use of it: it waits for nothing that the server does."""
+        """Watch the running process for changes until it ends. Not counted in `users`, since no action of the server is awaited."""
         connection = Connection((await self._answering()).client, None, self._credential)
         heard = Heard()
         self._watching.add(heard)
@@ -315,7 +323,7 @@ class StdioUpstream:
             self._watching.discard(heard)
 
     async def _logged(self, message: types.LoggingMessageNotificationParams) -> None:
-        # Of one agent's requests at once it does not say which one it is of: the oldest that wants it gets it.
+        # A message does not say which of several concurrent requests it is about: the oldest one that wants it gets it.
         wanting = [one for one in self._logging if one.wants(message.level)]
         if wanting:
             wanting[0].take(self._credential.of_answer(message))
@@ -333,8 +341,11 @@ class StdioUpstream:
             await _end(process)
 
     async def _answering(self) -> _Process:
-        """A process that has just answered, to be used before anything is awaited. Raises `UpstreamUnavailable`."""
-        # Not under the lock: who waits for a busy server lets others wait at the same time.
+        """Return a process that has just answered; the caller must count itself in `users` before it awaits anything.
+
+        Raises `UpstreamUnavailable`.
+        """
+        # Asked without the lock, so that several requests can wait for a busy server at the same time.
         process = self._kept
         if process is not None and await self._answers(process) and process is self._kept:
             return process
@@ -344,10 +355,10 @@ class StdioUpstream:
                 raise UpstreamUnavailable("Busy")
             if self._kept is not None and silent is None:
                 return self._kept
-            # Goes on when whoever waits for it gives up: the next one gets what it starts.
+            # The start continues when the request that awaits it is cancelled: the next request gets the process.
             if self._starting is None:
                 self._starting, self._kept = asyncio.create_task(self._started(silent)), None
-                # Looked at: whoever waited for it may be gone.
+                # Retrieves the error even if no request awaits it any more, so that asyncio does not log it.
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             try:
                 return await asyncio.shield(self._starting)
@@ -362,11 +373,11 @@ class StdioUpstream:
         return False
 
     async def _started(self, before: _Process | None) -> _Process:
-        """Another process, once the one before it has ended."""
+        """Start a process, once the one before it has ended."""
         try:
             if before is not None:
                 await _end(before)
-            # In a task of its own: what opens such a connection must also close it.
+            # In a task of its own: the task that opens such a connection must also close it.
             ready, ending = asyncio.get_running_loop().create_future(), asyncio.Event()
             task = asyncio.create_task(self._hold(ready, ending))
             done, _ = await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
@@ -395,15 +406,17 @@ class StdioUpstream:
 
 
 async def _end(process: _Process) -> None:
-    """Goes on when whoever waits for it is cancelled: a process whose end is cut off goes on running."""
+    """End a process, also if the caller is cancelled meanwhile: otherwise it would go on running."""
     process.ending.set()
     with suppress(Exception):
         await asyncio.shield(process.task)
 
 
 def is_servers_own(error: Exception) -> bool:
-    """Did the server answer with this error? No for one that the SDK makes itself, and for one of a server that uses the SDK's codes:
-    what is taken for an answer says that nobody acts any more.
+    """Return whether the server itself answered with this error.
+
+    False for errors that the SDK raises, and for a server's own that look like them: after an answer nobody may still
+    act, so a doubtful one must not count.
     """
     if not isinstance(error, MCPError):
         return False
@@ -411,7 +424,7 @@ def is_servers_own(error: Exception) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """What broke a connection, in a word: the name of the innermost error. Its text may have what must not leave the proxy."""
+    """Return what broke a connection, in a word: the innermost error's name, as its text may contain what must not leave the proxy."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, AnswerLost):

@@ -1,4 +1,4 @@
-"""The table from tools to actions (`policies/tools.yaml`), for whatever stands between an agent and its tools.
+"""The table from tools to actions (`policies/tools.yaml`), for adapters and proxies between an agent and its tools.
 
 Runs in the agent's process: it needs PyYAML and cel-expr-python, and no database. `docs/tools.md` describes the file.
 """

@@ -1,4 +1,4 @@
-"""A tool's arguments as JSON text: read, and written again with what was injected."""
+"""Reads a tool's arguments from JSON text, and writes them as JSON again with the injected ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.tools.mapping import ToolRefused
 
 
 def parse_arguments(text: str | bytes) -> dict[str, Any]:
-    """Arguments as JSON text, e.g. from a model. Raises `ToolRefused`: not one object, a key twice, NaN."""
+    """Read arguments from JSON text, e.g. of a model. Raises `ToolRefused`: not one object, a key twice, NaN."""
     try:
         read = strict_json(text or "{}")
     except (ValueError, RecursionError) as error:
@@ -22,7 +22,7 @@ def parse_arguments(text: str | bytes) -> dict[str, Any]:
 
 
 def lenient_arguments(text: str | None) -> dict[str, Any]:
-    """As `parse_arguments`; none where they cannot be read, which the call itself is refused for."""
+    """Read arguments as `parse_arguments`, but return {} where they cannot be read: the call itself is then refused."""
     try:
         return parse_arguments(text or "")
     except ToolRefused:
@@ -30,5 +30,5 @@ def lenient_arguments(text: str | None) -> dict[str, Any]:
 
 
 def arguments_text(text: str, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """The arguments as JSON; the `text` that `given` was read from where nothing was injected."""
+    """Return the arguments as JSON; where nothing was injected, the same `text` that `given` was read from."""
     return text if arguments == given else json.dumps(arguments, default=float)  # a `Decimal`, as the digest has it

@@ -1,6 +1,7 @@
-"""Runs `policies/tool_cases.yaml`: calls of tools with the operation they must become, or the refusal, and what the policies say to it.
+"""Runs `policies/tool_cases.yaml`: tool calls with the operation that they must become and the policies' decision on
+it, or the refusal.
 
-A decision in a case is of the policies alone, as in `sentinel policy test`: no limit is counted.
+The decision in a case is that of the policies alone: no limit is counted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _AGENT = "case"
 
 @dataclass(frozen=True, slots=True)
 class ToolCase:
-    """One case. `want` has only the fields that it names."""
+    """One case. `want` has only the fields that the file names; the others are not compared."""
 
     name: str
     where: str
@@ -41,7 +42,7 @@ class ToolCase:
 
 @dataclass(frozen=True, slots=True)
 class ToolCaseResult:
-    """What became of a case; `problem` is empty when it passed."""
+    """The result of a case; `problem` is empty when it passed."""
 
     name: str
     where: str
@@ -50,7 +51,7 @@ class ToolCaseResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolCaseReport:
-    """All results, and the mapped tools that no case is about."""
+    """All results, and the names of the mapped tools that no case is about."""
 
     results: tuple[ToolCaseResult, ...]
     unreached: tuple[str, ...]
@@ -62,7 +63,7 @@ class ToolCaseReport:
 
 
 def run_tool_cases(directory: Path, library: PolicyLibrary) -> ToolCaseReport:
-    """Run the folder's cases; none where it has no table. Raises `PolicyError` on a bad file."""
+    """Run the folder's cases; the report is empty where it has no table. Raises `PolicyError` on a bad file."""
     if not (directory / FILE_NAME).exists():
         return ToolCaseReport((), ())
     table, path = read_tool_table(directory / FILE_NAME), directory / CASES_FILE_NAME
@@ -74,14 +75,14 @@ def run_tool_cases(directory: Path, library: PolicyLibrary) -> ToolCaseReport:
 
 
 def read_tool_cases(path: Path) -> tuple[ToolCase, ...]:
-    """A cases file. Raises `PolicyError`."""
+    """Read a cases file. Raises `PolicyError`."""
     source, root = read_source(path)
     top = source.fields(root, "a cases file", known=("cases",), required=("cases",))
     return tuple(_case(source, node) for node in source.listing(top.entries["cases"], "cases"))
 
 
 def policy_decision(call: ToolCall, library: PolicyLibrary) -> Decision:
-    """What the policies say to a guarded call of a worker's key, limits not counted. Raises `InvalidInput`."""
+    """Return the policies' decision on a guarded call made with a worker's key, without counting limits. Raises `InvalidInput`."""
     assert call.question is not None
     operation = operation_of(call.question, _AGENT)
     compiled = library.find(operation.action)
@@ -105,7 +106,7 @@ def _case(source: Source, node: Node) -> ToolCase:
 
 
 def _problem(case: ToolCase, table: ToolTable, library: PolicyLibrary) -> str:
-    """The differences from what the case wants, in one line."""
+    """Return the differences from what the case wants in one line; "" where there are none."""
     got: dict[str, Any]
     try:
         call = table.call(case.server, case.tool, case.arguments, case.facts)

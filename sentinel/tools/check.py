@@ -1,7 +1,7 @@
 """Checks `tools.yaml` and `tool_cases.yaml` of a policies folder against its policies.
 
-Beyond its own form: every action is covered by a policy, and no param is made of the model's arguments that a policy takes on
-the word of a worker or the authority.
+Beyond the form of the files it checks that a policy covers every action, and that no param whose fact a worker or the
+authority vouches for is made from the model's arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sentinel.tools.parse import FILE_NAME, try_read_tool_table
 
 
 def check_tools(folder: Path, library: PolicyLibrary | None) -> list[PolicyError]:
-    """Every fault of the two files; a file that is not there has none. Without a library only their own form is checked."""
+    """Return every fault of the two files; a missing file has none. Without a library only their own form is checked."""
     path, cases = folder / FILE_NAME, folder / CASES_FILE_NAME
     errors: list[PolicyError] = []
     if path.exists():

@@ -1,4 +1,4 @@
-"""A call of a tool → the operation to ask about. Whatever is not mapped exactly is refused; nothing is guessed."""
+"""Maps a tool call to the operation to ask about. Anything that is not mapped exactly is refused; nothing is guessed."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ class ToolRefused(ActionDenied):
     """The table does not permit this call; the authority was not asked.
 
     `reason_code`: unmapped_tool, unmapped_argument, missing_argument, malformed_argument, missing_fact, malformed_fact,
-    mapping_failed; of adapters and the proxy facts_unavailable, which is not final, and of the proxy input_not_accepted.
+    mapping_failed. Adapters and the proxy also raise facts_unavailable, which is not final; the proxy raises
+    input_not_accepted.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as the table sees it. `question` is the operation to ask about; None: it runs unguarded.
+    """One call as mapped by the table. `question` is the operation to ask about; None: the tool runs unguarded.
 
-    `arguments` are those that were asked about, and what the tool runs with, beside what is injected.
+    `arguments` are those that the question is about; the tool must run with exactly these and the injected ones.
     """
 
     mapping: ToolMapping
@@ -59,7 +60,7 @@ class ToolCall:
     arguments: Mapping[str, Any]
 
     def injected(self, place: str, *, operation_id: str) -> dict[str, str]:
-        """What goes along to the provider by name, for "argument" or "header"."""
+        """Return the values to inject for the provider, by name; `place` is "argument" or "header"."""
         if self.question is None or self.mapping.action is None:
             return {}
         values = {"operation_id": operation_id, "idempotency_key": self.question["idempotency_key"]}
@@ -74,16 +75,17 @@ class ToolTable:
         self._by_name = {(one.server, one.tool): one for one in mappings}
 
     def find(self, server: str, tool: str) -> ToolMapping | None:
-        """The mapping of exactly this tool."""
+        """Return the mapping of exactly this tool, or None."""
         return self._by_name.get((server, tool))
 
     def call(
         self, server: str, tool: str, arguments: Mapping[str, Any], facts: Mapping[str, Any] | None = None
     ) -> ToolCall:
-        """The operation that this call is. `facts` are the program's, never the model's. Raises `ToolRefused`.
+        """Return the operation that this call is. `facts` are the program's, never the model's. Raises `ToolRefused`.
 
-        A null is another call than one without the argument: it is bound as null, and refused where an expression would have to
-        take it for absent, for a tool may do more on it. Who runs the tool itself asks about `own_arguments`, which has none.
+        A null argument makes another call than an absent one, since a tool may do something else with it: it is bound
+        as null, and refused where an expression reads it. A caller that runs the tool itself asks about
+        `own_arguments`, which has no nulls.
         """
         mapping = self._mapped(server, tool)
         if mapping.action is None:
@@ -96,10 +98,11 @@ class ToolTable:
         return ToolCall(mapping, _question(mapping, mapping.action, values, amounts, digest), arguments)
 
     def own_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What to ask about and then run the tool with: a copy that nobody changes meanwhile, without nulls. Raises `ToolRefused`.
+        """Return the arguments to ask about and then run the tool with: a private copy, without nulls. Raises
+        `ToolRefused`.
 
-        A null that is not mapped is refused like any other value, but for the name of what is injected. What is not bound, and
-        what an unguarded tool is called with, may be anything and is not copied.
+        A null for an unmapped argument is refused like any other value, except under the name of an injected argument.
+        Arguments that are not bound, and those of an unguarded tool, may be anything and are not copied.
         """
         mapping = self._mapped(server, tool)
         if mapping.action is None:
@@ -117,7 +120,7 @@ class ToolTable:
 
 
 def _arguments(mapping: ToolMapping, action: ActionMapping, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, each of its declared type or null."""
+    """Return the arguments, each checked to be of its declared type or null. Raises `ToolRefused`."""
     said = {name: value for name, value in given.items() if value is not None or name not in action.injected_arguments}
     _refuse_unmapped(mapping, said)
     for name, argument in mapping.arguments.items():
@@ -149,7 +152,7 @@ def _copied(mapping: ToolMapping, name: str, value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int) -> Any:
-    """A copy of what JSON has a form for. Raises `TypeError` for anything else, `ValueError` for what is too deep."""
+    """Copy a value that JSON has a form for. Raises `TypeError` for anything else, `ValueError` for one nested too deeply."""
     if depth > _MAX_DEPTH:
         raise ValueError("too deep")
     if isinstance(value, dict):
@@ -175,7 +178,7 @@ def _checked(mapping: ToolMapping, argument: Argument, value: Any) -> Any:
 
 
 def _wanted(argument: Argument) -> str:
-    """What an argument may be, in the words of the table; without the value that was given."""
+    """Return what an argument may be, in the words of the table; without the value that was given."""
     if argument.one_of is not None:
         return "one of " + ", ".join(sorted(argument.one_of))
     bounds = [
@@ -189,7 +192,7 @@ def _is_of(kind: str, value: Any) -> bool:
         return True
     if kind == "int":
         return type(value) is int and abs(value) <= _WHOLE_MOST
-    # No store takes a text with a zero character, and the engine of the conditions would read what stands before it.
+    # No store takes a text with a zero character, and the CEL engine would read only the part before it.
     return type(value) is bool if kind == "bool" else type(value) is str and "\0" not in value
 
 
@@ -201,12 +204,13 @@ def _is_within(argument: Argument, value: Any) -> bool:
 
 
 def _decimal_text(value: Any) -> Any:
-    """A number as plain decimal text. A float stands for its shortest text, which is what the model wrote.
+    """Return a number as plain decimal text. A float becomes its shortest text, which is what the model wrote.
 
-    What is no finite number of a length that anybody writes is left as it is, and is no text.
+    Other values, and numbers that are not finite or have an extreme exponent, are returned unchanged; the type check
+    refuses those that are not text.
     """
     if isinstance(value, (float, Decimal)) or type(value) is int:
-        # A float of a class of its own, e.g. NumPy's, may have any text for its `repr`.
+        # A subclass of float, e.g. NumPy's, may have any text as its `repr`.
         number = Decimal(float.__repr__(value)) if isinstance(value, float) else Decimal(value)
         # A few characters with an exponent could otherwise become gigabytes of digits.
         if not number.is_finite() or abs(number.adjusted()) > _MOST_PLACES:
@@ -218,7 +222,7 @@ def _decimal_text(value: Any) -> Any:
 def _canonical(
     mapping: ToolMapping, action: ActionMapping, checked: dict[str, Any], amounts: Mapping[ParamPath, Money]
 ) -> dict[str, Any]:
-    """The arguments in one spelling: 40, "40.0" and "40.00" dollars, in "usd" or "USD", are one amount under one key."""
+    """Return the arguments in one spelling, so that 40, "40.0" and "40.00" dollars, in "usd" or "USD", give one key."""
     found = {
         name: _without_zeros(value) if mapping.arguments[name].kind == "decimal" and value is not None else value
         for name, value in checked.items()
@@ -243,7 +247,7 @@ def _without_zeros(text: str) -> str:
 
 
 def _values(mapping: ToolMapping, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What expressions see of the arguments."""
+    """Return the variables that expressions see of the arguments: all but nulls and those of type json."""
     return {
         f"args.{name}": value for name, value in arguments.items()
         if value is not None and mapping.arguments[name].kind != "json"
@@ -251,7 +255,7 @@ def _values(mapping: ToolMapping, arguments: Mapping[str, Any]) -> dict[str, Any
 
 
 def _facts(mapping: ToolMapping, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that are known. One that the program does not say is left out: then the policy can only tighten."""
+    """Return the known facts. One that the program does not give is left out: then the policy can only tighten."""
     for name in given:
         if name not in mapping.facts:
             raise ToolRefused("malformed_fact", f"{mapping.name}: the fact {str(name)[:64]!r} is not declared")
@@ -295,14 +299,14 @@ def _refuse_depth(value: Any, depth: int = 0) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A number with a fraction counts by its shortest text, whoever read it."""
+    """Convert a `Decimal` to a float, so that a number with a fraction gives the same digest whichever parser read it."""
     if isinstance(value, Decimal):
         return float(value)
     raise TypeError(type(value).__name__)
 
 
 class _Reader:
-    """What expressions come to with these values."""
+    """Evaluates the expressions of one tool on the values of one call."""
 
     def __init__(self, mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any]) -> None:
         self._name, self._values = mapping.name, values
@@ -312,7 +316,7 @@ class _Reader:
             raise ToolRefused("malformed_argument", f"{mapping.name}: an argument that no condition can read") from None
 
     def value(self, what: str, one: Expression) -> Any:
-        """Raises `ToolRefused` where something that it reads is missing, or it has no value."""
+        """Evaluate one expression. Raises `ToolRefused` where something that it reads is missing, or it has no value."""
         missing = sorted(one.reads - self._values.keys())
         if missing:
             code = "missing_fact" if missing[0].startswith("facts.") else "missing_argument"
@@ -332,7 +336,8 @@ def _question(
         if isinstance(source, Amount):
             _put(params, path, money_out(amounts[path]))
         elif source.reads <= values.keys():
-            # One that needs an absent optional argument or an unknown fact is left out, and the policy tightens; never an amount.
+            # A param that reads an absent optional argument or an unknown fact is left out, and the policy tightens.
+            # Amounts, above, are never left out.
             _put(params, path, read(_param(path), source))
     params["tool_call"] = {"server": mapping.server, "tool": mapping.tool, "arguments_digest": f"sha256:{digest}"}
     question: GuardQuestion = {
@@ -352,7 +357,7 @@ def _param(path: ParamPath) -> str:
 
 
 def _amounts(mapping: ToolMapping, action: ActionMapping, values: Mapping[str, Any]) -> dict[ParamPath, Money]:
-    """The amounts of money, read as they were written: "40.000" is no amount of dollars, whatever number it is."""
+    """Return the amounts of money, read as written: "40.000" is refused as an amount of dollars, although it is 40."""
     read = _Reader(mapping, action, values).value
     return {
         path: _money(
@@ -367,7 +372,7 @@ def _money(mapping: ToolMapping, path: ParamPath, source: Amount, value: Any, co
     currency = code.upper()
     try:
         money = _MONEY_OF_UNIT[source.unit](value, currency)
-        # Parsed in any case, so that the currency is known and the amount within bounds.
+        # Parsed whatever the unit, to check that the currency is known and the amount within bounds.
         return parse_money(money_out(money)["value"], currency)
     except (InvalidInput, KeyError) as error:
         why = (

@@ -1,4 +1,4 @@
-"""The table as values: what one tool takes, which action it is, and how its arguments become that action's params."""
+"""The table as values: what arguments a tool takes, which action it is, and how its arguments become that action's params."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, Literal
 from sentinel.policy.conditions import ValueExpression
 
 KINDS = {"string": "string", "int": "int", "bool": "bool", "decimal": "string", "json": None}
-"""The types of an argument, and what an expression sees of one. `decimal` is an amount in major units, seen as text; `json` is
-anything at all, which no expression sees."""
+"""The types of an argument, and the type of its variable in expressions. `decimal` is an amount in major units, which
+expressions see as text; `json` is any value, which no expression sees."""
 
 CALL_DIGEST = "call.digest"
 """In expressions: 32 hex digits over the tool and all bound arguments, for a key where no argument names the effect."""
 
 Unit = Literal["minor", "major", "stripe"]
-"""What an amount is counted in."""
+"""The unit that an amount is counted in."""
 
 ParamPath = tuple[str, ...]
-"""Where a param goes, one key a step: ("risk", "duplicate_refund")."""
+"""Where a param goes within params, one key per step: ("risk", "duplicate_refund")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument that the tool may be called with. `bound`: another value is another operation."""
+    """One argument that the tool may be called with. `bound`: another value makes another operation."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFact:
-    """Something that the program around the tool says, or with a `value` the table itself; never the model's arguments."""
+    """A fact that the program around the tool gives, or the table itself if it has a `value`; never from the model's arguments."""
 
     name: str
     kind: str
@@ -65,7 +65,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What goes along to the provider: into an argument of the tool, or into a header of the request that carries the call."""
+    """A value that is sent along to the provider, in an argument of the tool or in a header of the provider's request."""
 
     place: Literal["argument", "header"]
     name: str
@@ -74,7 +74,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class ActionMapping:
-    """How a call of the tool becomes one operation. `conditions` are the variables that its expressions see."""
+    """How a call of the tool becomes one operation. `conditions` has the variables that its expressions see."""
 
     action: str
     key: Expression
@@ -86,7 +86,7 @@ class ActionMapping:
 
     @property
     def reads(self) -> set[str]:
-        """What its expressions read, e.g. "args.amount"."""
+        """The variables that its expressions read, e.g. "args.amount"."""
         sources = [self.key, *([self.resource] if self.resource else [])]
         for one in self.params.values():
             sources += [one.value, one.currency] if isinstance(one, Amount) else [one]
@@ -113,7 +113,7 @@ class ToolMapping:
 
     @property
     def program_facts(self) -> set[str]:
-        """The names of the facts that the program may say; those of an unguarded tool are none."""
+        """The names of the facts that the program may give; an unguarded tool has none."""
         return {name for name, fact in self.facts.items() if fact.value is None}
 
     @property

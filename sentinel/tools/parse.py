@@ -32,27 +32,27 @@ _ACTION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _OWN_HEADERS = frozenset({"authorization", "host", "content-length", "content-type", "cookie", "transfer-encoding"})
 RESERVED_PARAM = "tool_call"
-"""The param that every mapped call has: server, tool and the digest of its bound arguments."""
+"""The param that is set for every mapped call: server, tool and the digest of its bound arguments."""
 
 _GUARDED = ("action", "key", "resource", "risk_class", "params", "inject")
 _TOOL = ("server", "tool", "arguments", "facts", "unguarded", "hidden", *_GUARDED)
 _TYPES_OF_UNIT: Mapping[Unit, tuple[str, ...]] = {"minor": ("int",), "major": ("string", "int"), "stripe": ("int",)}
-"""What an amount may be counted in, and the types of its expression."""
+"""The units that an amount may be counted in, and the types that its expression may have."""
 _BOUNDS = 2**53 - 1
 
 
 def read_tool_table(path: Path) -> ToolTable:
-    """The table of a file. Raises the first `PolicyError`, also for a missing or unreadable file."""
+    """Read the table of a file. Raises the first `PolicyError`, also for a missing or unreadable file."""
     return _first_or_table(*read_source(path))
 
 
 def parse_tool_table(text: str, *, name: str = FILE_NAME) -> ToolTable:
-    """The table of a text; `name` is what errors call it. Raises the first `PolicyError`."""
+    """Parse the table of a text; `name` is what errors call it. Raises the first `PolicyError`."""
     return _first_or_table(*parse_source(text, name=name))
 
 
 def try_read_tool_table(path: Path) -> tuple[ToolTable | None, list[PolicyError]]:
-    """The table and every fault of the file; no table where there is one."""
+    """Return the table, None where the file has a fault, and every fault of the file."""
     try:
         source, root = read_source(path)
         table = _table(source, root)
@@ -105,7 +105,7 @@ def _named(source: Source, table: Table, key: str) -> str:
 
 
 def _unguarded(source: Source, table: Table) -> tuple[str | None, bool]:
-    """(why the tool may run without being asked about, whether it is hidden); such a tool has no action."""
+    """Return (why the tool may run unguarded, or None; whether it is hidden). Such a tool has no action."""
     entries = table.entries
     hidden = source.boolean(entries["hidden"], "hidden") if "hidden" in entries else False
     unguarded = source.text(entries["unguarded"], "unguarded") if "unguarded" in entries else None
@@ -212,7 +212,7 @@ class _Expressions:
         self.source, self.conditions, self._arguments = source, conditions, arguments
 
     def read(self, node: Node, what: str, *kinds: str) -> Expression:
-        """The expression at `node`, of one of these kinds."""
+        """Compile the expression at `node`, which must be of one of these kinds. Raises `PolicyError`."""
         text = self.source.text(node, what)
         assert isinstance(node, Scalar)
         try:

@@ -1,4 +1,4 @@
-"""The refund agent's loop: claims due rows, renews leases, learns approvals, sends reports, answers operators' requests.
+"""The refund agent's loop: claims due rows, renews leases, fetches approvals, sends reports, answers operators.
 
 `run_once` ends when nothing is due; `run_loop` ends when it is told to. Both survive outages of the authority and of the
 database: rows in progress then come back when their lease expires, and nothing is assumed about them.
@@ -69,7 +69,7 @@ class BatchProcessor:
         self._reporter, self._retry_policy, self._failpoints = reporter, retry_policy, failpoints
 
     def process(self, rows: Sequence[LedgerRow]) -> BatchResult:
-        """Take claimed rows as far as they go now. Raises `LedgerUnavailable`: then leases bring the rows back."""
+        """Process claimed rows as far as they can go now. Raises `LedgerUnavailable`: the rows come back when their leases expire."""
         self._failpoints.hit(Failpoint.AFTER_CLAIM)
         batch = BatchResult([])
         able = [row for row in rows if row.attempts < self._retry_policy.max_attempts]
@@ -120,7 +120,10 @@ class BatchProcessor:
         )
 
     def _write_impossible(self, contexts: Sequence[RunContext], why: Mapping[str, str]) -> None:
-        """What the database refused to record costs its row an attempt, or its lease; what it refuses of that too, the lease brings back."""
+        """Count an attempt, or release the lease, of rows whose event the database refused to record.
+
+        If it refuses that too, the row comes back when its lease expires.
+        """
         for context in contexts:
             row = context.row
             event = transitions.after_defect(
@@ -135,9 +138,11 @@ class BatchProcessor:
                 context.outcome = lease_lost(row, event.from_state)
 
     def _count(self, batch: BatchResult, context: RunContext) -> None:
-        """A refusal of the row counts as an answer; a failure outside does not. What this key may not ask, or not
-        for now because it has too much open, counts as neither: such a row must not keep the rest waiting, nor be woken because
-        others are answered."""
+        """Count the row as answered or unanswered: a refusal of the row is an answer, a failure outside is none.
+
+        A call that this key may not make, or not now because it has too much open, counts as neither: such a row must
+        not keep the rest waiting, nor be woken because others are answered.
+        """
         if context.outcome is not None:
             batch.rows.append(context.outcome)
         for said in (context.switches_error, context.check_answer, context.last_answer, context.started):
@@ -167,26 +172,31 @@ _FINISH_SECONDS = 1.2
 """How long rows in progress may take after a stop; then open calls are aborted."""
 _SHOW_SECONDS = 2.0
 _WAKE_WITHIN_SECONDS = 2.0
-"""Over how long the rows that waited for an outage come back, so that they do not all ask at once."""
+"""The rows that waited out an outage become due spread over this time, so that they do not all ask at once."""
 _SWEEP_SECONDS = 2.0
 _SILENT_SECONDS = 10.0
-"""A loop that was not heard of for so long answers no operator."""
+"""A loop that was not seen for this long is not expected to answer an operator's request."""
 _UNTAKEN_EVERY_SECONDS = 60.0
 _DUE_SECONDS, _UNHEARD_SECONDS = 60.0, 3600.0
-"""Rows that are due for so long, of an agent of which no worker was heard of for so long, are taken by nobody."""
+"""Rows are untaken if they have been due for `_DUE_SECONDS` and no worker of their agent was seen for `_UNHEARD_SECONDS`."""
 _FRESH_SECONDS = 5.0
 """Younger reports are still being sent by the batch that executed them."""
 _OVERLAP_SECONDS = 60.0
-"""Decisions are asked for from so long before the last one that was learnt: they may become visible out of order."""
+"""Decisions are fetched from this long before the last one fetched: they may become visible out of order."""
 _LOOK_BACK_EVERY_SECONDS = 30.0
-"""So often from as long before as a batch may hold a row, which waits for a person only once its batch is over."""
+"""How often decisions are fetched from further back, by the longest time that a batch may hold a row.
+
+A row waits for a person only once its batch is over, so the decision may be older than the wait."""
 
 OnRow = Callable[[RowResult], None]
 
 
 class Agent:
-    """One worker process. `on_row` is called with every processed row, from any thread. `only_agent` says of which agent alone it takes
-    rows; None: of every one. Reports and doubts are the reporter's and the poller's, which are told the same."""
+    """One worker process. `on_row` is called with every processed row, from any thread.
+
+    `only_agent` returns the one agent whose rows it takes, or None for every agent's. The reporter and the in-doubt
+    poller get the same function for reports and rows in doubt.
+    """
 
     def __init__(
         self, settings: WorkerSettings, *, ledger: Ledger, client: Client, worker_pool: WorkerPool, reporter: Reporter,
@@ -210,7 +220,7 @@ class Agent:
 
     @property
     def reaches_authority(self) -> bool:
-        """Whether the authority answered last."""
+        """Whether the authority answered the last call."""
         return self._breaker.is_closed
 
     def request_stop(self) -> None:
@@ -246,7 +256,7 @@ class Agent:
         return outcome
 
     def _drain(self, outcome: RunResult, budget: RowLimit, until: datetime) -> None:
-        """One lane: batch after batch until nothing is left of what was due."""
+        """Run one lane: process batch after batch until no row is left that was due at `until`."""
         while not self._stopping.is_set() and outcome.trouble is None:
             with budget.lend(self._settings.batch) as lent:
                 rows = self._ledger.claim(lent.rows, until, self._only_agent()) if lent.rows else []
@@ -257,7 +267,7 @@ class Agent:
             outcome.rows += batch.rows
             outcome.reported += batch.reported
             if batch.unanswered and not batch.answered:
-                # Asking for the rest would only keep them waiting.
+                # Without the authority, claiming the rest would only postpone them.
                 outcome.trouble = f"the authority gives no answer: {batch.detail}"
 
     # Loop
@@ -284,7 +294,7 @@ class Agent:
         return outcome
 
     def _lane(self, budget: RowLimit) -> None:
-        """Batch after batch; a failure of one is logged and costs a pause, never the lane."""
+        """Process batch after batch; a failed batch is logged and followed by a pause, and never ends the lane."""
         while not self._stopping.is_set() and not budget.is_spent:
             try:
                 idle = not self._process_one_batch(budget)
@@ -292,7 +302,7 @@ class Agent:
                 _log.warning("the database does not answer: %s", error)
                 idle = True
             except Exception:
-                # Whatever it was, the rows come back by their lease.
+                # Whatever failed, the rows come back when their leases expire.
                 _log.exception("a batch was dropped")
                 idle = True
             if idle:
@@ -308,7 +318,7 @@ class Agent:
         return bool(rows)
 
     def _probe(self) -> None:
-        """Probe the authority with a heartbeat, because no row is due to probe with, or none that it is asked about."""
+        """Probe the authority with a heartbeat, because no row was due, or none about which the authority was asked."""
         try:
             self._client.heartbeat()
             self._record_answers(answered=1, unanswered=0, detail=None)
@@ -353,7 +363,7 @@ class Agent:
             self._stopping.wait(self._settings.poll_seconds)
 
     def _run_due_tasks(self) -> str | None:
-        """Run what is due of them, each whatever became of the others; why one failed, if one did. Raises `LedgerUnavailable`."""
+        """Run the due periodic tasks, each even if another failed; returns why the first failed, or None. Raises `LedgerUnavailable`."""
         failures = [_run_due(task) for task in self._periodic_tasks]
         return next((failure for failure in failures if failure is not None), None)
 
@@ -373,7 +383,7 @@ class Agent:
         self._ledger.finish_process_request(request_id, result)
 
     def _untaken(self) -> str | None:
-        """Which due rows this worker leaves to other agents', of which no worker was heard of, in one line; None where there are none."""
+        """Describe in one line the due rows left to workers of other agents, none of which was seen; None if there are none."""
         only = self._only_agent()
         found = [] if only is None else self._ledger.untaken(
             only, due_seconds=_DUE_SECONDS, silent_seconds=_UNHEARD_SECONDS
@@ -411,7 +421,7 @@ class Agent:
             self._ledger.wake_put_off(_WAKE_WITHIN_SECONDS)
 
     def _wake_if_answered(self) -> None:
-        """A single run wakes what an earlier one postponed, when the authority answers again."""
+        """Wake the rows that an earlier run postponed, if the authority answers again. For single runs."""
         if not self._ledger.open_counts().put_off:
             return
         try:
@@ -421,7 +431,7 @@ class Agent:
         self._ledger.wake_put_off(0.0)
 
     def _learn_approvals(self) -> str | None:
-        """Wake the rows whose approval was decided; returns what went wrong, which is no failure of a row."""
+        """Wake the rows whose approval was decided; returns why the decisions could not be fetched, or None."""
         agent_id, now = self._settings.agent_id, time.monotonic()
         looks_back = now - self._looked_back_at >= _LOOK_BACK_EVERY_SECONDS
         held = LONGEST_HOLD_SECONDS + self._settings.lease_seconds if looks_back else 0.0
@@ -432,7 +442,7 @@ class Agent:
                 if decided:
                     self._ledger.wake_decided([decision.request_id for decision in decided])
                     self._ledger.move_cursor(agent_id, decided[-1].decided_at)
-                # A full page whose last line is no later than what was asked for would come again for ever.
+                # A full page whose last decision is no later than `since` would be fetched again for ever.
                 more = len(decided) >= 500 and decided[-1].decided_at > since
                 since = decided[-1].decided_at if more else None
         except (Unreachable, Rejected) as error:
@@ -466,7 +476,10 @@ class Agent:
 
 
 def _run_due(task: PeriodicTask) -> str | None:
-    """Run a task if it is due; what it failed with. A defect of one must not end the rows of a run, nor the other tasks."""
+    """Run a task if it is due; returns what it failed with, or None. Raises `LedgerUnavailable`.
+
+    A defect in one task must end neither the run nor the other tasks.
+    """
     try:
         task.run_due()
     except LedgerUnavailable:
@@ -479,14 +492,14 @@ def _run_due(task: PeriodicTask) -> str | None:
 
 @dataclass(slots=True)
 class Lent:
-    """A part of the limit, lent to one batch: so many rows may be claimed, and so many were processed."""
+    """A part of the row limit, lent to one batch: `rows` may be claimed, `done` were processed."""
 
     rows: int
     done: int = 0
 
 
 class RowLimit:
-    """How many rows may still be processed, over all lanes; None is without end. Thread-safe."""
+    """How many rows may still be processed, over all lanes; None means no limit. Thread-safe."""
 
     def __init__(self, limit: int | None) -> None:
         self._left = self._undone = limit
@@ -494,12 +507,12 @@ class RowLimit:
 
     @property
     def is_spent(self) -> bool:
-        """Whether as many rows are done as may be; what is lent to a batch is not done yet."""
+        """Whether the limit is reached; rows lent to a batch that is still running do not count as done."""
         return self._undone is not None and self._undone <= 0
 
     @contextmanager
     def lend(self, wanted: int) -> Iterator[Lent]:
-        """As much of `wanted` as is left, for the block. What is not `done` at its end, for whatever reason, may be claimed again."""
+        """Lend up to `wanted` rows of what is left for the block. Rows not `done` at its end, for whatever reason, may be lent again."""
         with self._lock:
             lent = Lent(wanted if self._left is None else min(wanted, self._left))
             if self._left is not None:

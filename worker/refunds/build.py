@@ -56,7 +56,7 @@ _FORGET_EVERY_SECONDS = 3600.0
 
 @contextmanager
 def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
-    """The ledger of the settings' database and tenant; a database that is away is for each statement to say.
+    """Open the ledger of the settings' database and tenant; if the database is unreachable, each statement says so.
 
     Raises `LedgerUnavailable`, `UnsafeConfiguration`, `InvalidAddress`, `SchemaNotReady`, `MissingGrant` and `EmbeddedError`.
     """
@@ -77,7 +77,7 @@ def open_ledger(settings: WorkerSettings) -> Iterator[Ledger]:
 
 
 def open_client(settings: WorkerSettings, tenant_id: uuid.UUID) -> Client:
-    """The client of the authority; every call names the tenant, so that no other tenant's key serves it."""
+    """Build the client of the authority; every call names the tenant, so that the key of another tenant is refused."""
     return Client(
         settings.authority_url, settings.api_key, agent_id=settings.agent_id, tenant_id=tenant_id,
         timeout_seconds=settings.guard_timeout_seconds, pool_size=settings.concurrency + 2,
@@ -86,7 +86,7 @@ def open_client(settings: WorkerSettings, tenant_id: uuid.UUID) -> Client:
 
 @contextmanager
 def open_key_check(settings: WorkerSettings, ledger: Ledger) -> Iterator[KeyCheck]:
-    """Checks the agent's key. The client names no tenant, so that the answer says whose the key is."""
+    """Open a check of the agent's key. Its client names no tenant, so that the answer says whose the key is."""
     with Client(
         settings.authority_url, settings.api_key, agent_id=settings.agent_id,
         timeout_seconds=min(settings.guard_timeout_seconds, _KEY_CHECK_SECONDS), retries=0, pool_size=1,
@@ -98,16 +98,16 @@ def open_key_check(settings: WorkerSettings, ledger: Ledger) -> Iterator[KeyChec
 
 
 def refuse_wrong_key(check: KeyCheck) -> None:
-    """Raise `UnsafeConfiguration` where the key is surely another's."""
+    """Raise `UnsafeConfiguration` if the key surely belongs to another tenant or agent."""
     fault = check.fault()
     if fault is not None and fault.kind is KeyFaultKind.ANOTHERS:
         raise UnsafeConfiguration(fault.text)
 
 
 def refuse_unsafe_database(ledger: Ledger) -> None:
-    """Raise `UnsafeDatabase` where the connection is not what is meant, or the login may not open all that the worker may.
+    """Raise `UnsafeDatabase` for a wrong role, rights or time limits, or too few connections for the worker.
 
-    A database that is away is waited for.
+    An unreachable database is no error here: the worker waits for it.
     """
     with suppress(EngineUnavailable):
         faults = database_status(ledger.pool, WORKER, connections=ledger.pool.size).faults
@@ -119,8 +119,11 @@ def make_agent(
     settings: WorkerSettings, ledger: Ledger, client: Client, *, failpoints: Failpoints, retry_policy: RetryPolicy | None = None,
     on_row: OnRow | None = None, only_agent: Callable[[], str | None] = lambda: None,
 ) -> Agent:  # fmt: skip
-    """The agent with its workflow; `only_agent` says of which agent alone it takes rows, reports and doubts. Raises
-    `UnsafeConfiguration` for files that cannot be used."""
+    """Build the agent with its workflow.
+
+    `only_agent` returns the one agent whose rows, reports and rows in doubt it takes; None: every agent's. Raises
+    `UnsafeConfiguration` for files that cannot be used.
+    """
     retry_policy = retry_policy or _retry_policy(settings)
     worker_pool, stopping = WorkerPool(settings.concurrency), threading.Event()
     parts = make_dependencies(settings, ledger, client, worker_pool=worker_pool, retry_policy=retry_policy)
@@ -157,7 +160,10 @@ def _periodic_tasks(
 
 
 def make_reconciler(settings: WorkerSettings, ledger: Ledger, client: Client) -> Reconciler:
-    """What looks for wrong executions among all there are, for a command. Raises `UnsafeConfiguration` for a route table that cannot be used."""
+    """Build the reconciler of a command, which checks all executions.
+
+    Raises `UnsafeConfiguration` for a route table that cannot be used.
+    """
     try:
         routes = load_routes(settings.policies_dir, Systems.from_settings(settings).names())
     except PolicyError as error:
@@ -167,7 +173,7 @@ def make_reconciler(settings: WorkerSettings, ledger: Ledger, client: Client) ->
 
 @contextmanager
 def open_simulator(settings: WorkerSettings, ledger: Ledger, client: Client) -> Iterator[Simulator]:
-    """What simulates rows. Raises `UnsafeConfiguration` for files that cannot be used."""
+    """Open a simulator of rows. Raises `UnsafeConfiguration` for files that cannot be used."""
     worker_pool = WorkerPool(settings.concurrency)
     try:
         parts = make_dependencies(
@@ -185,7 +191,7 @@ def _retry_policy(settings: WorkerSettings) -> RetryPolicy:
 def make_dependencies(
     settings: WorkerSettings, ledger: Ledger, client: Client, *, worker_pool: WorkerPool, retry_policy: RetryPolicy
 ) -> Dependencies:
-    """What the workflow is made of, as these settings say. Raises `UnsafeConfiguration` for files that cannot be used."""
+    """Build what the workflow's steps need, from the settings. Raises `UnsafeConfiguration` for files that cannot be used."""
     try:
         systems = Systems.from_settings(settings, Effects(ledger.pool, ledger.tenant_id))
         routes = load_routes(settings.policies_dir, systems.names())
@@ -207,14 +213,14 @@ def make_dependencies(
 
 
 def act_within_seconds(settings: WorkerSettings) -> int:
-    """What a start declares: the time to begin calls and commits in, and the time that one begun at its end is under way."""
+    """Seconds that a start declares: the time to begin calls and commits in, plus the time that one begun at its end is in flight."""
     return math.ceil(settings.act_seconds + in_flight_seconds(settings.settlement_timeout_seconds))
 
 
 def load_routes(policies: Path, systems: Collection[str]) -> Routes:
-    """The route table of a policies folder. Raises `PolicyError`, also for a switch whose gate is no scenario.
+    """Load the route table of a policies folder. Raises `PolicyError`, also for a switch whose gate is not a scenario.
 
-    Where the switches cannot be read, everything is off, and no name of one can be checked.
+    If the switches cannot be read, everything is off, and the names of switches in the table are not checked.
     """
     switches = SwitchFile(policies).declared.switches
     if switches:

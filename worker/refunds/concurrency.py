@@ -1,8 +1,8 @@
 """What the batches of one process share: threads, the leases of their rows, and the circuit breaker for the authority.
 
-Only rows in progress are renewed, so a released row's lease expires as planned; and only for a limited time, so that another
-worker can take over from a batch that never ends. While the authority does not answer, hardly a row is claimed, so that an
-outage holds few rows: one at a time probes, with growing pauses, until one is answered.
+Only rows in progress are renewed, so a released row's lease expires as planned; and only for a limited time, so that
+another worker can take over from a batch that never ends. While the authority does not answer, only one row at a time
+is claimed as a probe, with growing pauses, until one is answered, so that an outage holds few rows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class WorkerPool:
     ) -> list[Result]:
         """`call` for the items in chunks of at most `size`, several at a time; all results in order.
 
-        Items that `alone` names get a call of their own.
+        Items for which `alone` is true get a call of their own.
         """
         chunks: list[list[Item]] = []
         is_open = False
@@ -77,9 +77,9 @@ class WorkerPool:
 
 
 class PeriodicTask:
-    """Work that is due apart from the rows: `run`, at most once in `every_seconds`, whichever thread asks. Thread-safe.
+    """Periodic work besides the rows: calls `run` at most once in `every_seconds`, whichever thread asks. Thread-safe.
 
-    Raises what `run` raises: `LedgerUnavailable`.
+    Raises what `run` raises, e.g. `LedgerUnavailable`.
     """
 
     def __init__(self, run: Callable[[], object], every_seconds: float = 0.0) -> None:
@@ -87,7 +87,7 @@ class PeriodicTask:
         self._lock, self._next_at = threading.Lock(), 0.0
 
     def run_due(self) -> None:
-        """Run if the last time is long enough ago."""
+        """Run if the last run is long enough ago."""
         with self._lock:
             if time.monotonic() < self._next_at:
                 return
@@ -187,5 +187,5 @@ class LeaseKeeper:
                 # Without renewal the leases expire and the rows go to another worker.
                 _log.warning("claims could not be renewed: %s", error)
             except Exception:
-                # Of whatever it was, such as a moment on a read-only standby: this thread is the only one that renews.
+                # Whatever failed, e.g. on a read-only standby, must not end this thread: no other renews leases.
                 _log.exception("claims could not be renewed")

@@ -28,14 +28,14 @@ from worker.refunds.settings import WorkerSettings
 Value = TypeVar("Value")
 
 HOLD_SECONDS = 60.0
-"""Beside what the sending takes: cards of a worker that died are due again after this."""
+"""How long a card is held in addition to the time for sending: cards of a worker that died are due again after it."""
 
 OPEN = "select refunds.open_confirmations(%(tenant_id)s, %(asks)s, %(expires_seconds)s)"
 LATEST = """
 select ledger_entry_id, confirmation_id, digest, status, expires_at, answered_at, delivered_at, last_delivery_error
 from refunds.latest_confirmations(%(tenant_id)s, %(ids)s)
 """
-# Only cards of rows that wait for their customer already: an answer that came before the row waits would wake nobody.
+# Only cards of rows that wait for their customer already: an answer that came before its row waits would not wake it.
 TAKE_UNDELIVERED = """
 with due as materialized (
   select u.confirmation_id from refunds.confirmations u
@@ -59,7 +59,7 @@ update refunds.confirmations set last_delivery_error = %(error)s,
   next_delivery_at = coalesce(clock_timestamp() + make_interval(secs => %(due_in_seconds)s::double precision), 'infinity')
 where tenant_id = %(tenant_id)s and confirmation_id = %(confirmation_id)s and delivered_at is null
 """
-# A row that a worker held at the moment of the answer went back to waiting without having seen it.
+# For a row that a worker held at the moment of the answer: it went back to waiting without having seen the answer.
 WAKE_ANSWERED = """
 update refunds.ledger_entries e set next_attempt_at = clock_timestamp()
 from refunds.confirmations c
@@ -70,7 +70,7 @@ where c.tenant_id = %(tenant_id)s and c.answered_at > statement_timestamp() - in
 
 
 class CardStatus(StrEnum):
-    """Where a card stands, by the database's clock."""
+    """The status of a card, by the database's clock."""
 
     PENDING = "pending"
     CONFIRMED = "confirmed"
@@ -149,7 +149,7 @@ class Confirmations:
         self._base_url, self._expires_seconds = base_url.rstrip("/"), float(expires_seconds)
 
     def digest_of(self, ask: ConfirmationRequest) -> str:
-        """What a confirmation of `ask` must be bound to."""
+        """Return the digest that a confirmation of `ask` must be bound to."""
         return confirmation_digest(
             tenant_id=self._tenant_id, ledger_entry_id=ask.ledger_entry_id, refund_id=ask.refund_id,
             order_ref=ask.order_ref, amount_minor=ask.amount_minor, currency=ask.currency, channel=ask.channel,
@@ -157,7 +157,7 @@ class Confirmations:
         )  # fmt: skip
 
     def open(self, asks: Sequence[ConfirmationRequest]) -> None:
-        """Have a card for each ask, one per row and digest for ever; a pending one of another digest is superseded."""
+        """Open a card for each ask unless its row and digest ever had one; a pending card with another digest is superseded."""
         if asks:
             batch = [
                 {"ledger_entry_id": ask.ledger_entry_id, "digest": self.digest_of(ask), "language": ask.language, "contact": ask.contact}
@@ -166,7 +166,7 @@ class Confirmations:
             self._change(OPEN, asks=Jsonb(batch, dumps=orjson.dumps), expires_seconds=self._expires_seconds)
 
     def latest(self, ids: Sequence[str]) -> dict[str, Confirmation]:
-        """The newest card of each of these rows that has one. What is expired here stays so."""
+        """Return the newest cards by ledger entry id. A pending card whose time is over is recorded as expired, for good."""
         return {card.ledger_entry_id: card for card in self._rows(Confirmation, LATEST, ids=list(ids))}
 
     def undelivered(self, limit: int, longest_seconds: float = 0.0) -> list[UndeliveredCard]:
@@ -185,7 +185,7 @@ class Confirmations:
         self._change(MARK_DELIVERED, confirmation_id=confirmation_id)
 
     def postpone(self, confirmation_id: uuid.UUID, error: str, due_in_seconds: float | None) -> None:
-        """The link could not be sent; try again after so long, or (None) never: a person must look."""
+        """Record that the link could not be sent; it is due again after `due_in_seconds`, or (None) never: a person must look."""
         self._change(POSTPONE, confirmation_id=confirmation_id, error=error, due_in_seconds=due_in_seconds)
 
     def wake_answered(self) -> int:
@@ -206,7 +206,7 @@ class Confirmations:
         return self._run(call)
 
     def _run(self, call: Callable[[psycopg.Connection[Any]], Value]) -> Value:
-        """Once more on a lost connection: opening twice is opening once, and a second take takes other cards."""
+        """Run `call`, retried on a lost connection: opening a card twice opens one, and a second take takes other cards."""
         try:
             return call_with_retry(self._pool, call)
         except (EngineUnavailable, StillDeciding) as error:
@@ -214,7 +214,7 @@ class Confirmations:
 
 
 def confirmations_from(settings: WorkerSettings, pool: Pool, tenant_id: uuid.UUID) -> Confirmations | None:
-    """The cards as the settings want them; None where nothing can sign a link, so that no customer can be asked."""
+    """Build the confirm cards from the settings; None without a secret to sign links, so that no customer can be asked."""
     if not settings.confirm_secrets:
         return None
     return Confirmations(

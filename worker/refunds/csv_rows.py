@@ -1,7 +1,7 @@
-"""Refund rows from a CSV of anybody's columns: a header line, and a mapping from fields of a row to columns.
+"""Refund rows from a CSV with arbitrary columns: a header line, and a mapping from fields of a row to columns.
 
 A column that is named like a field is that field; `--map FIELD=COLUMN` names another one, `--set FIELD=VALUE` gives every row
-the same. What comes out are objects as `worker enqueue` reads them from JSON, so that one set of rules holds for both.
+the same value. The results are objects as `worker enqueue` reads them from JSON: one set of rules holds for both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WrongMapping(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How to read a CSV: `columns` by field, `constants` by field; `delimiter` None is found in the header."""
+    """How to read a CSV: `columns` by field, `constants` by field; `delimiter` None: it is detected in the header."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class CsvFormat:
 
 @dataclass(frozen=True, slots=True)
 class CsvRows:
-    """The rows of a CSV: by line an object or a refusal, the column of each field, and the columns that nothing reads."""
+    """The rows of a CSV as (line, object or Refusal), the column of each field, and the columns that nothing reads."""
 
     objects: Iterator[tuple[int, Any]]
     columns: Mapping[str, str]
@@ -51,7 +51,7 @@ class CsvRows:
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, str]:
-    """`FIELD=…` options by field. Raises `WrongMapping`."""
+    """Parse `FIELD=…` options into a mapping by field. Raises `WrongMapping`."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -151,7 +151,7 @@ def _number_rule(text: str, decimal_comma: bool) -> str:
 
 
 def _risk_value(name: str, text: str) -> Any:
-    """A flag or a count, or the text itself, which is refused by the rules of a row."""
+    """Return a flag or a count, or else the text itself, which the rules of a row then refuse."""
     if _KINDS[name.removeprefix("risk.")] is int:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
     return _BOOLEANS.get(text.lower(), text)

@@ -50,9 +50,10 @@ _ROW_FILE = (
 
 
 def reads_rows(command: Callable[..., None]) -> Callable[..., None]:
-    """FILE of refund rows, and the options that say how it is written; `found` of the command is what stood in it, good or refused.
+    """Give a command FILE of refund rows and the options of its format; `found` has every row, good or refused.
 
-    A row that names no agent is of the worker's (`WORKER_AGENT_ID`): one whose key is bound to its agent takes no other.
+    A row that names no agent gets the worker's (`WORKER_AGENT_ID`): a worker whose key is bound to its agent takes no
+    other rows.
     """
 
     @functools.wraps(command)
@@ -82,9 +83,9 @@ def reads_rows(command: Callable[..., None]) -> Callable[..., None]:
 def enqueue(found: Sequence[Accepted | Refusal], dry_run: bool, as_json: bool) -> None:
     """Enter refund rows from FILE: JSON lines, one object, an array, or a CSV; - reads standard input.
 
-    Good rows are entered, the others are named line by line: the field, the rule, and for a channel, scenario or mode that
-    nobody knows the nearest known name. Rows without an account or a known order are counted: the shipped policies deny them.
-    In a CSV a column named like a field is that field; --map and --set give the others.
+    Good rows are entered, the others are named line by line: the field, the rule, and for an unknown channel, scenario
+    or mode the nearest known name. Rows without an account or a known order are counted: the shipped policies deny
+    them. In a CSV a column named like a field is that field; --map and --set give the others.
 
     \b
     Examples:
@@ -141,7 +142,7 @@ def facts(file: BinaryIO, as_json: bool) -> None:
 
 
 def read_text(file: BinaryIO) -> str:
-    """The file as text; what is not UTF-8 ends the command."""
+    """Return the file as text; exits with 2 if it is not UTF-8."""
     data = file.read()
     try:
         text: str = data.decode("utf-8-sig")
@@ -154,7 +155,7 @@ def read_text(file: BinaryIO) -> str:
 
 
 def _objects(file: BinaryIO, form: str, mapping: CsvFormat) -> Iterable[tuple[int, Any]]:
-    """What the file holds, by line. Raises `WrongMapping`."""
+    """Return the file's values as (line, value or Refusal). Raises `WrongMapping`."""
     is_named_csv = str(getattr(file, "name", "")).lower().endswith((".csv", ".tsv"))
     is_csv = form == "csv" or (form == "auto" and (is_named_csv or mapping != CsvFormat()))
     if not is_csv:
@@ -168,7 +169,7 @@ def _objects(file: BinaryIO, form: str, mapping: CsvFormat) -> Iterable[tuple[in
 
 
 def _add_rows(ledger: Ledger, rows: Sequence[NewRow]) -> set[str]:
-    """Enter rows, with a progress bar where there are many; the ids that were not there before."""
+    """Enter rows, with a progress bar where there are many; returns the ids that were not there before."""
     added: set[str] = set()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=len(rows) <= _STEP) as progress:
@@ -202,7 +203,7 @@ def _say_stored(
 
 
 def say_refused(refused: Sequence[Refusal]) -> None:
-    """A line on standard error for each."""
+    """Print a line on standard error for each refusal."""
     for refusal in refused:
         entry = f" ({refusal.ledger_entry_id})" if refusal.ledger_entry_id else ""
         click.echo(f"line {refusal.line}{entry}: {refusal.field}: {refusal.rule}", err=True)

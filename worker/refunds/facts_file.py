@@ -43,7 +43,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Blacklisted:
-    """An account that gets nothing without a person."""
+    """An account whose refunds all need a person."""
 
     channel: str
     account_ref: str
@@ -66,7 +66,7 @@ def read_facts(text: str, folder: Path) -> Iterator[Fact | Refusal]:
 
 
 def store_facts(ledger: Ledger, facts: Sequence[Fact]) -> int:
-    """Write facts down; returns how many there were. Raises `LedgerUnavailable`."""
+    """Store facts in the ledger; returns how many there were. Raises `LedgerUnavailable`."""
     ledger.add_orders([fact for fact in facts if isinstance(fact, OrderFacts)])
     ledger.flag_orders([asdict(fact) for fact in facts if isinstance(fact, Flag)])
     ledger.blacklist([asdict(fact) for fact in facts if isinstance(fact, Blacklisted)])
@@ -87,7 +87,7 @@ def _fact(found: Any, folder: Path) -> Fact:
 
 
 class _Fields:
-    """Fields of one object, each to be taken once; what is left over is refused."""
+    """The fields of one object: each is read once, and `done` refuses those left over."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields
@@ -103,7 +103,7 @@ class _Fields:
         return known_name(self.name("channel", default), "channel", CHANNELS)
 
     def source(self) -> str:
-        """The shop that the order is one of; "" where none is named."""
+        """The shop that the order belongs to; "" where none is named."""
         return check_identifier(self._fields.pop("source"), "source", _MAX_SOURCE) if "source" in self._fields else ""
 
     def maybe_name(self, field: str) -> str | None:
@@ -123,7 +123,7 @@ class _Fields:
         return parse_money(found, currency, field=field).amount_minor
 
     def currency(self) -> str:
-        """Of every amount of the fact; each is text, not an object with a currency of its own."""
+        """The currency of every amount of the fact; an amount is text, not an object with a currency of its own."""
         if "currency" not in self._fields:
             raise InvalidInput.of("currency", "is required")
         found = self.text("currency", 3) or ""
@@ -194,12 +194,12 @@ def _image(given: _Fields, folder: Path) -> ProofImage:
 
 
 def _read_file(folder: Path, file: str) -> bytes:
-    """A file of the folder, or of one below it, up to one byte more than an image may have. Raises `InvalidInput`."""
+    """Read a file in the folder or below it, up to one byte more than an image may have. Raises `InvalidInput`."""
     try:
         path = (folder / file).resolve()
         if not path.is_relative_to(folder.resolve()):
             raise InvalidInput.of("file", "must be in the folder of the facts file")
-        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would be waited for
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: opening a pipe would block
             raise InvalidInput.of("file", "is not a regular file")
         with path.open("rb") as opened:
             return opened.read(MAX_IMAGE_BYTES + 1)

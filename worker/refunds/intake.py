@@ -48,7 +48,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A well-formed row and where it stood."""
+    """A well-formed row and its line, counted as in `Refusal`."""
 
     line: int
     row: NewRow
@@ -60,7 +60,7 @@ def read_rows(text: str) -> Iterator[Accepted | Refusal]:
 
 
 def rows_of(objects: Iterable[tuple[int, Any]], agent_id: str = DEFAULT_AGENT) -> Iterator[Accepted | Refusal]:
-    """Every row of what was read, by line an object or a refusal, as `read_rows`; `agent_id` is the agent of rows that name none."""
+    """Parse (line, object or Refusal) pairs into rows, as `read_rows`; `agent_id` is the agent of rows that name none."""
     seen: dict[str, int] = {}
     for line, found in objects:
         if isinstance(found, Refusal):
@@ -81,7 +81,10 @@ def rows_of(objects: Iterable[tuple[int, Any]], agent_id: str = DEFAULT_AGENT) -
 
 
 def parse_row(found: Any, agent_id: str = DEFAULT_AGENT) -> NewRow:
-    """One JSON object → `NewRow`, of `agent_id` where it names no agent. Raises `InvalidInput` naming the first field and the rule it breaks."""
+    """Parse one JSON object into a `NewRow`; `agent_id` is its agent if it names none.
+
+    Raises `InvalidInput` naming the first bad field and the rule it breaks.
+    """
     if not isinstance(found, dict):
         raise InvalidInput.of("row", "must be an object")
     for field in sorted(found.keys() - FIELDS):
@@ -114,17 +117,17 @@ def parse_row(found: Any, agent_id: str = DEFAULT_AGENT) -> NewRow:
 
 
 def known_name(name: str, field: str, known: Collection[str]) -> str:
-    """`name` if it is a known one; else `InvalidInput` with the nearest that is."""
+    """Return `name` if it is known. Raises `InvalidInput` naming the nearest known one."""
     if name in known:
         return name
     raise InvalidInput.of(field, f'unknown {field} "{name}"; {nearest(name, known) or "known: " + ", ".join(known)}')
 
 
 def read_objects(text: str) -> Iterator[tuple[int, Any]]:
-    """(line, value or Refusal). A file that is one JSON value is that value, or the elements of that array.
+    """Yield (line, value or Refusal) of a file: its one JSON value, the elements of its one array, or a value per line.
 
-    One value over several lines that is no JSON is one Refusal, where it breaks off; else each line is a value of its own.
-    What holds half a surrogate pair, which JSON can write and nothing can store, is a Refusal that names the field.
+    A single value over several lines that is not JSON gives one Refusal, where it breaks off. A value with half a
+    surrogate pair, which JSON can write and the database cannot store, gives a Refusal that names the field.
     """
     for line, found in _read_values(text):
         try:
@@ -156,7 +159,7 @@ def _read_values(text: str) -> Iterator[tuple[int, Any]]:
 
 
 def _is_one_value(text: str, fault: ValueError) -> bool:
-    """Whether what is no JSON was meant as one value, laid out over several lines, and not as a value on each line."""
+    """Whether text that is not JSON was meant as one value over several lines, and not as one value per line."""
     lines = (line for line in lines_of(text) if line.strip())
     first, second = next(lines, ""), next(lines, None)
     alone = _fault(first)
@@ -164,7 +167,7 @@ def _is_one_value(text: str, fault: ValueError) -> bool:
         return False
     if first.lstrip().startswith("["):
         return True
-    # The first line begins a value that goes on in the next, and no line is a value by itself.
+    # True if the first line begins a value that goes on in the next, and no line is a value by itself.
     goes_on = (
         "\n" in text[: fault.pos].strip() if isinstance(fault, JSONDecodeError) else isinstance(alone, JSONDecodeError)
     )
@@ -180,7 +183,7 @@ def _fault(line: str) -> ValueError | None:
 
 
 def _no_value(text: str, fault: ValueError) -> Refusal:
-    """One refusal of all of it: where it stops being JSON, or where the row begins that has a name twice or a number that is none."""
+    """Return one refusal of the whole file: where it stops being JSON, or at the row with a name given twice or an invalid number."""
     at = fault.pos if isinstance(fault, JSONDecodeError) else _row_of_fault(text)
     column = at - text.rfind("\n", 0, at)
     return Refusal(text.count("\n", 0, at) + 1, "row", f"{_no_json(fault, column)}; none of this file was read")
@@ -201,7 +204,7 @@ def _row_of_fault(text: str) -> int:
 
 
 def lines_of(text: str) -> io.StringIO:
-    """The lines of a file, with their ends: what other characters `str.splitlines` cuts at may stand within a text."""
+    """Iterate over the lines of a file, with their ends. `str.splitlines` also splits at characters that may occur within a text."""
     return io.StringIO(text, newline="")
 
 
@@ -268,7 +271,7 @@ def _amount(given: dict[str, Any]) -> tuple[int, str]:
 
 
 def _reason(given: dict[str, Any]) -> str | None:
-    """Free text is looked at later by the rules; here only what the database cannot hold is refused."""
+    """Return the free text. Its content is checked later; here only text that the database cannot store is refused."""
     reason = given.get("reason")
     if reason is None:
         return None

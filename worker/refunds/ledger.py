@@ -56,27 +56,29 @@ _TRIES = 4
 _CHUNK = 1000
 
 ROW_REFUSED = (pg.DataError, pg.IntegrityError)
-"""What the database refuses for what a row says; its neighbours may pass."""
+"""Errors by which the database refuses the content of one row; other rows of the batch may still be accepted."""
 
 _AWAY = (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction, EngineUnavailable)
-"""No answer of the database, or none but that it only reads, as a replica until it is promoted: nothing about a row."""
+"""The database is unreachable, or read-only like a replica before its promotion: says nothing about a row."""
 
 Value = TypeVar("Value")
 Fact = TypeVar("Fact")
 
 
 class LedgerUnavailable(Exception):
-    """The worker's database did not answer, or only reads; whether the last statement was committed is not known."""
+    """The worker's database did not answer, or is read-only; whether the last statement was committed is unknown."""
 
 
 class StatementTooLong(LedgerUnavailable):
-    """The database ended a statement for its time limit: it may be what the statement asked for, or the database."""
+    """The database cancelled a statement at its time limit: the statement may ask for too much, or the database be slow."""
 
 
 class Ledger:
-    """The ledger of one tenant, as one worker. Thread-safe. Every call raises `LedgerUnavailable`, and `SchemaNotReady` in a database that lacks what it asks for.
+    """The ledger of one tenant, used by one worker. Thread-safe.
 
-    What a person does (`retry`, `handle`, `resend_reports`, `discard_reports`) raises `MayBeRecorded` where its answer was lost.
+    Every call raises `LedgerUnavailable`, and `SchemaNotReady` if the database's schema lacks what the call needs. The
+    calls on behalf of a person (`retry`, `handle`, `resend_reports`, `discard_reports`) are not retried after a lost
+    connection: they raise `MayBeRecorded` if their answer was lost.
     """
 
     def __init__(
@@ -93,15 +95,17 @@ class Ledger:
             "tenant_id": tenant_id, "worker_id": worker_id, "lease_seconds": float(lease_seconds),
             "act_seconds": float(act_seconds),
         }  # fmt: skip
-        # When the database last failed to answer here: leases that expired meanwhile expired for that reason.
+        # Monotonic time at which the database last failed to answer: leases that expired around then expired because of
+        # the outage, not because of their row.
         self._away_at = -math.inf
 
     # Claims
 
     def claim(self, limit: int, until: datetime | None = None, agent: str | None = None) -> list[LedgerRow]:
-        """Claim up to `limit` rows for one lease: those with an expired lease first, then what is due.
+        """Claim up to `limit` rows for one lease: rows with an expired lease first, then due rows.
 
-        With `until`, only what was due at that moment: what this run puts back is then left to the next one. With `agent`, only its rows.
+        With `until`, only rows that were due at that moment, so that rows which this run puts back are left to the next
+        run. With `agent`, only its rows.
         """
         blames = time.monotonic() - self._away_at > 2 * self._who["lease_seconds"]
         lapsed = self._rows(LedgerRow, sql.CLAIM_EXPIRED, limit=limit, until=until, agent=agent, blames=blames)
@@ -116,7 +120,7 @@ class Ledger:
         return moment
 
     def peek(self, limit: int, agent: str | None = None) -> list[LedgerRow]:
-        """The due rows that a claim would take, after those with an expired lease; claims none. With `agent`, only its rows."""
+        """Return the due rows that a claim would take after those with an expired lease, without claiming. With `agent`, only its rows."""
         due = sql.PEEK_DUE if agent is None else sql.PEEK_DUE_OF_AGENT
         return self._rows(LedgerRow, due, limit=limit, until=None, agent=agent)
 
@@ -132,21 +136,21 @@ class Ledger:
     # The life of a claimed row
 
     def facts(self, ids: Sequence[str]) -> dict[str, KnownFacts]:
-        """What is known about the rows, by ledger entry id; one whose facts cannot be computed, or not in time, is missing."""
+        """Return the facts of the rows by ledger entry id; a row whose facts cannot be computed, or not in time, is missing."""
         try:
             return {found.ledger_entry_id: found for found in self._rows(KnownFacts, sql.GATHER_FACTS, ids=list(ids))}
         except (*ROW_REFUSED, StatementTooLong) as error:
             if len(ids) > 1:
-                # By halves: each that takes too long costs its whole time.
+                # Halved rather than row by row: each statement that times out costs its whole time limit.
                 half = len(ids) // 2
                 return {**self.facts(ids[:half]), **self.facts(ids[half:])}
             _log.error("the facts of %s cannot be read: %s", ids[0], type(error).__name__)
             return {}
 
     def facts_of_new(self, rows: Sequence[NewRow]) -> tuple[list[LedgerRow], dict[str, KnownFacts]]:
-        """Rows that are not entered and what would be known about them; entered for a moment and taken back.
+        """Return rows that are not in the ledger with the facts they would have, from an insert that is rolled back.
 
-        An id that is in the ledger already is that row, as it stands.
+        For an id that is in the ledger already, its row there is returned.
         """
         ids = [row.ledger_entry_id for row in rows]
         new = [{"position": n, **asdict(row), "risk": row.risk or {}} for n, row in enumerate(rows)]
@@ -162,7 +166,7 @@ class Ledger:
         return found, {facts.ledger_entry_id: facts for facts in known}
 
     def left_of_orders(self, orders: Collection[OrderKey]) -> dict[OrderKey, Money]:
-        """What is left to be refunded of the orders, where it is known."""
+        """Return what is left to be refunded of each order; orders of which that is unknown are missing."""
         wanted = _json([order._asdict() for order in orders])
         found = self._run(sql.FIND_LEFT, orders=wanted) if orders else []
         return {OrderKey(channel, source, ref): Money(left, currency) for channel, source, ref, currency, left in found}
@@ -170,9 +174,10 @@ class Ledger:
     def fix_requests(
         self, rows: Sequence[tuple[LedgerRow, FixedQuestion, uuid.UUID | None]]
     ) -> dict[str, uuid.UUID | None]:
-        """Store what will be asked, once and for all: (row, question, the start id that the question encloses or None).
+        """Store each row's question before it is first asked: (row, question, the start id that it encloses or None).
 
-        Returns id → the row's start id, for those that are still ours: an earlier holder's counts, and an earlier question.
+        Returns id → the row's start id, for the rows whose claim still holds. A question or start id that an earlier
+        holder stored is kept.
         """
         batch = [
             {
@@ -186,11 +191,11 @@ class Ledger:
         return dict(self._run(sql.FIX_REQUESTS, requests=_json(batch))) if batch else {}
 
     def apply(self, changes: Sequence[Change], impossible: dict[str, str] | None = None) -> dict[str, uuid.UUID | None]:
-        """Apply events; returns id → the row's start id, for those that were where they were expected.
+        """Apply events; returns id → the row's start id, for the rows that were in the expected state and epoch.
 
-        One that `takes_order` is not applied where another row has taken the order, and no permission where the order's
-        budget has no room for it; `why_refused` tells. One that the database refuses keeps no other from being applied, and is
-        put into `impossible`: id → why.
+        A change with `takes_order` is not applied if another row has taken the order, and a permission is not applied
+        if the order's budget has no room for it; `why_refused` returns the reason. A change that the database refuses
+        does not keep the others from being applied; it is put into `impossible`: id → why.
         """
         if not changes:
             return {}
@@ -202,7 +207,7 @@ class Ledger:
                 parts = [self.apply([change], impossible) for change in changes]
                 return {row_id: start_id for part in parts for row_id, start_id in part.items()}
             row_id = changes[0].row.ledger_entry_id
-            # Its first line alone: what follows may quote the row.
+            # The primary message alone: the details may quote the row.
             why = error.diag.message_primary or type(error).__name__
             _log.error("the database refused %s of %s: %s", changes[0].event, row_id, why)
             if impossible is not None:
@@ -210,35 +215,36 @@ class Ledger:
             return {}
 
     def why_refused(self, ids: Sequence[str]) -> dict[str, str]:
-        """id → why its permission was not taken, for those whose order stands in the way."""
+        """Return id → the escalation code of why its permission was not recorded, for the rows that their order keeps from it."""
         found = self._run(sql.FIND_REFUSED, ids=list(ids), in_parts=list(IN_PARTS)) if ids else []
         return {row_id: reason for row_id, reason in found if reason is not None}
 
     def in_doubt(self, limit: int = 200, agent: str | None = None) -> list[LedgerRow]:
-        """A page of the rows that ended in doubt, another one each time. With `agent`, only its rows."""
+        """Return up to `limit` of the rows that ended in doubt, a random page each time. With `agent`, only its rows."""
         return self._rows(LedgerRow, sql.FIND_IN_DOUBT, limit=limit, agent=agent)
 
     def settle_in_doubt(self, resolved: Mapping[str, ResolvedDoubt]) -> list[str]:
-        """By id; returns those that were in doubt and are not any more.
+        """Settle rows in doubt, given by id; returns the ids that were in doubt and no longer are.
 
-        That nothing was started is not believed of a row that was begun, as the ledger knows it.
+        An answer that nothing was started is ignored for a row that the ledger knows to have been begun.
         """
         batch = [one.as_json(row_id) for row_id, one in resolved.items()]
         return self._column(sql.SETTLE_DOUBTS, resolutions=_json(batch)) if batch else []
 
     def release_leases(self, releases: Sequence[ReleaseLease]) -> None:
-        """Release the leases of rows whose outcome is not known here."""
+        """Release the leases of rows without an event; a later claim finds out their outcome."""
         if releases:
             self._run(sql.RELEASE_LEASES, rows=_json([release.as_json() for release in releases]))
 
     def retry(self, ids: Sequence[str] | None, *, who: str, why: str) -> dict[str, str | None]:
-        """Bring rows in ERROR back to NEW, or all of them with None; id → None, or the code of why it stays."""
+        """Bring rows in ERROR back to NEW (`ids` None: all of them); returns id → None, or the code of why it was refused."""
         return dict(self._act(sql.RETRY_ENTRIES, tuple_row, ids=None if ids is None else list(ids), who=who, why=why))
 
     def handle(self, ledger_entry_id: str, *, who: str, reference: str, why: str) -> str | None:
-        """Record that a person handled the row's refund elsewhere, where nothing of it is begun: None, or the code of why it stays as it is.
+        """Record that a person handled the row's refund elsewhere, if nothing of it was begun.
 
-        In one transaction the row is claimed in that person's name and ended as a worker ends what a person handled.
+        Returns None, or the code of why the row stays as it is. In one transaction the row is claimed in that person's
+        name and ended with the event DENIED, reason `handled_by_person`.
         """
 
         def call(connection: psycopg.Connection[Any]) -> LedgerRow | None:
@@ -258,13 +264,14 @@ class Ledger:
         return refusal or "no_such_row"
 
     def wake_put_off(self, within_seconds: float) -> None:
-        """What waits for something outside becomes due within so many seconds: it answers again."""
+        """Make the rows that wait for something outside due again, spread over `within_seconds`, because it answers again."""
         self._run(sql.WAKE_PUT_OFF, within_seconds=within_seconds)
 
     def record_executions(self, executions: Sequence[Execution]) -> set[str]:
-        """Execution, EXECUTED and report, all or nothing per call; returns the ids that were executed.
+        """Write executions, set their rows to EXECUTED and queue their reports; returns the ids executed.
 
-        Raises `psycopg.errors.IntegrityError` when a row's execution is impossible: then nothing of the call was written.
+        All or nothing per call. Raises `psycopg.errors.IntegrityError` when a row's execution is impossible: then
+        nothing of the call was written.
         """
         if not executions:
             return set()
@@ -291,7 +298,7 @@ class Ledger:
             self._run(sql.ACKNOWLEDGE_REPORTS, ids=list(ids))
 
     def postpone_reports(self, failures: Mapping[uuid.UUID, tuple[str, float | None]]) -> None:
-        """id → (what happened, seconds until the next try; None: a person must look)."""
+        """Schedule the next attempt of failed reports: id → (what happened, seconds until then; None: never, a person must look)."""
         if failures:
             batch = [
                 {"outbox_id": outbox_id, "last_error": text, "due_in_seconds": seconds}
@@ -304,20 +311,20 @@ class Ledger:
         return self._rows(ParkedReport, sql.FIND_PARKED_REPORTS)
 
     def resend_reports(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
-        """Make parked reports due again; those that were parked. `said`: who did it and why."""
+        """Make parked reports due again; returns the ids of those that were parked. `said`: who did it and why."""
         return self._act(sql.RESEND_REPORTS, ids=list(ids), said=said)
 
     def discard_reports(self, ids: Sequence[uuid.UUID], said: str) -> list[uuid.UUID]:
-        """Send parked reports no more; those that were parked. `said`: who did it and why.
+        """Stop sending parked reports; returns the ids of those that were parked. `said`: who did it and why.
 
-        A success of a row in doubt counts against its order from then on, as handled.
+        The amount of a discarded success of a row in doubt counts against its order from then on, as handled.
         """
         return self._act(sql.DISCARD_REPORTS, ids=list(ids), said=said)
 
     # Approvals
 
     def approvals_wanted_since(self, agent_id: str, overlap_seconds: float) -> datetime | None:
-        """From when on decisions matter to rows that wait, and so much before; None when none waits."""
+        """Return from when on approval decisions matter to waiting rows, less `overlap_seconds`; None when no row waits."""
         found: datetime | None = self._one(
             sql.APPROVALS_WANTED_SINCE, agent_id=agent_id, overlap_seconds=overlap_seconds
         )
@@ -328,7 +335,7 @@ class Ledger:
         return len(self._column(sql.WAKE_DECIDED, approval_ids=list(approval_ids)))
 
     def move_cursor(self, agent_id: str, since: datetime) -> None:
-        """Remember that decisions up to `since` have been learnt."""
+        """Record that decisions up to `since` have been fetched."""
         self._run(sql.MOVE_CURSOR, agent_id=agent_id, since=since)
 
     # Workers and operators
@@ -342,20 +349,24 @@ class Ledger:
         )  # fmt: skip
 
     def forget_ended(self, agent_id: str) -> None:
-        """Drop the agent's processes that were not seen for a day, but for this one, and operators' questions answered a month ago."""
+        """Delete the records of the agent's other worker processes not seen for a day, and operators' requests answered 30 days ago."""
         self._run(sql.FORGET_WORKERS, agent_id=agent_id)
         self._run(sql.FORGET_PROCESS_REQUESTS)
 
     def untaken(self, agent: str, *, due_seconds: float, silent_seconds: float) -> list[UntakenRows]:
-        """Rows that no worker takes, by agent: due for so long, of others than `agent`, of which no worker was heard of for so long."""
+        """Count, per agent other than `agent`, the rows that no worker takes.
+
+        They have been due for `due_seconds`, and no worker of their agent was seen for `silent_seconds`.
+        """
         return self._rows(
             UntakenRows, sql.FIND_UNTAKEN, agent=agent, due_seconds=due_seconds, silent_seconds=silent_seconds
         )
 
     def take_process_request(self, agent: str | None = None, *, silent_seconds: float = 0.0) -> uuid.UUID | None:
-        """Claim an operator's request that one entry be processed now; its id, or None.
+        """Claim an operator's request that one entry be processed now; returns its id, or None.
 
-        With `agent` it is left to a loop of another agent, heard of within `silent_seconds`, where only that one has a row due.
+        With `agent`, the request is left to a running loop of another agent, seen within `silent_seconds`, if only that
+        agent has a due row.
         """
         found = self._column(sql.TAKE_PROCESS_REQUEST, agent=agent, silent_seconds=silent_seconds)
         return found[0] if found else None
@@ -377,11 +388,11 @@ class Ledger:
         return added
 
     def without_account(self, ids: Iterable[str]) -> list[WithoutAccount]:
-        """Which of the rows name no account, by currency: they share the budget of one."""
+        """Count those of the rows that name no account, by currency: they share the budget of one account."""
         return self._rows(WithoutAccount, sql.COUNT_WITHOUT_ACCOUNT, ids=list(ids))
 
     def without_order(self, ids: Iterable[str], channels: Sequence[str]) -> int:
-        """How many of the rows of these channels are of no known order and do not say whether they were asked in time."""
+        """Count those of the rows, in these channels, that belong to no known order and do not say whether they were requested in time."""
         (count,) = self._column(sql.COUNT_WITHOUT_ORDER, ids=list(ids), channels=list(channels))
         return int(count)
 
@@ -393,14 +404,14 @@ class Ledger:
         return changed
 
     def flag_orders(self, flags: Sequence[Mapping[str, Any]]) -> int:
-        """{channel, source, order_ref, flag, closed}: a complaint or a delay, or its end."""
+        """Set or close flags, each {channel, source, order_ref, flag, closed}: a complaint or a delay; returns how many were written."""
         parts = _in_turn(
             flags, lambda flag: (flag["channel"], flag.get("source") or "", flag["order_ref"], flag["flag"])
         )
         return sum(len(self._column(sql.FLAG_ORDERS, flags=_json(part))) for part in parts)
 
     def blacklist(self, accounts: Sequence[Mapping[str, Any]]) -> int:
-        """Blacklist the account {channel, account_ref}: its refunds need a person from now on."""
+        """Blacklist accounts, each {channel, account_ref}: their refunds need a person from now on; returns how many are new."""
         return len(self._column(sql.BLACKLIST_ACCOUNTS, accounts=_json(list(accounts)))) if accounts else 0
 
     def add_image(self, ledger_entry_id: str, sha256: str, media_type: str, content: bytes) -> None:
@@ -410,7 +421,7 @@ class Ledger:
         )  # fmt: skip
 
     def images(self, ids: Sequence[str]) -> dict[str, list[KeptImage]]:
-        """The proof images of rows, with what was read in them before; their bytes are `image_content`."""
+        """Return the proof images of rows by ledger entry id, with what was read in them before; `image_content` returns the bytes."""
         found: dict[str, list[KeptImage]] = {}
         for image in self._rows(KeptImage, sql.FIND_IMAGES, ids=list(ids)):
             found.setdefault(image.ledger_entry_id, []).append(image)
@@ -472,7 +483,7 @@ class Ledger:
         self, statement: str, row_factory: Any = tuple_row, *, in_binary: bool = False, is_repeatable: bool = True,
         **fields: Any,
     ) -> list[Any]:  # fmt: skip
-        """One statement. `in_binary`: what is found travels as bytes, not as text of twice the length."""
+        """Run one statement and return its rows. `in_binary`: results are sent in binary, as bytes in text take twice the length."""
 
         def call(connection: psycopg.Connection[Any]) -> list[Any]:
             with connection.cursor(row_factory=row_factory) as cursor:
@@ -482,17 +493,20 @@ class Ledger:
         return self._attempted(call, is_repeatable=is_repeatable)
 
     def _act(self, statement: str, row_factory: Any = scalar_row, **fields: Any) -> list[Any]:
-        """One statement with what a person does, which would be refused for itself when it came again."""
+        """Run one statement for a person, without a retry on a lost connection.
+
+        A retry would be refused because of what the first attempt did.
+        """
         return self._run(statement, row_factory, is_repeatable=False, **fields)
 
     def _attempted(
         self, call: Callable[[psycopg.Connection[Any]], Value], *, is_repeatable: bool,
         lend: Callable[[], AbstractContextManager[psycopg.Connection[Any]]] | None = None,
     ) -> Value:  # fmt: skip
-        """One transaction; a deadlock is tried again, and so is a connection that turned out to be dead, once.
+        """Run `call` in one transaction; retry deadlocks up to three times and a lost connection once.
 
-        Repeating is safe: a second claim takes other rows, and every change names the epoch it expects. What is not
-        `is_repeatable` is never sent again on another connection, and raises `MayBeRecorded`.
+        Retrying is safe: a second claim takes other rows, and every change names the epoch it expects. A call that is
+        not `is_repeatable` is not retried after a lost connection; it raises `MayBeRecorded`.
         """
         lost = False
         for attempt in range(_TRIES):
@@ -540,7 +554,10 @@ def _not_migrated(error: psycopg.Error) -> SchemaNotReady:
 
 
 def _in_turn(facts: Iterable[Fact], key: Callable[[Fact], Hashable]) -> Iterator[list[Fact]]:
-    """The facts in their order, in parts of at most `_CHUNK` in each of which no key comes twice: what is said later corrects."""
+    """Split the facts, in order, into parts of at most `_CHUNK` in which no key comes twice.
+
+    One statement cannot write a row twice; in a later part, the later fact corrects the earlier one.
+    """
     part: dict[Hashable, Fact] = {}
     for fact in facts:
         if len(part) == _CHUNK or key(fact) in part:
@@ -556,7 +573,7 @@ def _json(value: Any) -> Jsonb:
 
 
 def _dumps(value: Any) -> bytes:
-    """JSON that PostgreSQL takes, whatever texts came from outside: what it cannot hold becomes U+FFFD. Never raises."""
+    """Encode as JSON that PostgreSQL accepts: characters that it cannot store become U+FFFD. Never raises."""
     try:
         found = orjson.dumps(value)
     except TypeError:
@@ -568,7 +585,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(value: Any) -> Any:
-    """The value with U+FFFD in its texts for what a text in PostgreSQL cannot be: NUL, and half a surrogate pair."""
+    """Return the value with U+FFFD in place of characters that PostgreSQL cannot store in text: NUL, half a surrogate pair."""
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Commands over the whole ledger: try again what failed, record what people handled, import orders, sum up, compare with what should have been paid."""
+"""Commands on the whole ledger: retry failed rows, record refunds that people handled, import orders, summarise, reconcile."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ _LONGEST_REFERENCE = 200
 def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str, as_json: bool) -> None:
     """Have rows in ERROR tried again, with attempts counted from zero. Exit 1 where a named row was refused.
 
-    A row that may have been paid (executed, started, in doubt, effects open), of which a person said that it was not
-    executed, or whose order an analyst held or refunded anew since, is refused by the database, and named with the rule
+    The database refuses a row that may have been paid (executed, started, in doubt, effects open), that a person said
+    was not executed, or whose order an analyst has held or filed another refund of since. It is named with the rule
     that keeps it.
 
     \b
@@ -95,10 +95,11 @@ def retry(ids: tuple[str, ...], all_errors: bool, reason: str, by: str, as_json:
 @by_option("Who says so")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def handled(row: str, reference: str, reason: str, by: str, as_json: bool) -> None:
-    """Record that a person handled row ID elsewhere: the machine is denied it, for good. Exit 1 where it was refused.
+    """Record that a person handled row ID elsewhere: it ends as DENIED, for good. Exit 1 where it was refused.
 
-    Only where nothing of the row was begun, as after a backup was restored. It counts against its order, and another row of
-    the same refund is a duplicate. Where a person is asked about it, use `sentinel approvals handled`.
+    Only for a row of which nothing was begun, e.g. after a backup was restored. It counts against its order, and
+    another row of the same refund is a duplicate. For a row that waits for an approval, use
+    `sentinel approvals handled`.
 
     \b
     Example:
@@ -166,14 +167,16 @@ def summary(as_json: bool) -> None:
 def reconcile(as_json: bool) -> None:
     """Compare every execution with what should have been paid. A wrong one switches its scenario off. Exit 1 if any is.
 
-    Also names the orders that were given back, or may have been, more than was paid (by a person's hand, by a refund in doubt that had
-    found no room), or something in a currency that they were not paid in, with the parts of their budget.
+    Also names the orders of which more was refunded, or may have been, than was paid (by a person by hand, or by a
+    refund in doubt for which there was no room), or something in a currency that they were not paid in, with the parts
+    of their budget.
 
-    And what a settlement system told afterwards: refunds that a bank sent back, and those made elsewhere; payments that it does
-    not show, and refunds of another payment than their order names by now.
+    And what a settlement system reported afterwards: refunds that a bank sent back, and those made elsewhere; payments
+    that it does not show, and refunds of another payment than the one that their order names now.
 
-    A running worker does this for what is new, every few seconds. Each look may take five minutes. One that the database cannot end is named
-    and the others are told: its list is null (exit 3, or 1 where the others found something).
+    A running worker does this for what is new, every few seconds. Each check may take five minutes. One that the
+    database cannot finish is named, its list is null, and the others are still printed (exit 3, or 1 where the others
+    found something).
     """
     with refusals():
         settings = read_settings()
@@ -213,13 +216,13 @@ def reconcile(as_json: bool) -> None:
 
 
 class Looks:
-    """Looks of which each is taken whatever became of the others."""
+    """Runs checks, each even if another one failed."""
 
     def __init__(self) -> None:
         self.failed = False
 
     def at(self, what: str, look: Callable[[], list[Found]]) -> list[Found] | None:
-        """What the look found; None, and said, where the database did not answer it."""
+        """Run `look` and return what it found; None, with a message, if the database did not answer."""
         try:
             return look()
         except LedgerUnavailable as error:

@@ -30,7 +30,7 @@ _OPEN = {
 
 
 class WorkerMetrics:
-    """The counters of one worker process. `is_reachable` says whether the authority answered last."""
+    """The metrics of one worker process. `is_reachable` says whether the authority answered the last call."""
 
     def __init__(self, ledger: Ledger, is_reachable: Callable[[], bool]) -> None:
         self._registry = CollectorRegistry()
@@ -41,15 +41,15 @@ class WorkerMetrics:
         self._registry.register(_LedgerCollector(ledger, is_reachable))
 
     def register(self, figures: Collector) -> None:
-        """Tell these too at each scrape."""
+        """Expose these metrics too at each scrape."""
         self._registry.register(figures)
 
     def count(self, row: RowResult) -> None:
-        """One row is done with for now."""
+        """Count one row that a run has left."""
         self._rows.labels(str(row.state), "yes" if row.put_off else "no").inc()
 
     def exposition(self) -> bytes:
-        """The Prometheus text."""
+        """Return the metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 

@@ -4,9 +4,9 @@ An invoice is an order: what it sums to was paid, by the customer, at its time. 
 with C) is a refund request over the absolute total of its lines. Its order is the same customer's latest earlier invoice
 that holds all its stock codes, where there is one.
 
-What the import says about risk: a cancellation is booked once under its own number, has no words, and was accepted by
-the shop when it was booked; so the flags are handed in as false and the attempts as one. They matter only where the
-ledger cannot know (no such order, no customer): an order that is known decides by itself about age and amount.
+What the import says about risk: a cancellation is booked once under its own number, has no free text, and was accepted
+by the shop when it was booked; so the flags are handed in as false and the attempts as one. They matter only where the
+ledger cannot know (no such order, no customer): for a known order, age and amount are taken from the order.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class WrongColumns(Exception):
 
 
 def read_orders(lines: Iterable[str], source: str = "", agent_id: str = DEFAULT_AGENT) -> Imported:
-    """The file's orders and refund requests, those of one `source`, asked for by `agent_id`. Raises `WrongColumns`; single bad invoices are listed in `refused`."""
+    """Parse the file's orders and refund requests, all of one `source` and asked for by `agent_id`.
+
+    Raises `WrongColumns`; single bad invoices are listed in `refused`.
+    """
     found = Imported(source, agent_id)
     invoices = _invoices(lines, found.refused)
     orders = [invoice for invoice in invoices if not invoice.number.startswith("C")]
@@ -161,7 +164,7 @@ def _account(customer: str | None, source: str) -> str | None:
 
 
 def _numbered(number: str, source: str) -> str:
-    """Two shops number their invoices and customers alike; no number holds a colon, so the last one ends the source."""
+    """Put the source in front, as two shops may use the same numbers. No number has a colon, so the last one ends the source."""
     return f"{source}:{number}" if source else number
 
 

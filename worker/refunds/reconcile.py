@@ -1,8 +1,8 @@
 """Reconciliation: compares executions with what should have been paid; a wrong one switches its scenario off.
 
-One statement over the executions since the last round, against ledger, orders, cards, route table and the policy's caps; not
-against anything that the workflow recorded of itself. A discrepancy is recorded once its switch is off: reported once, and
-never lost before.
+One statement over the executions since the last round, against ledger, orders, cards, route table and the policy's
+caps; not against anything that the workflow recorded of itself. A discrepancy is recorded only after its switch is off,
+so that it is reported once, and found again if the switch could not be turned off.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from worker.refunds.workflow.routes import Route, Routes
 
 NOW = b"select clock_timestamp()"
 
-# What stood against a refund counts if it did so when the refund was last looked at before its permit: the claim before
-# the first `allowed` after which nothing was put back.
+# When a refund was last checked before its permit: the last claim before the first `allowed` after which nothing was
+# put back. A blacklisting or complaint counts against the refund only if it is older than that.
 _ASKED_AT = """(
   select coalesce(max(v.occurred_at), s.executed_at) from refunds.ledger_events v
   where v.tenant_id = s.tenant_id and v.ledger_entry_id = s.ledger_entry_id and v.event in ('claimed', 'reclaimed')
@@ -46,8 +46,9 @@ _ASKED_AT = """(
         select coalesce(max(u.event_id), 0) from refunds.ledger_events u
         where u.tenant_id = s.tenant_id and u.ledger_entry_id = s.ledger_entry_id and u.event in ('put_back', 'start_refused'))))"""
 
-# Orders whose budget is exceeded by what could not be refused (`beyond`), or is not what its entries come to, or of which something
-# was given back in a currency that it was not paid in: no sum says then how much of it is left.
+# Orders whose budget is exceeded by what could not be refused (`beyond_minor`), or differs from the sums of its
+# entries, or of which something was refunded in a currency that they were not paid in: then no sum says how much is
+# left.
 FIND_BUDGETS = """
 select b.channel, b.source, b.order_ref, b.currency, b.paid_minor, b.reserved_minor, b.executed_minor, b.handled_minor,
   b.in_doubt_minor, b.beyond_minor, b.uncounted_entries,
@@ -70,8 +71,8 @@ order by b.channel, b.source, b.order_ref limit 200
 """
 
 # routes: [{channel, scenario, mode, switch, system, card, small, caps}]. A person's approval excuses what a person may
-# decide; it excuses no other amount, no other system, no missing card and no second payment of one refund. A first look
-# goes a day back.
+# decide; it excuses no other amount, no other system, no missing card and no second payment of one refund. The first
+# round goes one day back.
 FIND = SqlTemplate("""
 with looked as (
   select coalesce((select c.looked_to from refunds.reconcile_cursors c where c.tenant_id = %(tenant_id)s), clock_timestamp() - interval '1 day') as at
@@ -157,8 +158,8 @@ _log = logging.getLogger("worker")
 
 EVERY_SECONDS = 3.0
 OVERLAP_SECONDS = 15
-"""An execution becomes visible after its moment, at most a statement's timeout later. So each is looked at when it is new, and
-once more when it is so old that none of its moment can be missing."""
+"""An execution becomes visible up to a statement timeout after its `executed_at`. So each is checked when it is new,
+and once more when it is so old that all executions of the same moment must be visible."""
 MASTER = "small_refund.enabled"
 _FAMILY = "small_refund."
 _CAP = "cap_"
@@ -194,7 +195,7 @@ class BudgetDiscrepancy:
     in_doubt_minor: int
     beyond_minor: int
     uncounted_entries: int
-    """Given back or in doubt in another currency: no amount here holds them."""
+    """The number of entries in another currency; no amount here includes them."""
     finding: str
 
     def __str__(self) -> str:
@@ -208,7 +209,10 @@ class BudgetDiscrepancy:
 
 
 class Reconciler:
-    """For one tenant's ledger. Thread-safe; every call raises `LedgerUnavailable`. `at_length`: each statement has minutes, as a command's may."""
+    """Reconciles one tenant's ledger. Thread-safe; every call raises `LedgerUnavailable`.
+
+    `at_length`: each statement may take minutes, for a command.
+    """
 
     def __init__(
         self, pool: Pool, tenant_id: uuid.UUID, client: Client, routes: Routes, policies: Path, *, at_length: bool = False
@@ -219,7 +223,7 @@ class Reconciler:
         self._call = call_at_length if at_length else call_with_retry
 
     def look(self) -> list[Discrepancy]:
-        """New discrepancies since the last round; their switches are off afterwards. A switch that stays on is tried again."""
+        """Return the new discrepancies since the last round and turn their switches off; one that stays on is retried next time."""
         moment = self._run(lambda connection: connection.execute(NOW).fetchone())
         found = self.find(since_last=True)
         closed = [finding for finding in found if self._close(finding)]
@@ -231,7 +235,7 @@ class Reconciler:
         return found
 
     def find(self, *, since_last: bool) -> list[Discrepancy]:
-        """Wrong executions: those not said yet since the last look, or all there are. Changes nothing."""
+        """Return wrong executions: with `since_last` those that are new since the last round, else all. Changes nothing."""
         fields = {
             "tenant_id": self._tenant_id, "routes": Jsonb(self._expected(), dumps=orjson.dumps), "master": MASTER,
             "overlap": OVERLAP_SECONDS, "since_last": since_last,
@@ -254,7 +258,7 @@ class Reconciler:
         return self._run(call)
 
     def _close(self, finding: Discrepancy) -> bool:
-        """Switch the scenario off; False when the authority could not be reached."""
+        """Switch the scenario off; False when the authority did not answer or refused."""
         try:
             self._client.switch_off(finding.switch, f"wrong execution: {finding}"[:500])
         except (Unreachable, Rejected) as error:
@@ -273,8 +277,8 @@ class Reconciler:
         self._run(lambda connection: connection.execute(KEEP.encode(), fields).rowcount)
 
     def _expected(self) -> list[dict[str, Any]]:
-        # The highest cap that this process has read: one that was lowered, or cannot be read while it is edited, is no mistake of what was
-        # paid before the authority took it.
+        # The highest cap that this process has read: if a cap was lowered, or its file cannot be read while it is
+        # edited, an execution from before the authority loaded the change is not wrong.
         for scenario, read in caps_of(self._policies).items():
             caps = self._caps.setdefault(scenario, {})
             for currency, cap in read.items():
@@ -282,7 +286,7 @@ class Reconciler:
         return [_expectation(route, self._caps) for route in self._routes.all]
 
     def _run(self, call: Callable[[psycopg.Connection[Any]], Value]) -> Value:
-        """Repeating is harmless: a finding is kept once, and a cursor only moves on."""
+        """Run `call` with retries. Repeating is harmless: a finding is kept once, and a cursor only moves forward."""
         try:
             return self._call(self._pool, call)
         except (EngineUnavailable, StillDeciding) as error:
@@ -301,8 +305,9 @@ def _expectation(route: Route, caps: Mapping[str, Mapping[str, int]]) -> dict[st
 def caps_of(policies: Path) -> dict[str, dict[str, int]]:
     """Scenario → currency → the most that one refund may be, from every policy file's numbers `cap_<scenario>`.
 
-    Read here and not asked for: an authority that decides by a wrong cap must not be the one to say what is right. Where
-    a file cannot be read its scenarios have no cap; where none was read before, every execution of theirs without an approval is a finding.
+    The caps are read from the files and not from the authority: one that decides by a wrong cap must not say what is
+    right. If a file cannot be read its scenarios have no cap; unless one was read before, each of their executions
+    without an approval is a finding.
     """
     found: dict[str, dict[str, int]] = {}
     for path in sorted(policies.glob("*.yaml")):

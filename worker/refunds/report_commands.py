@@ -1,4 +1,4 @@
-"""`worker reports`: reports that the authority refused for good. A person reads why, and sends them again or puts them away."""
+"""`worker reports`: reports that the authority refused for good. A person reads why, and resends or discards them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def list_(as_json: bool) -> None:
 @by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> None:
-    """Have reports sent again by the next worker, once what the authority refused them for is mended. Exit 1 where one is not refused.
+    """Have refused reports sent again by the next worker, once the cause is fixed. Exit 1 where an ID is none of these.
 
     \b
     Example:
@@ -63,10 +63,11 @@ def resend(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> N
 @by_option("Who does this")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def discard(ids: tuple[uuid.UUID, ...], reason: str, by: str, as_json: bool) -> None:
-    """Put reports away: they are not sent any more, and who said so and why stays with them. Exit 1 where one is not refused.
+    """Discard refused reports, so that they are not sent any more. Exit 1 where an ID is none of these.
 
-    The authority does not learn what they say: where it has the operation in doubt, say it there (`sentinel in-doubt resolve`). A success
-    of a row in doubt counts against its order for good, as handled.
+    Who discarded them and why is kept with them. The authority does not learn what they say: where it has the operation
+    in doubt, resolve it there (`sentinel in-doubt resolve`). A discarded success of a row in doubt counts against its
+    order for good, as handled.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Tells the authority outcomes, and asks it for those in doubt.
+"""Reports outcomes to the authority, and asks it about refunds in doubt.
 
 Reports are sent from the outbox until acknowledged: sending twice is harmless, never sending is not.
 """
@@ -29,7 +29,7 @@ Failure = tuple[str, float | None]
 
 
 class Reporter:
-    """Sends reports and records the result. `only_agent` says of which agent's rows alone a sweep takes them; None: of every one's."""
+    """Sends reports and records the results. `only_agent` returns the one agent whose rows' reports a sweep sends; None: every agent's."""
 
     def __init__(
         self, ledger: Ledger, client: Client, worker_pool: WorkerPool, retry_policy: RetryPolicy, failpoints: Failpoints,
@@ -39,7 +39,7 @@ class Reporter:
         self._retry_policy, self._failpoints, self._only_agent = retry_policy, failpoints, only_agent
 
     def deliver(self, reports: Sequence[Report]) -> int:
-        """Send and acknowledge; returns how many were received. What failed stays in the outbox."""
+        """Send reports and mark the received ones as acknowledged; returns how many. Failed ones stay in the outbox."""
         failures = {
             report.outbox_id: failure
             for report, failure in zip(reports, self._worker_pool.map_chunks(self._send, reports, AT_ONCE), strict=True)
@@ -53,7 +53,7 @@ class Reporter:
         return len(received)
 
     def sweep(self, *, older_than_seconds: float) -> int:
-        """Send what is open and due. Stops at the first round in which nothing was received."""
+        """Send the open and due reports; returns how many were received. Stops at the first round in which none was."""
         total = 0
         while reports := self._ledger.take_reports(
             SWEEP, retry_seconds=self._retry_policy.pause_seconds(3), older_than_seconds=older_than_seconds,
@@ -80,7 +80,7 @@ class Reporter:
             for_good = is_refused_for_good(answer)
             return answer.detail[:500], None if for_good else self._retry_policy.pause_seconds(report.attempts)
         if answer.contradiction:
-            # Received, and people are called there: nothing to repeat.
+            # Received, and the authority has it in doubt for a person: nothing to send again.
             _log.error("entry %s was resolved as not executed before it was reported as done", report.ledger_entry_id)
         return None
 
@@ -90,12 +90,13 @@ _LOOKED_AT_ONCE = 32
 
 
 class InDoubtPoller:
-    """Asks what became of refunds in doubt, so that their amounts are released or stay with the order.
+    """Asks what became of refunds in doubt, so that their amounts are released or stay counted against the order.
 
-    The row's own guard request is repeated; where nothing was started and the permit ran out, that takes out another one, once. An
-    amount is released only when the authority has it on record that a person decided "not executed", or that nothing was ever
-    started, where the ledger does not know better: an agent's report of an error releases nothing. For one tenant's ledger,
-    and in it for the rows of `only_agent`, None for every agent's. Thread-safe; `look` raises `LedgerUnavailable`.
+    It repeats the row's own guard request to the authority; if nothing was started and the permit expired, that issues
+    a new permit, once. An amount is released only if the authority has on record that a person decided "not executed",
+    or that nothing was ever started and the ledger does not know better: an agent's report of an error releases
+    nothing. Works on one tenant's ledger, on the rows of the agent that `only_agent` returns (None: every agent's).
+    Thread-safe; `look` raises `LedgerUnavailable`.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class InDoubtPoller:
         self._ledger, self._client, self._routes, self._only_agent = ledger, client, routes, only_agent
 
     def look(self) -> list[str]:
-        """Ask about a page of the rows in doubt; returns those that are in doubt no more."""
+        """Ask about a page of the rows in doubt; returns the ids that are no longer in doubt."""
         settled: list[str] = []
         rows = [self._routes.as_asked(row) for row in self._ledger.in_doubt(agent=self._only_agent())]
         for start in range(0, len(rows), _LOOKED_AT_ONCE):
@@ -117,7 +118,7 @@ class InDoubtPoller:
 def resolved_doubts(
     rows: Sequence[LedgerRow], answers: Sequence[GuardAnswer | Unreachable | Rejected]
 ) -> dict[str, ResolvedDoubt]:
-    """By id, for those that are in doubt no more."""
+    """How the answers resolve the rows, by id; a row that stays in doubt is missing."""
     found = {}
     for row, answer in zip(rows, answers, strict=True):
         resolved = after_doubt(row, answer) if isinstance(answer, GuardAnswer) else None

@@ -24,9 +24,9 @@ MAX_COUNT = 1_000_000
 class RiskFact:
     """One fact under `params.risk`: a flag (`kind` is bool) or a count (int). `says` is its line in docs/risk-facts.md.
 
-    `sql` is what the ledger says of the entry `e` with its order `o` and account `f.account_ref` (`sql.GATHER_FACTS`), null
-    where it cannot know. `f.has_many_orders` says that the account has more than `MANY_ORDERS`. `derive` is
-    for what no query can say: of the known facts, and of whether the order may be refunded in parts.
+    `sql` is the SQL of the fact, for entry `e` with its order `o` and account `f.account_ref` (`sql.GATHER_FACTS`);
+    null where the ledger cannot know. `f.has_many_orders`: the account has more than `MANY_ORDERS` orders. `derive` is
+    for facts that no query can give: it gets the known facts, and whether the order may be refunded in parts.
     """
 
     name: str
@@ -37,9 +37,10 @@ class RiskFact:
 
 
 def _duplicate(known: KnownFacts, in_parts: bool) -> bool | None:
-    """The refund id is always known here; how much of the order is left is a step's question, where an order is named.
+    """Whether the refund id was seen before; None if the channel refunds in parts and the row names no order.
 
-    Where an order is refunded once at most, a second refund is a step's question too (`refunded_before`).
+    What is left of a named order is checked by a step of the workflow. So is a second refund of an order that is
+    refunded at most once (`refunded_before`).
     """
     if known.refund_seen:
         return True
@@ -51,12 +52,13 @@ def _suspicious(known: KnownFacts, _in_parts: bool) -> bool:
 
 
 MANY_ORDERS = 1000
-"""An account with more is looked for among the rows without an account instead, in the time that is asked about."""
+"""For an account with more orders, rows that name only an order are searched among all such rows of the period instead."""
 
-# An account is its channel's: the same name in another one is somebody else's. Counts are capped, so that one busy account cannot make
-# every row expensive; the policy's thresholds are far below. A cap bounds what fits and not what is looked at: so rows that name an order
-# alone are found from the account's orders where these are few, and else from such rows of the time, whose order is then looked at (as a
-# value: a join would be turned round).
+# An account belongs to its channel: the same name in another one is somebody else's. Counts are capped, so that one
+# busy account cannot make every row expensive; the policy's thresholds are far below. The cap bounds the matches and
+# not the rows scanned: so rows that name only an order are found through the account's orders if these are few, and
+# else among such rows of the period, each of whose orders is then looked up (in a scalar subquery: the planner could
+# reverse a join).
 _OF_ACCOUNT = SqlTemplate("""(select 1 from refunds.ledger_entries a
        where a.tenant_id = e.tenant_id and a.channel = e.channel and a.account_ref = f.account_ref {fits} limit 100)
       union all
@@ -76,7 +78,8 @@ _IN_A_DAY = "and a.requested_at > e.requested_at - interval '24 hours' and a.req
 _PAID_IN_A_MONTH = """and a.status = 'EXECUTED'
          and a.requested_at > e.requested_at - interval '30 days' and a.requested_at <= e.requested_at"""
 
-# A person who files a refund of an order without an account knows of none: then the order's own tries are counted.
+# A person who files a refund of an order without an account knows of no account: then the order's own requests are
+# counted.
 _ATTEMPTS = SqlTemplate("""case when f.account_ref is not null then (
     select count(*)::integer from (
       {tries}
@@ -129,7 +132,7 @@ def risk_facts(known: KnownFacts, *, in_parts: bool = True) -> dict[str, bool | 
 
 
 def _flag(derived: int | None, given: Any) -> bool | None:
-    """True if anybody says so; False only from the ledger, or handed in where the ledger cannot know."""
+    """Return True if the ledger or the row says so, False if the ledger does, or the row where the ledger cannot know; else None."""
     if derived is True or given is True:
         return True
     if given is not None and given is not False:
@@ -138,7 +141,7 @@ def _flag(derived: int | None, given: Any) -> bool | None:
 
 
 def _count(derived: int | None, given: Any) -> int | None:
-    """The larger of what was handed in and what the ledger counts."""
+    """The larger of what was handed in and what the ledger counts; None if something else than a count was handed in."""
     if given is None:
         return derived
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:

@@ -1,4 +1,4 @@
-"""A ledger row's states and events, and the values between the worker's parts: a claimed row, what is known of it, changes to be applied.
+"""A ledger row's states and events, and the values that the worker's parts exchange: rows, facts, changes.
 
 The states and events are one table (`docs/CONTRACT.md` §6). The database holds the same (`refunds.transitions`) and refuses
 everything else; tests keep the two and the committed drawing equal. Nothing leads out of ALLOWED into NEW except through a
@@ -24,7 +24,7 @@ from sentinel.core.money import Money
 
 
 class LedgerState(StrEnum):
-    """Where a row stands."""
+    """The state of a row."""
 
     NEW = "NEW"
     GUARDING = "GUARDING"
@@ -43,13 +43,13 @@ class LedgerEvent(StrEnum):
     RECLAIMED = "reclaimed"
     """A worker claimed a row whose lease had expired: the former holder's epoch is void."""
     ALLOWED = "allowed"
-    """The authority gave a permit; permit and start id are stored before the start is asked."""
+    """The authority gave a permit; permit and start id are stored before the start is asked for."""
     APPROVAL_REQUIRED = "approval_required"
     """A person must decide first."""
     DENIED = "denied"
     """Refused for good."""
     PUT_BACK = "put_back"
-    """No answer, or not now: back to waiting, until after a pause."""
+    """No answer, or not possible now: back to NEW, due again after a pause."""
     GAVE_UP = "gave_up"
     """No answer after all attempts, or an answer that only a person can sort out."""
     EXECUTED = "executed"
@@ -57,16 +57,16 @@ class LedgerEvent(StrEnum):
     START_REFUSED = "start_refused"
     """The start was refused, or not asked for because nothing could settle: surely nothing has happened."""
     SETTLEMENT_REFUSED = "settlement_refused"
-    """The settlement system refused a started refund for good: surely nothing has happened, and the report that leaves it in
-    doubt, for a person to say so, was written in the same transaction."""
+    """The settlement system refused a started refund for good: surely nothing has happened. The report that leaves the
+    operation in doubt, for a person to resolve, was written in the same transaction."""
     NOT_EXECUTED = "not_executed"
-    """The start was refused for ever, because a person had said that it was not executed: surely nothing has happened."""
+    """The start was refused for good, because a person resolved the operation as not executed: surely no money was paid."""
     AWAITING_CUSTOMER = "awaiting_customer"
     """The customer must confirm first."""
     CUSTOMER_ENDED = "customer_ended"
     """The customer declined, or let the time run out."""
     RETRIED = "retried"
-    """A person had it tried again, with a reason; never where it may have been paid or never can be (`refunds.may_have_been_paid`)."""
+    """A person put the row back to NEW, with a reason; refused if it may have been paid or never can be (`refunds.may_have_been_paid`)."""
 
 
 _S, _E = LedgerState, LedgerEvent
@@ -92,9 +92,9 @@ TRANSITIONS: Mapping[tuple[LedgerState, LedgerEvent], LedgerState] = MappingProx
     }
 )
 TERMINAL = frozenset({_S.EXECUTED, _S.DENIED})
-"""Nothing happens to these any more."""
+"""Final states: nothing happens to a row in these any more."""
 FAILED = frozenset({_S.ERROR})
-"""Nothing happens to these by itself: a person reads why."""
+"""A row in these stays until a person acts."""
 WAITING = frozenset({_S.APPROVAL_REQUIRED})
 """These wait for a person or a customer."""
 CLAIMED = frozenset({_S.GUARDING, _S.ALLOWED})
@@ -118,33 +118,34 @@ def after(state: LedgerState, event: LedgerEvent) -> LedgerState:
 RISK_CLASS = "standard"
 
 DEFAULT_AGENT = "retail-refund-agent"
-"""Who asks the authority for a row, where nobody says otherwise."""
+"""The agent of a row that names none."""
 
 _START_IDS = uuid.UUID("5f3f6a0e-9d0b-5c43-8a52-6d1f4f0c7b29")
-"""The namespace of start ids: another one is another reference for every effect, so it never changes."""
+"""The UUID namespace of start ids. Never change it: settlement systems know every effect by an id derived from it."""
 
 
 class FixedQuestion(Struct, frozen=True):
-    """What is asked about a row, from its first question to its last report: with other params or another action it would be
-    another operation. `action` is None where the question was fixed by a release that kept the params alone."""
+    """The question about a row, the same from its first guard to its last report: with other params or another action
+    it would be another operation. `action` is None if the question was stored by a release that kept only the
+    params."""
 
     params: Mapping[str, Any]
     action: str | None = None
 
     @classmethod
     def read(cls, text: str) -> FixedQuestion:
-        """From `guard_request`: {action, params}, or the params alone."""
+        """Parse `guard_request`: {action, params}, or the params alone."""
         found: Mapping[str, Any] = orjson.loads(text)
-        # Params always say an amount.
+        # Params always have an amount, {action, params} has none.
         return cls(found) if "amount" in found else cls(found["params"], found["action"])
 
     def as_json(self) -> dict[str, Any]:
-        """As it is kept in `guard_request`."""
+        """The form in which it is stored in `guard_request`."""
         return {"action": self.action, "params": self.params}
 
 
 class LedgerRow(Struct, frozen=True, gc=False):
-    """A ledger row as its holder sees it; `claim_epoch` is the holder's fence. The customer's text is not in it."""
+    """A ledger row as its holder sees it; `claim_epoch` is the holder's fencing token. The customer's text is not in it."""
 
     tenant_id: uuid.UUID
     ledger_entry_id: str
@@ -172,17 +173,18 @@ class LedgerRow(Struct, frozen=True, gc=False):
     source: str = ""
     """The shop that `order_ref` is an order of; "" where none is named."""
     waits: int = 0
-    """Tries in a row that came to nothing for what is outside; `attempts` are those that speak of the row."""
+    """Consecutive attempts that failed because of something outside; `attempts` counts those that failed because of the row."""
     may_be_started: bool = False
     """Whether a start may be on record under `start_id`."""
     is_begun_outside: bool = False
-    """Whether something was begun for it in an outside system that surely is not undone."""
+    """Whether an effect was begun for it in an outside system and is not known to be refused or compensated."""
 
     @property
     def own_start_id(self) -> uuid.UUID:
-        """Its one start id: the stored one, or the one that will be stored, made of the tenant and the row's idempotency key.
+        """The row's only start id: stored, or to be stored and derived from the tenant and the idempotency key.
 
-        Settlement systems know its effect by it. Made so, it is the same where the database was restored from before the start.
+        Settlement systems know the row's effect by it. Because it is derived, it is the same after the database was
+        restored from a backup older than the start.
         """
         return self.start_id or uuid.uuid5(_START_IDS, f"{self.tenant_id}/{self.idempotency_key}")
 
@@ -210,10 +212,10 @@ class LedgerRow(Struct, frozen=True, gc=False):
 class KnownFacts(Struct, frozen=True, gc=False):
     """What the ledger and the orders say about a row; None where they cannot know. `risk` is JSON text as handed in.
 
-    `order_budget` says whether the order has room for the row's amount, None where it names no order: an early look, the
-    row's permission takes from the budget itself. `order` is the order as JSON text, or None when the ledger has none; `request_age_seconds` is from its delivery (or
-    purchase) to the request. `reason` and `contact` are the customer's: they leave this process only where the customer
-    sent them.
+    `order_budget` says whether the order's budget has room for the row's amount, None if the row names no order. It is
+    an early check only: the amount is taken from the budget when the permission is recorded. `order` is the order as
+    JSON text, or None when the ledger has none; `request_age_seconds` is from its delivery (or purchase) to the
+    request. `reason` and `contact` are the customer's: they leave this process only where the customer sent them.
     """
 
     ledger_entry_id: str
@@ -236,13 +238,13 @@ class KnownFacts(Struct, frozen=True, gc=False):
     escalation: str | None = None
     """Why the row was filed for a person."""
     derived: str = "{}"
-    """JSON text of the risk facts that the ledger itself says (`risk_facts.RISK_FACTS`); null where it cannot know."""
+    """JSON text of the risk facts that the query computes from the ledger (`risk_facts.RISK_FACTS`); null where it cannot know."""
     refunded_under_another_budget: bool = False
-    """Whether an analyst filed the row, and an order of its id was refunded without a source, or in another channel."""
+    """Whether an analyst filed the row, and an order of the same id was, or may yet be, refunded without a source or in another channel."""
 
 
 class Change(Struct, frozen=True):
-    """One event on one row: applied only from `from_state` and this epoch. None means: leave as it is.
+    """One event on one row, applied only in `from_state` and in this epoch. None leaves a column as it is.
 
     `due_at` is RFC 3339 text or "infinity"; `due_in_seconds` counts from the database's now.
     """
@@ -259,17 +261,17 @@ class Change(Struct, frozen=True):
     permit_token: str | None = None
     start_id: str | None = None
     takes_order: bool = False
-    """Only applied if no other row has taken the order, which is then taken for good."""
+    """Applied only if no other row has taken the order; this row then has it, unless it ends without a payment."""
     unknown_lifted: bool = False
     """A person approved it although what was paid for the order is unknown."""
     in_doubt: bool = False
-    """It ends the row, and the amount may have been paid."""
+    """The event ends the row, and the amount may have been paid."""
     not_started: bool = False
-    """The authority's answer says that nothing is started under the row's start id."""
+    """Nothing is started under the row's start id; the row's time to act is cleared."""
     last_error: str | None = None
     failures: int = 0
     outside: bool = False
-    """Whether the row waits for something that says nothing about it; counted apart, and never an end."""
+    """Whether the row waits for something outside, which says nothing about the row: counted in `waits`, and never ends the row."""
     due_at: str | None = None
     due_in_seconds: float | None = None
     waiting_for: str | None = None
@@ -280,7 +282,7 @@ class Change(Struct, frozen=True):
 
     @property
     def to_state(self) -> LedgerState:
-        """Where the event leads; an event that cannot happen there is a defect and raises `NoSuchTransition`."""
+        """The state that the event leads to. Raises `NoSuchTransition` if it cannot happen in `from_state`, which is a defect."""
         return after(self.from_state, self.event)
 
     def as_json(self) -> dict[str, Any]:
@@ -316,16 +318,19 @@ class ReleaseLease(Struct, frozen=True):
 
 
 class ResolvedDoubt(Struct, frozen=True):
-    """What the authority says by now of a row that ended in doubt. `executed`: it counts against its order, if it names one, as handled by somebody else."""
+    """How the authority's answer resolves a row that ended in doubt.
+
+    `executed`: the amount counts against the row's order, if it names one, as handled by somebody else.
+    """
 
     executed: bool
     last_error: str
-    """What the row says from then on."""
+    """The row's error text from then on."""
     never_started: bool = False
-    """Nobody said what happened; the authority has on record that nothing was started. One that lost its record says so too."""
+    """No person resolved it; the authority has no start on record. An authority that lost its records says the same."""
 
     def as_json(self, row_id: str) -> dict[str, Any]:
-        """One of what `refunds.resolve_budget_doubts` takes."""
+        """One element of the batch for `refunds.resolve_budget_doubts`."""
         return {
             "ledger_entry_id": row_id, "executed": self.executed, "never_started": self.never_started, "last_error": self.last_error,
         }  # fmt: skip
@@ -334,9 +339,10 @@ class ResolvedDoubt(Struct, frozen=True):
 def report_body(
     row: LedgerRow, report_id: uuid.UUID, outcome: Literal["success", "error"], **told: Any
 ) -> dict[str, Any]:
-    """A report to the authority; `told` is `result` or `error`. It says what was guarded, so that nothing else is meant.
+    """The body of a report to the authority; `told` is `result` or `error`.
 
-    The authority recognises a repeated report by its content, people by its id.
+    It names the guarded operation, so that no other can match. The authority recognises a repeated report by its
+    content; people recognise it by its id.
     """
     return {
         "idempotency_key": row.idempotency_key, "action": row.action, "agent_id": row.agent_id, "outcome": outcome, **told,
@@ -371,7 +377,7 @@ class ParkedReport(Struct, frozen=True):
 
 
 class Execution(Struct, frozen=True):
-    """A refund that may be written down: the row, its start and the report to come."""
+    """An execution to be written: the row, its start and the report to be sent."""
 
     row: LedgerRow
     execution_id: uuid.UUID
@@ -381,7 +387,7 @@ class Execution(Struct, frozen=True):
     report: Mapping[str, Any]
     steps: Sequence[Mapping[str, Any]] | None = None
     permission: Change | None = None
-    """What came with its start, and is recorded with the execution; None where ALLOWED was recorded before."""
+    """The permission that came with its start and is recorded with the execution; None if ALLOWED was recorded before."""
 
     def as_json(self) -> dict[str, Any]:
         """One element of RECORD_EXECUTIONS' batch."""
@@ -438,7 +444,7 @@ class OrderKey(NamedTuple):
 class OrderFacts:
     """What is known of an order; amounts in minor units of `currency`, None where the shop did not say.
 
-    `item_paid_minor` and `price_now_minor` are about the item in question; `note` is somebody's words.
+    `item_paid_minor` and `price_now_minor` are about the item in question; `note` is free text.
     """
 
     order_ref: str
@@ -454,7 +460,7 @@ class OrderFacts:
     note: str | None = None
     source: str = ""
     payment_ref: str | None = None
-    """The payment it was paid with, as a settlement system names it."""
+    """A settlement system's id of the payment with which the order was paid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +475,7 @@ class KeptImage:
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine:
-    """How many entries, and how much, stand in one status for one reason in one currency."""
+    """Count and sum of the entries with one status, decision, reason and currency."""
 
     status: str
     decision: str | None
@@ -481,7 +487,7 @@ class SummaryLine:
 
 @dataclass(frozen=True, slots=True)
 class UntakenRows:
-    """How many due rows of an agent no worker takes."""
+    """The number of due rows of an agent that no worker takes."""
 
     agent_id: str
     entries: int
@@ -498,7 +504,7 @@ class WithoutAccount:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFigures:
-    """How the ledger stands at a scrape: counts, and seconds for how long the longest due row has been due."""
+    """The ledger's gauges at a scrape: counts, and in `lag_seconds` how long the longest due row has been due."""
 
     due: int
     lag_seconds: float
@@ -515,7 +521,7 @@ class LedgerFigures:
 
 @dataclass(frozen=True, slots=True)
 class OpenCounts:
-    """What is not finished: due now, paused after a failure, waiting for a person, held by a claim, not yet reported."""
+    """Counts of unfinished rows: due now, paused after a failure, waiting for a person, held by a claim; and of unacknowledged reports."""
 
     due: int
     paused: int
@@ -523,4 +529,4 @@ class OpenCounts:
     held: int
     unreported: int
     put_off: int
-    """Of all these, what waits for something outside (`transitions.failure_scope`)."""
+    """How many of these rows wait for something outside (`transitions.failure_scope`)."""

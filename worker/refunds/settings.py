@@ -32,20 +32,20 @@ def _setting(env: str, help: str, default: Any = None) -> Any:
 
 
 SPARE_CONNECTIONS = 4
-"""Connections to the ledger's database beside those of the lanes, for what goes on next to them (heartbeat, periodic tasks, health)."""
+"""Connections to the ledger's database in addition to one per lane, for heartbeat, periodic tasks and health checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
     """All settings of the worker."""
 
-    # Where to ask; the only way to the authority.
+    # The authority's address; the worker reaches it over HTTP only.
     authority_url: str = _setting("SENTINEL_URL", "address of the authority", "http://127.0.0.1:7860")
     # The ledger's database; the authority's own is the default because the demo keeps both in one.
     database_url: str | None = _setting(
         "WORKER_DATABASE_URL", "database with the refunds schema; default SENTINEL_DATABASE_URL, else the embedded one"
     )
-    # A pooler in transaction pooling keeps nothing of a session: what we say at the start is lost there.
+    # A pooler in transaction mode keeps no session state: settings made when a connection opens are lost there.
     database_pooler: str = _setting(POOLER, POOLER_HELP, "none")
     # Where the embedded PostgreSQL lives when no address is given.
     data_dir: Path = _setting("SENTINEL_DATA_DIR", "folder of the embedded PostgreSQL", Path("var"))
@@ -74,18 +74,18 @@ class WorkerSettings:
     heartbeat_seconds: float = _setting("WORKER_HEARTBEAT_SECONDS", "how often claims are renewed", 10.0)
     # One call to the authority, retries included.
     guard_timeout_seconds: float = _setting("WORKER_GUARD_TIMEOUT_SECONDS", "longest call to the authority", 5.0)
-    # Between asking for a start and the last call or commit of it; over, the start is asked again. Until this and a call under
-    # way are over, nobody can tell the authority that it was not executed.
+    # From asking for a start to the last call or commit under it; after that the start must be asked for again. Until
+    # this time and any call still in flight are over, nobody can resolve the operation as not executed.
     act_seconds: float = _setting(
         "WORKER_ACT_SECONDS", "how long a row may be acted on after each answered start", 120.0
     )
-    # How often a row may fail for what it is itself before a person must look; an outage counts nothing.
+    # How often a row may fail for a reason of its own before a person must look; outages are not counted.
     max_attempts: int = _setting(
         "WORKER_MAX_ATTEMPTS",
         "attempts at a row before ERROR: starts refused, workers that ended with it; no outage counts",
         8,
     )
-    # Pause after a failed attempt: doubling from the first to the second, with jitter.
+    # Pauses after failed attempts double from the first value to the second, with jitter.
     backoff_seconds: float = _setting("WORKER_BACKOFF_SECONDS", "first pause after no answer", 1.0)
     backoff_max_seconds: float = _setting(
         "WORKER_BACKOFF_MAX_SECONDS",
@@ -94,7 +94,7 @@ class WorkerSettings:
     )
     # How often an idle worker looks for work and for decided approvals.
     poll_seconds: float = _setting("WORKER_POLL_SECONDS", "how often an idle worker looks", 0.5)
-    # /healthz, /readyz and /metrics of a worker that runs on; not for the public.
+    # /healthz, /readyz and /metrics of a worker with --loop; not for the public.
     health_host: str = _setting(
         "WORKER_HEALTH_HOST", "address of the worker's own /healthz, /readyz and /metrics", "127.0.0.1"
     )
@@ -107,7 +107,7 @@ class WorkerSettings:
         "secrets that sign confirm links, comma separated, at least 32 characters each, newest first; the public board, which has the confirm page, needs the same; default SENTINEL_SECRET_KEYS, else the embedded database's; without one no customer can be asked",
         (),
     )
-    # Where the public board is for customers: what links begin with.
+    # The public board's address for customers; confirm links begin with it.
     confirm_base_url: str = _setting(
         "CONFIRM_BASE_URL",
         "address of the public board as customers reach it; confirm links begin with it",
@@ -137,7 +137,7 @@ class WorkerSettings:
     )
     critic_model: str = _setting("SENTINEL_CRITIC_MODEL", "name of the model there; needed with the address", "")
     critic_api_key: str = _setting("SENTINEL_CRITIC_API_KEY", "bearer key for it; none: sent without", "")
-    # In all, however slowly the answer drips; then the row goes to a person.
+    # Total time, however slowly the answer arrives; after it the row goes to a person.
     critic_timeout_seconds: float = _setting(
         "SENTINEL_CRITIC_TIMEOUT_SECONDS", "longest wait for the model critic", 3.0
     )
@@ -204,7 +204,7 @@ _READERS: Mapping[str, Callable[[Env, str], Any]] = {
     "Path": lambda env, name: Path(env.str(name)),
     "uuid.UUID | None": lambda env, name: env.uuid(name),
 }
-"""How a variable that is set is read, by the type of its field as it is written there."""
+"""How an environment variable is parsed, by its field's type annotation as text."""
 
 
 def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = True) -> WorkerSettings:
@@ -226,7 +226,7 @@ def read_settings(*, api_key_file: Path | None = None, needs_authority: bool = T
 
 
 def _values(bad: dict[str, str]) -> dict[str, Any]:
-    """Every field's value; where a variable cannot be read its default stands in, and `bad` says why."""
+    """Return every field's value; a variable that cannot be parsed gets its default, and `bad` says why."""
     env, values = Env(), {}
     for name, spec in WorkerSettings.__dataclass_fields__.items():
         variable = spec.metadata["env"]
@@ -275,7 +275,8 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
         found.append("WORKER_BACKOFF_MAX_SECONDS must not be less than WORKER_BACKOFF_SECONDS")
     shortest_act = settings.guard_timeout_seconds + settings.settlement_timeout_seconds
     if not shortest_act <= settings.act_seconds <= 3000:
-        # Less is over before the first settlement call is; the authority takes an hour, calls under way included.
+        # A shorter time could be over before the first settlement call ends; the authority accepts an hour at most,
+        # calls in flight included.
         found.append(
             "WORKER_ACT_SECONDS must be at least WORKER_GUARD_TIMEOUT_SECONDS + WORKER_SETTLEMENT_TIMEOUT_SECONDS"
             f" = {shortest_act:g} and at most 3000"
@@ -290,7 +291,7 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
 
 
 def _confirm_faults(settings: WorkerSettings) -> list[str]:
-    """What is wrong with how customers are asked."""
+    """Return what is wrong with the settings of confirm cards."""
     found = []
     if any(is_weak(secret) for secret in settings.confirm_secrets):
         found.append("CONFIRM_SECRETS needs at least 32 characters that nobody can guess in every secret")

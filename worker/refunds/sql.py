@@ -17,10 +17,11 @@ ROW_COLUMNS = """e.tenant_id, e.ledger_entry_id, e.refund_id, e.agent_id, e.acti
   e.start_id is not null and e.act_until is not null as may_be_started,
   e.start_id is not null and refunds.is_begun_outside(e.tenant_id, e.ledger_entry_id) as is_begun_outside"""
 
-# Rows whose holder is gone. The CTE is one table only: SKIP LOCKED over a join can hand out more than it locked.
-# A worker whose key is bound to its agent (`agent`, else null) takes no row that the authority would refuse it to ask about.
-# An attempt is counted where the holder went with the row in hand, for the row may be what ended it; not where it let the
-# row go, nor where the database was away, as the claimer (`blames`) or the server's own start can tell.
+# Claims rows whose lease expired. The CTE reads one table only: SKIP LOCKED over a join can return more rows than it
+# locked. A worker whose key is bound to its agent (`agent`, else null) takes only that agent's rows; the authority
+# refuses it the others. An attempt is counted if the holder disappeared while it held the row, since the row may have
+# ended it; not if it released the lease, nor if the database was unavailable meanwhile, as the claimer (`blames` is
+# false) or the server's start time shows.
 CLAIM_EXPIRED = SqlTemplate("""
 with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries
@@ -36,7 +37,7 @@ from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_en
 returning {row_columns}
 """).fill(row_columns=ROW_COLUMNS)
 
-# Rows whose time has come: new ones, put-back ones, and approvals that were decided or ran out.
+# Claims due rows: new ones, ones that were put back, and ones whose approval was decided or expired.
 _CLAIM_DUE = SqlTemplate("""
 with due as materialized (
   select tenant_id, ledger_entry_id from refunds.ledger_entries e
@@ -49,14 +50,15 @@ update refunds.ledger_entries e set status = 'GUARDING', last_event = 'claimed',
 from due where e.tenant_id = due.tenant_id and e.ledger_entry_id = due.ledger_entry_id
 returning {row_columns}
 """)
-# Of what the next claims would take, what is due; changes nothing.
+# The due rows that the next claims would take; changes nothing.
 _PEEK_DUE = SqlTemplate("""
 select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED') and {is_due}
 order by {order} limit %(limit)s
 """)
-# By the index ledger_due, and of one agent by ledger_due_of_agent, whose columns are compared and ordered by as rows: were the agent given
-# as equal, the other index would have the order too, and be walked past everything that is due of others.
+# Uses the index ledger_due, and for one agent ledger_due_of_agent, whose columns are compared as a row value and all
+# ordered by: with `agent_id = ...` the planner could take the order from ledger_due as well, and would scan past all
+# due rows of other agents.
 _DUE: tuple[LiteralString, LiteralString] = (
     "e.next_attempt_at <= least(statement_timestamp(), %(until)s)", "e.next_attempt_at, e.ledger_entry_id",
 )  # fmt: skip
@@ -82,8 +84,8 @@ select {row_columns} from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) order by array_position(%(ids)s::text[], e.ledger_entry_id)
 """).fill(row_columns=ROW_COLUMNS)
 
-# The row in the name of a person who handled it elsewhere: one that waits, and whose approval nobody can decide any more, or that a
-# holder let lapse before anything was begun. From then on no worker has it in hand, nor takes it.
+# Claims a row in the name of a person who handled it elsewhere: one that waits and whose approval nobody can decide any
+# more, or one whose lease expired before anything was begun. From then on no worker holds it or can claim it.
 CLAIM_TO_HANDLE = SqlTemplate("""
 update refunds.ledger_entries e set status = 'GUARDING', event_number = e.event_number + 1, claim_epoch = e.claim_epoch + 1,
   last_event = case e.status when 'GUARDING' then 'reclaimed' else 'claimed' end,
@@ -100,7 +102,7 @@ select case when e.status in ('EXECUTED', 'DENIED') then 'ended' when e.status =
 from refunds.ledger_entries e where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = %(id)s
 """
 
-# My rows stay mine for another lease, as long as I still have them.
+# Renews the leases of this worker's rows that have not expired yet.
 EXTEND_LEASES = """
 update refunds.ledger_entries set lease_until = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and claimed_by = %(worker_id)s
@@ -109,13 +111,14 @@ where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and 
 
 
 def name_without_source(account: LiteralString, source: LiteralString) -> LiteralString:
-    """SQL of an account's name without the source in front, null where there is none: a blacklisted name stops those of every source."""
+    """SQL for an account's name without its source in front, null if it has none: a blacklisted bare name counts for every source."""
     return f"case when starts_with({account}, {source} || ':') then substr({account}, length({source}) + 2) end"
 
 
-# The facts of rows, from the ledger, the orders and what stands against them. What the ledger cannot know is null.
-# The earlier entry wins: an entry is a duplicate of what came before it, or of what is already being paid. Counts are
-# capped, so that one busy account or text cannot make every row expensive; the policy's thresholds are far below.
+# The facts of rows, from the ledger, the orders, their flags and the blacklist. A fact that the ledger cannot know is
+# null. The earlier entry wins: an entry is a duplicate of one that came before it, or of one that is already being
+# paid. Counts are capped, so that one busy account or text cannot make every row expensive; the policy's thresholds are
+# far below.
 GATHER_FACTS = SqlTemplate("""
 select e.ledger_entry_id, e.risk::text as risk, e.reason, f.account_ref,
   jsonb_build_object({derived})::text as derived,
@@ -181,7 +184,8 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
     without_source=name_without_source("f.account_ref", "e.source"),
 )
 
-# What is left of orders, in minor units of what they were paid in; without those of which that is not known.
+# What is left of orders, in minor units of the currency they were paid in; orders whose paid amount is unknown are left
+# out.
 FIND_LEFT = """
 select b.channel, b.source, b.order_ref, b.currency,
   greatest(b.paid_minor - b.reserved_minor - b.executed_minor - b.handled_minor - b.in_doubt_minor, 0)
@@ -190,8 +194,8 @@ join jsonb_to_recordset(%(orders)s) as n (channel text, source text, order_ref t
 where b.tenant_id = %(tenant_id)s and b.paid_minor is not null
 """
 
-# The guard request is fixed before it is first sent, and is the same at every try. Where the start is enclosed, its id and the
-# time to act are on record before it is sent too.
+# The guard request is fixed before it is first sent, and is the same at every attempt. If it encloses the start, the
+# start id and the end of the time to act are stored before it is sent too.
 FIX_REQUESTS = """
 update refunds.ledger_entries e set guard_request = coalesce(e.guard_request, q.request), start_id = coalesce(e.start_id, q.start_id),
   act_until = case when q.start_id is null then e.act_until else clock_timestamp() + make_interval(secs => %(act_seconds)s) end
@@ -201,11 +205,12 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = q.ledger_entry_id and 
 returning e.ledger_entry_id, e.start_id
 """
 
-# What happened to rows, each from the state and the epoch it is expected in; the others are left alone, and so are those
-# whose order another one has taken, or has no room for them (`schema/refunds/budgets.sql`). ALLOWED begins its time to act,
-# before the start is asked. What the authority is to be told of it comes into the outbox with it, or not at all.
-# What a person handled, or may have been paid elsewhere, takes its order too where that is refunded once (`in_parts`: the channels
-# where it is not), so that no permission that is asked for meanwhile gives it back again.
+# Applies events to rows that are in the expected state and epoch; other rows are left alone, and so is a permission
+# whose order another row has taken, or whose order's budget has no room for it (`schema/refunds/budgets.sql`). ALLOWED
+# begins the time to act, before the start is asked for. The report to the authority is put into the outbox in the same
+# transaction, or not at all. A refund that a person handled, or that may have been paid elsewhere, also takes its order
+# if that is refunded once (in any channel not in `in_parts`), so that no permission asked for meanwhile refunds the
+# order again.
 APPLY_CHANGES = """
 with room as materialized (select r.ledger_entry_id, r.fits from refunds.changes_within_budget(%(tenant_id)s, %(changes)s) r),
 taken as (
@@ -261,7 +266,7 @@ reports as (
   select %(tenant_id)s, report_id, ledger_entry_id, report from changed where report_id is not null)
 select ledger_entry_id, start_id from changed
 """
-# Why a permission was not taken: the order's budget has no room for it, or another row has taken the order.
+# Why a permission was not recorded: the order's budget has no room for it, or another row has taken the order.
 FIND_REFUSED = """
 select e.ledger_entry_id, case
   when b.currency <> e.currency then 'order_other_currency'
@@ -278,10 +283,10 @@ left join refunds.orders_taken t
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])
 """
 
-# Rows that ended in doubt, whether an order's budget counts them or they name none; at a time no more than one look can ask
-# about, and each time another page of them, drawn by lot: what nobody resolves keeps no other from being asked about, in whatever
-# process. Not while a success of the row is still to be told: what a person said without knowing of it settles nothing. With
-# `agent`, those of its rows alone, as the rows are claimed.
+# Rows that ended in doubt, with or without an order whose budget counts them: at most as many as one round can ask
+# about, and a random page each time, so that rows which nobody resolves do not keep the others from being asked about,
+# in any process. Rows with an unsent success report are left out: a person who decided without knowing of it settles
+# nothing. With `agent`, only its rows, as in claims.
 FIND_IN_DOUBT = SqlTemplate("""
 with doubts as materialized (
   select e.ledger_entry_id, e.created_at from refunds.ledger_entries e
@@ -299,7 +304,7 @@ order by e.created_at, e.ledger_entry_id
 """).fill(row_columns=ROW_COLUMNS)
 SETTLE_DOUBTS = "select refunds.resolve_budget_doubts(%(tenant_id)s, %(resolutions)s)"
 
-# The outcome is not known here: let go without an answer, so that the row is taken again and asks again.
+# Releases leases without an event, because the outcome is unknown: the row is claimed again and asked about again.
 RELEASE_LEASES = """
 with trails as (
   insert into refunds.step_trails (tenant_id, ledger_entry_id, claim_epoch, steps)
@@ -317,12 +322,13 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = c.ledger_entry_id and 
 returning e.ledger_entry_id
 """
 
-# Rows in ERROR that a person has tried again; per row null or why it stays.
+# Puts rows in ERROR back to NEW for a person; per row null, or why it was refused.
 RETRY_ENTRIES = """
 select ledger_entry_id, refusal from refunds.retry_entries(%(tenant_id)s, %(ids)s::text[], %(who)s, %(why)s)
 """
 
-# What waited for the outside is due now that it answers, a little apart so that not all ask at once.
+# Makes rows that waited for something outside due again, spread at random over `within_seconds` so that not all ask at
+# once.
 WAKE_PUT_OFF = """
 with woken as (
   update refunds.ledger_entries set next_attempt_at = clock_timestamp() + random() * make_interval(secs => %(within_seconds)s)
@@ -334,16 +340,16 @@ where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and claime
   and lease_until > clock_timestamp() + make_interval(secs => %(within_seconds)s)
 """
 
-# Executions with EXECUTED and their reports, one transaction, fenced by epoch and lease in the function.
+# Writes executions, EXECUTED and the reports in one transaction; the function checks epoch and lease.
 RECORD_EXECUTIONS = "select refunds.record_executions(%(tenant_id)s, %(settled)s)"
 
-# What became of rows whose commit got no answer.
+# Which rows were executed, for a commit whose answer was lost.
 FIND_EXECUTED = """
 select ledger_entry_id from refunds.executions where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[])
 """
 
-# Open reports, taken for one try: the next try of anybody is after the pause. With `agent`, those of its rows alone: another
-# agent's would be refused to this key.
+# Claims open reports for one attempt: no worker sends them again before the pause is over. With `agent`, only those of
+# its rows: the authority refuses this key the reports of another agent.
 TAKE_REPORTS = """
 with due as materialized (
   select tenant_id, outbox_id from refunds.outbox d
@@ -373,7 +379,7 @@ from jsonb_to_recordset(%(reports)s) as p (outbox_id uuid, last_error text, due_
 where o.tenant_id = %(tenant_id)s and o.outbox_id = p.outbox_id and o.acknowledged_at is null
 """
 
-# Those that were refused: a person sends them again, or puts them away (`schema/refunds/executions.sql`).
+# Reports that were refused for good: a person resends or discards them (`schema/refunds/executions.sql`).
 FIND_PARKED_REPORTS = """
 select o.outbox_id, o.ledger_entry_id, o.payload ->> 'outcome' as outcome, o.attempts, o.last_error, o.created_at, e.status
 from refunds.outbox o left join refunds.ledger_entries e using (tenant_id, ledger_entry_id)
@@ -387,7 +393,8 @@ returning outbox_id
 """
 DISCARD_REPORTS = "select refunds.discard_reports(%(tenant_id)s, %(ids)s::uuid[], %(said)s)"
 
-# The oldest row that waits for a decision which this worker has not learnt yet, with some overlap; null when none waits.
+# From when on decisions are to be fetched: the cursor, or when the oldest waiting row was created if that is later,
+# less an overlap; null when no row waits.
 APPROVALS_WANTED_SINCE = """
 select greatest(min(e.created_at), (select c.since from refunds.approval_cursors c
     where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - make_interval(secs => %(overlap_seconds)s)
@@ -395,7 +402,8 @@ from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'operator'
   and e.next_attempt_at > statement_timestamp()
 """
-# Only who waits for a person: the same decision is learnt more than once, and a customer is not hurried by it.
+# Only rows that wait for a person: the same decision is fetched more than once, and must not wake a row that waits for
+# its customer.
 WAKE_DECIDED = """
 update refunds.ledger_entries set next_attempt_at = clock_timestamp()
 where tenant_id = %(tenant_id)s and approval_id = any (%(approval_ids)s::uuid[]) and status = 'APPROVAL_REQUIRED'
@@ -415,8 +423,8 @@ on conflict (tenant_id, worker_id) do update set status = excluded.status, last_
   last_action = coalesce(excluded.last_action, w.last_action), last_decision = coalesce(excluded.last_decision, w.last_decision)
 """
 
-# Processes of the agent that were not seen for a day, some at a time: each single run is a process of its own. By the rows' places:
-# planned while there were few, a join would compare each with each of a backlog.
+# Deletes processes of the agent that were not seen for a day, at most 1,000 at a time: each single run is a process of
+# its own. By ctid: a join planned while there were few rows would compare every pair of rows of a backlog.
 FORGET_WORKERS = """
 delete from refunds.workers where ctid = any (array(
   select ctid from refunds.workers
@@ -425,7 +433,7 @@ delete from refunds.workers where ctid = any (array(
   limit 1000 for update skip locked))
 """
 
-# What operators asked to be processed at once, and were told long ago; by the rows' places likewise.
+# Deletes operators' requests that were answered 30 days ago; by ctid for the same reason.
 FORGET_PROCESS_REQUESTS = """
 delete from refunds.process_requests where ctid = any (array(
   select ctid from refunds.process_requests
@@ -433,8 +441,9 @@ delete from refunds.process_requests where ctid = any (array(
   limit 1000 for update skip locked))
 """
 
-# Rows that have been due for a while and that no worker takes: of other agents than `agent`, to which this worker's key is bound, and of
-# which no worker was heard of lately. A worker whose key is bound to none takes them sooner.
+# Rows that have been due for a while and that no worker takes: those of agents other than `agent`, to which this
+# worker's key is bound, of which no worker was seen lately. A worker whose key is bound to no agent would have taken
+# them before.
 FIND_UNTAKEN = """
 select e.agent_id, count(*)::integer as entries from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED')
@@ -445,8 +454,9 @@ where e.tenant_id = %(tenant_id)s and e.status in ('NEW', 'APPROVAL_REQUIRED')
 group by e.agent_id order by e.agent_id
 """
 
-# One question of an operator, for one worker at a time. One whose key is bound (`agent`) leaves it to the worker of another agent where
-# that alone has something due: looked at where there is a question, for each (`q.tenant_id`), not at each poll.
+# Claims one request of an operator, for one worker at a time. A worker whose key is bound (`agent`) leaves it to the
+# worker of another agent if only that agent has a due row. The subqueries name `q.tenant_id`, so that they run per
+# request and not at each poll.
 TAKE_PROCESS_REQUEST = """
 with due as materialized (
   select q.tenant_id, q.request_id from refunds.process_requests q
@@ -476,7 +486,7 @@ update refunds.process_requests set finished_at = clock_timestamp(), result = %(
 where tenant_id = %(tenant_id)s and request_id = %(request_id)s and claimed_by = %(worker_id)s and finished_at is null
 """
 
-# Rows as they come in; the account is the order's where the row does not say.
+# Inserts new rows; a row without an account gets its order's.
 ADD_ROWS = """
 insert into refunds.ledger_entries (tenant_id, ledger_entry_id, refund_id, agent_id, action, amount_minor, currency, channel,
   scenario, account_ref, source, order_ref, requested_at, reason, risk, mode, language, contact)
@@ -491,14 +501,14 @@ order by r.position
 on conflict (tenant_id, ledger_entry_id) do nothing
 returning ledger_entry_id
 """
-# Those of the rows that name no account, nor does the order they belong to: they share one budget (decision 0006).
+# Those of the rows that name no account and whose order names none either: they share one budget (decision 0006).
 COUNT_WITHOUT_ACCOUNT = """
 select currency, count(*)::integer as entries, sum(amount_minor)::bigint as amount_minor from refunds.ledger_entries
 where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) and account_ref is null
 group by currency order by currency
 """
-# Those of the rows, in channels whose orders may be unknown, of no order that the ledger knows, which do not say either whether
-# they were asked in time.
+# Those of the rows, in channels whose orders may be unknown, that belong to no order in the ledger and do not say
+# either whether they were requested in time (`stale_window`).
 COUNT_WITHOUT_ORDER = """
 select count(*)::integer from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) and e.channel = any (%(channels)s::text[])
@@ -506,8 +516,8 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[]) 
     select from refunds.orders o
     where o.tenant_id = e.tenant_id and o.channel = e.channel and o.source = e.source and o.order_ref = e.order_ref)
 """
-# A second import of the same order changes nothing; a corrected one replaces what it says and keeps what it leaves out, but for
-# amounts of another currency: as numbers of the new one they were never told.
+# Importing the same order again changes nothing. A corrected order replaces the fields that it states and keeps the
+# others, except amounts when the currency changed: they were never stated in the new currency.
 ADD_ORDERS = """
 insert into refunds.orders as o (tenant_id, channel, source, order_ref, account_ref, ordered_at, paid_minor, currency, delivered_at,
   shipping_fee_minor, item_paid_minor, price_now_minor, note, payment_ref)
@@ -534,7 +544,8 @@ where (o.ordered_at, o.paid_minor, o.currency) is distinct from (excluded.ordere
    or coalesce(excluded.payment_ref <> o.payment_ref, excluded.payment_ref is not null)
 returning order_ref
 """
-# What stands against orders and accounts; said again it stays, `closed` ends it, and what has ended ended then.
+# Sets flags against orders: an open flag that is set again stays as it is, `closed` closes it, and closing it again
+# keeps the first time. A closed flag that is set again is open from now on.
 FLAG_ORDERS = """
 insert into refunds.order_flags as f (tenant_id, channel, source, order_ref, flag, closed_at)
 select %(tenant_id)s, n.channel, coalesce(n.source, ''), n.order_ref, n.flag, case when n.closed then clock_timestamp() end
@@ -555,7 +566,7 @@ insert into refunds.proof_images (tenant_id, ledger_entry_id, sha256, media_type
 values (%(tenant_id)s, %(ledger_entry_id)s, %(sha256)s, %(media_type)s, %(content)s)
 on conflict (tenant_id, ledger_entry_id, sha256) do nothing
 """
-# Without their bytes: those of a whole batch are more than a statement's time, or the memory, allows.
+# Without the images' bytes: those of a whole batch could exceed the statement timeout or the memory.
 FIND_IMAGES = """
 select ledger_entry_id, sha256, media_type, recognised::text as recognised from refunds.proof_images
 where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[]) order by ledger_entry_id, received_at, sha256
@@ -591,14 +602,15 @@ select status, decision, reason_code, currency, count(*) as entries, sum(amount_
 from refunds.ledger_entries where tenant_id = %(tenant_id)s
 group by status, decision, reason_code, currency order by status, decision, reason_code, currency
 """
-# The rows that are not finished, as `e`: by their two partial indexes, of which one `in` over all four states could use neither.
+# The unfinished rows, as `e`: a union, so that each half uses its partial index; one `in` over all four states could
+# use neither.
 _OPEN_ROWS: LiteralString = """(
   select status, next_attempt_at, lease_until, waits, claimed_by from refunds.ledger_entries
   where tenant_id = %(tenant_id)s and status in ('NEW', 'APPROVAL_REQUIRED')
   union all
   select status, next_attempt_at, lease_until, waits, claimed_by from refunds.ledger_entries
   where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED')) e"""
-# What is not finished and why a run did not touch it.
+# Counts of what is unfinished, by why a run did not process it.
 COUNT_OPEN = SqlTemplate("""
 select count(*) filter (where status in ('NEW', 'APPROVAL_REQUIRED') and next_attempt_at <= statement_timestamp()) as due,
   count(*) filter (where status = 'NEW' and next_attempt_at > statement_timestamp()) as paused,

@@ -1,8 +1,8 @@
-"""The event that an answer of the authority leads to: pure functions from a row and an answer to a change of the row.
+"""Pure functions from a row and an answer of the authority to the event that changes the row.
 
 Not a decision on money: only a well-formed permission leads to ALLOWED; every doubt leads back to NEW or to a person. A
 failure outside costs a row only time: it is retried without limit and without counting an attempt. Only a failure that is
-surely about the row may end it; what the table does not name is outside.
+surely about the row may end it; a failure that the table `STATUSES` does not name counts as outside.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class FailureScope(StrEnum):
 
 STATUSES: Mapping[int, FailureScope] = MappingProxyType(
     {
-        400: FailureScope.ROW,  # the question itself is malformed, and asked again it is the same question
-        409: FailureScope.ROW,  # the operation stands otherwise than the row assumes; still being decided comes as no answer
-        410: FailureScope.ROW,  # its permit ran out before the start
+        400: FailureScope.ROW,  # the question itself is malformed, and a retry asks the same question
+        409: FailureScope.ROW,  # the operation's state is not what the row assumes; still-deciding is no answer
+        410: FailureScope.ROW,  # its permit expired before the start
         413: FailureScope.ROW,  # its own question is too large
         422: FailureScope.ROW,  # its key belongs to another operation
-        401: FailureScope.OUTSIDE,  # the key is refused: replaced, over, or mistyped
+        401: FailureScope.OUTSIDE,  # the key is refused: replaced, expired or mistyped
         403: FailureScope.OUTSIDE,  # the key may not do this: scope, tenant, agent
         404: FailureScope.OUTSIDE,  # not the authority's answer to a business call: another server listens there
         405: FailureScope.OUTSIDE,
@@ -46,10 +46,10 @@ STATUSES: Mapping[int, FailureScope] = MappingProxyType(
         503: FailureScope.OUTSIDE,  # the authority cannot record a decision now
     }
 )
-"""By status of an answer. What is not here, of any class, is about the outside."""
+"""HTTP status of an answer → what the failure is about. Any status that is not listed is OUTSIDE."""
 
 CODES: Mapping[str, FailureScope] = MappingProxyType({"permit-refused": FailureScope.ROW})
-"""By the problem's code, before its status: a 403 that is about one permit and not about the key."""
+"""Problem code → what the failure is about, ahead of the status: a 403 that is about one permit and not about the key."""
 
 
 def failure_scope(failure: Unreachable | Rejected) -> FailureScope:
@@ -60,16 +60,16 @@ def failure_scope(failure: Unreachable | Rejected) -> FailureScope:
 
 
 def is_outside(answer: object) -> TypeGuard[Unreachable | Rejected]:
-    """Whether this is a failure that says nothing about the row; a real answer is none."""
+    """Whether this is a failure that says nothing about the row; False for a real answer."""
     return isinstance(answer, Unreachable | Rejected) and failure_scope(answer) is FailureScope.OUTSIDE
 
 
 _KEY_IS_FULL = ("too-many-open-permits", "too-many-open-questions")
-"""Codes of a 429 that leaves what needs no further permit, or no further person, its answer."""
+"""Codes of a 429 for a key with too much open: calls that need no further permit or approval are still answered."""
 
 
 def is_refused_alone(answer: Unreachable | Rejected) -> bool:
-    """Whether the authority answered, and refuses just this to this key: it says nothing about whether others get an answer."""
+    """Whether the authority is reachable and only refuses this call to this key: other rows may still get an answer."""
     if isinstance(answer, Unreachable):
         return answer.code in _KEY_IS_FULL
     return answer.status == 403
@@ -77,34 +77,34 @@ def is_refused_alone(answer: Unreachable | Rejected) -> bool:
 
 _GUARDING, _ALLOWED = LedgerState.GUARDING, LedgerState.ALLOWED
 _OVER_BY = timedelta(seconds=1)
-"""A pending approval is asked about again this long after it ran out."""
+"""A pending approval is asked about again this long after it expired."""
 
 ENDED = "the worker ended"
-"""Why a row was let go although nothing was wrong with it."""
+"""The error text of a row that is put back because the worker is stopping; nothing was wrong with the row."""
 
 COUNTED_FIRST = "another refund of its order was counted first"
-"""Why a row is put back whose permission was not taken, where nothing stands in its way by now."""
+"""The error text of a row that is put back because its permission was not recorded, although nothing blocks it any more."""
 HARMLESS = frozenset({ENDED, COUNTED_FIRST})
-"""Why a row was put back with which nothing went wrong."""
+"""The error texts of rows that were put back although nothing went wrong with them."""
 
 REFUSED = "settlement_refused"
-"""The reason of a row whose settlement was refused for good."""
+"""The reason code of a row whose settlement was refused for good."""
 
 STARTED_ELSEWHERE = "started_elsewhere"
-"""The reason of a row whose operation was started, and not under its own start id: it may have been paid."""
+"""The reason code of a row whose operation was started under a start id that is not the row's: it may have been paid."""
 START_FORGOTTEN = "start_forgotten"
-"""The reason of a row that was begun outside, and of which the authority knows no start: it may have been paid."""
+"""The reason code of a row with an effect begun in an outside system, of which the authority knows no start: may have been paid."""
 START_UNCONFIRMED = "start_unconfirmed"
-"""The reason of a row whose own start is on record, and refused when it is asked for again: it may have been paid."""
+"""The reason code of a row whose own start is on record but is refused when it is asked for again: it may have been paid."""
 EXECUTED_ELSEWHERE = "executed_elsewhere"
-"""The reason of a row whose start is on record as executed, mostly by a person's decision, and that has no execution here."""
+"""The reason code of a row that the authority has as executed, mostly resolved so by a person, but without an execution here."""
 RESOLVED = "resolved-not-executed"
-"""The code of a start that is refused because a person said that it was not executed."""
+"""The problem code of a start that is refused because a person resolved the operation as not executed."""
 
 NOT_EXECUTED = "not_executed"
-"""The reason of a row about which a person said so, before it was."""
+"""The reason code of a row that a person resolved as not executed; also the value of an answer's `resolution`."""
 HANDLED = "handled_by_person"
-"""The reason of a row that a person handled elsewhere."""
+"""The reason code of a row that a person handled elsewhere."""
 _NEVER_PAID = (
     "a person said that this refund was not executed, before it was; nothing was paid. To pay it, enter it anew"
 )
@@ -122,7 +122,7 @@ _SAY_SO = "; an administrator says so: "
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long and how often to try: pauses double from the first to the longest, each with jitter."""
+    """How often to retry, and how long to pause: exponential backoff from `first_seconds` to `longest_seconds`, with jitter."""
 
     max_attempts: int
     first_seconds: float
@@ -130,7 +130,10 @@ class RetryPolicy:
     random: Random
 
     def pause_seconds(self, failures: int, at_least: float = 0.0) -> float:
-        """The pause after so many failures (0 is the first), between half and the whole of its nominal length."""
+        """The pause after failure number `failures` (0 is the first), between half and the whole of its nominal length.
+
+        At least `at_least`, but never more than `longest_seconds`.
+        """
         nominal = min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures, 30))
         return max(nominal * self.random.uniform(0.5, 1.0), min(at_least, self.longest_seconds))
 
@@ -138,24 +141,25 @@ class RetryPolicy:
 def was_started_before(answer: GuardAnswer) -> bool:
     """Whether the authority says that the operation was started, or resolved as not executed, before this answer.
 
-    Then a start under the row's own start id is asked for all the same: its receipt tells whether the start was this row's.
+    The worker then still asks for a start under the row's own start id: the receipt shows whether the start was this
+    row's.
     """
     return answer.status == "already_started" or was_not_executed(answer)
 
 
 def was_not_executed(answer: GuardAnswer) -> bool:
-    """Whether a person's "not executed" is what was said last. Beside a success that was reported after it, nobody has decided yet."""
+    """Whether a person's resolution "not executed" is in force. Not if a success was reported after it: that contradiction is undecided."""
     return answer.resolution == NOT_EXECUTED and answer.outcome != "success"
 
 
 def after_guard(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> Change:
-    """The event that a guard's answer means for its row."""
+    """Return the event that a guard's answer leads to for its row."""
     change = _meaning(row, answer, retry_policy)
     if row.is_begun_outside and change.event in _NEVER_STARTED and change.reason_code != HANDLED:
         return give_up(row, _FORGOTTEN, reason=START_FORGOTTEN, in_doubt=True)
     if change.event is LedgerEvent.ALLOWED or answer.status in ("already_started", "completed"):
         return change
-    # What is recorded so was never started.
+    # An operation with any other status was never started.
     return replace(change, not_started=row.permit_token is None)
 
 
@@ -164,14 +168,16 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
         case "allowed" | "approved":
             return _allowed(row, answer, answer.permit_token)
         case "already_started" | "completed" if was_started_before(answer) and _is_own_start(row, answer):
-            # Our own start, whose receipt was lost with its holder: the stored start id gets the recorded receipt, or the
-            # refusal after which nothing may happen any more.
+            # Our own start, whose receipt was lost with its holder: asking again with the stored start id returns the
+            # recorded receipt, or a refusal after which nothing may happen any more.
             return _allowed(row, answer, row.permit_token)
         case "already_started" | "completed" if was_not_executed(answer):
-            # Without a permission on record nothing was settled for it here, whoever started it; and a person says the same.
+            # No permission is on record here, so nothing was settled here, whoever started it; and a person says the
+            # same.
             return replace(give_up(row, _NEVER_PAID, reason=NOT_EXECUTED), not_started=True)
         case "completed" if _is_own_start(row, answer) and (answer.outcome, answer.resolution) == ("success", None):
-            # Its success is reported once its execution is written, and there is none: somebody else said so, and it is known to be paid.
+            # This worker reports success only after writing the execution, and there is none: the success comes from
+            # somebody else, so the refund is known to be paid.
             counts = ", and it counts against its order" if row.order_ref else ""
             return give_up(row, _EXECUTED + counts, reason=EXECUTED_ELSEWHERE)
         case "already_started" | "completed":
@@ -185,7 +191,8 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
         case "pending":
             return _waiting(row, answer)
         case "denied" if answer.is_halted_for_now:
-            # Decided before the halt: refused now, not for ever. The authority's record says so, for the answer may have been lost.
+            # Decided before the halt: refused now, not for good. The authority's record counts, as the first answer may
+            # be lost.
             return put_back(row, "halted", retry_policy.longest_seconds, failures=0)
         case _:
             return Change(
@@ -196,12 +203,12 @@ def _meaning(row: LedgerRow, answer: GuardAnswer, retry_policy: RetryPolicy) -> 
 
 
 def _is_own_start(row: LedgerRow, answer: GuardAnswer) -> bool:
-    """Whether the start on record may be the row's own: its permission is on record here, or its start id got the receipt."""
+    """Whether the start on record may be the row's own: its permission is recorded here, or the answer has its start's receipt."""
     return row.start_id is not None and (row.permit_token is not None or answer.start is not None)
 
 
 def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy: RetryPolicy) -> Change | ReleaseLease:
-    """No usable answer to a guard. What says nothing about the row costs it only time; else a person must look."""
+    """The event for a guard without a usable answer: a failure outside postpones the row, one about the row is for a person."""
     if isinstance(error, KeyConflict):
         return give_up(row, f"key_conflict: {key_conflict_text(error, _ENTER_ANEW)}")
     if isinstance(error, Rejected) and error.code == RESOLVED:
@@ -213,22 +220,23 @@ def after_no_answer(row: LedgerRow, error: Unreachable | Rejected, retry_policy:
 
 
 def nothing_started(row: LedgerRow, event: Change | ReleaseLease) -> Change | ReleaseLease:
-    """The event, marked as not started where it is known that nothing was started under the row's start id."""
+    """Return the event, marked `not_started` if nothing can have been started under the row's start id."""
     if isinstance(event, ReleaseLease) or row.may_be_started:
         return event
     return replace(event, not_started=True)
 
 
 def surely_not_started(error: Unreachable | Rejected) -> bool:
-    """Whether a question that enclosed its start, and failed so, surely started nothing: each try was refused, or not received."""
+    """Whether a failed question that enclosed its start surely started nothing: each attempt was refused, or not received."""
     return not error.may_have_arrived
 
 
 def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: float = 0.0) -> Change | ReleaseLease:
-    """Retry later without counting an attempt; pauses grow with the waits in a row."""
+    """Retry later without counting an attempt; the pause grows with the number of consecutive waits."""
     pause = retry_policy.pause_seconds(row.waits, at_least)
     if row.may_be_started:
-        # It stays held, and is taken again, but it does not become NEW.
+        # It keeps its state and is claimed again when its lease ends; it must not become NEW, as its start may be on
+        # record.
         return ReleaseLease(row, why, pause, outside=True)
     return replace(put_back(row, why, pause, failures=0), outside=True)
 
@@ -236,11 +244,12 @@ def postpone(row: LedgerRow, why: str, retry_policy: RetryPolicy, *, at_least: f
 def after_start_refused(
     row: LedgerRow, refused: Rejected, retry_policy: RetryPolicy, *, was_started: bool
 ) -> tuple[Change, Change]:
-    """The authority refused this start itself, so surely nothing happened under its id: back, or to a person.
+    """Return the two events for a start that the authority refused: START_REFUSED, then put back or give up.
 
-    With `was_started` its record has the row's own start, and refuses it for what it is asked with, as a permit that a secret of before
-    signed: then it may have been paid, as what was begun outside. A start that was refused for something outside (`failure_scope`) is
-    `after_unknown_outcome`: an earlier one may have begun.
+    Surely nothing happened under a refused start. With `was_started` the authority has the row's own start on record
+    and refuses only what it is asked with now, e.g. a permit signed with a replaced secret: then the refund may have
+    been paid, and so may one that was begun outside. A start refused for something outside (`failure_scope`) is a case
+    for `after_unknown_outcome`: an earlier attempt may have started.
     """
     back = start_refused(row, refused.detail)
     if refused.code == "already-started":
@@ -261,20 +270,20 @@ def start_refused(row: LedgerRow, why: str) -> Change:
 
 
 def after_not_executed(row: LedgerRow) -> Change:
-    """A person said "not executed", and nothing was: the row ends, and its budget is free."""
+    """The event of a row that a person resolved as not executed, and of which nothing was: ERROR, its budget is released."""
     return Change(row, _ALLOWED, LedgerEvent.NOT_EXECUTED, last_error=_NEVER_PAID, failures=1, reason_code=NOT_EXECUTED)
 
 
 def after_not_executed_left(row: LedgerRow, what: str) -> Change:
-    """A person said "not executed", and no money was paid; what else was done of it stays, for a person. The budget is free."""
+    """As `after_not_executed`, for a row that paid no money but left something else done (`what`), for a person to take back."""
     why = f"a person said that this refund was not executed: no money was paid, but {what}. Take it back there by hand"
     return replace(after_not_executed(row), last_error=why[:500])
 
 
 def after_not_executed_but(row: LedgerRow, found: Settled, *, system: str) -> Change:
-    """A person said "not executed", but the settlement system did it: for a person, and nothing is freed.
+    """The event of a row that a person resolved as not executed but that `system` executed: ERROR, no budget released.
 
-    That it was done is reported: the authority then has it in doubt again and halts this action of this agent.
+    The success is reported: the authority then has the operation in doubt again and halts this action of this agent.
     """
     report = uuid.uuid4()
     why = f"resolved as not executed, but {system} did it: {found.reference}. The authority is told"
@@ -285,27 +294,31 @@ def after_not_executed_but(row: LedgerRow, found: Settled, *, system: str) -> Ch
 
 
 def without_name(detail: str, system: str) -> str:
-    """What a settlement system answered, without its name: where a row has several effects each answer begins with it."""
+    """A settlement system's answer without its name in front; for a row with several effects each answer begins with the name."""
     return detail.removeprefix(f"{system}: ")
 
 
 def after_not_executed_unseen(
     row: LedgerRow, found: NoAnswer, retry_policy: RetryPolicy, *, system: str
 ) -> ReleaseLease:
-    """A person said "not executed", and the settlement system does not say: nothing is freed, and it is looked at again until it does."""
+    """Release the lease of a row resolved as not executed while `system` cannot tell; it is checked again until it can.
+
+    No budget is released meanwhile.
+    """
     why = f"resolved as not executed, but {system} may have done it: {without_name(found.detail, system)}"
     return after_unknown_outcome(row, why, retry_policy)
 
 
 def after_unknown_outcome(row: LedgerRow, detail: str, retry_policy: RetryPolicy) -> ReleaseLease:
-    """A start or settlement whose outcome is unknown: release the lease, and find out with the same ids."""
+    """Release the lease of a row whose start or settlement has an unknown outcome; the next claim finds it out with the same ids."""
     return ReleaseLease(row, detail, retry_policy.pause_seconds(row.waits), outside=True)
 
 
 def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system: str, reason: str) -> Change:
-    """Its settlement system refused a started refund for good: ERROR at once, and a report that leaves it in doubt.
+    """The event of a started refund that its system refused for good: ERROR, and a report that leaves it in doubt.
 
-    Nothing happened, but what an agent says frees no budget: a person reads the refusal here and says so to the authority.
+    Nothing happened, but an agent's report releases no budget: a person reads the refusal here and resolves the
+    operation.
     """
     report = uuid.uuid4()
     why = (
@@ -319,7 +332,7 @@ def after_settlement_refused(row: LedgerRow, operation_id: str | None, *, system
 
 
 def handled_elsewhere(row: LedgerRow, *, who: str, reference: str, why: str) -> Change:
-    """The event of a row that a person handled elsewhere, as who says so: denied to the machine, and it counts against its order."""
+    """The event of a row that `who` handled elsewhere, under `reference`: DENIED, and its amount counts against its order."""
     return Change(
         row, _GUARDING, LedgerEvent.DENIED, decision="DENY", reason_code=HANDLED,
         last_error=f"{who} handled it elsewhere, under {reference}: {why}"[:500],
@@ -327,7 +340,7 @@ def handled_elsewhere(row: LedgerRow, *, who: str, reference: str, why: str) -> 
 
 
 def await_customer(row: LedgerRow, expires_at: datetime) -> Change:
-    """The event of waiting for the customer until a moment; an answer makes the row due earlier."""
+    """The event of waiting for the customer until `expires_at`; an answer makes the row due earlier."""
     return Change(
         row, _GUARDING, LedgerEvent.AWAITING_CUSTOMER, reason_code="awaiting_customer",
         due_at=(expires_at + _OVER_BY).isoformat(), waiting_for="customer",
@@ -340,7 +353,10 @@ def end_by_customer(row: LedgerRow, reason_code: str) -> Change:
 
 
 def after_defect(row: LedgerRow, why: str, retry_policy: RetryPolicy) -> Change | ReleaseLease:
-    """A run failed for this row alone. It costs an attempt, and the last one ends it; what may be started is found out later instead."""
+    """The event of a run that failed for this row alone: it costs an attempt, and the last one ends it in ERROR.
+
+    A row that may be started only has its lease released; the next claim finds out its outcome.
+    """
     if row.may_be_started:
         return after_unknown_outcome(row, why, retry_policy)
     if row.attempts + 1 >= retry_policy.max_attempts:
@@ -349,12 +365,15 @@ def after_defect(row: LedgerRow, why: str, retry_policy: RetryPolicy) -> Change 
 
 
 def let_go(row: LedgerRow, why: str) -> Change | ReleaseLease:
-    """Nothing is wrong with the row (`HARMLESS`): it is free at once and no attempt is counted. What may have started stays claimed."""
+    """Free a row with which nothing is wrong (`HARMLESS`) at once, without counting an attempt.
+
+    A row that may be started keeps its state; its lease is released.
+    """
     return ReleaseLease(row, why, 0.0) if row.may_be_started else put_back(row, why, 0.0, failures=0)
 
 
 def permit_instead_of_approval(row: LedgerRow, reason: str, retry_policy: RetryPolicy) -> Change:
-    """Back to NEW: a person was asked for, and the authority gave a permit without one, which is not used."""
+    """Put the row back to NEW: the worker asked for an approval and got a permit without one, which is not used."""
     return put_back(row, f"{reason}: the authority put nobody in charge", retry_policy.longest_seconds, failures=1)
 
 
@@ -365,12 +384,14 @@ def attempts_exhausted(row: LedgerRow) -> str:
 
 
 def after_doubt(row: LedgerRow, answer: GuardAnswer) -> ResolvedDoubt | None:
-    """What the answer to a row's own question says of it, where the row ended in doubt; None where it stays there.
+    """How the authority's answer to its own question resolves a row that ended in doubt; None if it stays in doubt.
 
-    Where a success contradicts a person's decision, a person says. What was never started, and which no person is asked about, nothing can
-    start any more: the row is in ERROR, and whoever held it before may write down no effect and no execution. Only the operation that the
-    row knows says so: one that is decided anew was forgotten, and the start with it. A row that never got an answer knows none: its question
-    enclosed the start, which is settled in the ledger, by its execution alone.
+    A success that contradicts a person's resolution stays in doubt until a person decides. An operation that was never
+    started, and that no person is being asked about, cannot be started any more: the row is in ERROR, so no former
+    holder can write an effect or an execution. That is believed only of the operation that the row has on record: an
+    authority that decides the question anew has forgotten the operation, and its start with it. A row that never got an
+    answer has no operation on record: its question enclosed the start, and it settles in the ledger, by its execution
+    alone.
     """
     if was_not_executed(answer):
         said = f"a person said that it was not executed{_freed(row)}. To pay it, enter it anew"
@@ -399,7 +420,7 @@ def _freed(row: LedgerRow) -> str:
 
 
 def _no_doubt(row: LedgerRow, said: str) -> str:
-    """What was said before, without the doubt and what to do about it."""
+    """Return `said` with the row's earlier error text, less the part about the doubt and what to do about it."""
     before = (row.last_error or "").partition(_IN_DOUBT)[0].partition(_SAY_SO)[0]
     return f"{said}; it had ended with: {before}"[:500]
 
@@ -410,7 +431,7 @@ def put_back(row: LedgerRow, why: str, seconds: float, *, failures: int) -> Chan
 
 
 def give_up(row: LedgerRow, why: str, *, reason: str | None = None, in_doubt: bool = False) -> Change:
-    """ERROR, for a person; `why` says what to look for. `in_doubt`: it may have been paid elsewhere."""
+    """The event that ends a row in ERROR, for a person; `why` says what to look for. `in_doubt`: it may have been paid elsewhere."""
     return Change(
         row, _GUARDING, LedgerEvent.GAVE_UP, last_error=why[:500], failures=1, reason_code=reason, in_doubt=in_doubt
     )

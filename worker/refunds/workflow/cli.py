@@ -22,7 +22,7 @@ from worker.retail_refund_agent import FAILED, refusals
 
 @click.group()
 def workflow() -> None:
-    """The refund workflow: its graph, a row's way through it, and where rows would end."""
+    """The refund workflow: its graph, a row's path through it, and where rows would end."""
 
 
 workflow.add_command(draw_command("the graph", refund_workflow))
@@ -54,13 +54,13 @@ def explain(row: str, as_json: bool) -> None:
 @reads_rows
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every row's trail.")
 def simulate(found: Sequence[Accepted | Refusal], as_json: bool) -> None:
-    """Say where the rows of FILE would end now. Nothing is entered, asked for good, sent or paid.
+    """Say where the rows of FILE would end now. Nothing is entered, recorded, sent or paid.
 
     FILE and its options are as for `worker enqueue`, a CSV too, and lines are refused as there; a row that is in the ledger
     already is simulated as it stands there.
 
-    Each row is looked at by itself: what several take together of an account, a limit or a breaker is not counted. Orders of
-    which they would take more together than is left are named beside them.
+    Each row is simulated by itself: what several rows together take from an account, a limit or a breaker is not
+    counted. Orders of which the rows together would take more than is left are named as well.
 
     \b
     Examples:

@@ -44,7 +44,7 @@ _CHAIN: Mapping[StepName, tuple[StepName, ...]] = {
     _S.LIMIT_CHECK: (_S.CRITIC_CHECK,),
     _S.CRITIC_CHECK: (_S.CONFIRM_CARD, _S.ASK_AUTHORITY),
     _S.CONFIRM_CARD: (_S.ASK_AUTHORITY,),
-    # Approved for one reason: from the start again, with that reason lifted and every other step asked anew.
+    # A person approved one reason: the run begins again with that reason lifted, and every other step decides again.
     _S.ASK_AUTHORITY: (_S.EXECUTE_BY_SYSTEM, FIRST),
     _S.EXECUTE_BY_SYSTEM: (_S.CONFIRM,),
     _S.CONFIRM: (),
@@ -62,7 +62,7 @@ SUCCESSORS: Mapping[StepName, frozenset[StepName]] = MappingProxyType(
 
 
 def next_step(step: StepName) -> StepName:
-    """The step after one that nothing but a person's way branches off from; so a step put in between is named here alone."""
+    """Return the only successor besides TRANSFER_TO_HUMAN. Steps use it, so that a step inserted between is named here alone."""
     (following,) = SUCCESSORS[step] - {_S.TRANSFER_TO_HUMAN}
     return following
 
@@ -72,7 +72,7 @@ def next_step(step: StepName) -> StepName:
 
 
 class Escalation(StrEnum):
-    """In the order of the graph."""
+    """Why a row goes to a person, in the order of the graph."""
 
     HALTED = "halted"
     SWITCH_OFF = "switch_off"

@@ -27,11 +27,11 @@ CRITICS = ("rules", "model")
 IN_PARTS = ("retail",)
 """Channels whose orders may be refunded in parts: there the policy's duplicate rule counts against what was paid."""
 MAY_BE_UNKNOWN = ("retail",)
-"""At the counter a refund need not name an order; one that it names and that is unknown goes to a person."""
+"""Channels (at the counter) whose refunds need not name an order; a named order that is unknown still goes to a person."""
 UNROUTED_ACTION = "refund.small.unrouted"
-"""What is asked about a row that no route takes up: nothing settles it."""
+"""The action that is asked about for a row without a route; nothing settles it."""
 GENERAL_ACTION = "refund.create"
-"""What a row asks for that leaves it to its route which refund it is."""
+"""The action of a row that leaves the exact action to its route."""
 
 _STEPS: Mapping[str, tuple[StepName, ...]] = {
     "image": (StepName.COLLECT_IMAGE, StepName.RECOGNISE_IMAGE),
@@ -46,9 +46,10 @@ _ACTION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One branch. `to_person` set: it ends there, and nothing else counts. `settles_to` names a settlement system.
+    """One branch. If `to_person` is set, it ends there, and nothing else counts. `settles_to` names a settlement
+    system.
 
-    `no_proof_up_to` is in minor units by currency: above it, or without a number, an image is wanted.
+    `no_proof_up_to` is in minor units by currency: above it, or without a number, an image is needed.
     """
 
     channel: str
@@ -86,7 +87,7 @@ class Routes:
 
     @classmethod
     def load(cls, path: Path, *, switches: Collection[str] | None, systems: Collection[str]) -> Routes:
-        """Read the file. Raises the first `PolicyError` in it. `switches` None: which there are is not known."""
+        """Read the file. Raises the first `PolicyError` in it. `switches` None: unknown, names are not checked."""
         source, root = read_source(path)
         table = source.fields(root, "the file", known=("routes",), required=("routes",))
         found: dict[tuple[str, str, str | None], Route] = {}
@@ -99,12 +100,14 @@ class Routes:
         return cls(found.values())
 
     def find(self, channel: str, scenario: str, mode: str | None) -> Route | None:
-        """The one route of exactly this cell. A mode that a cell does not know is another cell."""
+        """Return the route of exactly this cell, or None. An unknown mode is another cell, so it has no route."""
         return self._by_cell.get((channel, scenario, mode))
 
     def as_asked(self, row: LedgerRow) -> LedgerRow:
-        """The row with the action that the authority is asked about: the one fixed with its question, however the table reads by
-        now; before, its route's where it leaves that to the route. Whoever asks or reports about a row takes it from here."""
+        """Return the row with the action that the authority is asked about; every question and report must use it.
+
+        It is the action fixed with the row's question, whatever the table says now; before that, `action_of` the row.
+        """
         fixed = row.asked
         if fixed is None or fixed.action is None:
             action = self.action_of(row.action, row.channel, row.scenario, row.mode)
@@ -113,9 +116,9 @@ class Routes:
         return row if action == row.action else replace(row, action=action)
 
     def action_of(self, action: str, channel: str, scenario: str, mode: str | None) -> str:
-        """What is asked of the authority: the route's action, unless the row names one, which `check_params` compares with the route's.
+        """Return the action to ask about: the route's, or the row's own, which `check_params` compares with it.
 
-        A row without a route is a question for a person, whatever is not known of it.
+        A row without a route gets `UNROUTED_ACTION`, a question for a person.
         """
         if action != GENERAL_ACTION:
             return action
@@ -162,7 +165,7 @@ def _route(source: Source, node: Node, switches: Collection[str] | None, systems
 
 
 def _check_master(source: Source, node: Node, switch: str, switches: Collection[str]) -> None:
-    """A family's master that is not declared is off for ever, and with it every switch of the family."""
+    """Raise `PolicyError` if the master of the switch's family is not declared: the whole family would be off for ever."""
     master = master_of(switch)
     if master is not None and master not in switches:
         message = f'switch: "{switch}" stands under "{master}", which is not declared'
@@ -170,7 +173,7 @@ def _check_master(source: Source, node: Node, switch: str, switches: Collection[
 
 
 def master_of(switch: str) -> str | None:
-    """The switch that must be on as well; the shop's ordinary refunds have none."""
+    """Return the master switch that must be on as well; None for the shop's ordinary refunds (`retail.`)."""
     family = switch.partition(".")[0]
     return None if family == "retail" else f"{family}.enabled"
 

@@ -1,4 +1,4 @@
-"""A run of the workflow: what is known of each row on its way, the runner that moves a batch of them through the graph, and its result.
+"""A run of the workflow: each row's context, the runner that moves a batch through the graph, and the result.
 
 Rows at the same step share its outside calls. A step's result is taken only if the graph declares it: a defect in a step
 sends its row to a person, never on.
@@ -69,7 +69,7 @@ class RowResult:
     harmless: bool = False
     waiting_for: str | None = None
     put_off: bool = False
-    """It waits for something outside that says nothing about it; no attempt was counted."""
+    """The row waits for something outside, which says nothing about the row; no attempt was counted."""
 
     @property
     def failed(self) -> bool:
@@ -78,7 +78,7 @@ class RowResult:
 
     @property
     def what_next(self) -> str:
-        """A sentence for a person."""
+        """What happens to the row next, in words for a person."""
         return "waits for its customer" if self.waiting_for == "customer" else _NEXT[self.state]
 
     def as_json(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class RunResult:
 
     @property
     def why_outside(self) -> str | None:
-        """Why rows are put off, or left, that nothing is wrong with, in one line; None when none is."""
+        """Why the run ended early, or rows without a fault are put off or untaken, in one line; None if neither."""
         waiting = [row for row in self.rows if row.put_off]
         if self.trouble is None and not waiting:
             return self.untaken
@@ -161,7 +161,7 @@ _log = logging.getLogger("worker")
 _PLACE = {name: place for place, name in enumerate(StepName)}
 _FAILPOINT = {name: step_place(name) for name in StepName}
 _ROUNDS = len(Escalation) + 2
-"""A run begins again once per approved reason; more often is a defect."""
+"""The most rounds of a run, which begins again once per approved reason; more rounds are a defect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +197,15 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Untried:
-    """The start is not asked for again, because nothing would be tried: leave to act would only keep a person from saying that it was
-    not executed."""
+    """The start is not asked for again, because nothing would be tried under it: a new time to act would only keep a
+    person from resolving the operation as not executed."""
 
     why: str
 
 
 @dataclass(slots=True)
 class RunContext:
-    """One row on its way. Steps fill in what later steps need; only the runner moves it."""
+    """One row in a run. Steps fill in what later steps need; only the runner moves it to another step."""
 
     row: LedgerRow
     facts: KnownFacts
@@ -213,11 +213,11 @@ class RunContext:
     """The customer's confirm card, as it stood when the run began."""
     route: Route | None = None
     escalation: Escalation | None = None
-    """The reason that is being put to a person; None on the straight way."""
+    """The reason for which a person is being asked; None if none is."""
     lifted: frozenset[Escalation] = frozenset()
-    """Reasons that a person has approved; said by the authority in this run, never remembered."""
+    """Reasons that a person has approved, as the authority answered in this run; never stored."""
 
-    # What the outside said, by the step that asked.
+    # Answers from outside, by the step that asked.
     switches: Switches | None = None
     switches_error: Unreachable | None = None
     is_route_open: bool = False
@@ -233,13 +233,13 @@ class RunContext:
     last_answer: GuardAnswer | Unreachable | Rejected | None = None
     """The last answer to a guard of this run."""
     not_taken: Escalation | None = None
-    """Why the permission was not taken: the order's budget has no room for it, or another row has taken the order."""
+    """Why the permission was not recorded: the order's budget has no room for it, or another row has taken the order."""
     counted_first: bool = False
-    """Whether the permission was not taken, and nothing stands in its way by now: another refund of the order was counted before it."""
+    """Whether the permission was not recorded because another refund of the order was counted first, and nothing blocks it now."""
     encloses_start: bool = False
-    """Whether the question starts what it permits."""
+    """Whether the question encloses the start: a permission is then redeemed in the same call."""
     permission: Change | None = None
-    """A permission that came with its start: recorded with the execution."""
+    """A permission that came with its start; it is recorded with the execution."""
     started: StartReceipt | Unreachable | Rejected | Untried | None = None
     settled: Settled | EffectRefused | NoAnswer | None = None
     execution_id: uuid.UUID | None = None
@@ -248,11 +248,11 @@ class RunContext:
 
     # How the run ends.
     event: Change | ReleaseLease | None = None
-    """What is to be written down when the run ends without an execution."""
+    """What to write to the ledger when the run ends without an execution."""
     outcome: RowResult | None = None
     """Set once the run's end is on record."""
     defect: str | None = None
-    """Where the run failed for this row alone; without an event it costs the row an attempt, or its lease where it may be started."""
+    """Where the run failed for this row alone. Without an event it costs the row an attempt, or its lease if it may be started."""
     trail: list[dict[str, Any]] = field(default_factory=list)
     began: float = 0.0
     """When its batch entered the graph, by `time.perf_counter`."""
@@ -261,12 +261,12 @@ class RunContext:
 
     @property
     def settles_in(self) -> str | None:
-        """The settlement system of its branch; None where no route takes it up, or its route goes to a person."""
+        """The settlement system of the row's branch; None without a route, or if the route goes to a person."""
         return self.route.settles_to if self.route is not None and self.route.to_person is None else None
 
     @property
     def state(self) -> LedgerState:
-        """Where the row stands in the ledger while the run has it."""
+        """The row's state in the ledger during the run."""
         recorded = self.started is not None and self.permission is None
         return LedgerState.ALLOWED if recorded else LedgerState.GUARDING
 
@@ -286,26 +286,26 @@ def trail_entry(step: StepName, result: StepResult, began: float) -> dict[str, A
 
 
 class Step(Protocol):
-    """One step of the graph. `prepare` may ask the outside for all rows that stand here at once; `run` is pure."""
+    """One step of the graph. `prepare` may call outside systems for all rows at this step at once; `run` decides for one row."""
 
     name: StepName
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Gather what `run` needs; nothing by default. Where it raises it is called again with each row alone: it must bear that."""
+        """Gather what `run` needs; nothing by default. If it raises, it is called again for each row alone, so it must be repeatable."""
 
     def run(self, context: RunContext) -> StepResult:
-        """Decide where the row goes."""
+        """Decide to which step the row goes."""
 
 
 class PureStep:
     """A step that needs nothing from outside."""
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Nothing to gather."""
+        """Gather nothing."""
 
 
 def to_person(context: RunContext, reason: Escalation, following: StepName, **output: Any) -> StepResult:
-    """A step's refusal: to a person, unless a person has approved just this reason; then on to `following`."""
+    """Send the row to a person for `reason`, or on to `following` if a person has approved exactly this reason."""
     if reason in context.lifted:
         return StepResult({**output, "lifted": reason}, following)
     return StepResult(output, StepName.TRANSFER_TO_HUMAN, reason)
@@ -318,7 +318,7 @@ class ContextLoader:
         self._routes, self._confirmations = routes, confirmations
 
     def contexts(self, rows: Sequence[LedgerRow], known: Mapping[str, KnownFacts]) -> list[RunContext]:
-        """One per row, in order; `known` by ledger entry id. Raises `LedgerUnavailable`."""
+        """Return one context per row, in order; `known` has the facts by ledger entry id. Raises `LedgerUnavailable`."""
         cards = self._cards(rows)
         return [
             RunContext(self._routes.as_asked(row), known[row.ledger_entry_id], cards.get(row.ledger_entry_id))
@@ -348,7 +348,10 @@ class Runner:
             raise UndeclaredSteps(f"steps without a graph or the reverse: {set(self._steps) ^ set(SUCCESSORS)}")
 
     def run(self, contexts: Sequence[RunContext]) -> None:
-        """Until every context has ended its run. A defect costs its own row only; `LedgerUnavailable` and what else speaks of no row goes through."""
+        """Run every context to its end. A defect costs its own row only.
+
+        Raises what a step's `prepare` raises that is about no row, such as `LedgerUnavailable`.
+        """
         began = time.perf_counter()
         for context in contexts:
             context.began = began
@@ -362,7 +365,7 @@ class Runner:
             if not standing:
                 return
         for context in (context for here in standing.values() for context in here):
-            # The others are not held up by it.
+            # A defect of this row alone, so that it does not hold up the others.
             context.defect = "the workflow went round in circles"
             _log.error("the workflow went round in circles for %s", context.row.ledger_entry_id)
 
@@ -373,13 +376,13 @@ class Runner:
         ahead: dict[StepName, list[RunContext]],
         again: dict[StepName, list[RunContext]],
     ) -> None:
-        """One step for all who stand there; on to `ahead`, or to `again` for the next round."""
+        """Run one step for all rows at it, and put each into `ahead`, or into `again` for the next round."""
         is_armed = _FAILPOINT[step.name] == self._armed
         if is_armed:
             self._failpoints.hit(_FAILPOINT[step.name])
         failed = frozenset[str]() if isinstance(step, PureStep) else _prepare(step, here)
-        # Many rows share one result: it is looked at once, and its line in the trail is theirs. The result is kept beside it, so that
-        # no other one takes its place in memory.
+        # Many rows share one result object: it is checked once, and all their trails get the same line. `seen` keeps
+        # the object, so that no later one can have the same `id`.
         seen: dict[int, tuple[object, dict[str, Any], list[RunContext] | None, Escalation | None]] = {}
         run = step.run
         for context in here:
@@ -408,7 +411,7 @@ class Runner:
 
 
 def _declared(step: StepName, said: object, context: RunContext) -> StepResult:
-    """The step's result where the graph declares it; else the refusal that sends the row to a person."""
+    """Return the step's result if the graph declares its next step; else the refusal that sends the row to a person."""
     if not isinstance(said, StepResult) or not isinstance(said.next_step, StepName | None):
         _log.error("step %s gave no answer that can be followed for %s", step, context.row.ledger_entry_id)
         return _refused(step, context)
@@ -419,7 +422,7 @@ def _declared(step: StepName, said: object, context: RunContext) -> StepResult:
 
 
 def _prepare(step: Step, here: Sequence[RunContext]) -> frozenset[str]:
-    """The ids of the rows that the step could not be prepared for: one row's data must not cost the others their batch."""
+    """Prepare the step; returns the ids of the rows for which that failed. One row's data must not fail the batch of the others."""
     try:
         step.prepare(here)
     except Exception as error:
@@ -433,7 +436,7 @@ def _prepare(step: Step, here: Sequence[RunContext]) -> frozenset[str]:
 
 
 def _speaks_of_no_row(error: Exception) -> bool:
-    """The database is away, not migrated or not permitted; or a test breaks this place."""
+    """Whether the error is about no row: the database is unreachable, not migrated or denies access; or a failpoint was hit."""
     if isinstance(error, psycopg.Error):
         return not isinstance(error, ROW_REFUSED)
     return isinstance(error, LedgerUnavailable | SchemaNotReady | FailpointHit)
@@ -446,9 +449,10 @@ def _note_defect(step: StepName, context: RunContext, error: Exception) -> None:
 
 
 def _refused(step: StepName, context: RunContext) -> StepResult:
-    """In place of a defect's result: to a person, where the graph has a way there that does not lead back here.
+    """Return the result for a step that failed: to a person, if the graph allows it without leading back to the step.
 
-    What may be started is not put to a person as if it was not: its run ends here, and its lease brings it back.
+    A row that may be started is not put to a person as if it were not: its run ends here, and it comes back when its
+    lease expires.
     """
     context.event = None
     if context.encloses_start and context.row.start_id is not None:

@@ -1,7 +1,8 @@
 """Dry run: where rows would end, through the same graph with its last steps only checking instead of acting.
 
-No claim, no card, no recorded question, no execution. Rows need not be in the ledger. Each row is looked at by itself: what
-several take together of an account, a limit or a breaker is not counted; orders that they would overdraw are named.
+No claim, no card, no recorded question, no execution. Rows need not be in the ledger. Each row is simulated by itself:
+what several rows together take from an account, a limit or a breaker is not counted; orders that they would overdraw
+are named.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Simulation:
     step: str | None = None
     trail: Sequence[dict[str, Any]] = field(default=(), repr=False)
     order: OrderKey | None = field(default=None, repr=False)
-    """The order that its amount would be taken from; None for a row without one, or that was asked about before."""
+    """The order that its amount would be taken from; None for a row without an order, or one that was asked about before."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -50,7 +51,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class OverdrawnOrder:
-    """Rows of one order, each within what is left of it, that are more than that together."""
+    """Rows of one order that are each within what is left of it, and together exceed it."""
 
     order: OrderKey
     rows: tuple[str, ...]
@@ -71,7 +72,7 @@ class OverdrawnOrder:
 
 
 class ReadConfirmCard(PureStep):
-    """confirm_card without asking anybody."""
+    """The step confirm_card, without asking the customer."""
 
     name = StepName.CONFIRM_CARD
 
@@ -79,14 +80,15 @@ class ReadConfirmCard(PureStep):
         self._card = card
 
     def run(self, context: RunContext) -> StepResult:
-        """What the step makes of the card that is there; where it would open one, the row would wait for its customer."""
+        """Return the step's result for the card that is there; if it would open one, the row would wait for its customer."""
         return StepResult({}, None, "awaiting_customer") if self._card.opens_card(context) else self._card.run(context)
 
 
 class CheckAuthority:
-    """ask_authority by `check`: nothing is recorded, and nothing can be executed on the answer.
+    """The step ask_authority with `check` for `guard`: nothing is recorded, nothing can be executed on the answer.
 
-    A row that was asked about before is not asked about: `check` would take its own operation for another one's. It has its answer on record.
+    A row that was asked about before is not checked: `check` would count the row's own operation as another one. Its
+    answer on record is used.
     """
 
     name = StepName.ASK_AUTHORITY
@@ -95,7 +97,7 @@ class CheckAuthority:
         self._client, self._worker_pool, self._systems = client, worker_pool, systems
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Ask about those that a run would ask about for the first time."""
+        """Check the rows that a run would ask about for the first time."""
         here = [each for each in contexts if each.row.guard_request is None and not self._goes_to_person(each)]
         for context, answer in zip(here, self._worker_pool.map_chunks(self._check, here, AT_ONCE), strict=True):
             context.check_answer = answer
@@ -113,7 +115,7 @@ class CheckAuthority:
         return self._systems.is_ready(context.settles_in)
 
     def _goes_to_person(self, context: RunContext) -> bool:
-        """Whether a run would put it to a person here, before anything is asked: its settlement system is not ready."""
+        """Whether a run would send the row to a person here, before asking, because its settlement system is not ready."""
         return context.escalation is None and not self._is_ready(context)
 
     def run(self, context: RunContext) -> StepResult:
@@ -137,7 +139,7 @@ class UnreachableStep(PureStep):
         self.name = name
 
     def run(self, context: RunContext) -> StepResult:
-        """Raise: the runner reports the defect."""
+        """Always raise: a simulated run must not reach this step, and the runner reports the raise as a defect."""
         raise RuntimeError(f"a simulation reached {self.name}")
 
 
@@ -165,7 +167,7 @@ def simulation_of(context: RunContext) -> Simulation:
         detail = error.detail if error is not None else context.defect or "no answer"
     return Simulation(
         row.ledger_entry_id, row.refund_id, row.money, decision, reason, detail, str(last["step"]), tuple(context.trail),
-        # Of a row that was asked about before the order's budget may hold the amount already.
+        # For a row that was asked about before, the order's budget may hold the amount already.
         OrderKey(row.channel, row.source, row.order_ref) if row.order_ref and row.guard_request is None else None,
     )  # fmt: skip
 
@@ -186,7 +188,7 @@ class Simulator:
         return self._simulated(*self._ledger.facts_of_new(rows))
 
     def overdrawn_orders(self, seen: Sequence[Simulation]) -> list[OverdrawnOrder]:
-        """The orders of which these rows, allowed or put to a person, would take more together than is left."""
+        """Return the orders of which these rows, if allowed or put to a person, would together take more than is left."""
         by_order: dict[OrderKey, list[Simulation]] = {}
         for row in seen:
             if row.order is not None and row.decision in ("ALLOW", "APPROVAL_REQUIRED"):
@@ -194,7 +196,7 @@ class Simulator:
         several = {order: rows for order, rows in by_order.items() if len(rows) > 1}
         found = []
         for order, left in self._ledger.left_of_orders(several.keys()).items():
-            # One that alone is too much says so itself, and takes nothing.
+            # A row that alone exceeds what is left is shown so itself, and takes nothing.
             rows = [row for row in several[order] if row.money.currency == left.currency]
             rows = [row for row in rows if row.money.amount_minor <= left.amount_minor]
             together = Money(sum(row.money.amount_minor for row in rows), left.currency)

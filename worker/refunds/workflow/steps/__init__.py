@@ -1,1 +1,1 @@
-"""The steps of the workflow, one file each, named as in the graph."""
+"""The steps of the workflow, named as in the graph; related steps share a file."""

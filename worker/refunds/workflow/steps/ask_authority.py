@@ -1,13 +1,13 @@
-"""ask_authority, limit_check and confirm_card: what is asked before an execution, of the authority and of the customer.
+"""ask_authority, limit_check and confirm_card: the questions to the authority and to the customer before an execution.
 
-ask_authority is the one guard request that can lead to an execution: for a permit, or (escalated) for a person's approval. An
-escalated request never leads to an execution by itself: once approved, the run begins again without that reason, and every
-other step runs anew. Where the effect is the execution row itself, the question encloses the start: permission and start are
-one commit of the authority, and the ledger records both with the execution.
+ask_authority is the one guard request that can lead to an execution: for a permit, or (escalated) for a person's
+approval. An escalated request never leads to an execution by itself: once approved, the run begins again without that
+reason, and every other step runs again. Where the effect is the execution row itself, the question encloses the start:
+permission and start are one commit of the authority, and the ledger records both with the execution.
 
-A customer confirms exactly this amount for exactly this order; until then the row waits. Before, the authority is asked what
-it would answer, so that nobody confirms a refund that it refuses. The reservation itself is made at ask_authority. Where no
-customer is asked, limit_check and confirm_card are skipped.
+A customer confirms exactly this amount for exactly this order; until then the row waits. Before that, the authority is
+asked what it would answer, so that nobody confirms a refund that it refuses. The reservation itself is made at
+ask_authority. Where no customer is asked, limit_check and confirm_card are skipped.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from worker.settlement.registry import Systems
 
 
 class TransferToHuman(PureStep):
-    """The runner has set the reason; here it is written into the trail."""
+    """Writes the reason, which the runner has set, into the trail."""
 
     name = StepName.TRANSFER_TO_HUMAN
 
     def run(self, context: RunContext) -> StepResult:
-        """On to the authority, with the reason in the trail."""
+        """Go on to the authority, with the reason in the trail."""
         context.escalation = context.escalation or Escalation.UNKNOWN
         return StepResult({"escalation": context.escalation}, StepName.ASK_AUTHORITY)
 
 
 AT_ONCE = 64
-"""Rows per call to the authority: as many as it takes."""
+"""Rows per call to the authority: the most that it accepts."""
 _NEVER_LIFTED = (
     Escalation.SYSTEM_NOT_READY,
     Escalation.NO_ROUTE,
@@ -87,8 +87,9 @@ class AskAuthority:
         here = [context for context in here if context.outcome is None]
         self._ask_all(here)
         _leave_orders_to_people(here)
-        # Started by an earlier question whose answer was lost: asked again with its start, so that its receipt comes back. It gives leave
-        # to act anew, which is not for what nothing will be tried of.
+        # Rows that an earlier question started whose answer was lost: they are asked about again with the start
+        # enclosed, so that the receipt comes back. That also begins a new time to act, so it is not done for rows of
+        # which nothing more will be tried.
         begun = [each for each in here if _lacks_receipt(each) and self._why_untried(each) is None]
         for context in begun:
             context.encloses_start = True
@@ -110,7 +111,7 @@ class AskAuthority:
                 context.last_answer = context.answer
 
     def _encloses_start(self, context: RunContext) -> bool:
-        """Whether the question starts what it permits: only where the execution row is the effect and no order's budget is taken first."""
+        """Whether the question encloses the start: only if the execution row is the effect and no order's budget is taken first."""
         if context.row.permit_token is not None or context.row.order_ref is not None:
             return False
         system = self._systems.find(context.settles_in)
@@ -120,7 +121,7 @@ class AskAuthority:
         return self._systems.why_untried(context.row, context.settles_in)
 
     def _is_ready(self, context: RunContext) -> bool:
-        # What settles nowhere may come here from an earlier step.
+        # A row that settles nowhere may come here from an earlier step.
         return self._systems.is_ready(context.settles_in)
 
     def _fix_questions(self, contexts: Sequence[RunContext]) -> None:
@@ -136,7 +137,7 @@ class AskAuthority:
         self._failpoints.hit(Failpoint.AFTER_FACTS)
         for context, params in questions:
             row_id = context.row.ledger_entry_id
-            # Only now: what is not on record is not asked.
+            # Set only after it is stored: what is not on record is not asked.
             context.params = params
             if row_id in kept:
                 context.row = replace(context.row, start_id=kept[row_id])
@@ -166,7 +167,7 @@ class AskAuthority:
         return {**question, "evidence_context": evidence_of(context, system=system, is_ready=is_ready)}
 
     def run(self, context: RunContext) -> StepResult:
-        """To the execution with a permit; again from the start with an approved reason; else the run ends."""
+        """Go on to the execution with a permit, or back to the first step with an approved reason; else end the run."""
         row, answer, reason = context.row, context.answer, context.escalation
         if context.outcome is not None:
             return StepResult({"claim": "lost"})
@@ -208,9 +209,9 @@ class AskAuthority:
 
 
 def _leave_orders_to_people(contexts: Sequence[RunContext]) -> None:
-    """Take no permission where a person is asked, from now on, about another refund of an order that is refunded once without one.
+    """Mark permissions as not taken if, in the same batch, a person is asked about another refund of the order.
 
-    The ledger learns of the question when these runs end.
+    Only for orders that are refunded once without a person. The ledger learns of the question only when these runs end.
     """
     once = [each for each in contexts if each.row.order_ref is not None and each.row.channel not in IN_PARTS]
     asked = {
@@ -228,7 +229,7 @@ def _order_of(context: RunContext) -> tuple[str, str, str | None]:
 def _lacks_receipt(context: RunContext) -> bool:
     """Whether an earlier question of the row may have enclosed the start that the authority has on record.
 
-    The row tells, not its route: that may have been closed since, or settle elsewhere.
+    Judged by the row and not by its route, which may have been closed since, or may settle elsewhere now.
     """
     answer, row = context.answer, context.row
     return (
@@ -243,7 +244,7 @@ def _answered(decision: str, status: str, code: str, following: StepName | None)
 
 
 def _start_id(context: RunContext) -> uuid.UUID | None:
-    """The start id that the row's question encloses; None where the start is asked for by itself."""
+    """The start id that the row's question encloses; None if the start is a separate call."""
     return context.row.own_start_id if context.encloses_start else None
 
 
@@ -259,9 +260,10 @@ def _keep_permission(context: RunContext, permission: Change | ReleaseLease, ans
 
 
 def params_of(context: RunContext) -> Mapping[str, Any]:
-    """The params (`docs/CONTRACT.md` §2), built anew until they are fixed. The customer's text is examined here and never sent.
+    """Return the question's params (`docs/CONTRACT.md` §2): the fixed ones, or else built from the row's facts.
 
-    Risk facts are those of `risk_facts.py`; one that nobody knows is left out.
+    The customer's text is examined here and never sent. Risk facts are those of `risk_facts.py`; an unknown one is left
+    out.
     """
     if context.params is not None:
         return context.params
@@ -269,7 +271,8 @@ def params_of(context: RunContext) -> Mapping[str, Any]:
     if (asked := row.asked) is not None:
         context.params = asked.params
         return context.params
-    # A row that is asked about before its order was queried says what the ledger knows: the same question is asked at every attempt.
+    # A row that is asked about before query_order ran takes the order from its facts, so that every attempt asks the
+    # same.
     paid = paid_of(facts) if context.order is None else Money(context.order.paid_minor, context.order.currency)
     paid = paid if paid is not None and paid.amount_minor > 0 else None
     optional = {
@@ -291,7 +294,7 @@ def params_of(context: RunContext) -> Mapping[str, Any]:
 
 
 def evidence_of(context: RunContext, *, system: str | None, is_ready: bool) -> Mapping[str, Any]:
-    """What goes beside the question and can only tighten the answer: why a person is asked, and who could pay."""
+    """Return the evidence context, which can only tighten the answer: why a person is asked, and which system could pay."""
     evidence: dict[str, Any] = {"correlation_id": context.row.ledger_entry_id}
     if context.escalation is not None:
         evidence |= {"escalation": context.escalation, "settlement": system or "none", "settlement_ready": is_ready}
@@ -305,7 +308,7 @@ _NOT_ASKED = StepResult({"look": "left to the decision"}, _AFTER_LIMIT_CHECK)
 
 
 class LimitCheck:
-    """One `check` for all rows that a customer will be asked about."""
+    """Asks the authority by `check` about the rows whose customer will be asked next."""
 
     name = StepName.LIMIT_CHECK
 
@@ -325,8 +328,8 @@ class LimitCheck:
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
         """Check the rows whose customer would be asked next."""
-        # What was asked already is not looked at again: the authority would take the row's own operation for another one's, which holds
-        # its refund id and, once a person has approved it, its budget.
+        # A row that was asked about before is not checked: the authority would count the row's own operation, which
+        # holds its refund id and, once a person has approved it, its budget, as another one.
         here = [
             each
             for each in contexts
@@ -345,7 +348,7 @@ class LimitCheck:
         )  # fmt: skip
 
     def run(self, context: RunContext) -> StepResult:
-        """On when it would be allowed, or was not asked; to a person otherwise."""
+        """Go on if it would be allowed or was not checked; without an answer the row waits; otherwise it goes to a person."""
         look = context.check_answer
         if look is None:
             return _NOT_ASKED
@@ -383,7 +386,7 @@ class ConfirmCard:
         )  # fmt: skip
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Opens a card for rows without one for these terms; none for what could not be paid."""
+        """Open a card for each row without one for these terms, unless the row could not be paid."""
         if self._confirmations is None:
             return
         without = [context for context in contexts if self.opens_card(context)]
@@ -402,10 +405,10 @@ class ConfirmCard:
         return self._systems.is_ready(context.settles_in)
 
     def run(self, context: RunContext) -> StepResult:
-        """On when confirmed, or begun already; waiting, ended, or to a person otherwise."""
+        """Go on if confirmed, or begun already; otherwise the row waits, ends, or goes to a person."""
         card = context.card
         if _is_begun(context.row):
-            # No answer of the customer keeps from being paid what may have been: the authority tells what came of it.
+            # It may have been paid already, whatever the customer answers: the authority says what became of it.
             return StepResult({"card": "begun before"}, StepName.ASK_AUTHORITY)
         if not self._is_ready(context):
             name = context.settles_in or "none"

@@ -1,6 +1,6 @@
 """kill_switch, check_params, gate_common, route_mode_scenario, scenario_validate and critic_check: what stops a row before anybody outside is asked.
 
-A row that is incomplete is an ERROR that says what is wrong; everything else that stands in the way goes to a person.
+An incomplete row ends in ERROR, which says what is wrong; with any other obstacle the row goes to a person.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENDS_NEXT = StepResult({"action": "another than the route's"}, _NEXT)
 
 
 class KillSwitch:
-    """Looks at the switch_cache once for a batch. Rows without a route are left to the step that says so."""
+    """Reads the switch cache once for a batch. Rows without a route are left to route_mode_scenario."""
 
     name = StepName.KILL_SWITCH
 
@@ -52,7 +52,7 @@ class KillSwitch:
         self._retry_policy, self._stopping = retry_policy, stopping
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """One look-up for all rows; without the authority no row goes on."""
+        """Look the switches up once for all rows; without an answer of the authority no row goes on."""
         try:
             switches, switches_error = self._switch_cache.current(), None
         except Unreachable as error:
@@ -67,14 +67,14 @@ class KillSwitch:
             context.route, context.is_route_open = known
 
     def _is_open(self, route: Route, board: Switches) -> bool:
-        """Whether nothing is halted and the route's switches are on for everybody: then no row of it need be looked at."""
+        """Whether nothing is halted and the route's switches are on for everybody: then its rows need no check one by one."""
         return not board.halts and not _unproven(route, board, self._systems) and all(
             (state := board.switches.get(name)) is not None and state.is_on and state.canary_percent >= 100
             for name in switches_of(route)
         )  # fmt: skip
 
     def run(self, context: RunContext) -> StepResult:
-        """Halts first, then each switch of the route with its canary."""
+        """Check halts first, then each switch of the route with its canary."""
         if context.switches_error is not None and self._stopping.is_set():
             context.event, context.switches_error = transitions.let_go(context.row, transitions.ENDED), None
             return StepResult({"worker": "ending"})
@@ -97,8 +97,8 @@ class KillSwitch:
 
 
 def _names_another_action(context: RunContext) -> bool:
-    """Whether the row names an action that its route does not have: that one's policy does not bound what this route pays, and no
-    person is asked under it. The action of a row's first question stays."""
+    """Whether the row names another action than its route's: that action's policy does not bound what this route pays,
+    so no person is asked under it. Once a row's question is fixed, its action stays."""
     route, row = context.route, context.row
     return route is not None and row.guard_request is None and row.action != route.action
 
@@ -109,7 +109,7 @@ def _is_on(switch: str) -> StepResult:
 
 
 def _kept_from(context: RunContext, board: Switches, systems: Systems) -> list[tuple[Escalation, dict[str, object]]]:
-    """Everything that stands in the way, each with what was seen: lifting one leaves the others standing."""
+    """Return every obstacle with what was seen; lifting one leaves the others in force."""
     row = context.row
     found: list[tuple[Escalation, dict[str, object]]] = []
     if halts_cover(board, agent_id=row.agent_id, action=row.action, scenario=row.scenario):
@@ -125,7 +125,7 @@ def _kept_from(context: RunContext, board: Switches, systems: Systems) -> list[t
 
 
 def _unproven(route: Route, board: Switches, systems: Systems) -> list[str]:
-    """Real systems that a row of the route would settle in, and that its launch gate did not try for real."""
+    """Return the configured outside systems that the route settles in and that its launch gate did not try for real."""
     state = board.switches.get(route.switch)
     if state is None:
         return []
@@ -137,7 +137,7 @@ def _switched(board: Switches, name: str, account: str | None) -> tuple[Escalati
     if state is None or not state.is_on:
         return Escalation.SWITCH_OFF, {"switch": name, "on": False}
     percent = state.canary_percent
-    # Without an account a row belongs to no share of the canary: only a full one takes it.
+    # A row without an account is in no share of a canary: only a canary of 100 percent includes it.
     if percent < 100 and (account is None or not in_canary(name, account, percent)):
         return Escalation.OUTSIDE_CANARY, {"switch": name, "canary_percent": percent}
     return None
@@ -178,7 +178,7 @@ class CheckParams(PureStep):
     name = StepName.CHECK_PARAMS
 
     def run(self, context: RunContext) -> StepResult:
-        """On, or ERROR naming the field and the rule."""
+        """Go on, or end in ERROR naming the field and the rule."""
         problem = _problem(context)
         if problem is None:
             return _COMPLETE
@@ -209,7 +209,7 @@ def _problem(context: RunContext) -> str | None:
 
 @lru_cache(256)
 def _problem_of_terms(channel: str, scenario: str, action: str, agent_id: str) -> str | None:
-    """What many rows have in common, looked at once."""
+    """Check the fields that many rows have in common; cached."""
     for name, value in {"channel": channel, "scenario": scenario, "action": action, "agent_id": agent_id}.items():
         if not is_identifier(value, MAX_IDENTIFIER):
             return _no_identifier(name)
@@ -229,7 +229,7 @@ class GateCommon(PureStep):
     name = StepName.GATE_COMMON
 
     def run(self, context: RunContext) -> StepResult:
-        """To a person at the first hit that no person has lifted."""
+        """Go to a person at the first finding that no person has lifted; else go on."""
         lifted: dict[str, object] = {}
         for reason in _hits(context):
             if reason not in context.lifted:
@@ -237,13 +237,13 @@ class GateCommon(PureStep):
             lifted = {"lifted": reason}
         asked = _asked_for(context)
         if asked is not None and not lifted:
-            # Reasons that a person has lifted are not asked about twice.
+            # A person who has lifted a finding is not asked about the filed reason as well.
             return to_person(context, asked, _AFTER_GATE)
         return StepResult(lifted, _AFTER_GATE, tool_used="ledger") if lifted else _NO_HIT
 
 
 def _asked_for(context: RunContext) -> Escalation | None:
-    """Why the row was filed for a person; an unknown reason counts too."""
+    """Why the row was filed for a person; None if it was not, and UNKNOWN for an unknown reason."""
     reason = context.facts.escalation
     if reason is None:
         return None
@@ -269,7 +269,10 @@ def _hits(context: RunContext) -> list[Escalation]:
 
 
 def _paid_unknown(context: RunContext) -> bool:
-    """Where a channel needs the order, `query_order` says that it is not known: nothing would be payable then."""
+    """Whether what was paid for the order is unknown.
+
+    False for an unknown order of a channel that needs one: `query_order` says that, and no approval makes it payable.
+    """
     return context.facts.order_budget == "unknown" and (
         context.facts.order is not None or context.row.channel in MAY_BE_UNKNOWN
     )
@@ -281,7 +284,7 @@ class RouteModeScenario(PureStep):
     name = StepName.ROUTE_MODE_SCENARIO
 
     def run(self, context: RunContext) -> StepResult:
-        """Into the branch; without one a person cannot lift anything: there is no way on."""
+        """Go on into the branch; a row without one goes to a person, who cannot lift that: there is no next step."""
         route = context.route
         if route is None:
             return StepResult({}, StepName.TRANSFER_TO_HUMAN, Escalation.NO_ROUTE)
@@ -305,7 +308,7 @@ class ScenarioValidate(PureStep):
     name = StepName.SCENARIO_VALIDATE
 
     def run(self, context: RunContext) -> StepResult:
-        """On when every condition holds or was lifted; else to a person with the first that does not."""
+        """Go on when every condition holds or was lifted; else to a person with the first that does not."""
         lifted: dict[str, object] = {}
         for reason in _unfulfilled(context):
             if reason not in context.lifted:
@@ -330,7 +333,7 @@ def _unfulfilled(context: RunContext) -> list[Escalation]:
     unproved = [] if shows is None or shows(context) else [Escalation.IMAGE_MISMATCH]
     order = context.order
     if order is None or order.currency != context.row.currency:
-        # Whoever lets that pass has seen nothing of what the images show.
+        # A person who lifts NOT_IN_SCENARIO has not judged what the images show.
         return [Escalation.NOT_IN_SCENARIO, *unproved]
     return [*late, *check(context, order), *unproved]
 
@@ -387,14 +390,14 @@ _CHECKS: Mapping[str, Callable[[RunContext, OrderFacts], list[Escalation]]] = {
     "defect": _damage,
     "quality": _damage,
 }
-"""What a scenario asks of its order; the retail standard refund asks for nothing that the policy does not."""
+"""Scenario → what it requires of the order; the retail standard refund requires nothing beyond the policy."""
 _PROOFS: Mapping[str, Callable[[RunContext], bool]] = {
     "fee": _proves_fee, "defect": _shows_defect, "quality": _shows_defect,
 }  # fmt: skip
-"""What its images must show, whatever is known of the order."""
+"""Scenario → whether the images show what they must, whatever is known of the order."""
 
 
-# critic_check: the critic's opinion. It can only send a row to a person, never speak for it.
+# critic_check: the critic's opinion. It can only send a row to a person, never help it through.
 
 
 class CriticCheck:
@@ -406,7 +409,7 @@ class CriticCheck:
         self._critic, self._worker_pool, self._also = critic, worker_pool, frozenset(also_with_model)
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """The rules take microseconds; a model is asked for several rows at a time."""
+        """Judge every row: by the rules one after the other, which takes microseconds, by a model for several rows at a time."""
         with_model = []
         for context in contexts:
             if self._wants_model(context):
@@ -424,7 +427,7 @@ class CriticCheck:
         return route is not None and (route.critic == "model" or not self._also.isdisjoint({route.name, "all"}))
 
     def run(self, context: RunContext) -> StepResult:
-        """To the customer or the authority; to a person on anything but a clear yes."""
+        """Go on to the customer or the authority; to a person on anything but a clear approval."""
         opinion, route = context.opinion, context.route
         following = StepName.CONFIRM_CARD if route is not None and route.confirm_card else StepName.ASK_AUTHORITY
         if opinion is None:

@@ -34,7 +34,7 @@ AT_ONCE = 64
 
 
 class ExecuteBySystem:
-    """Records ALLOWED, starts, settles. A system that is not ready is not started for."""
+    """Records ALLOWED, redeems the permit, settles. No permit is redeemed for a system that is not ready."""
 
     name = StepName.EXECUTE_BY_SYSTEM
 
@@ -62,7 +62,7 @@ class ExecuteBySystem:
             context for context in waiting
             if context.event is not None and context.not_taken is None and self._may_start(context)
         ]  # fmt: skip
-        # Called again after it raised: what was recorded then is not recorded twice.
+        # If this is called again after it raised, what was recorded then is not recorded twice.
         recorded = [
             each for each in waiting
             if each.event is None and each.not_taken is None and not each.counted_first and each.defect is None
@@ -70,19 +70,22 @@ class ExecuteBySystem:
         permitted = [*recorded, *(self._record_allowed(fresh) if fresh else [])]
         self._start([context for context in permitted if not self._is_untried(context)])
         started = [each for each in contexts if isinstance(each.started, StartReceipt) and each.settled is None]
-        # What settles by the execution settles here and now; outside systems are asked several at a time.
+        # Rows with a `permission` settle by the execution and need no thread; the others are settled several at a time.
         self._worker_pool.map(self._settle, [context for context in started if context.permission is None])
         for context in started:
             if context.permission is not None:
                 self._settle(context)
 
     def _may_start(self, context: RunContext) -> bool:
-        """Whether its system is ready, or it was started before: then an effect may be under way, and it is finished whatever the system says now."""
+        """Whether the row's system is ready, or the row was started before.
+
+        Then an effect may be in flight, and it is finished even if the system is not ready now.
+        """
         begun = isinstance(context.answer, GuardAnswer) and transitions.was_started_before(context.answer)
         return begun or self._systems.is_ready(context.settles_in)
 
     def _is_untried(self, context: RunContext) -> bool:
-        """Whether it was begun and nothing of it will be tried; then its start is not asked for."""
+        """Whether the row was started before and nothing more of it will be tried; then `started` says why, and no start is asked for."""
         answer = _permit(context)
         if transitions.was_started_before(answer) and not transitions.was_not_executed(answer):
             why = self._systems.why_untried(context.row, context.settles_in)
@@ -91,14 +94,14 @@ class ExecuteBySystem:
 
     def _settle(self, context: RunContext) -> None:
         context.execution_id = new_id()
-        # The start id is what a system knows this refund by: the same for every try of it.
+        # A system knows this refund by the start id, which is the same for every attempt.
         assert context.row.start_id is not None
         system = self._systems.find(context.settles_in)
-        assert system is not None  # else its start was not asked for
+        assert system is not None  # without a system its start was not asked for
         try:
             context.settled = system.settle(context.row, context.row.start_id)
         except Exception as error:
-            # It may have been done; the rows beside it are under way.
+            # The effect may have been done; the other rows of the batch must go on.
             _log.error("settling %s failed: %s", context.row.ledger_entry_id, type(error).__name__)
             context.settled = NoAnswer(f"its adapter failed: {type(error).__name__}")
 
@@ -123,7 +126,7 @@ class ExecuteBySystem:
                 context.defect = f"the database refused it: {impossible[context.row.ledger_entry_id]}"
                 continue
             if not isinstance(change, Change) or start_id is None:
-                # Or its claim was lost, and then it is not put back either: that is fenced by the epoch too.
+                # Or its claim was lost: then it is not put back either, as that checks the epoch too.
                 context.counted_first = True
                 continue
             context.not_taken = None
@@ -154,9 +157,9 @@ class ExecuteBySystem:
         return receipts
 
     def run(self, context: RunContext) -> StepResult:
-        """On when settled; a refused start goes back, an unknown outcome is found out with the same ids.
+        """Go on when settled; put the row back on a refused start; leave an unknown outcome to a later claim.
 
-        A refused settlement is final and ends the row; what only may have been refused is no answer.
+        A refused settlement is final and ends the row; one that may or may not be refused counts as no answer.
         """
         row, name = context.row, context.settles_in or "none"
         if context.outcome is not None:
@@ -164,14 +167,14 @@ class ExecuteBySystem:
         if context.defect is not None and context.started is None:
             return StepResult({"claim": "not recorded"})
         if context.not_taken is not None:
-            # Another row of this order was quicker: the permit is given back with the question to a person.
+            # Another row of this order was first: the question to a person gives the permit back.
             context.event = None
             return StepResult({"order": "taken"}, StepName.TRANSFER_TO_HUMAN, context.not_taken)
         if context.counted_first:
             context.event = transitions.let_go(row, transitions.COUNTED_FIRST)
             return StepResult({"order": "counted another first"})
         if context.started is None:
-            # Became unready after the decision: the permit is given back with the question to a person.
+            # The system became unready after the decision: the question to a person gives the permit back.
             context.event = None
             return StepResult({"degraded": name}, StepName.TRANSFER_TO_HUMAN, Escalation.SYSTEM_NOT_READY)
         if isinstance(context.started, Untried):
@@ -191,9 +194,9 @@ class ExecuteBySystem:
         return self._settled(context, name)
 
     def _not_executed(self, context: RunContext) -> StepResult:
-        """A person said that it was not executed: nothing more is tried, and the row ends once nothing of it is there.
+        """End a row that a person resolved as not executed once no effect of it is left; nothing more is tried.
 
-        What its system did in part is taken back; what it did all the same is reported.
+        What its system did in part is taken back; what it did completely is reported.
         """
         row = context.row
         name, found = self._ended(context)
@@ -212,14 +215,15 @@ class ExecuteBySystem:
         return StepResult({"start": "refused", "code": transitions.RESOLVED, "found": type(found).__name__})
 
     def _ended(self, context: RunContext) -> tuple[str, EffectResult | Left]:
-        """The system that the row was begun in, or else its branch's, and what it did of it, which is the end of it there."""
+        """End the row in the system that it was begun in, or else its branch's; returns the system's name and what it did of the row."""
         assert context.row.start_id is not None
         try:
             begun = self._systems.begun_in(context.row.start_id)
         except (UnknownSystem, LedgerUnavailable) as error:
             return "the settlement system", NoAnswer(str(error))
         system = begun or self._systems.find(context.settles_in)
-        # What settles in the ledger settles by the execution, and an ALLOWED row has none. Outside, nothing is tried unrecorded.
+        # In the ledger the execution is the effect, and an ALLOWED row has none. Outside, nothing is tried without a
+        # record.
         if system is None and not self._systems.has_record:
             return "none", NoAnswer("there is no record to read")
         if system is None or getattr(system, "settles_in_ledger", False):
@@ -293,19 +297,22 @@ class Confirm:
         return StepResult({})
 
     def _written(self, executions: Sequence[Execution]) -> tuple[set[str], dict[str, str]]:
-        """Those executed, and those that the database did not write, with why. One impossible row must not keep the others from being paid."""
+        """Write executions; returns the ids written, and id → why for those that the database did not write.
+
+        One impossible row must not keep the others from being paid.
+        """
         ids = [execution.row.ledger_entry_id for execution in executions]
         try:
             return self._ledger.record_executions(executions), {}
         except ROW_REFUSED as error:
             if len(executions) == 1:
-                # Its first line alone: what follows may quote the row.
+                # The primary message alone: the details may quote the row.
                 why = error.diag.message_primary or type(error).__name__
                 return set(), {ids[0]: f"the database refused the execution: {why}"}
             parts = [self._written([execution]) for execution in executions]
             return set().union(*(done for done, _ in parts)), dict(ChainMap(*(not_done for _, not_done in parts)))
         except LedgerUnavailable as error:
-            # The commit may have happened: look before anything else is thought about these rows.
+            # The commit may have happened: look that up before deciding anything about these rows.
             done = self._ledger.executed(ids)
             return done, {one: f"the execution was not written: {error}" for one in ids if one not in done}
 
@@ -315,7 +322,7 @@ def _execution(context: RunContext) -> Execution:
     assert isinstance(context.started, StartReceipt) and context.execution_id is not None and route is not None
     result = {"execution_id": str(context.execution_id), "system": route.settles_to}
     payload = report_body(row, report, "success", result=result)
-    # This step's own line is written with the execution, which the trail must not outlive.
+    # This step's own line is written in the execution's transaction, so that it is never there without the execution.
     line = trail_entry(StepName.CONFIRM, StepResult({"report": str(report)}, tool_used="outbox"), context.began)
     context.trail.append(line)
     return Execution(

@@ -1,4 +1,4 @@
-"""query_order, check_order, collect_image and recognise_image: the order and the proof image that a row is held against.
+"""query_order, check_order, collect_image and recognise_image: the order and the image that a row is checked against.
 
 Without an answer of the order's directory the row goes to a person. A proof image is read once, by the configured recogniser.
 """
@@ -33,7 +33,7 @@ from worker.refunds.workflow.runner import (
     to_person,
 )
 
-# query_order and check_order: where a channel's orders are looked up, and whether what is known of one can be so.
+# query_order and check_order: where a channel's orders are looked up, and whether an order's facts are consistent.
 
 _AFTER_QUERY, _AFTER_CHECK = next_step(StepName.QUERY_ORDER), next_step(StepName.CHECK_ORDER)
 _CONSISTENT = StepResult({}, _AFTER_CHECK)
@@ -60,7 +60,7 @@ class QueryOrder:
                 context.lookup = one
 
     def run(self, context: RunContext) -> StepResult:
-        """On with the order; to a person without one, where the channel needs it."""
+        """Go on with the order; to a person without one, if the channel needs it."""
         row, found = context.row, context.lookup
         if row.channel not in self._directories:
             return StepResult({"order": "no directory of this channel"}, _AFTER_QUERY)
@@ -83,12 +83,12 @@ def _unknown(tool: str) -> StepResult:
 
 
 class CheckOrder(PureStep):
-    """Pure on the order that was queried; a row without one has nothing to contradict."""
+    """Checks the order that was queried for contradictions; a row without one has none."""
 
     name = StepName.CHECK_ORDER
 
     def run(self, context: RunContext) -> StepResult:
-        """On, or to a person with the first contradiction."""
+        """Go on, or to a person with the first contradiction."""
         found = None if context.order is None else _contradiction(context.order)
         if found is None:
             return _CONSISTENT
@@ -96,7 +96,7 @@ class CheckOrder(PureStep):
 
 
 def _contradiction(order: OrderFacts) -> str | None:
-    """A code for the first contradiction between the row and its order; None where they agree."""
+    """Return a code for the first contradiction within the order's facts; None if there is none."""
     if order.delivered_at is not None and order.delivered_at < order.ordered_at:
         return "delivered_before_ordered"
     if (order.shipping_fee_minor or 0) > order.paid_minor:
@@ -107,7 +107,7 @@ def _contradiction(order: OrderFacts) -> str | None:
 
 
 class OrderDirectory(Protocol):
-    """Orders of one channel."""
+    """Looks up the orders of one channel."""
 
     name: str
 
@@ -115,7 +115,7 @@ class OrderDirectory(Protocol):
         """Whether it can be asked at all."""
 
     def find(self, rows: Sequence[tuple[LedgerRow, KnownFacts]]) -> list[Found]:
-        """Per row its order, in the same order; never raises."""
+        """Return each row's order, in the sequence of the rows; never raises."""
 
 
 class LedgerDirectory:
@@ -124,7 +124,7 @@ class LedgerDirectory:
     name = "ledger_orders"
 
     def is_ready(self) -> bool:
-        """True: the facts are there or the row would not be."""
+        """True: a row is here only if its facts are."""
         return True
 
     def find(self, rows: Sequence[tuple[LedgerRow, KnownFacts]]) -> list[Found]:
@@ -143,7 +143,7 @@ class NotConnected:
         return False
 
     def find(self, rows: Sequence[tuple[LedgerRow, KnownFacts]]) -> list[Found]:
-        """No answer for anybody."""
+        """Return no answer for every row."""
         return [NoDirectoryAnswer("not connected")] * len(rows)
 
 
@@ -163,7 +163,7 @@ def order_of(facts: KnownFacts) -> OrderFacts | None:
 
 
 def paid_of(facts: KnownFacts) -> Money | None:
-    """What was paid for the order that came with a row's facts; told even where the order's times cannot be read."""
+    """What was paid for the order that came with a row's facts; works even if the order's times cannot be parsed."""
     if facts.order is None:
         return None
     found: dict[str, Any] = orjson.loads(facts.order)
@@ -174,7 +174,7 @@ def _moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-# collect_image and recognise_image: a proof image is there, and what is read in it.
+# collect_image and recognise_image: whether there is a proof image, and what is read in it.
 
 
 class CollectImage:
@@ -193,7 +193,7 @@ class CollectImage:
             context.images = found.get(context.row.ledger_entry_id, ())
 
     def run(self, context: RunContext) -> StepResult:
-        """On to the recogniser, or to a person."""
+        """Go on to the recogniser; to a person without an image."""
         if not context.images:
             return to_person(context, Escalation.IMAGE_MISSING, StepName.SCENARIO_VALIDATE)
         return StepResult({"images": len(context.images)}, StepName.RECOGNISE_IMAGE, tool_used="proof_images")
@@ -203,7 +203,7 @@ Reading = Recognised | Unrecognised | NoResponse
 
 
 class RecogniseImage:
-    """Reads each image once. `keeps` False: what is read is not written down."""
+    """Reads each image once. `keeps` False: what is read is not stored."""
 
     name = StepName.RECOGNISE_IMAGE
 
@@ -212,7 +212,7 @@ class RecogniseImage:
         self._fetching = threading.Lock()
 
     def prepare(self, contexts: Sequence[RunContext]) -> None:
-        """Read the images that were not read yet, those of all rows together: a recogniser that hangs costs its timeout each."""
+        """Read the images that were not read yet, of all rows in parallel: with a recogniser that hangs, each costs its timeout."""
         is_ready = self._recogniser.is_ready()
         images = [image for context in contexts for image in context.images]
         readings = iter(self._worker_pool.map(lambda image: self._read(image, is_ready), images))
@@ -224,7 +224,7 @@ class RecogniseImage:
             return _from_json(image.recognised)
         if not is_ready:
             return NoResponse(FailureKind.NOT_SENT)
-        # One after the other: they share the worker's few connections and the line to the database with everything else.
+        # One at a time: they share the worker's few connections, and the network to the database, with everything else.
         with self._fetching:
             content = self._ledger.image_content(image)
         found = self._recogniser.recognise(ProofImage(image.ledger_entry_id, image.sha256, image.media_type, content))
@@ -233,7 +233,7 @@ class RecogniseImage:
         return found
 
     def run(self, context: RunContext) -> StepResult:
-        """On when at least one image could be read."""
+        """Go on when at least one image could be read; else to a person."""
         tool = self._recogniser.name
         readable = [reading for reading in context.readings if isinstance(reading, Recognised)]
         unanswered = any(isinstance(reading, NoResponse) for reading in context.readings)
