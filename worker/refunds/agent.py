@@ -164,6 +164,10 @@ def _nothing_known(row: LedgerRow) -> KnownFacts:
     return KnownFacts(row.ledger_entry_id, "{}", None, None, False, None, 0)
 
 
+def _not_fetched(error: Unreachable | Rejected) -> str:
+    return f"decided approvals could not be fetched: {error.detail}"
+
+
 # The loop.
 
 _log = logging.getLogger("worker")
@@ -217,6 +221,7 @@ class Agent:
         self._mode = "loop"
         self._last: tuple[str | None, str | None] = (None, None)
         self._looked_back_at = float("-inf")
+        self._fetch_trouble: str | None = None
 
     @property
     def reaches_authority(self) -> bool:
@@ -237,7 +242,7 @@ class Agent:
         self._mode = "once"
         outcome = RunResult()
         with self._running():
-            not_learnt = self._learn_approvals()
+            not_fetched = self._learn_approvals()
             self._wake_if_answered()
             failed = self._run_due_tasks()
             outcome.reported += self._reporter.sweep(older_than_seconds=0.0)
@@ -248,7 +253,7 @@ class Agent:
             for lane in running:
                 lane.result()
             failed = self._run_due_tasks() or failed
-            outcome.trouble = outcome.trouble or not_learnt or failed
+            outcome.trouble = outcome.trouble or (not_fetched and _not_fetched(not_fetched)) or failed
             outcome.open = self._ledger.open_counts()
             outcome.untaken = self._untaken()
             if self._stopping.is_set() and outcome.open.due:
@@ -338,8 +343,7 @@ class Agent:
                     shown, shown_as = time.monotonic(), status
                 self._answer_operator()
                 if self._breaker.is_closed:
-                    if (detail := self._learn_approvals()) is not None:
-                        self._breaker.note(answered=0, unanswered=1, detail=detail)
+                    self._follow_approvals()
                     if time.monotonic() - swept >= _SWEEP_SECONDS:
                         self._reporter.sweep(older_than_seconds=_FRESH_SECONDS)
                         swept = time.monotonic()
@@ -430,7 +434,17 @@ class Agent:
             return
         self._ledger.wake_put_off(0.0)
 
-    def _learn_approvals(self) -> str | None:
+    def _follow_approvals(self) -> None:
+        """Wake decided rows. A failed fetch opens the circuit breaker, unless only this call is refused to this key."""
+        error = self._learn_approvals()
+        told = None if error is None else _not_fetched(error)
+        if told is not None and told != self._fetch_trouble:
+            _log.warning("%s", told)
+        self._fetch_trouble = told
+        if error is not None and not is_refused_alone(error):
+            self._breaker.note(answered=0, unanswered=1, detail=told)
+
+    def _learn_approvals(self) -> Unreachable | Rejected | None:
         """Wake the rows whose approval was decided; returns why the decisions could not be fetched, or None."""
         agent_id, now = self._settings.agent_id, time.monotonic()
         looks_back = now - self._looked_back_at >= _LOOK_BACK_EVERY_SECONDS
@@ -446,7 +460,7 @@ class Agent:
                 more = len(decided) >= 500 and decided[-1].decided_at > since
                 since = decided[-1].decided_at if more else None
         except (Unreachable, Rejected) as error:
-            return f"decided approvals could not be learnt: {error.detail}"
+            return error
         if looks_back:
             self._looked_back_at = now
         return None

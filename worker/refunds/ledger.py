@@ -154,15 +154,16 @@ class Ledger:
         """
         ids = [row.ledger_entry_id for row in rows]
         new = [{"position": n, **asdict(row), "risk": row.risk or {}} for n, row in enumerate(rows)]
-        try:
-            with self.pool.connection() as connection, connection.transaction(force_rollback=True):
+
+        def inserted(connection: psycopg.Connection[Any]) -> tuple[list[LedgerRow], list[KnownFacts]]:
+            with connection.transaction(force_rollback=True):
                 connection.execute(sql.ADD_ROWS.encode(), {**self._who, "rows": _json(new)})
                 with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
                     found = cursor.execute(sql.FIND_ROWS.encode(), {**self._who, "ids": ids}).fetchall()
                 with connection.cursor(row_factory=class_row(KnownFacts)) as facts_cursor:
-                    known = facts_cursor.execute(sql.GATHER_FACTS.encode(), {**self._who, "ids": ids}).fetchall()
-        except _AWAY as error:
-            raise LedgerUnavailable(first_line(error)) from error
+                    return found, facts_cursor.execute(sql.GATHER_FACTS.encode(), {**self._who, "ids": ids}).fetchall()
+
+        found, known = self._attempted(inserted, is_repeatable=True)
         return found, {facts.ledger_entry_id: facts for facts in known}
 
     def left_of_orders(self, orders: Collection[OrderKey]) -> dict[OrderKey, Money]:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from sentinel.store.migrate import SchemaNotReady
 from worker.refunds.ledger import Ledger, LedgerUnavailable
 from worker.refunds.rows import LedgerFigures
 from worker.refunds.workflow.runner import RowResult
@@ -66,7 +67,7 @@ class _LedgerCollector(Collector):
         )
         try:
             found: LedgerFigures | None = self._ledger.figures()
-        except LedgerUnavailable:
+        except (LedgerUnavailable, SchemaNotReady):
             found = None
         yield GaugeMetricFamily(
             "worker_database_up", "1 when the database answered this scrape.", float(found is not None)

@@ -82,7 +82,11 @@ def read_orders(lines: Iterable[str], source: str = "", agent_id: str = DEFAULT_
 
 def _invoices(lines: Iterable[str], refused: list[BadInvoice]) -> list[_Invoice]:
     reader = csv.DictReader(lines, strict=True)
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+    try:
+        columns = tuple(reader.fieldnames or ())
+    except csv.Error as error:
+        raise WrongColumns(f"line 1: {error}") from error
+    if columns != COLUMNS:
         raise WrongColumns(f"the first line must be {','.join(COLUMNS)}")
     invoices: dict[str, _Invoice] = {}
     spoilt: set[str] = set()

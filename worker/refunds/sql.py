@@ -396,8 +396,8 @@ DISCARD_REPORTS = "select refunds.discard_reports(%(tenant_id)s, %(ids)s::uuid[]
 # From when on decisions are to be fetched: the cursor, or when the oldest waiting row was created if that is later,
 # less an overlap; null when no row waits.
 APPROVALS_WANTED_SINCE = """
-select greatest(min(e.created_at), (select c.since from refunds.approval_cursors c
-    where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - make_interval(secs => %(overlap_seconds)s)
+select case when count(*) > 0 then greatest(min(e.created_at), (select c.since from refunds.approval_cursors c
+    where c.tenant_id = %(tenant_id)s and c.agent_id = %(agent_id)s)) - make_interval(secs => %(overlap_seconds)s) end
 from refunds.ledger_entries e
 where e.tenant_id = %(tenant_id)s and e.status = 'APPROVAL_REQUIRED' and e.waiting_for = 'operator'
   and e.next_attempt_at > statement_timestamp()

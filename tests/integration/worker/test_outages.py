@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from sentinel.store import database
 from sentinel.store.database import WORKER, Pool, with_role
+from sentinel.store.migrate import SchemaNotReady
 from tests.faults.database_proxy import DatabaseProxy, proxied
 from tests.mutants import counts_outages
 from tests.support.busy import in_time
@@ -32,6 +33,7 @@ from worker.cli import main
 from worker.refunds import transitions
 from worker.refunds.agent import BatchResult, RowLimit
 from worker.refunds.ledger import Ledger, LedgerUnavailable, default_tenant
+from worker.refunds.metrics import WorkerMetrics
 from worker.refunds.rows import ReleaseLease
 from worker.settlement.effects import Effects
 
@@ -447,3 +449,13 @@ def asked(port: int, path: str) -> tuple[int, str]:
     """(status, body)."""
     answer = urllib3.request("GET", f"http://127.0.0.1:{port}{path}", retries=False, timeout=5)
     return answer.status, answer.data.decode()
+
+
+def test_a_database_that_is_not_migrated_is_said_by_new_rows_and_by_the_metrics(
+    ledger_fixtures: LedgerFixtures,
+) -> None:
+    """The finding: the first raised PostgreSQL's own error, and /metrics answered nothing at all."""
+    ledger_fixtures.admin.execute("alter table refunds.ledger_entries rename to ledger_entries_of_before")
+    with pytest.raises(SchemaNotReady):
+        ledger_fixtures.ledger.facts_of_new([new_row("r")])
+    assert b"worker_database_up 0.0" in WorkerMetrics(ledger_fixtures.ledger, lambda: True).exposition()

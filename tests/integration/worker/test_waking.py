@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from sentinel.client import NoAnswerKind, Rejected, Unreachable
 from tests.support.fake_authority import FakeAuthority
 from tests.support.ledger_fixtures import LedgerFixtures, new_row
 from worker.refunds import agent as loop
@@ -67,3 +68,41 @@ def test_so_far_back_is_looked_now_and_then_and_not_at_every_poll(
         monkeypatch.setattr(agent, "_looked_back_at", agent._looked_back_at - loop._LOOK_BACK_EVERY_SECONDS)
         agent._learn_approvals()
     assert overlaps == [690.0, 60.0, 60.0, 690.0]
+
+
+def test_decisions_are_wanted_only_while_a_row_waits_for_a_person(ledger_fixtures: LedgerFixtures) -> None:
+    """The finding: with a cursor they always were, and an idle worker asked for them twice a second for ever."""
+    row, ledger = new_row("r"), ledger_fixtures.ledger
+    ledger_fixtures.add(row)
+    ledger.claim(1)
+    assert ledger.approvals_wanted_since(row.agent_id, 60.0) is None
+    ledger.move_cursor(row.agent_id, ledger.now())
+    assert ledger.approvals_wanted_since(row.agent_id, 60.0) is None
+    wait_for(ledger_fixtures, "operator", uuid.uuid4())
+    assert ledger.approvals_wanted_since(row.agent_id, 60.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_closed"),
+    [
+        (Rejected(status=403, type="forbidden", title="Forbidden", detail="the key lacks the scope approvals:read"), True),
+        (Rejected(status=401, type="unauthorized", title="Unauthorized", detail="unknown key"), False),
+        (Unreachable(NoAnswerKind.TIMEOUT, "no answer in time"), False),
+    ],
+    ids=["this call to this key", "the key", "no answer"],
+)  # fmt: skip
+def test_a_key_that_may_not_read_approvals_does_not_open_the_circuit_breaker(
+    ledger_fixtures: LedgerFixtures, monkeypatch: pytest.MonkeyPatch, error: Exception, is_closed: bool
+) -> None:
+    """The finding: its worker crawled one row at a time and showed `authority_unreachable`, although its rows were answered."""
+    ledger_fixtures.add(new_row("r"))
+    ledger_fixtures.ledger.claim(1)
+    wait_for(ledger_fixtures, "operator", uuid.uuid4())
+    with ledger_fixtures.agent("http://127.0.0.1:9") as agent:
+
+        def refused(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(agent._client, "approvals_since", refused)
+        agent._follow_approvals()
+        assert agent._breaker.is_closed is is_closed

@@ -399,9 +399,10 @@ def test_a_source_that_no_order_could_name_is_refused(run: Any, tmp_path: Path, 
     assert (done.exit_code, done.output.count("\n")) == (2, 1) and "--source" in done.output
 
 
-def test_another_file_is_not_taken_for_the_data() -> None:
+@pytest.mark.parametrize("line", ["a,b\n", '"InvoiceNo"x,StockCode\n'], ids=["other columns", "no CSV"])
+def test_another_file_is_not_taken_for_the_data(line: str) -> None:
     with pytest.raises(WrongColumns):
-        read_orders(["a,b\n"])
+        read_orders([line])
 
 
 def own_file() -> RetailCase:

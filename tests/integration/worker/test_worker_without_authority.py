@@ -175,6 +175,22 @@ def test_a_dry_run_changes_nothing_at_all(ledger_fixtures: LedgerFixtures, autho
     assert set(authority.calls) == {"switches", "action/check"}
 
 
+def test_a_dry_run_leaves_out_a_row_whose_facts_cannot_be_read(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sentinel.client import Client
+    from worker.refunds.build import open_simulator
+
+    ledger_fixtures.add(new_row("low"), new_row("mid", 42000))
+    ledger, real = ledger_fixtures.ledger, ledger_fixtures.ledger.facts
+    monkeypatch.setattr(ledger, "facts", lambda ids: {one: facts for one, facts in real(ids).items() if one != "mid"})
+    with (
+        Client(authority.url, "key", agent_id="a") as client,
+        open_simulator(worker_settings(authority_url=authority.url), ledger, client) as seer,
+    ):
+        assert {row.ledger_entry_id: row.decision for row in seer.simulate_due(10)} == {"low": "ALLOW"}
+
+
 def test_a_dry_run_says_which_rows_it_does_not_show(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

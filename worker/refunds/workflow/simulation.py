@@ -205,6 +205,7 @@ class Simulator:
         return found
 
     def _simulated(self, rows: Sequence[LedgerRow], known: Mapping[str, KnownFacts]) -> list[Simulation]:
-        contexts = self._context_loader.contexts(rows, known)
+        """Simulate the rows; one whose facts cannot be read, which the ledger logs, is left out."""
+        contexts = self._context_loader.contexts([row for row in rows if row.ledger_entry_id in known], known)
         self._runner.run(contexts)
         return [simulation_of(context) for context in contexts]
