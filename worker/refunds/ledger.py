@@ -279,9 +279,10 @@ class Ledger:
         settled = _json([execution.as_json() for execution in executions])
         return set(self._column(sql.RECORD_EXECUTIONS, settled=settled))
 
-    def executed(self, ids: Sequence[str]) -> set[str]:
-        """Which of `ids` have an execution."""
-        return set(self._column(sql.FIND_EXECUTED, ids=list(ids)))
+    def recorded_executions(self, executions: Sequence[Execution]) -> set[str]:
+        """The rows of which these very executions are on record, and not another worker's."""
+        ids = [execution.execution_id for execution in executions]
+        return set(self._column(sql.FIND_EXECUTIONS, ids=ids)) if ids else set()
 
     # Reports
 

@@ -343,9 +343,9 @@ where tenant_id = %(tenant_id)s and status in ('GUARDING', 'ALLOWED') and claime
 # Writes executions, EXECUTED and the reports in one transaction; the function checks epoch and lease.
 RECORD_EXECUTIONS = "select refunds.record_executions(%(tenant_id)s, %(settled)s)"
 
-# Which rows were executed, for a commit whose answer was lost.
-FIND_EXECUTED = """
-select ledger_entry_id from refunds.executions where tenant_id = %(tenant_id)s and ledger_entry_id = any (%(ids)s::text[])
+# Which executions are on record, for a commit whose answer was lost.
+FIND_EXECUTIONS = """
+select ledger_entry_id from refunds.executions where tenant_id = %(tenant_id)s and execution_id = any (%(ids)s::uuid[])
 """
 
 # Claims open reports for one attempt: no worker sends them again before the pause is over. With `agent`, only those of

@@ -358,6 +358,24 @@ def test_an_execution_that_was_not_written_is_an_outage_of_the_database_and_no_l
     assert ledger_fixtures.one("select attempts from refunds.ledger_entries") == 0
 
 
+def test_an_execution_whose_commit_lost_its_answer_is_told_as_executed(
+    ledger_fixtures: LedgerFixtures, authority: FakeAuthority
+) -> None:
+    """The finding: the second try of the statement found the row executed, and the run said that another worker had it."""
+    ledger_fixtures.add(new_row("r"))
+    real = Ledger.record_executions
+
+    def twice(self: Ledger, executions: Any) -> set[str]:
+        assert real(self, executions) == {"r"}
+        return real(self, executions)
+
+    with ledger_fixtures.agent(authority.url) as agent, patch.object(Ledger, "record_executions", twice):
+        found = agent.run_once()
+    (row,) = found.rows
+    assert str(row.state) == "EXECUTED" and "took the lease" not in str(row)
+    assert (ledger_fixtures.executions(), found.reported) == (1, 1)
+
+
 def test_rows_that_the_authority_is_not_asked_about_do_not_keep_its_return_unseen(
     ledger_fixtures: LedgerFixtures, authority: FakeAuthority
 ) -> None:

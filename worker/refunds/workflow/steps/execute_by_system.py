@@ -303,7 +303,10 @@ class Confirm:
         """
         ids = [execution.row.ledger_entry_id for execution in executions]
         try:
-            return self._ledger.record_executions(executions), {}
+            done = self._ledger.record_executions(executions)
+            missing = [one for one in executions if one.row.ledger_entry_id not in done]
+            # Written by a first try whose answer was lost, which the second one found done.
+            return done | self._ledger.recorded_executions(missing), {}
         except ROW_REFUSED as error:
             if len(executions) == 1:
                 # The primary message alone: the details may quote the row.
@@ -313,7 +316,7 @@ class Confirm:
             return set().union(*(done for done, _ in parts)), dict(ChainMap(*(not_done for _, not_done in parts)))
         except LedgerUnavailable as error:
             # The commit may have happened: look that up before deciding anything about these rows.
-            done = self._ledger.executed(ids)
+            done = self._ledger.recorded_executions(executions)
             return done, {one: f"the execution was not written: {error}" for one in ids if one not in done}
 
 
