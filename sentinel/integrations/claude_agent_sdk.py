@@ -66,8 +66,8 @@ class ClaudeHooks:
             if is_started_too_late(asked, self._guard.client, self._guard.act_within_seconds):
                 try:
                     await client.report(**outcome_of(answer, StartedTooLate.__name__))
-                except ClientError as unreported:
-                    _log.error("the outcome of operation %s was not reported: %r", answer.operation_id, unreported)
+                except ClientError as error:
+                    _log.error("the outcome of operation %s was not reported: %r", answer.operation_id, error)
                 raise StartedTooLate("the start was answered too late to act on it")
         except ClientError as error:
             waits = refusal_details(error)["decision"] == "APPROVAL_REQUIRED"
@@ -78,8 +78,7 @@ class ClaudeHooks:
         return _decision("allow", f"{answer.reason_code} ({answer.operation_id})", **changed)
 
     async def post_tool_use(self, given: Any, tool_use_id: str | None = None, context: Any = None) -> dict[str, Any]:
-        """Report the outcome, except of a tool that was interrupted or got no answer and may still act: without a
-        report the authority puts it in doubt."""
+        """Report the outcome, except of a tool that may still act (interrupted, no answer): unreported, it ends in doubt."""
         started = self._started.pop(tool_use_id or given.get("tool_use_id"), None)
         if may_still_act(given):
             return {}
@@ -88,9 +87,7 @@ class ClaudeHooks:
                 await self._guard.async_client.report(**outcome)
         except ClientError as error:
             _log.warning("the outcome of %s was not reported: %s", given.get("tool_name"), error.detail)
-            return {
-                "systemMessage": "The outcome of a guarded tool could not be reported; its operation will be in doubt."
-            }
+            return {"systemMessage": "The outcome of a guarded tool was not reported; its operation will be in doubt."}
         return {}
 
     def _keep(self, call_id: str | None, answer: GuardAnswer) -> None:
@@ -101,8 +98,7 @@ class ClaudeHooks:
             del self._started[next(iter(self._started))]
 
     async def _outcome(self, given: Any, started: GuardAnswer | None) -> Outcome | None:
-        """Return the report of the started operation; if another process started it, of the one that the table makes of
-        the call. None for an unguarded tool."""
+        """Return the started operation's report (the table's, if another process started it); None for an unguarded tool."""
         error = "ToolFailed" if has_failed(given) else None
         if started is not None:
             return outcome_of(started, error)

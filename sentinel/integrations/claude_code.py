@@ -1,9 +1,8 @@
 """`sentinel hook claude-code`, or `sentinel-hook` of the client alone: the hooks as a command of Claude Code's settings.
 
-Reads one hook's JSON on standard input and writes its answer. A PreToolUse that cannot be decided, for whatever reason, ends with
-exit code 2, which blocks the tool; an outcome that cannot be reported ends with 1, which only shows the error. Any
-other end, by a signal or for a missing package, would let the tool run: so this module imports only the standard
-library at its top, and everything else where a failure is caught.
+Reads one hook's JSON on standard input and writes its answer. A PreToolUse that cannot be decided, for whatever reason,
+ends with exit code 2, which blocks the tool; an outcome that cannot be reported with 1, which only shows the error. Any
+other end would let the tool run, so only the standard library is imported outside of what catches failures.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ def _say(answer: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     except OSError:
-        # Standard output is redirected, because a second failing flush when the interpreter exits would change the exit
-        # code.
+        # Redirected: a second failing flush when the interpreter exits would change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise
 

@@ -2,11 +2,10 @@
 
     create_agent(model, tools, middleware=[…, SentinelMiddleware(guard)], checkpointer=checkpointer)
 
-Put it last: then it sees the arguments that the tool runs with, and no other middleware repeats a call inside it. For a
-bare graph: `ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`. A
-call that waits for a person interrupts the graph. The value that the graph is resumed with is ignored: the authority is
-asked again, and while it is unreachable the graph is interrupted again. A guarded tool must not interrupt the graph
-itself: its operation would be in doubt.
+Put it last: it then sees the arguments that the tool runs with, and no other middleware repeats a call inside it. For
+a bare graph: `ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)`.
+A call that waits for a person interrupts the graph. On resume the value is ignored and the authority is asked again; if
+it is unreachable, the graph is interrupted again. A guarded tool must not interrupt the graph: it would be in doubt.
 """
 
 from __future__ import annotations
@@ -59,11 +58,9 @@ class SentinelMiddleware(AgentMiddleware[Any, Any]):
                 return _refused(request.tool_call, attempted.error)
 
     def _waits(self, request: ToolCallRequest, error: ClientError) -> bool:
-        """Interrupt where a person must decide. Returns True when the graph was resumed, so that the authority is asked
-        again.
+        """Interrupt where a person must decide. Returns True when the graph was resumed and the authority is to be asked again.
 
-        A graph that is resumed during an outage is interrupted again: if the model were told, the interruption would be
-        gone, and nobody would continue the call once it is approved.
+        Resumed during an outage, the graph is interrupted again: a message to the model would end the interruption.
         """
         in_outage, call = is_outage(error) and _is_resumed(request), request.tool_call
         if not self._interrupts or not (in_outage or isinstance(error, ApprovalPending)):
@@ -88,8 +85,7 @@ def _tried(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) 
 
 
 def _is_resumed(request: ToolCallRequest) -> bool:
-    """Whether the request's task was resumed after an interrupt. Read from where `interrupt` gets its return value:
-    LangGraph tells it nowhere else."""
+    """Whether the request's task was resumed: read from where `interrupt` gets its value, as LangGraph tells it nowhere else."""
     pad = request.runtime.config["configurable"].get("__pregel_scratchpad")
     return pad is not None and bool(pad.resume or pad.get_null_resume(False) is not None)
 
@@ -106,8 +102,7 @@ def _is_error(call_id: str | None, result: Any) -> bool:
 
 
 def _messages(answer: Any) -> list[Any]:
-    """Return the parts of an answer that may be messages; of a command, those of every list in its update, since any
-    key may hold messages."""
+    """Return the parts of an answer that may be messages; of a command, those of every list in its update, since any key may hold messages."""
     update = answer.update if isinstance(answer, Command) else answer
     found = update.values() if isinstance(update, dict) else [update]
     return [one for value in found for one in (value if isinstance(value, list) else [value])]

@@ -8,8 +8,7 @@
             result = await Runner.run(agent, state)
 
 `state.approve` is no approval, sticky or not: each call asks the authority before it runs. The model gets a refusal as
-the tool's output. `protect` refuses a tool with a `needs_approval` of its own, because that is another question than
-the authority's.
+the tool's output. `protect` refuses a tool with a `needs_approval` of its own: that is not the authority's question.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ def protect(tool: Any, guard: ToolGuard) -> FunctionTool:
 
     async def invoke(context: ToolContext[Any], text: str) -> Any:
         if context.tool_call_id in unasked:
-            # The call may wait for a person by now, but can no longer interrupt the run: the model has to make it
-            # again.
+            # It may wait for a person by now, but can no longer interrupt the run: the model has to make it again.
             return _told(context, unasked.pop(context.tool_call_id))
         try:
             given = parse_arguments(text)
@@ -99,12 +97,10 @@ def _told(context: ToolContext[Any], refusal: ClientError) -> str:
 
 
 async def approve_decided(state: RunState[Any, Any], guard: ToolGuard) -> list[str]:
-    """Approve the interruptions of protected tools whose approval is decided, either way. Returns the approval ids that
-    still wait.
+    """Approve the interruptions of protected tools whose approval is decided, either way; return the ids that still wait.
 
     A rejected call is continued too: the authority refuses it again, and the model is told why. Interruptions of other
-    tools are left alone: the program decides whether those run. Raises `Unreachable`, or `ToolRefused` where the facts
-    of a call cannot be read; then none is approved.
+    tools are left to the program. Raises `Unreachable`, or `ToolRefused` (facts unreadable); then none is approved.
     """
     ours = list(filter(_is_of_protected, state.get_interruptions()))
     wanted = [await guard.approval_pending(item.name or "", lenient_arguments(item.arguments)) for item in ours]
