@@ -42,7 +42,7 @@ def serve(
     graceful_seconds: int = 5,
 ) -> None:
     """Run the console until SIGTERM. Raises errors of one line each, for the command line, before anything listens."""
-    configure_logs(settings.log_level, program="console")
+    configure_logs(settings.log_level)
     shares = [_SHARES[audience](settings) for audience in audiences]
     require_listeners(*(share.listener for share in shares))
     _require_databases(settings, shares)

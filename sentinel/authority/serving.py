@@ -41,7 +41,7 @@ LOG_SECONDS = 0.01
 
 def serve(settings: Settings, *, graceful_seconds: int = 20) -> None:
     """Run the authority until it is told to stop. Raises one-line refusals before anything listens."""
-    configure_logs(settings.log_level, program="sentinel")
+    configure_logs(settings.log_level)
     listener = Listener(
         settings.host, settings.port, settings.max_connections, settings.max_connections_per_address, "--port or SENTINEL_PORT",
         "SENTINEL_HEALTH_PORT", "SENTINEL_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),

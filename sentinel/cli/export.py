@@ -39,5 +39,5 @@ def command(**options: Any) -> None:
             url = stack.enter_context(embedded_server(data_dir(), *variables)).url(user=EXPORTER)
             data_dir_secret(data_dir(), SECRET_FILE)
         settings = load_export_settings(database_url=url, **{name: value for name, value in options.items() if value})
-        configure_logs(settings.log_level, program="export")
+        configure_logs(settings.log_level)
         run(settings, stop)

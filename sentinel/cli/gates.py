@@ -175,7 +175,7 @@ def _replayed(
     url: str | None, policies: ReloadablePolicies, policy: CompiledPolicy, switch: DeclaredSwitch, scenario: str, cases: Path,
     systems: dict[str, Any], timeout: float,
 ) -> dict[str, Any]:  # fmt: skip
-    configure_logs("error", program="sentinel-gates")
+    configure_logs("error")
     click.echo(f"replaying {cases.name} on a scratch database …", err=True)
     # The replay's process loads while the database is created.
     with _program() as program, scratch_environment(url, policies) as scratch:

@@ -89,7 +89,7 @@ def command(data_dir: Path | None, *, as_json: bool, once: bool, board_port: int
     Starting again continues with the same data; SIGHUP reloads the policies. Uses SENTINEL_DATABASE_URL instead of the
     embedded database where it is set. A signal during the start stops it just as soon: its next stage is not begun.
     """
-    configure_logs("info", program="demo")
+    configure_logs("info")
     data_dir = data_dir or address.data_dir()
     reserved = contextlib.ExitStack()
     board_port = board_port or _reserved_port(7863, reserved)

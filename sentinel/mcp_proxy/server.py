@@ -60,7 +60,7 @@ class ProxyServer:
         try:
             async with self._levels.messages_of(ctx) as messages, self._upstream.connect(messages) as connection:
                 page = await connection.list_tools(params.cursor if params else None)
-        except (UpstreamUnavailable, Exception) as error:
+        except Exception as error:
             name = str(error) if isinstance(error, UpstreamUnavailable) else reason_of(error)
             message = f"the server behind the proxy did not list its tools ({name})"
             raise MCPError(code=types.INTERNAL_ERROR, message=message) from error

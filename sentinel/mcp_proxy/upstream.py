@@ -144,9 +144,7 @@ class Connection:
 
 
 class Upstream(Protocol):
-    """A server, over HTTP or stdio. `has_headers`: injected values may be sent in headers."""
-
-    has_headers: bool
+    """A server, over HTTP or stdio."""
 
     def connect(self, messages: LogMessages | None = None) -> Any:
         """Return a context manager that yields a `Connection` to a server that has just answered.
@@ -187,8 +185,6 @@ class _HttpClient(httpx2.AsyncClient):
 
 class HttpUpstream:
     """A server at a URL (streamable HTTP). `headers` contain its credential."""
-
-    has_headers = True
 
     def __init__(self, url: str, *, headers: Mapping[str, str], seconds: float) -> None:
         self._url, self._headers = url, dict(headers)
@@ -268,8 +264,6 @@ class StdioUpstream:
     A server may answer nothing while it acts, so an unresponsive process in use is not ended: that could cut off a
     started effect.
     """
-
-    has_headers = False
 
     def __init__(self, command: list[str], *, env: Mapping[str, str]) -> None:
         self._parameters = StdioServerParameters(command=command[0], args=command[1:], env=dict(env))

@@ -81,10 +81,9 @@ def buffer_log_lines(schedule: Callable[[Callable[[], None]], object]) -> None:
     structlog.configure(**{**structlog.get_config(), "logger_factory": structlog.BytesLoggerFactory(file=lines)})
 
 
-def configure_logs(level: str, *, program: str) -> None:
+def configure_logs(level: str) -> None:
     """Set up structlog for this process; the standard library's loggers join at warning and above."""
     structlog.configure(**_lines_on_stderr(level), cache_logger_on_first_use=True)
-    structlog.contextvars.bind_contextvars(program=program)
     logging.basicConfig(level=max(LEVELS[level], logging.WARNING), stream=sys.stderr, force=True, format="%(message)s")
 
 

@@ -20,8 +20,8 @@ log = structlog.get_logger("worker.orders")
 
 
 def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
-    """Run the intake until SIGTERM. Raises one-line refusals before anything listens."""
-    configure_logs(settings.log_level, program="order-review")
+    """Run the intake until SIGTERM. An unsafe configuration is refused with one line before anything listens."""
+    configure_logs(settings.log_level)
     listener = Listener(
         settings.host, settings.port, settings.max_connections, settings.max_connections_per_address, "--port or SENTINEL_ORDERS_PORT",
         "SENTINEL_ORDERS_HEALTH_PORT", "SENTINEL_ORDERS_MAX_CONNECTIONS", health=(settings.health_host, settings.health_port),
@@ -35,7 +35,7 @@ def serve(settings: OrderReviewSettings, *, graceful_seconds: int = 20) -> None:
 
 
 def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: int) -> None:
-    # What counts is imported only once the folder of the shared counters is there.
+    # Import modules with metrics only now: the folder that the processes' counters share must exist first.
     from worker.orders.app import create_app
     from worker.orders.background import Background
     from worker.orders.build import build_order_review, make_scorer, read_failpoints, read_sources
@@ -45,7 +45,8 @@ def _run(settings: OrderReviewSettings, listener: Listener, graceful_seconds: in
         SharedRateLimit(per_second=settings.address_per_second, burst=settings.address_burst),
         SharedRateLimit(per_second=1, burst=1),
     )
-    # What was read at the start is there for a process that is started later, whatever became of the files.
+    # Read the files once, before the processes: one that is restarted later gets the same, even if a file is broken by
+    # then.
     sources, scorer, failpoints = read_sources(settings), make_scorer(settings), read_failpoints(settings)
     backgrounds: list[Background] = []
 
