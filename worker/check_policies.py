@@ -39,7 +39,7 @@ _READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
 
 
 def check_folder(directory: Path) -> Iterator[tuple[str, list[PolicyError]]]:
-    """(name within the folder, what is wrong with it: its first fault or nothing) of every file that is there."""
+    """Yield (name within the folder, a list with its first fault or an empty list) for every file that exists."""
     for name, read in _READERS:
         path = directory / name
         if path.exists():
@@ -50,7 +50,7 @@ def check_folder(directory: Path) -> Iterator[tuple[str, list[PolicyError]]]:
 
 
 def _switches(directory: Path) -> Collection[str] | None:
-    """The switches' names; None where the file cannot be read: that is reported on its own."""
+    """The names of the declared switches; None where the file cannot be read, which is reported as that file's own fault."""
     return load_declared_switches(directory).switches or None
 
 

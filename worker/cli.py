@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """The refund worker: rows in, executions out, each only as the authority decides."""
-    # Loaded for a command alone: --help waits for nothing.
+    # Imported only when a command runs, so that --help is quick.
     from sentinel.platform.logs import logs_of_command
 
     click.get_current_context().with_resource(logs_of_command())

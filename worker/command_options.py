@@ -1,4 +1,4 @@
-"""Who does something by hand, and why: the options of every command by which a person changes a row or a report."""
+"""The options --by and --reason of every command with which a person changes a row or a report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sentinel.platform.command_line import Command
 
 
 def reason_option(about: str) -> Callable[[Command], Command]:
-    """`--reason`, which must be given and is handed on without blanks around it; `about` is its help."""
+    """The required option `--reason`, whose value is stripped of surrounding whitespace; `about` is its help."""
     return click.option("--reason", required=True, callback=_stripped, help=about)
 
 
 def by_option(about: str) -> Callable[[Command], Command]:
-    """`--by`, whose default is the name of the account on this machine; `about` is its help."""
+    """The option `--by`, which defaults to the name of the account on this machine; `about` is its help."""
     return click.option(
         "--by", metavar="NAME", callback=_or_account, help=f"{about}; default: the account on this machine."
     )

@@ -1,7 +1,7 @@
 """The drawings of the three tables (ledger states, refund workflow, order lanes), each as a Mermaid page and as an SVG.
 
-Every box and arrow of an SVG is a group with a class and an id made of the names in the table (`at-…`, `way-…--…`): the
-console highlights by them the path that a row or an order took.
+Every box and arrow of an SVG is a group with a class and an id made of the names in the table (`at-…`, `way-…--…`), by
+which the console highlights the path that a row or an order took.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _INK, _HIGHLIGHT, _FAINT = "#374151", "#1d4ed8", "#9ca3af"
 S = TypeVar("S")
 
 _SIDE_BY_SIDE = 10
-"""How far two opposite arrows between the same boxes are shifted, each to its own right."""
+"""How far two opposite arrows between the same boxes are shifted, each to its own right, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node at its centre; `below` is a second, fainter line of text."""
+    """A node; `x` and `y` are its centre, `below` is a second, fainter line of text."""
 
     x: int
     y: int
@@ -56,7 +56,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """`name` is the files' name without its ending; `size` and `half` (of every box) are in pixels."""
+    """A drawing. `name` is the files' name without suffix; `size`, and `half` the size of every box, are in pixels."""
 
     name: str
     title: str
@@ -69,11 +69,11 @@ class Diagram:
     arrows: tuple[Arrow, ...]
 
     def mermaid(self) -> str:
-        """A Markdown page with the Mermaid diagram."""
+        """Render a Markdown page with the Mermaid diagram."""
         return "\n".join([f"# {self.title}", "", self.made_by, "", "```mermaid", *self.mermaid_lines, "```", ""])
 
     def svg(self) -> str:
-        """The picture."""
+        """Render the SVG."""
         arrows = "".join(map(self._arrow, self.arrows))
         boxes = "".join(self._box(name, box) for name, box in self.boxes.items())
         return (
@@ -84,7 +84,7 @@ class Diagram:
         )
 
     def write(self, folder: Path) -> list[Path]:
-        """Write both into `folder`; returns the files."""
+        """Write both files into `folder`; return their paths."""
         files = {folder / f"{self.name}.md": self.mermaid(), folder / f"{self.name}.svg": self.svg()}
         for file, text in files.items():
             file.write_text(text, encoding="utf-8")
@@ -115,7 +115,7 @@ class Diagram:
         )
 
     def _straight(self, arrow: Arrow) -> tuple[str, tuple[float, float], str]:
-        """Path data, where the label goes, and how it is anchored there: beside a steep arrow, else in the middle."""
+        """(path data, position of the label, its text anchor): the label is beside a steep arrow, else above or below its middle."""
         start, end = self.boxes[arrow.start], self.boxes[arrow.end]
         dx, dy = end.x - start.x, end.y - start.y
         has_opposite = any(other.start == arrow.end and other.end == arrow.start for other in self.arrows)
@@ -129,7 +129,7 @@ class Diagram:
         return (path, (x - 6, y), "end") if off_x < 0 or dx < 0 else (path, (x + 6, y), "start")
 
     def _border(self, box: Box, towards: Box) -> tuple[float, float]:
-        """Where the line between two centres leaves the first box."""
+        """The point where the line between two centres leaves the first box."""
         dx, dy = towards.x - box.x, towards.y - box.y
         scale = min(self.half[0] / abs(dx) if dx else 9e9, self.half[1] / abs(dy) if dy else 9e9)
         return box.x + dx * scale, box.y + dy * scale
@@ -143,7 +143,7 @@ def _tip(name: str, ink: str, size: int) -> str:
 
 
 def _merged(steps: Iterable[tuple[S, str, S]]) -> dict[tuple[S, S], str]:
-    """(start, end) → the events that lead from one to the other, as one label."""
+    """Join parallel steps: (start, end) → the events that lead from one to the other, as one label."""
     labels: dict[tuple[S, S], str] = {}
     for start, event, end in steps:
         labels[start, end] = f"{labels[start, end]}, {event}" if (start, end) in labels else event
@@ -151,7 +151,7 @@ def _merged(steps: Iterable[tuple[S, str, S]]) -> dict[tuple[S, S], str]:
 
 
 def ledger_states() -> Diagram:
-    """The states of a ledger row (`refunds/rows.py`)."""
+    """The diagram of a ledger row's states (`refunds/rows.py`)."""
     places = {
         LedgerState.NEW: (110, 190), LedgerState.GUARDING: (390, 190), LedgerState.ALLOWED: (760, 190),
         LedgerState.EXECUTED: (1040, 190), LedgerState.APPROVAL_REQUIRED: (390, 50), LedgerState.DENIED: (150, 330),
@@ -188,7 +188,7 @@ def ledger_states() -> Diagram:
 
 
 def refund_workflow() -> Diagram:
-    """The steps of the refund workflow (`refunds/workflow/graph.py`): down on the left, to a person on the right."""
+    """The diagram of the refund workflow (`refunds/workflow/graph.py`): the steps downwards on the left, a person on the right."""
     person = StepName.TRANSFER_TO_HUMAN
     column = [step for step in StepName if step is not person]
     half, gap = (96, 17), 54
@@ -204,7 +204,7 @@ def refund_workflow() -> Diagram:
             return f"M{x1} {y1 + half[1]}L{x1} {y2}L{x2 + half[0]} {y2}"
         if y2 - y1 == gap:
             return f"M{x1} {y1 + half[1]}L{x2} {y2 - half[1]}"
-        # Past other boxes, or back to the start, along the left; the further the longer its way out.
+        # An arrow that skips boxes, or leads back up, runs on their left, the further out the more it skips.
         side, out = x1 - half[0], min(110, 30 + 12 * abs(y2 - y1) // gap)
         return f"M{side} {y1}L{side - out} {y1}L{side - out} {y2}L{side} {y2}"
 
@@ -233,7 +233,7 @@ _LANE_FILL = {None: "#ffffff", Lane.LOW: "#dcfce7", Lane.MEDIUM: "#fef3c7", Lane
 
 
 def order_lanes() -> Diagram:
-    """The lanes of an order (`orders/lanes.py`), one row per lane."""
+    """The diagram of an order's lanes (`orders/lanes.py`), one row per lane."""
     half = (76, 22)
 
     def name(at: LaneState) -> str:
@@ -251,13 +251,13 @@ def order_lanes() -> Diagram:
 
     def arrow(start: LaneState, end: LaneState, label: str) -> Arrow:
         if (start.status, end.status) == (_S.QUEUED, _S.REFUND_FILED):
-            # Under what waits for a person in between.
+            # Run below the boxes in between, which wait for a person.
             x1, x2, low = box(start).x, box(end).x, box(end).y + half[1]
             under = f"M{x1} {box(start).y + half[1]}L{x1} {low + 24}L{x2} {low + 24}L{x2} {low}"
             return Arrow(name(start), name(end), label, under, (x1 + 60, low + 19))
         if start.status != end.status or {start.lane, end.lane} != {Lane.LOW, Lane.HIGH}:
             return Arrow(name(start), name(end), label)
-        # Around the lane between them.
+        # Run around the lane between the two.
         side, y1, y2 = box(start).x + half[0], box(start).y, box(end).y
         around = f"M{side} {y1}L{side + 22} {y1}L{side + 22} {y2}L{side} {y2}"
         return Arrow(name(start), name(end), label, around, (side + 22, (y1 + y2) // 2 + 70))
@@ -279,7 +279,7 @@ def order_lanes() -> Diagram:
 
 
 def draw_command(what: str, diagram: Callable[[], Diagram]) -> click.Command:
-    """The command `draw` of a group of commands."""
+    """Make the command `draw`, which writes the files of a diagram."""
 
     @click.command("draw", help=f"Write the drawing of {what} (Mermaid and SVG) into a folder.")
     @click.option(

@@ -1,9 +1,9 @@
 """Failpoints: named places where a test can make the worker crash, stop or sleep. Two environment variables arm one.
 
-`SENTINEL_FAILPOINT=name:action[:nth]` with `SENTINEL_ALLOW_FAILPOINTS=1`; the nth passing (default the first) of the
-place kills, raises, stops or sleeps. Besides the places below, the workflow's runner passes `step_<name of a step>` just
-before and just after that step of a batch. The variable without the permission refuses the start, so that a leftover of a
-test is noticed in production.
+Set `SENTINEL_FAILPOINT=name:action[:nth]` and `SENTINEL_ALLOW_FAILPOINTS=1`; the nth pass (default the first) of the
+place kills, raises, stops or sleeps. Besides the places below, the workflow's runner passes `step_<name of a step>`
+just before and just after that step of a batch. With the first variable alone the program refuses to start, so that a
+leftover of a test is noticed in production.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FailpointHit(Exception):
 
 
 class BadFailpoint(Exception):
-    """The variable says something that cannot or must not be armed."""
+    """The variable's value is malformed, or failpoints are not allowed."""
 
 
 _ACTIONS = ("kill", "raise", "stop", "sleep")
@@ -72,7 +72,7 @@ _SLEEP_SECONDS, _SETTLE_SECONDS = 1.0, 0.2
 
 
 class Failpoints:
-    """`place` is armed, if any. Thread-safe: concurrent passings are counted one by one."""
+    """The armed failpoint, if any (`place`). Thread-safe: concurrent passes are counted one by one."""
 
     def __init__(self, place: str | None = None, action: str = "kill", nth: int = 1) -> None:
         self.place, self._action, self._nth = place, action, nth
@@ -83,7 +83,7 @@ class Failpoints:
     def parse(
         cls, text: str | None, *, allowed: bool, places: Collection[str] = (*Failpoint, *STEP_PLACES)
     ) -> Failpoints:
-        """From the two variables; `places` are a program's own. Raises `BadFailpoint`."""
+        """Parse the value of `SENTINEL_FAILPOINT`; `places` are those that the program passes. Raises `BadFailpoint`."""
         if not text:
             return cls()
         if not allowed:
@@ -95,7 +95,7 @@ class Failpoints:
         return cls(name, action, int(nth or 1))
 
     def hit(self, place: str) -> None:
-        """Pass a place."""
+        """Pass a place, and run the armed action if its turn has come."""
         if place != self.place:
             return
         with self._lock:
@@ -109,7 +109,7 @@ class Failpoints:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self._action == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-            # Another thread may be the first to stop: this one must not get further meanwhile.
+            # SIGSTOP may reach the other threads first: keep this one from going on until it stops too.
             time.sleep(_SETTLE_SECONDS)
         elif self._action == "sleep":
             time.sleep(_SLEEP_SECONDS)

@@ -1,6 +1,7 @@
-"""Proof images: an image is checked before anything reads it, and recognised by the way that a setting selects.
+"""Proof images: checks each image before anything reads it, and recognises it with the recogniser of a setting.
 
-"none", "labels:FILE" or "http:URL" (a URL alone will do). What is read in a picture is untrusted: data, bounded.
+The setting is "none", "labels:FILE" or "http:URL" (also the URL alone). What is read from a picture is untrusted data
+of bounded length.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_IMAGE_BYTES = 5 << 20
 
 
 class ImageRefused(Exception):
-    """Not an image that is taken; `code` is image_empty, image_too_large or image_unknown_type."""
+    """The image is not accepted; `code` is image_empty, image_too_large or image_unknown_type."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -33,7 +34,7 @@ class ImageRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProofImage:
-    """One image that was handed in for a ledger row; `sha256` is lower-case hex of `content`."""
+    """One image that was submitted for a ledger row; `sha256` is the digest of `content` in lower-case hex."""
 
     ledger_entry_id: str
     sha256: str
@@ -42,14 +43,14 @@ class ProofImage:
 
 
 def proof_image(ledger_entry_id: str, content: bytes) -> ProofImage:
-    """The checked image of a row. Raises `ImageRefused`."""
+    """Check an image and make it the proof image of a row. Raises `ImageRefused`."""
     return ProofImage(ledger_entry_id, hashlib.sha256(content).hexdigest(), check_image(content), content)
 
 
 def check_image(content: bytes) -> str:
     """The media type that the bytes themselves show: image/png, image/jpeg or image/webp. Raises `ImageRefused`.
 
-    What the sender calls it does not count.
+    The media type that the sender declares does not count.
     """
     if not content:
         raise ImageRefused("image_empty")
@@ -64,7 +65,7 @@ def check_image(content: bytes) -> str:
     raise ImageRefused("image_unknown_type")
 
 
-# What a recogniser is, and a label as it may be.
+# The recogniser interface, and its labels.
 
 MAX_TEXT = 4000
 MAX_TRACKING_NUMBER = 64
@@ -75,7 +76,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What a picture shows. `text` is at most 4,000 characters of whatever is written in it."""
+    """What a picture shows. `text` is what is written in it, at most 4,000 characters."""
 
     kind: Kind
     amount: Money | None = None
@@ -93,33 +94,33 @@ class Recogniser(Protocol):
 
     @property
     def name(self) -> str:
-        """For trails and settings."""
+        """The name in trails and settings."""
 
     def is_ready(self) -> bool:
-        """Whether it can be asked at all; cheap."""
+        """Whether it can be asked now; cheap to call."""
 
     def recognise(self, image: ProofImage) -> Recognised | Unrecognised | NoResponse:
         """Read one picture."""
 
 
 class NoRecogniser:
-    """None is configured: never ready."""
+    """The recogniser where none is configured; it is never ready."""
 
     name = "none"
 
     def is_ready(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     def recognise(self, image: ProofImage) -> Unrecognised:
-        """Nothing is recognised."""
+        """Recognise nothing."""
         return Unrecognised()
 
 
 def read_label(found: Any) -> Recognised | Unrecognised:
-    """{kind, amount?, tracking_number?, text?} → what was recognised. Raises `InvalidInput` naming the field.
+    """Parse {kind, amount?, tracking_number?, text?} to a result. Raises `InvalidInput` naming the field.
 
-    kind "none" says that nothing was recognised; amount is {value, currency} in major units, without binary floats.
+    kind "none" means that nothing was recognised; amount is {value, currency} in major units, without binary floats.
     """
     if not isinstance(found, Mapping) or not found.keys() <= {"kind", "amount", "tracking_number", "text"}:
         raise InvalidInput.of("label", "must be an object of kind, amount, tracking_number and text")
@@ -136,9 +137,9 @@ def read_label(found: Any) -> Recognised | Unrecognised:
 
 
 def plain_decimal(text: str) -> Decimal:
-    """For a JSON reader: a number with a fraction, exact. Raises `ValueError` for an exponent or too many digits.
+    """Parse a JSON number with a fraction exactly. Raises `ValueError` for an exponent or more than 32 characters.
 
-    A few characters with an exponent could otherwise become gigabytes of digits.
+    With an exponent, a few characters could become gigabytes of digits.
     """
     if len(text) > 32 or not text.replace(".", "").isdigit():
         raise ValueError("not a plain decimal number")
@@ -154,14 +155,14 @@ def _amount(given: Any) -> Money | None:
 
 
 def _storable(text: str) -> str:
-    """Bounded, and without what a database cannot keep: NUL and halves of characters."""
+    """The text cut to `MAX_TEXT`, with NUL and lone surrogates, which a database cannot store, replaced."""
     return "".join("\ufffd" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text[:MAX_TEXT])
 
 
 def _tracking(given: Any) -> str | None:
     if given is None:
         return None
-    # It is compared and shown: letters, digits and dashes only, so that nothing else can be smuggled in it.
+    # It is compared and shown to people, so only letters, digits, dashes and spaces are accepted.
     if not isinstance(given, str) or not 0 < len(given) <= MAX_TRACKING_NUMBER or not given.isascii():
         raise InvalidInput.of("tracking_number", f"must be 1 to {MAX_TRACKING_NUMBER} ASCII characters")
     if not given.replace("-", "").replace(" ", "").isalnum():
@@ -169,13 +170,13 @@ def _tracking(given: Any) -> str | None:
     return given
 
 
-# Fixed answers: a JSON file of image digest → label. For the demo, launch gates and tests.
+# Fixed answers from a JSON file of image digest → label, for the demo, launch gates and tests.
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class InvalidLabels(Exception):
-    """The file of labels cannot be used; one line that names the entry and the rule."""
+    """The file of labels cannot be used; the message is one line that names the entry and the rule."""
 
 
 class LabelFileRecogniser:
@@ -188,11 +189,11 @@ class LabelFileRecogniser:
         self._labels = _read_labels(file)
 
     def is_ready(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def recognise(self, image: ProofImage) -> Recognised | Unrecognised:
-        """The label of exactly these bytes."""
+        """Return the label of exactly these bytes."""
         return self._labels.get(image.sha256, Unrecognised())
 
 
@@ -214,10 +215,10 @@ def _read_labels(file: Path) -> Mapping[str, Recognised | Unrecognised]:
     return labels
 
 
-# A recogniser behind HTTP: POST {url}/recognise; only an exact answer in time counts.
+# A recogniser behind HTTP: POST {url}/recognise.
 #
-# Request {sha256, media_type, content_base64}; answer 200, application/json, {kind, amount, tracking_number, text}
-# (`read_label`). Everything else is no answer.
+# The request is {sha256, media_type, content_base64}. Only an answer in time of 200, application/json and {kind,
+# amount, tracking_number, text} (`read_label`) counts; everything else is no answer.
 
 
 class HttpRecogniser:
@@ -233,7 +234,7 @@ class HttpRecogniser:
         return self._client.is_ready()
 
     def recognise(self, image: ProofImage) -> Recognised | Unrecognised | NoResponse:
-        """What the service makes of the picture; one try, one deadline. Never raises."""
+        """Ask the service about the picture: one attempt within one deadline. Never raises."""
         body = {
             "sha256": image.sha256, "media_type": image.media_type,
             "content_base64": base64.b64encode(image.content).decode("ascii"),
@@ -255,11 +256,11 @@ def _read(answer: Response) -> Recognised | Unrecognised | NoResponse:
 
 
 class InvalidRecogniser(Exception):
-    """The setting names no recogniser."""
+    """The setting names no known recogniser."""
 
 
 def parse_recogniser(setting: str) -> tuple[str, str]:
-    """("none", ""), ("labels", file) or ("http", address). Raises `InvalidRecogniser`; files are not looked at."""
+    """Parse the setting to ("none", ""), ("labels", file) or ("http", URL). Raises `InvalidRecogniser`; opens no file."""
     kind, _, place = setting.partition(":")
     if setting in ("", "none"):
         return "none", ""
@@ -272,7 +273,7 @@ def parse_recogniser(setting: str) -> tuple[str, str]:
 
 
 def recogniser_from(setting: str, *, api_key: str = "", timeout_seconds: float = 5.0) -> Recogniser:
-    """The recogniser. Raises `BadRecogniser`, and `BadLabels` for a file that cannot be used."""
+    """Make the recogniser of a setting. Raises `InvalidRecogniser`, and `InvalidLabels` for a file that cannot be used."""
     kind, place = parse_recogniser(setting)
     if kind == "labels":
         return LabelFileRecogniser(Path(place))

@@ -1,7 +1,7 @@
-"""Checks an agent's key: accepted by the authority, of this tenant and for this agent.
+"""Checks that an agent's key is accepted by the authority and belongs to this tenant and agent.
 
-A key that is surely wrong stops a program from starting. One that cannot be checked now (no answer, refused for the moment,
-something else listens at the address) does not: it may be under rotation, and nothing is lost meanwhile.
+A key of another tenant or agent stops a program from starting. One that cannot be checked now (no answer, refused for
+the moment, another program at the address) does not: it may be in rotation, and work waits without loss meanwhile.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from sentinel.store.database import Pool
 
 REMEMBERED_SECONDS = 2.0
 _NO_SUCH_ROUTE = (404, 405)
-"""Of an authority every route is there."""
+"""Statuses that an authority never gives for this route."""
 _LABEL = "select refunds.tenant_label(%(tenant_id)s)"
 
 
 class KeyFaultKind(StrEnum):
-    """Why a key is not known to be ours."""
+    """Why a key is not known to be valid for this tenant and agent."""
 
     SILENCE = "silence"
-    """Nobody gives an answer: it passes by itself."""
+    """No answer: a temporary fault."""
     NO_AUTHORITY = "no_authority"
-    """What answers at the address is no authority."""
+    """The program at the address is not an authority."""
     REFUSED = "refused"
-    """The authority does not take the key, for the moment."""
+    """The authority refuses the key, perhaps only for now."""
     ANOTHERS = "anothers"
-    """It is of another tenant or agent: another key is needed."""
+    """The key belongs to another tenant or agent: another key is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFault:
-    """What is wrong."""
+    """One fault of a key, with a text for operators."""
 
     kind: KeyFaultKind
     text: str
 
     @property
     def is_from_authority(self) -> bool:
-        """The authority is there and said so."""
+        """Whether an authority answered and reported the fault."""
         return self.kind in (KeyFaultKind.REFUSED, KeyFaultKind.ANOTHERS)
 
 
 class KeyCheck:
-    """Tries one key against what it is meant for. Thread-safe; an answer is remembered for two seconds."""
+    """Checks one key against the tenant and agent that it is meant for. Thread-safe; a result is cached for two seconds."""
 
     def __init__(
         self, client: Client, *, variable: str, tenant_id: uuid.UUID, tenant: Callable[[], str], agent_id: str,
@@ -68,14 +68,14 @@ class KeyCheck:
         self._is_told = False
 
     def fault(self) -> KeyFault | None:
-        """None for a key that is as it should be. Never raises."""
+        """The key's present fault, None for a valid key. Never raises."""
         with self._lock:
             if self._now() - self._asked_at >= REMEMBERED_SECONDS:
                 self._fault, self._asked_at = self._look(), self._now()
             return self._fault
 
     def bound_agent(self) -> str | None:
-        """The agent that the key is bound to; None where it is bound to none, or the authority has not said yet. Never raises."""
+        """The agent that the key is bound to; None if it is bound to none, or the authority has not answered yet. Never raises."""
         if not self._is_told:
             self.fault()
         return self._bound_agent

@@ -1,6 +1,6 @@
-"""Notifying customers: the message of a confirm card in their language, the ways it can go out, and who sends what is due.
+"""Notifies customers: messages of confirm cards in their language, the notifiers that send them, and retries.
 
-A way out is one call, whose result is a value and never an exception. A test checks that no translation is missing.
+A notifier is one call whose result is a value, never an exception. A test checks that no translation is missing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CATALOGUES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to one customer. What only the customer may see stays out of its printed form."""
+    """One message to one customer. What only the customer may see is left out of its repr."""
 
     confirmation_id: uuid.UUID
     language: str
@@ -70,7 +70,7 @@ def confirm_message(
     *, confirmation_id: uuid.UUID, language: str | None, contact: str | None, scenario: str, amount_minor: int,
     currency: str, order_ref: str | None, expires_at: datetime, link: str,
 ) -> Message:  # fmt: skip
-    """The message of a card; the order's name is foreign text and written plainly, so that the card's is the only link."""
+    """Write the message of a card. The order's name is untrusted text and written without links, so the card's is the only one."""
     spoken = language_of(language)
     words = CATALOGUES[spoken]
     amount = money_text(amount_minor, currency, spoken)
@@ -89,7 +89,7 @@ def confirm_message(
     return Message(confirmation_id, spoken, contact, words["subject"], "\n\n".join(paragraphs) + "\n", link)
 
 
-# Ways to a customer.
+# Notifiers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +99,25 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It surely or probably is not. `kind` is a short code without customer data; `final`: another try would end the same."""
+    """The message was not, or perhaps not, handed over.
+
+    `kind` is a short code without customer data; `final` means that a retry would fail the same way.
+    """
 
     kind: str
     final: bool = False
 
 
 class Notifier(Protocol):
-    """A way to a customer. `deliver` never raises."""
+    """One way of sending messages to customers. `deliver` never raises."""
 
     @property
     def name(self) -> str:
-        """How settings and logs call it."""
+        """The name in settings and logs."""
 
     @property
     def longest_seconds(self) -> float:
-        """What one message takes at most."""
+        """The longest that sending one message can take, in seconds."""
 
     def deliver(self, message: Message) -> Delivered | Failed:
         """Hand over one message."""
@@ -124,7 +127,7 @@ FILE_NAME = "confirmations.jsonl"
 
 
 class FileNotifier:
-    """Appends to `confirmations.jsonl` in a folder; links are secrets, so only this account can read them."""
+    """Appends to `confirmations.jsonl` in a folder; links are secrets, so the file is readable by this account only."""
 
     name, longest_seconds = "file", 0.0
 
@@ -132,7 +135,7 @@ class FileNotifier:
         self._folder = folder
 
     def deliver(self, message: Message) -> Delivered | Failed:
-        """Append a whole line or nothing."""
+        """Append one whole line, or nothing on an error."""
         line = orjson.dumps(
             {
                 "confirmation_id": str(message.confirmation_id), "to": message.contact, "language": message.language,
@@ -147,7 +150,7 @@ class FileNotifier:
 
     def _append(self, line: bytes) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # No following of links: the folder may be one that others can write to.
+        # O_NOFOLLOW: other accounts may be able to write to the folder, and could plant a symbolic link.
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(self._folder / FILE_NAME, flags, 0o600)
         try:
@@ -165,7 +168,7 @@ class FileNotifier:
 
 
 def _on_a_line_of_its_own(file: int, size: int, line: bytes) -> bytes:
-    """The message with a newline before it where a crash left half a line in the file."""
+    """The line to append, with a newline before it where a crash left an unfinished line at the end of the file."""
     cut_off = size > 0 and os.pread(file, 1, size - 1) != b"\n"
     return b"\n" + line if cut_off else line
 
@@ -184,25 +187,25 @@ class SmtpNotifier:
         self._mailer, self.longest_seconds = Mailer(account), account.timeout_seconds
 
     def deliver(self, message: Message) -> Delivered | Failed:
-        """Hand one message in."""
+        """Send one message to the mail server."""
         mail = Mail(str(message.confirmation_id), message.contact, message.subject, message.text, message.language)
         failure = self._mailer.send(mail)
         return Delivered() if failure is None else Failed(failure.kind, final=failure.final)
 
 
 class LogNotifier:
-    """Logs the card's id. Nothing else of the message leaves the process."""
+    """Logs the card's id; nothing else of the message leaves the process, and the customer is not notified."""
 
     name, longest_seconds = "log", 0.0
 
     def deliver(self, message: Message) -> Delivered | Failed:
-        """Logged; counts as delivered."""
+        """Log the card's id; the message counts as delivered."""
         _log.warning("card %s waits for its customer, who was not told", message.confirmation_id)
         return Delivered()
 
 
 def notifier_from(settings: WorkerSettings) -> Notifier:
-    """The notifier that `WORKER_NOTIFIER` names; the settings were checked when they were read."""
+    """Make the notifier that `WORKER_NOTIFIER` names; the settings were checked when they were read."""
     if settings.notifier == "smtp":
         return SmtpNotifier(
             SmtpAccount(
@@ -213,34 +216,34 @@ def notifier_from(settings: WorkerSettings) -> Notifier:
     return LogNotifier() if settings.notifier == "log" else FileNotifier(settings.outbox_dir)
 
 
-# Sends the links of pending cards, and retries later what could not be sent.
+# Sending the links of pending cards, with retries.
 
 FIRST_PAUSE_SECONDS = 15.0
 LONGEST_PAUSE_SECONDS = 3600.0
 
 
 def pause_seconds(attempts: int) -> float:
-    """After so many tries in vain: 15 s, doubling, at most an hour."""
+    """The backoff after `attempts` failed attempts: 15 s, doubling, at most an hour."""
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 10))
 
 
 class Messenger:
-    """Delivers cards by one notifier. The log has ids and codes: no link, no address."""
+    """Delivers cards with one notifier. Its log entries have ids and codes, no links and no addresses."""
 
     def __init__(self, confirmations: Confirmations, notifier: Notifier) -> None:
         self._confirmations, self._notifier = confirmations, notifier
 
     def deliver_due(self, limit: int = 20) -> int:
-        """One round: wake rows whose answer was missed, send what is due; returns how many went out.
+        """Run one round: make rows due whose customer answered, then send due cards; return how many were sent.
 
-        Raises `LedgerUnavailable`; what was sent but could not be marked is sent once more, later.
+        Raises `LedgerUnavailable`; a card that was sent but could not be marked as sent is sent again later.
         """
         self._confirmations.wake_answered()
         cards = self._confirmations.undelivered(limit, self._notifier.longest_seconds)
         return sum(self._deliver(card) for card in cards)
 
     def deliver_all(self) -> int:
-        """Rounds until nothing is due, or none of a round went out; returns how many went out. Raises `LedgerUnavailable`."""
+        """Run rounds until one sends nothing; return how many cards were sent. Raises `LedgerUnavailable`."""
         sent = 0
         while round_sent := self.deliver_due():
             sent += round_sent
@@ -265,7 +268,8 @@ class Messenger:
         try:
             return self._notifier.deliver(message)
         except Exception as error:
-            # An adapter with a defect must not stop the others' messages; its text could hold the address.
+            # A defective notifier must not stop the other messages; the error's text is left out because it could hold
+            # the address.
             return Failed(f"defect: {type(error).__name__}")
 
     def _message(self, card: UndeliveredCard) -> Message:

@@ -21,7 +21,7 @@ _COLOURS = {"EXECUTED": "green", "DENIED": "red", "ERROR": "bold red", "APPROVAL
 
 
 def run_table(rows: Sequence[RowResult]) -> Table:
-    """Row, amount, decision, reason, state and what happens next."""
+    """The table of processed rows: amount, decision, reason, state and what happens next."""
     table = _table("Row", "Amount", "Decision", "Reason", "State", "Next")
     for row in rows:
         what_next = f"{row.what_next}: {row.detail}" if row.detail else row.what_next
@@ -38,7 +38,7 @@ BY_ITSELF = (
 
 
 def print_simulation(rows: Sequence[Simulation], overdrawn: Sequence[OverdrawnOrder]) -> None:
-    """The table of simulated rows, the orders of which they would take too much together, and what was not counted."""
+    """Print the table of simulated rows, the orders that they would overdraw together, and what the simulation does not count."""
     out().print(simulation_table(rows))
     for order in overdrawn:
         out().print(Text(str(order), style="yellow"))
@@ -47,7 +47,7 @@ def print_simulation(rows: Sequence[Simulation], overdrawn: Sequence[OverdrawnOr
 
 
 def simulation_table(rows: Sequence[Simulation]) -> Table:
-    """Row, amount, what would be decided, and the step at which the row would end."""
+    """The table of simulated rows: amount, expected decision, and the step at which the row would end."""
     table = _table("Row", "Amount", "Would be", "Reason", "Ends at")
     for row in rows:
         table.add_row(
@@ -58,7 +58,7 @@ def simulation_table(rows: Sequence[Simulation]) -> Table:
 
 
 def summary_table(lines: Iterable[SummaryLine]) -> Table:
-    """Counts and sums by state, decision, reason and currency."""
+    """The table of counts and sums by state, decision, reason and currency."""
     table = _table("State", "Decision", "Reason", "Entries", "Sum")
     for line in lines:
         table.add_row(
@@ -69,7 +69,7 @@ def summary_table(lines: Iterable[SummaryLine]) -> Table:
 
 
 def new_rows_table(rows: Sequence[NewRow]) -> Table:
-    """Rows that were read from a file and are not in the ledger yet."""
+    """The table of rows that were read from a file and are not in the ledger yet."""
     table = _table("Row", "Refund", "Amount", "Channel", "Scenario", "Account", "Order")
     for row in rows:
         order = f"{row.source}:{row.order_ref}" if row.source else row.order_ref
@@ -81,7 +81,7 @@ def new_rows_table(rows: Sequence[NewRow]) -> Table:
 
 
 def run_lines(outcome: RunResult) -> list[str]:
-    """The last lines of a run, in words."""
+    """The closing lines of a run: rows by state, reports, and what is still open."""
     states = Counter(str(row.state) for row in outcome.rows)
     by_state = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "nothing was due"
     lines = [f"{counted(len(outcome.rows), 'row')}: {by_state}. Reports received: {outcome.reported}."]
@@ -124,7 +124,7 @@ def shared_budget_line(found: Sequence[WithoutAccount]) -> str | None:
 
 
 def unknown_order_line(count: int) -> str | None:
-    """The warning about rows whose order the ledger does not know; None where it knows all."""
+    """The warning about `count` rows whose order the ledger does not know; None for zero."""
     if not count:
         return None
     return (
@@ -134,13 +134,13 @@ def unknown_order_line(count: int) -> str | None:
 
 
 class _SafeConsole(Console):
-    """Whatever is printed, no sign of it is a command to the terminal: much of it is other people's text.
+    """A console that removes control characters, as much of what is printed is untrusted text.
 
-    rich itself lets ESC through, and what turns the direction of a text. Its own colours are added after this.
+    rich itself passes ESC and direction-changing characters to the terminal. It adds its own colours after this step.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What is printed, in parts."""
+        """Yield the segments to print, with their text made printable."""
         for part in super().render(renderable, options):
             yield part if part.control else part._replace(text=_printable(part.text))
 
@@ -152,7 +152,7 @@ def _printable(text: str) -> str:
 
 
 def out() -> Console:
-    """The console for tables; wide without a terminal, so that pipes get whole lines."""
+    """The console for tables; without a terminal it is 200 columns wide, so that pipes get whole lines."""
     console = _SafeConsole(markup=False, highlight=False)
     return console if console.is_terminal else _SafeConsole(markup=False, highlight=False, width=200)
 

@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Run as a file, the folder of the file comes first and would shadow other modules; the folder above is meant.
+    # When this runs as a file, Python puts the file's own folder first on the path, where it would shadow other
+    # modules: replace it by the folder above.
     _here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _here]
     sys.path.insert(0, str(_here.parent))
     _interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if _interrupts:
-        # Ctrl-C while it is still being imported ends it, without a traceback: nothing has begun.
+        # Let Ctrl-C during the imports end the process without a traceback: no work has begun.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import contextlib
@@ -109,7 +110,7 @@ def main(limit: int | None, as_json: bool, api_key_file: Path | None, **modes: b
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Expected failures become one line and an exit status."""
+    """Turn expected failures into one line on stderr and an exit status."""
     try:
         yield
     except (BadFailpoint, LedgerUnavailable, FailpointHit, SentinelError) as error:
@@ -126,7 +127,7 @@ def _status(error: Exception) -> int:
 def _run(
     settings: WorkerSettings, mode: str, limit: int | None, as_json: bool, failpoints: Failpoints
 ) -> int:  # fmt: skip
-    gc.freeze()  # what is loaded by now stays: the collector need not walk through it
+    gc.freeze()  # objects loaded so far are never freed: keep the garbage collector from scanning them
     with (
         open_ledger(settings) as ledger,
         open_client(settings, ledger.tenant_id) as client,
@@ -150,7 +151,7 @@ def _run(
 def _dry_run(
     settings: WorkerSettings, ledger: Ledger, client: Client, key: KeyCheck, limit: int, as_json: bool
 ) -> int:  # fmt: skip
-    """Say what would be decided of due rows, and on stderr which rows are not shown."""
+    """Print what would be decided about due rows, and on stderr which rows are not shown; return the exit status."""
     agent = key.bound_agent()
     with open_simulator(settings, ledger, client) as simulator:
         found = simulator.simulate_due(limit + 1, agent)
@@ -175,7 +176,7 @@ def _loop(
     settings: WorkerSettings, ledger: Ledger, client: Client, key: KeyCheck, limit: int | None, show: OnRow,
     failpoints: Failpoints,
 ) -> int:  # fmt: skip
-    """Run until stopped, with a health listener where one is set."""
+    """Run until stopped, with a health listener where a port is set; return the exit status."""
 
     done = itertools.count()
 
@@ -188,7 +189,7 @@ def _loop(
     metrics = WorkerMetrics(ledger, lambda: agent.reaches_authority)
     with contextlib.ExitStack() as stack:
         if settings.health_port:
-            # A web server's modules, only where one is wanted: a single run starts several times faster without them.
+            # Import the web server only where it is needed: a single run starts several times faster without it.
             from sentinel.platform.http.ready_gauge import ReadyGauge
             from sentinel.platform.serving.health import create_app, serving
 
@@ -196,7 +197,7 @@ def _loop(
             metrics.register(ReadyGauge("worker_ready", readiness))
             app = create_app("worker.refunds", readiness, metrics.exposition)
             stack.enter_context(serving(app, settings.health_host, settings.health_port, "WORKER_HEALTH_PORT"))
-        # A loop has no end of its own: to be stopped is its ordinary one, and the next one takes up what is left.
+        # Being stopped is the normal end of a loop, so the status is 0; the next run takes up unfinished rows.
         stack.enter_context(_ends_on_signal(agent, unfinished=0))
         _log.info(
             "working as %s, asking %s; up to %d batches of %d rows at once",
@@ -208,7 +209,8 @@ def _loop(
 
 
 def readiness_of(ledger: Ledger, key: KeyCheck) -> Readiness:
-    """What /readyz asks: the database and its schema, and whether the authority takes the key as ours. No row, no customer, no key."""
+    """The checks of /readyz: database and schema, and whether the authority accepts the key as this worker's. They show
+    no row, customer or key."""
     from sentinel.platform.http.readiness import Readiness, database_checks
 
     def checks() -> Mapping[str, bool]:
@@ -231,7 +233,7 @@ def _print_run(outcome: RunResult, as_json: bool) -> None:
 
 
 def _row_printer(as_json: bool) -> OnRow:
-    """One line per row, whole lines even from several threads."""
+    """Make a callback that prints one line per row, whole lines even from several threads."""
     lock = threading.Lock()
 
     def show(row: RowResult) -> None:
@@ -246,7 +248,7 @@ def _row_printer(as_json: bool) -> OnRow:
 
 
 def _cut_off(status: int) -> None:
-    # Nothing that hangs may keep this from being said and done: no lock is taken, and nothing is flushed.
+    # Take no lock and flush nothing, so that no hanging thread can block the exit.
     if status:
         os.write(2, b"error: cut off before its rows were done; their leases bring them back\n")
     os._exit(status)
@@ -254,7 +256,8 @@ def _cut_off(status: int) -> None:
 
 @contextlib.contextmanager
 def _ends_on_signal(agent: Agent, *, unfinished: int) -> Iterator[None]:
-    """SIGTERM, SIGINT and SIGHUP end the run within two seconds, whatever hangs; rows then come back by their lease.
+    """End the run on SIGTERM, SIGINT or SIGHUP within two seconds, whatever hangs; unfinished rows are due again once
+    their lease expires.
 
     `unfinished` is the exit status of a run that had to be cut off.
     """
@@ -271,11 +274,13 @@ def _ends_on_signal(agent: Agent, *, unfinished: int) -> Iterator[None]:
             overdue.start()
             agent.request_stop()
 
-    # A handler runs in the middle of whatever the main thread does, and would wait for ever for a lock that this holds, such
-    # as that of the very event it waits for. So the interpreter writes a byte, and a thread that was there before acts on it.
+    # A signal handler runs in the main thread, in the middle of its work, and would deadlock on a lock that the main
+    # thread holds, such as that of the event it is waiting for. So the interpreter only writes the signal's number to a
+    # pipe, and a thread started beforehand acts on it.
     ending = threading.Thread(target=end, daemon=True, name="ends-on-signal")
     ending.start()
-    # At no moment is there a handler that does nothing and no place to write the byte to: that signal would be swallowed.
+    # Set the pipe before the handlers, and reset it after them: a signal with the empty handler but no pipe would be
+    # lost.
     told_before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     before = {number: signal.signal(number, _do_nothing) for number in _ENDING}
     try:
@@ -290,7 +295,7 @@ def _ends_on_signal(agent: Agent, *, unfinished: int) -> Iterator[None]:
 
 
 def _do_nothing(_number: int, _frame: object) -> None:
-    """Of a signal that has a handler the interpreter writes a byte."""
+    """Do nothing: only for signals with a Python handler does the interpreter write to the wakeup pipe."""
 
 
 if __name__ == "__main__":

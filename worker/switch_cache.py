@@ -1,4 +1,4 @@
-"""The authority's switches and halts, cached for half a second, for looking before asking. Its own check is the one that counts."""
+"""The authority's switches and halts, cached for half a second, to look at before asking. Only the authority's own check counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTHING_ON = Switches(switches={}, halts=(), policies={})
 
 
 class SwitchCache:
-    """The switches and halts as the authority last said, asked again once they are older than `FRESH_SECONDS`. Thread-safe."""
+    """A cache of the authority's switches and halts, read again once they are older than `FRESH_SECONDS`. Thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -20,7 +20,7 @@ class SwitchCache:
         self._seen: tuple[float, Switches | Unreachable] | None = None
 
     def current(self) -> Switches:
-        """The switches, from memory while they are fresh. Nothing is on where the authority refuses to say. Raises `Unreachable`."""
+        """The present switches and halts; where the authority refuses to list them, nothing counts as on. Raises `Unreachable`."""
         with self._lock:
             if self._seen is None or time.monotonic() - self._seen[0] >= FRESH_SECONDS:
                 found = self._asked()
@@ -35,12 +35,12 @@ class SwitchCache:
             return self._client.switches()
         except Rejected:
             return NOTHING_ON
-        except Unreachable as error:  # for those who wait too: each would wait as long
+        except Unreachable as error:  # cached too: every waiting thread would otherwise wait for its own timeout
             return error
 
 
 def halts_cover(board: Switches, *, agent_id: str, action: str, scenario: str) -> bool:
-    """Whether a halt in force covers this; the authority's own check is the one that counts."""
+    """Whether a halt in force covers this action; only the authority's own check counts."""
     targets = {"agent": agent_id, "scenario": scenario, "agent_action": f"{agent_id} {action}"}
     for halt in board.halts:
         if halt.scope in ("global", "tenant") or targets.get(halt.scope) == halt.target:

@@ -1,5 +1,5 @@
-"""The critic: a second check of a request before the authority is asked. It can stop a row, never let one through.
+"""The critic: a second check of a refund request before the authority is asked; it can stop a row, never approve one.
 
-Two layers, joined in `critic.py`: its rules (deterministic, always) and `model.py` (a language model, where a branch is
-configured for it). No text of a critic reaches a control path: steps see codes from a closed list.
+Two layers, combined in `critic.py`: its rules (deterministic, always asked) and `model.py` (a language model, for
+branches configured for it). No text of a critic is used to decide: steps see only codes from a closed list.
 """

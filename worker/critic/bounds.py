@@ -1,4 +1,4 @@
-"""Reads `policies/critic.yaml`: the languages and text lengths that the rules critic passes without a person."""
+"""Reads `policies/critic.yaml`: the languages and the text lengths that the rules critic accepts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACES = ("reason", "order_note", "image_text")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The whole file; immutable. `languages` out of `READABLE`; `longest` in characters, for each of `PLACES`."""
+    """The whole file; immutable. `languages` are from `READABLE`; `longest` is in characters, for each of `PLACES`."""
 
     languages: frozenset[str]
     longest: Mapping[str, int]
@@ -37,6 +37,6 @@ class Bounds:
 
 
 def load_bounds(policies: Path) -> Bounds:
-    """The bounds of a policies folder; the shipped ones where it has no such file. Raises `PolicyError`."""
+    """Load the bounds of a policies folder; the shipped ones where it has no such file. Raises `PolicyError`."""
     file = policies / FILE_NAME
     return Bounds.load(file if file.exists() else policies_dir() / FILE_NAME)

@@ -9,13 +9,13 @@ from typing import Literal
 from sentinel.core.money import Money
 
 MAX_REASON = 300
-"""Characters of a model's free text that are kept, for the trail only."""
+"""How many characters of a model's free text are kept, for the trail only."""
 
 Layer = Literal["rules", "model"]
 
 
 class CriticCode(StrEnum):
-    """Every answer of a critic; all but OK are escalation reasons."""
+    """All answers of a critic; every code but OK is an escalation reason."""
 
     OK = "critic_ok"
     AMOUNT = "critic_amount"
@@ -34,10 +34,10 @@ class CriticCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticCase:
-    """A request as a critic sees it. The texts are untrusted: data, whatever they say.
+    """A refund request as a critic sees it. The texts are untrusted: data, whatever they say.
 
-    `requested` is asked for; `paid` the whole order, `item_paid` the item in question, `shipping_fee` what was charged for
-    shipping; None where nobody knows. `same_text_accounts` counts other accounts with the very same words.
+    `requested` is the requested amount, `paid` the whole order's, `item_paid` the item's and `shipping_fee` the
+    shipping's; None where unknown. `same_text_accounts` counts other accounts with exactly the same words.
     """
 
     channel: str
@@ -54,7 +54,7 @@ class CriticCase:
 
     @property
     def texts(self) -> dict[str, str]:
-        """All untrusted texts by field, without the empty ones."""
+        """The untrusted texts by field, without empty ones."""
         texts = {"reason": self.reason, "order_note": self.order_note, "image_text": self.image_text}
         return {place: text for place, text in texts.items() if text}
 
@@ -63,8 +63,8 @@ class CriticCase:
 class Opinion:
     """A critic's answer: `approved` exactly when the code is OK.
 
-    `detail_code` says more, from lists of ours (snake_case, "" for none). `reason` are a model's own words, at most 300
-    characters: for the trail only, in no log (it is left out of the repr) and on no way that decides.
+    `detail_code` is a snake_case code from our own lists, or "". `reason` is a model's own text, at most 300
+    characters: it is for the trail only, never logged (it is left out of the repr) and never used to decide.
     """
 
     reason_code: CriticCode
@@ -74,5 +74,5 @@ class Opinion:
 
     @property
     def approved(self) -> bool:
-        """Whether the row may go on to be asked about."""
+        """Whether the row may go on to the next step."""
         return self.reason_code is CriticCode.OK

@@ -1,7 +1,7 @@
 """The most common words of languages in Latin letters, used to detect the language of a text (`coverage.py`).
 
-Lower case, with and without accents where people leave them out. For the languages that the rules read (`READABLE`) also
-words of customers' messages and order lines. A word may belong to several languages.
+The words are in lower case, also without accents where people leave those out. The languages that the rules read
+(`READABLE`) also have typical words of customers' messages and order lines. A word may belong to several languages.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ rimborso rotta rotto s sbagliata sbagliato scatola scusate se sei sempre senza s
 spedito spedizione spese sta stata stati stato sto su sua subito sul sulla suo t taglia tanto tardi taza tazza te tempo tra tre troppo tu
 tua tuo tutti ignora tutto un una uno v va vi volta voi vorrei vostro vostra vuole
 """
-# Languages that the rules do not read, one line or two each. What a readable language has too counts for neither.
+# Languages that the rules do not read. A word that a readable language has too counts for neither.
 _OTHERS = """
 pt: o os um uma uns e é não nao são sao foi era está estou eu você voce vocês nós nos meu minha seu sua seus suas que com para por pelo
 pt: pela em no na do da dos das ao aos mais muito também já ainda quando como mas ou se isto isso este esta produto encomenda pedido

@@ -1,8 +1,8 @@
-"""Language detection: is a text in a script and language that the rules have words for?
+"""Language detection: whether a text is in a script and language that the rules have words for.
 
-The other rules look for known words and cannot judge a text in other words, so such a text goes to a person. The language
-is detected sentence by sentence from its most common words (`common_words.py`). Not exact: a few words of a language
-without a word list pass as names.
+The other rules look for known words and cannot judge a text in another language, so such a text goes to a person. The
+language is detected sentence by sentence from its most common words (`common_words.py`). The detection is approximate:
+a few words of a language without a word list pass as names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from worker.critic.common_words import ALPHABET, COMMON_WORDS
 
 
 class UnreadableText(StrEnum):
-    """Why the rules cannot read a text; in snake_case, for the trail."""
+    """Why the rules cannot read a text, as snake_case codes for the trail."""
 
     SCRIPT = "other_script"
     LANGUAGE = "other_language"
@@ -26,19 +26,20 @@ class UnreadableText(StrEnum):
 
 
 class _LanguageMatch(Enum):
-    """Which languages a word belongs to: supported ones alone, others too, others alone, or unknown."""
+    """Which languages a word belongs to: KNOWN, supported ones only; SHARED, others too; FOREIGN, others only; OTHER, unknown."""
 
     KNOWN, SHARED, FOREIGN, OTHER = range(4)
 
 
-# Latin letters with and without accents, printable ASCII, and white space. What this does not match is looked at one by one.
+# Latin letters with and without accents, printable ASCII, and white space. All other characters are checked one by one.
 _LATIN = re.compile(
     "[\t\n\x0b\x0c\r\x85 -~\u00a0-\u01bf\u01c4-\u024f\u02b9-\u02bc\u0300-\u034e\u0350-\u036f\u1e00-\u1eff]+"
 )
-# Of the others: punctuation, symbols and pictures, spaces, and what belongs to pictures. Nothing that is a letter or digit.
+# Accepted among the other characters: punctuation, symbols, emoji and their modifiers, spaces; no letters and no
+# digits.
 _CATEGORIES = frozenset({"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp"})
 _WITH_PICTURES = frozenset("\u200d\ufe0e\ufe0f\u20e3") | {chr(code) for code in range(0xE0020, 0xE0080)}
-# Symbols that are letters: Braille, letters in circles and boxes. Two such are a flag or a parking sign, a row is a text.
+# Symbols that stand for letters: Braille, letters in circles and boxes. A few may be a flag or a sign; more are a text.
 _LETTER_SYMBOL = re.compile("[\u2800-\u28ff\U0001f100-\U0001f1ff]")
 _MOST_LETTER_SYMBOLS = 6
 _UNIT = re.compile(r"(?<![^\W\d_])(?:μ[A-Za-z]{0,2}|[kM]?Ω)(?![^\W\d_])")
@@ -46,18 +47,18 @@ _UNIT = re.compile(r"(?<![^\W\d_])(?:μ[A-Za-z]{0,2}|[kM]?Ω)(?![^\W\d_])")
 _LETTERS_APART = re.compile(r"(?<![^\W\d_])(?:[^\W\d_][\W\d_]{1,4}){5}[^\W\d_](?![^\W\d_])")
 _SENTENCE = re.compile(r"[.!?;:|\n\r\u2028\u2029…()\[\]]+")
 _WORD = re.compile(r"[^\W\d_]+")
-# Addresses, and runs of letters and digits that are no words: what they hide is checked by `prompt_injection`.
+# Addresses, and runs of letters and digits that are no words: `readings.py` checks what they may hide.
 _NO_WORDS = re.compile(
     r"(?<!\S)\S*?(?:://|@|www\.|base64,)\S*+|(?<![A-Za-z0-9+/=_-])(?=[^\W\d]*\d)[A-Za-z0-9+/=_-]{20,}+"
 )
 _FEWEST_TO_TELL = 6
-"""Words; of fewer without a single common word nothing can be told: a name, or an article."""
+"""The fewest words in which a lack of common words means another language; fewer may be a name or an item's title."""
 _COMMON_SHARE = 6
-"""One word in so many, at the least, is a common one."""
+"""At least one word in this many must be a common one."""
 
 
 def unreadable_because(text: str, languages: Collection[str]) -> UnreadableText | None:
-    """Why the rules cannot read it; None if they can. `languages` are ISO 639-1 codes out of `READABLE`."""
+    """Why the rules cannot read a text; None if they can. `languages` are ISO 639-1 codes from `READABLE`."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
     if _has_other_script(text):
@@ -93,7 +94,7 @@ def _is_other_language(text: str, languages: frozenset[str]) -> bool:
 
 
 def _has_foreign_run(kinds: list[_LanguageMatch]) -> bool:
-    """Whether two foreign words stand together, with no known one between them."""
+    """Whether two foreign words occur with no known word between them."""
     foreign = 0
     for kind in kinds:
         foreign = 0 if kind is _LanguageMatch.KNOWN else foreign + (kind is _LanguageMatch.FOREIGN)
@@ -103,13 +104,13 @@ def _has_foreign_run(kinds: list[_LanguageMatch]) -> bool:
 
 
 def _has_strange_letter(word: str) -> bool:
-    """Names are written with a capital, and with whatever letters they have."""
+    """Whether a word has a letter that no readable language has; capitalised words count as names, which may have any."""
     return not word.istitle() and not ALPHABET.issuperset(word.casefold())
 
 
 @cache
 def _words_of(languages: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """(words of these languages alone, words that others have too, words of others alone)."""
+    """(words of these languages only, words that others have too, words of others only)."""
     ours = frozenset().union(*(COMMON_WORDS[lang] for lang in languages))
     others = frozenset().union(*(words for lang, words in COMMON_WORDS.items() if lang not in languages))
     return ours - others, ours & others, others - ours

@@ -1,9 +1,9 @@
-"""The critic: judges one refund request, by rules first, and by a model only where they approve and the branch is configured for it.
+"""The critic: judges a refund request by rules, then by a model where they approve and the branch is configured for it.
 
-The rules are deterministic, without outside calls, well under a millisecond for usual texts. In order of precedence: amount,
-prompt injection, hidden text, scenario, the same text over several accounts; then doubts: a text that is too long, has markup,
-is in an unsupported script or language, or speaks of how it is decided. Texts are cut to a maximum length first. What is
-detected and what is missed is written in `policies/critic.yaml`.
+The rules are deterministic, make no outside calls, and take well under a millisecond for usual texts. In order of
+precedence: amount, prompt injection and hidden text, scenario, the same text from several accounts; then doubts: a text
+that is too long, has markup, is in an unsupported script or language, or is about how the shop decides.
+`policies/critic.yaml` describes what is detected and what is missed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from worker.critic.model import ModelCritic
 from worker.critic.readings import MAX_LOOKED_AT, SAME_TEXT_ACCOUNTS, InjectionSign, normalized, suspicious_because
 from worker.critic.settings import CriticSettings
 
-# The amount: against the order ($980 for $98) and against amounts that the customer's text names.
+# The amount is compared with the order ($980 for $98) and with amounts that the customer's text names.
 #
-# Integers in minor units only. A text is read generously ("9,80 €", "USD 1,234.50", "80 cents"): where it can be read in two
-# ways, it contradicts the request only if both do.
+# All amounts are integers in minor units. Amounts in text are parsed leniently ("9,80 €", "USD 1,234.50", "80 cents"):
+# one that can be read in two ways contradicts the request only if both readings do.
 
 _DOLLARS = frozenset({"USD", "CAD", "AUD", "NZD", "SGD", "HKD", "MXN", "CLP", "COP", "TWD"})
 _MARKS: dict[str, frozenset[str]] = {
@@ -39,7 +39,8 @@ _MARKS: dict[str, frozenset[str]] = {
     "franken": frozenset({"CHF"}),
 }
 _SMALL = frozenset({"cent", "cents", "pence", "rappen"})
-# Codes that are words ("all 3 of them", "try 2") name no currency, and pounds may be a weight.
+# Currency codes that are also words ("all 3 of them", "try 2") are ignored; "pounds" may be a weight, so it is not a
+# mark.
 _WORDS = frozenset({"ALL", "BAM", "BOB", "CUP", "GEL", "LAK", "MAD", "MOP", "PEN", "RON", "SOS", "TOP", "TRY"})
 _CODES = "|".join(sorted(code.lower() for code in DIGITS.keys() - _WORDS))
 _NUMBER = r"\d{1,12}(?:[.,'’ ]\d{3}(?!\d)){0,4}(?:[.,]\d{1,3})?(?!\d)"
@@ -57,14 +58,14 @@ _LONGEST_TEXT = 4000
 
 @dataclass(frozen=True, slots=True)
 class NamedAmount:
-    """An amount that a text names: every way to read it in minor units, and the currencies it may be in."""
+    """An amount that a text names: all its readings in minor units, and the currencies it may be in."""
 
     readings: frozenset[int]
     currencies: frozenset[str]
 
 
 def amount_detail(case: CriticCase) -> str:
-    """What is wrong with the amount (snake_case); "" if nothing speaks against it."""
+    """What is wrong with the requested amount, as a snake_case code; "" for nothing."""
     return _against_facts(case) or (_against_words(case.requested, case.reason) if case.reason else "")
 
 
@@ -84,7 +85,7 @@ def _against_facts(case: CriticCase) -> str:
 
 
 def _references(case: CriticCase) -> tuple[tuple[str, Money | None], ...]:
-    """What the amount may not pass. A shipping fee has nothing to do with what the item cost."""
+    """The amounts that the request must not exceed: for a fee the order's and the shipping fee, else the order's and the item's."""
     if case.scenario == "fee":
         return (("paid", case.paid), ("shipping_fee", case.shipping_fee))
     return (("paid", case.paid), ("item", case.item_paid))
@@ -96,7 +97,7 @@ def _against_words(asked: Money, text: str) -> str:
     named = named_amounts(text, asked.currency)
     if asked.amount_minor in bare or len(named) > _MOST_NAMED:
         return ""
-    # A number without a currency says nothing, except when exactly ten, a hundred or a thousand times it is asked.
+    # A number without a currency counts only if the request is exactly ten, a hundred or a thousand times that number.
     if any(asked.amount_minor == minor * slip for minor in bare for slip in _SLIPS):
         return "text_names_a_tenth"
     mine = [each for each in named if asked.currency in each.currencies]
@@ -106,7 +107,7 @@ def _against_words(asked: Money, text: str) -> str:
 
 
 def named_amounts(text: str, currency: str) -> list[NamedAmount]:
-    """The first marked amounts in a lower-case text (one more than are weighed), read with the digits of `currency`."""
+    """The first amounts with a currency in a lower-case text, at most one more than are weighed, read with the digits of `currency`."""
     readable = (_named(found, currency) for found in _NAMED.finditer(text))
     return list(itertools.islice(filter(None, readable), _MOST_NAMED + 1))
 
@@ -125,7 +126,7 @@ def _bare_amounts(text: str, currency: str) -> set[int]:
 
 
 def _readings(number: str, digits: int) -> set[int]:
-    """ "1.234" is a thousand and more, or one and a bit; "9,8" is 9.80. In minor units, those within range."""
+    """All readings of a number in minor units, those within range: "1.234" may be 1234 or 1.234, "9,8" is 9.80."""
     bare = re.sub(r"['’ ]", "", number)
     whole = re.sub(r"[.,]", "", bare)
     found = set()
@@ -143,7 +144,7 @@ def _last_separator(bare: str) -> tuple[str, str, str]:
 
 
 def _may_be_meant(asked_minor: int, named: list[NamedAmount]) -> bool:
-    """Not more than something named, a few times it, or the sum of some of it: then the words do not contradict."""
+    """Whether the request fits the named amounts: at most one of them, 2 to 9 times one, or the sum of several."""
     sums = {0}
     for each in named:
         sums |= {old + reading for old in sums for reading in each.readings}
@@ -153,7 +154,7 @@ def _may_be_meant(asked_minor: int, named: list[NamedAmount]) -> bool:
 
 # The rules.
 
-# Brackets that look like those of tags, beyond what NFKC folds.
+# Look-alikes of angle and square brackets that NFKC does not fold.
 _BRACKETS = str.maketrans("‹›〈〉⟨⟩⟪⟫《》❮❯❰❱【】〔〕⟦⟧", "<><><><><><><>[][][]")
 _ROLE = (
     r"(?:systeme?|sistema|assistant|assistent|asistente|assistente|users?|human|ai|ki|ia|llm|gpt|bot|chatbot|developer|admin|administrator"
@@ -168,7 +169,7 @@ _MARKUP = re.compile(
     r"|\{\{|\}\}|\{%|[$#]\{|\{\s?\w{1,30}\s?\}|```|~~~|\\[nrt](?![a-z])|\\begin\b|&(?:lt|gt|#\d{1,6}|#x[\da-f]{1,5});"
     r"|\]\(\s?\w{2,10}:|[\[{,]\s{0,8}[\"'][\w -]{1,40}[\"']\s?:|\b[a-z]\w{0,60}+(?:\.\w{1,60}+){1,4}+\("
     r"|\b[a-z]{1,40}_\w{0,60}+\(|\bfunction\s?\w{0,40}\("
-    # A header of a role where a line or sentence begins, and a banner with one.
+    # The header of a role at the beginning of a line or sentence, and a banner with a role.
     rf"|(?:^|[\n\r\u2028\u2029.!?;|>\"”])[^\w\n]{{0,12}}{_ROLE}(?:[ _-]?(?:message|prompt|note|update|alert|override|instructions?|role))?"
     r"[\s*_\"'\])]{0,6}(?::|=>|->|={1,2}|>>)"
     rf"|(?<![-=#*~])[-=#*~]{{3,}}+\s?(?:\w{{1,20}}\s){{0,3}}{_ROLE}\b[\w ]{{0,30}}[-=#*~]{{3}}|(?:^|\n)\s{{0,8}}#{{1,6}}\s?{_ROLE}\b",
@@ -176,7 +177,7 @@ _MARKUP = re.compile(
 
 
 def has_markup(text: str) -> bool:
-    """Whether there is a tag, a template, code, data or a header of a role in it."""
+    """Whether a text has a tag, a template, code, data or the header of a role."""
     return _MARKUP.search(normalized(text).translate(_BRACKETS)) is not None
 
 
@@ -190,18 +191,18 @@ _TEXT_CODES = {
 }
 
 SPEAKS_OF_DECIDING = "speaks_of_deciding"
-"""Detail of `critic_instructions` where two weak signs meet: enough for a person to look, not enough to call the row suspicious."""
+"""The detail of `critic_instructions` for two weak signs: enough for a person to look, not enough to call the row suspicious."""
 
 
 class RulesCritic:
-    """Immutable; safe to share between threads."""
+    """The rules layer. Immutable, so safe to share between threads."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
-        """Without `bounds`: the shipped ones."""
+        """Use `bounds`, or the shipped ones by default."""
         self._bounds = bounds or load_bounds(policies_dir())
 
     def judge(self, case: CriticCase) -> Opinion:
-        """The first rule that speaks against the case, else approved."""
+        """Return the objection of the first rule that has one, else approve."""
         if detail := amount_detail(case):
             return Opinion(CriticCode.AMOUNT, "rules", detail)
         texts = case.texts
@@ -230,8 +231,9 @@ class RulesCritic:
         return None
 
 
-# A text that speaks of another scenario than the one requested: English and German keywords, plain cases only. One that also has
-# words of its own scenario passes, and so does one without any known words: own keywords are matched broadly, foreign ones narrowly.
+# Detects a text about another scenario than the requested one by English and German keywords, in plain cases only. A
+# text that also has words of its own scenario passes, as does one without known words: own keywords match broadly,
+# foreign ones narrowly.
 
 
 def _finders(words: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
@@ -274,11 +276,11 @@ _OWN_AND_FOREIGN: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "defect": ("fault", ("fee", "price", "loss")),
     "quality": ("fault", ("fee", "price", "loss")),
 }
-"""Scenario → its own topic and those that do not go with it. Standard and compensation are asked for all reasons."""
+"""Scenario → (its own topic, the topics that contradict it). Standard and compensation are missing: any reason fits them."""
 
 
 def _scenario_detail(scenario: str, plain_text: str) -> str:
-    """What the text speaks of instead, e.g. "speaks_of_fault"; "" if nothing speaks against the scenario.
+    """The code of the topic that contradicts the scenario, such as "speaks_of_fault"; "" for none.
 
     `plain_text` is lower case without accents (`readings.normalized`).
     """
@@ -291,25 +293,28 @@ def _scenario_detail(scenario: str, plain_text: str) -> str:
     return next((f"speaks_of_{topic}" for topic in foreign if _FOREIGN[topic].search(plain_text)), "")
 
 
-# Both layers in order.
+# Both layers combined.
 
 
 class Judge(Protocol):
-    """One layer. Never raises."""
+    """One layer of the critic. Never raises."""
 
     def judge(self, case: CriticCase) -> Opinion:
-        """What it thinks of the case."""
+        """Judge the case."""
 
 
 class Critic:
-    """The critic of a worker. `model` None: none is configured."""
+    """The critic of a worker; `model` is None where no model is configured."""
 
     def __init__(self, rules: Judge | None = None, model: Judge | None = None) -> None:
         self._rules: Judge = rules or RulesCritic()
         self._model = model
 
     def judge(self, case: CriticCase, *, wants_model: bool) -> Opinion:
-        """The strictest of what is asked: a model's yes changes nothing about a rule's no. Never raises."""
+        """Judge by the rules, and by the model where they approve and `wants_model`. Never raises.
+
+        Without a configured model a case that wants one is not approved.
+        """
         opinion = _safely(self._rules, case, "rules")
         if not opinion.approved or not wants_model:
             return opinion
@@ -319,7 +324,7 @@ class Critic:
 
 
 def critic_from(settings: CriticSettings) -> Critic:
-    """The critic of these settings; without an address there is no model layer. Raises `PolicyError`."""
+    """Make the critic of these settings; without a model URL it has no model layer. Raises `PolicyError`."""
     rules = RulesCritic(load_bounds(settings.policies_dir))
     if not settings.critic_url:
         return Critic(rules)

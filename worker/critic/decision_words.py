@@ -1,8 +1,8 @@
 """Detects text about how the shop decides instead of about the purchase: weak signals, of which two kinds must occur.
 
-A customer may mention a rule, a manager or a check. A text with several kinds of such words is written for the reviewer:
-reason enough for a person to read it, not to deny. English, and some German. All patterns are over `readings.normalized`
-text.
+A customer may mention a rule, a manager or a check. A text with several kinds of such words is probably written for the
+reviewer: reason enough for a person to read it, not to deny the refund. English, and some German. All patterns match
+`readings.normalized` text.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ _PATTERNS = tuple(re.compile("|".join(patterns)) for patterns in _KINDS.values()
 
 
 def speaks_of_deciding(plain_text: str) -> bool:
-    """Whether at least two kinds of such words are in it. The text is as `readings.normalized` gives it."""
+    """Whether at least two kinds of such words are in the text, which has the form of `readings.normalized`."""
     return sum(pattern.search(plain_text) is not None for pattern in _PATTERNS) >= _FEWEST_KINDS

@@ -1,8 +1,8 @@
-"""Prompt injection by known phrases: patterns, each tried only at words that can begin it.
+"""Detects known phrases of prompt injection by patterns, each tried only at words that can begin it.
 
-No proof: the safety of the money rests on the policy, which never sees the text. So patterns may miss, but must be fast and
-rarely flag a customer. All patterns are over `readings.normalized` text, and none backtracks over more than a few words
-(possessive repetitions).
+The detection is not complete: the safety of the money rests on the policy, which never sees the text. So patterns may
+miss phrases, but must be fast and rarely flag a genuine customer. All patterns match `readings.normalized` text, and
+possessive repetitions keep each from backtracking over more than a few words.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SECRETS = (
     r"|context window)"
 )
 
-# (the words it can begin with, how they end and what follows)
+# (the first words, a regular expression for the rest of that word and what follows)
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    # Turning the machine against its orders.
+    # Turning the model against its instructions.
     (
         "ignor disregard forget bypass overrid supersede skip vergiss vergessen missachte oublie olvida dimentica",
         rf"\w*+\W++{_MANY}{_ABOUT_RULES}",
@@ -56,7 +56,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("exempt", " from"),
     ("not", " (?:made|meant) for this case"),
     ("gilt no non ne", " (?:nicht|se aplican|valgono|s'appliquent pas)"),
-    # Speaking to a machine, or as one.
+    # Addressing a model, or speaking as one.
     (
         "ai llm bot assistant agent model chatbot",
         r"s?+\b\W++(?:\w++\W++){0,2}?(?:reading|reviewing|processing|integrating|should|must|ignore)",
@@ -81,7 +81,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("instrucciones istruzioni instructions", r" (?:(?:del|di|de|du) sist|systeme|you (?:were|have been|are) given)"),
     ("reglas", " del sistema"),
     ("tool function finish response json", r"_(?:calls?|reason|format|schema)\b"),
-    # Making the machine do or say something.
+    # Making the model do or say something.
     ("call use invoke run execute", r"\W++(?:the )?[a-z]+_[a-z_]+\b"),
     ("http send delete", r"_(?:post|email|file)\b"),
     (
@@ -122,7 +122,7 @@ _MARKS = re.compile(
     r"|<!--|!\[[^\]\n]{0,80}\]\(|\{canary\}"
     r"|[\"'](?:is_)?(?:approved?|decision|verdict|reason_code|tool|arguments)[\"']\s?:"
 )
-"""Marks of roles, calls, verdicts and hidden markup: they need no word in front."""
+"""Markers of roles, tool calls, verdicts and hidden markup, which count wherever they occur."""
 
 _WORD = re.compile(r"[\w-]+[@:]?")
 _KEY = 3
@@ -130,7 +130,7 @@ _KEY = 3
 
 @functools.cache
 def _patterns_by_start() -> dict[str, tuple[re.Pattern[str], ...]]:
-    """The patterns by the first three letters of the words that can begin them; compiled once a text is read, not at every start."""
+    """The patterns by the first three letters of the words that can begin them; compiled at first use, not at import."""
     found: dict[str, list[re.Pattern[str]]] = defaultdict(list)
     for starts, rest in _PATTERNS:
         words = starts.split()
@@ -141,7 +141,7 @@ def _patterns_by_start() -> dict[str, tuple[re.Pattern[str], ...]]:
 
 
 def speaks_to_a_machine(plain_text: str) -> bool:
-    """Whether the text, as `readings.normalized` gives it, has words or marks aimed at a machine."""
+    """Whether the text, in the form of `readings.normalized`, has words or markers aimed at a model."""
     by_start = _patterns_by_start()
     for word in _WORD.finditer(plain_text):
         patterns = by_start.get(word[0][:_KEY])

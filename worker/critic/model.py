@@ -1,7 +1,7 @@
-"""The model critic: one request to an OpenAI-compatible endpoint; approved only by a flawless answer.
+"""The model critic: one request to an OpenAI-compatible endpoint; only a well-formed yes approves.
 
-The customer's text is sent as data: JSON-encoded between delimiters that nobody can guess. The answer is untrusted:
-everything but the exact object with an exact yes is a no, with a code that says how it failed. One try, one deadline.
+The customer's text is sent as data: JSON-encoded between unguessable delimiters. The answer is untrusted: anything but
+the exact object with an approval is a no, with a code that says how it failed. One attempt within one deadline.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from worker.outbound.effects import one_line
 
 MAX_TEXT = 4000
 DETAILS = ("ok", "amount", "scenario", "instructions", "encoded_text", "repeated_text", "other")
-"""What the model may give as its reason; "ok" with a yes and only then."""
+"""The reason codes that the model may give; "ok" exactly when it approves."""
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "approved": {"type": "boolean"},
         "reason_code": {"type": "string", "enum": list(DETAILS)},
-        # Short and plain: a small model held to a schema would else fill all its tokens with the last text.
+        # Bound the text: a small model under a schema may otherwise fill all its tokens with its last field.
         "reason": {"type": "string", "pattern": "^[A-Za-z0-9 ,.;:()'-]{1,160}$"},
     },
     "required": ["approved", "reason_code", "reason"],
@@ -51,7 +51,7 @@ class ModelCritic:
         self._client, self._model = JsonClient(url, api_key, timeout_seconds), model
 
     def judge(self, case: CriticCase) -> Opinion:
-        """The model's opinion; approved only by a flawless yes in time. Never raises."""
+        """Ask the model; approved only by a well-formed yes in time. Never raises."""
         found = self._client.ask("POST", PATH, question(case, self._model))
         if isinstance(found, NoResponse):
             code = CriticCode.TIMEOUT if found.kind is FailureKind.TIMEOUT else CriticCode.ERROR
@@ -62,7 +62,7 @@ class ModelCritic:
 def question(
     case: CriticCase, model: str, *, fence: Callable[[], str] = lambda: secrets.token_hex(16)
 ) -> dict[str, Any]:
-    """The body of the request. The customer's text stands between two delimiters made anew for each request."""
+    """The body of the request. The customer's text stands between two delimiters that are random for each request."""
     mark = f"DATA-{fence()}"
     task = _TASK.format(fence=mark, details=", ".join(f'"{detail}"' for detail in DETAILS))
     words = json.dumps({name: text[:MAX_TEXT] for name, text in _words(case).items()})
@@ -94,7 +94,7 @@ def _words(case: CriticCase) -> dict[str, str]:
 
 
 def read_answer(answer: Response) -> Opinion:
-    """An HTTP answer → the opinion in it. Never raises."""
+    """Read the opinion in an HTTP answer; a malformed one is a no. Never raises."""
     if answer.status != 200:
         return Opinion(CriticCode.ERROR, "model", f"http_{answer.status}")
     try:

@@ -1,7 +1,7 @@
-"""Normalises and decodes a text in every cheap way, and detects prompt injection in each: folded, base64, unspaced, reversed, without look-alike letters.
+"""Detects prompt injection in a text and its readings: normalised, decoded, unspaced, reversed, without look-alikes.
 
-Bounded: each way is one pass over the text; decoded text is decoded once more and no further. Detection only tightens: a
-suspicious text sends the row to a person, an unsuspicious one permits nothing.
+The work is bounded: each reading is one pass over the text, and decoded text is decoded once more and no further.
+Detection only tightens: a suspicious text sends the row to a person, an unsuspicious one permits nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FEWEST_TO_FOLD = 4
 
 
 def normalized(text: str) -> str:
-    """Lower case, compatible forms folded, accents dropped, so that one pattern fits all spellings."""
+    """The text in lower case, with compatible forms folded and accents dropped, so that one pattern fits all spellings."""
     if text.isascii():
         return text.lower()
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text)).casefold()
@@ -49,7 +49,7 @@ def normalized(text: str) -> str:
 
 
 def other_readings(text: str) -> Iterator[str]:
-    """The text decoded in every way that costs nothing, each already `normalized`; the text itself is not among them."""
+    """Yield the text decoded in every cheap way, each reading `normalized`, without the text itself."""
     shown = normalized(text)
     ways = (
         unquote(html.unescape(text)), text[::-1], codecs.encode(text, "rot13"), shown.translate(_LEET),
@@ -65,7 +65,7 @@ def other_readings(text: str) -> Iterator[str]:
 
 
 def decoded_passages(text: str) -> Iterator[str]:
-    """What the encoded passages of a text say: escapes, binary, hexadecimal, base64, base32, base85."""
+    """Yield the decoded passages of a text: escapes, binary, hexadecimal, base64, base32, base85."""
     for found in _ESCAPES.findall(text):
         yield found.encode("ascii", "ignore").decode("unicode_escape", "ignore")
     for found in _BINARY.findall(text):
@@ -79,13 +79,13 @@ def decoded_passages(text: str) -> Iterator[str]:
 
 
 def is_explained(blob: str) -> bool:
-    """Whether a run of letters and digits is readable text or a picture in base64: then nothing in it is hidden."""
+    """Whether a run of letters and digits is base64 of readable text, which is checked by itself, or of a picture."""
     content = _base64(blob)
     return content.startswith((b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")) or _is_readable(content)
 
 
 def mixes_alphabets(text: str) -> bool:
-    """Whether a word that reads as Latin is written partly in another alphabet's look-alikes."""
+    """Whether a word mixes Latin letters with look-alikes of another alphabet."""
     if text.isascii():
         return False
     return any(_is_mixed(word) for word in _LETTERS.findall(unicodedata.normalize("NFKC", text).casefold()))
@@ -95,12 +95,12 @@ def _is_mixed(word: str) -> bool:
     if len(word) < _FEWEST_TO_FOLD or word.isascii():
         return False
     folded = word.translate(_LOOK_ALIKES)
-    # A word of one alphabet is a word of some language; Latin letters beside look-alikes are a disguise.
+    # A word in one alphabet may be a word of another language; a mix of Latin letters and look-alikes is a disguise.
     return folded != word and folded.isascii() and any(c.isascii() for c in word)
 
 
 def _unpacked(blob: str) -> Iterator[str]:
-    """A run of letters and digits read as base64 and base32."""
+    """Yield a run of letters and digits decoded as base64 and as base32."""
     yield _base64(blob).decode("utf-8", "ignore")
     bare = blob.strip("=").upper()
     try:
@@ -137,16 +137,17 @@ def _is_readable(content: bytes) -> bool:
 # Prompt injection.
 
 SAME_TEXT_ACCOUNTS = 3
-"""So many other accounts with the same text within a week count as a template."""
+"""The same text from this many other accounts within a week counts as a template."""
 
-# Invisible, direction-changing, private-use and tag characters: a person would not see what is there.
+# Invisible, direction-changing, private-use and tag characters, whose content a person would not see.
 _INVISIBLE = re.compile(
     "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ue000-\uf8ff\U000e0000-\U000e0fff]"
 )
 _RTL = "\u0590-\u08ff"
 _JOINING = "\u0600-\u06ff\u0900-\u0dff"
 _PICTURE = "\u2600-\u27bf\ufe0f\U0001f000-\U0001faff"
-# Where such characters belong: joined pictures, flags of regions, marks of right-to-left text, joiners of some scripts.
+# Legitimate uses of such characters: joined emoji, flags of regions, marks of right-to-left text, joiners of some
+# scripts.
 _BELONGS = re.compile(
     f"(?<=[{_PICTURE}])\u200d(?=[{_PICTURE}])|(?<=\U0001f3f4)[\U000e0061-\U000e007a]{{4,6}}\U000e007f"
     f"|(?<=[{_RTL}])[\u200e\u200f]|[\u200e\u200f](?=[{_RTL}])|(?<=[{_JOINING}])[\u200c\u200d]"
@@ -169,19 +170,19 @@ class InjectionSign(StrEnum):
 
 
 def is_suspicious(text: str) -> bool:
-    """Whether the text looks like prompt injection. An empty text does not; one that is too long is left to the critic."""
+    """Whether the text looks like prompt injection. False for an empty text, and for one that is too long, which is left to the critic."""
     return suspicious_because(text) not in (None, InjectionSign.TOO_LONG)
 
 
 @lru_cache(maxsize=1024)
 def suspicious_because(text: str) -> InjectionSign | None:
-    """Which rule says so; None if none does. Never quotes the text. Cached, because facts and critic both ask."""
+    """The sign that makes the text suspicious, or None; it never quotes the text. Cached, because facts and critic both ask."""
     if len(text) > MAX_LOOKED_AT:
         return InjectionSign.TOO_LONG
     if _hides_characters(text):
         return InjectionSign.INVISIBLE
     if len(unicodedata.normalize("NFKC", text)) > MAX_LOOKED_AT:
-        return InjectionSign.TOO_LONG  # a single character can unfold to eighteen
+        return InjectionSign.TOO_LONG  # NFKC can expand one character to eighteen
     if speaks_to_a_machine(normalized(text)):
         return InjectionSign.WORDS
     if mixes_alphabets(text):
@@ -196,7 +197,8 @@ def _hides_characters(text: str) -> bool:
 
 
 def _has_encoded_passage(text: str) -> bool:
-    """Morse, or a run without a space that is no address, checksum, ruled line, picture or readable base64."""
+    """Whether the text has Morse code, or 60 characters without a space that are no address, checksum, ruled line,
+    picture or readable base64."""
     if any("." in found[0] and "-" in found[0] for found in _MORSE.finditer(text)):
         return True
     rest = _HARMLESS_RUN.sub(" ", _LINK.sub(" ", text))

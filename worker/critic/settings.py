@@ -1,4 +1,4 @@
-"""Settings of the critic and the image recogniser, and what can be wrong with them. Opens no connection."""
+"""The settings of critic and image recogniser, and the checks of them. Opens no connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CriticSettings(Protocol):
 
 
 def branches(text: str) -> frozenset[str]:
-    """ "private/fee, public/price_diff" → its parts; {"all"} is every branch. The route table knows which exist."""
+    """Split "private/fee, public/price_diff" into its parts; {"all"} means every branch. Names are checked against the routes later."""
     return frozenset(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -51,7 +51,7 @@ def _critic_faults(settings: CriticSettings) -> list[str]:
     if bool(settings.critic_url) != bool(settings.critic_model):
         found.append("SENTINEL_CRITIC_URL and SENTINEL_CRITIC_MODEL are needed together")
     if branches(settings.critic_branches) and not settings.critic_url:
-        # Every row of these branches would go to a person: surely not what was meant.
+        # Without a URL every row of these branches would go to a person, which cannot be intended.
         found.append("SENTINEL_CRITIC_BRANCHES needs SENTINEL_CRITIC_URL")
     if not 0 < settings.critic_timeout_seconds <= _LONGEST_SECONDS:
         found.append(f"SENTINEL_CRITIC_TIMEOUT_SECONDS must be more than 0 and at most {_LONGEST_SECONDS}")

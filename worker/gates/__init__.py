@@ -1,4 +1,5 @@
-"""Launch gates: labelled cases through the real workflow on a scratch database, judged against the execution rows.
+"""Launch gates: run labelled cases through the real workflow on a scratch database, and check the execution rows.
 
-`sentinel gates run` starts this as a program of its own (`python -m worker.gates`): the authority never loads the worker.
+`sentinel gates run` starts this as a separate process (`python -m worker.gates`): the authority never imports the
+worker.
 """

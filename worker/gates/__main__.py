@@ -1,6 +1,6 @@
 """`python -m worker.gates`: one launch gate run. The request is JSON on standard input, the report goes to standard output.
 
-Exit status: 0 with a report, whatever it says; 2 when there can be none, with one line on standard error.
+Exit status: 0 with a report, whether the gate passed or not; 2 without one, with one line on standard error.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from worker.settlement.registry import Systems, system_names
 
 
 def main() -> int:
-    """Run the job of standard input."""
-    # Standard output is the report's alone.
+    """Run the request on standard input; return the exit status."""
+    # Logs go to standard error: standard output has only the report.
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
@@ -39,7 +39,7 @@ def main() -> int:
     )
     data = sys.stdin.buffer.read()
     if not data:
-        return 2  # whoever started us thought better of it
+        return 2  # the parent process ended or gave up before it sent a request
     job = read_request(data)
     try:
         _refuse_untried(job)
@@ -58,9 +58,9 @@ def main() -> int:
 
 
 def _refuse_untried(job: RunRequest) -> None:
-    """Raise `InvalidUsage` where every branch of the switch settles where no case could be executed.
+    """Raise `InvalidUsage` if every branch of the switch settles in systems that a gate cannot try.
 
-    That is outside in what does not speak the protocol: a refund there needs a payment of that system's own for every case.
+    Those are outside systems with a protocol of their own: every case would need a real payment there.
     """
     untried = Systems.from_settings(WorkerSettings()).adapters.keys() - {system.name for system in OUTSIDE_SYSTEMS}
     routes = Routes.load(job.policies_dir / "routes.yaml", switches=None, systems=system_names()).all

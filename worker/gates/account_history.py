@@ -1,7 +1,8 @@
 """Gives accounts earlier refunds: made through the ordinary calls to the authority, then moved back in time by SQL.
 
-Only the database's clock decides which part of a window a refund counts in, and it cannot be set; so the budget is reserved
-and captured as usual, and the usage is then moved into an earlier part of those windows in which it must not count.
+The database's clock, which cannot be set, decides in which part (bucket) of a window a refund counts. So the budget is
+reserved and captured as usual, and the usage is then moved to an earlier part of those windows in which it must not
+count.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from worker.refunds.rows import RISK_CLASS
 _AT_ONCE = 32
 _CLEAN = {"duplicate_refund": False, "stale_window": False, "suspicious_reason": False, "customer_attempts_24h": 1}
 
-# moves: [{operation_id, key_prefix, back}]; back is how far a leg goes. A part that is filled already takes it in.
+# moves: [{operation_id, key_prefix, back}]. Moves each usage of the operation back by the interval `back`, adding it to
+# what the earlier part holds already.
 MOVE = """
 with legs as (
   select distinct u.tenant_id, u.limit_key, u.bucket, m.back::interval as back, u.window_seconds, u.cap_minor, u.captured_minor
@@ -53,7 +55,7 @@ on conflict (tenant_id, limit_key, bucket) do update set captured_minor = u.capt
 
 
 class AccountHistoryFailed(Exception):
-    """An earlier refund of a case was not allowed: the case's past cannot be made."""
+    """An earlier refund of a case was not allowed, so the case's history cannot be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,9 @@ class _Piece:
 def make_account_history(
     client: Client, admin: psycopg.Connection[Any], job: RunRequest, cases: Iterable[Case]
 ) -> None:
-    """Refund everything that was refunded before, in pieces of at most the cap. Raises `AccountHistoryFailed`."""
+    """Make the earlier refunds of all cases, in pieces of at most the cap. Raises `AccountHistoryFailed`."""
     pasts = [pieces for case in cases if (pieces := _pieces(case, job))]
-    # One piece of every case at a time: each must be out of the way before the next one fits.
+    # One piece per case at a time: each must be moved back before the limits leave room for the next.
     for number in range(max(map(len, pasts), default=0)):
         batch = [pieces[number] for pieces in pasts if number < len(pieces)]
         for start in range(0, len(batch), _AT_ONCE):
@@ -138,5 +140,5 @@ def _report(piece: _Piece, job: RunRequest) -> Outcome:
 
 
 def _back(kind: str, seconds: int) -> str:
-    """Out of the window by a whole number of its parts."""
+    """The SQL interval that moves usage out of a window: a calendar unit, or twice a rolling window's length."""
     return {"calendar_day": "1 day", "calendar_month": "1 month"}.get(kind, f"{2 * seconds} seconds")

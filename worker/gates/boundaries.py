@@ -1,4 +1,4 @@
-"""Which limits of a policy a case reaches exactly, and which it exceeds by one minor unit. Computed from the case alone."""
+"""Finds the limits of a policy that a case reaches exactly, or exceeds by one minor unit, from the case's inputs and label alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from worker.gates.run_request import RunRequest, Window
 EXACT, OVER = "exact", "over"
 _DAY, _MONTH = 86_400, 32 * 86_400
 _COUNTS: dict[str, tuple[bool, int, bool]] = {
-    # (a calendar day, the shortest rolling window, a calendar month) in which what was so long ago still counts
+    # (counts in a calendar day, length in seconds of the shortest rolling window in which it counts, counts in a
+    # calendar month)
     "today": (True, 0, True),
     "yesterday": (False, _DAY, True),
     "this_month": (False, _DAY + 1, True),
@@ -32,7 +33,7 @@ class Boundary:
 
 
 def counts_in(ago: str, window: Window) -> bool:
-    """Whether what was so long ago counts in the window."""
+    """Whether a refund of this age (one of `AGO`) counts in the window."""
     if ago not in _COUNTS:
         return False
     day, shortest, month = _COUNTS[ago]
@@ -42,14 +43,14 @@ def counts_in(ago: str, window: Window) -> bool:
 
 
 def wanted(job: RunRequest) -> set[Boundary]:
-    """Both sides of every limit of the policy for this scenario, in every currency that it has numbers for."""
+    """The boundaries that the cases must cover: both sides of every limit of the policy, in every currency that it has limits for."""
     names = {(window.id, window.currency) for window in job.windows}
     names |= {(name, currency) for currency in job.caps for name in ("tenth", "cap")}
     return {Boundary(name, currency, side) for name, currency in names for side in (EXACT, OVER)}
 
 
 def of_case(case: Case, job: RunRequest) -> set[Boundary]:
-    """The sides on which the case stands; it must be labelled as that side is to end."""
+    """The boundaries that the case tests: exact ones if it is labelled to execute, exceeded ones if it is labelled to go to a person."""
     side = {"execute": EXACT, "person": OVER}.get(case.want.end)
     currency, amount, cap = case.given.currency, case.given.amount_minor, job.caps.get(case.given.currency)
     if side is None or cap is None:
@@ -62,7 +63,7 @@ def of_case(case: Case, job: RunRequest) -> set[Boundary]:
         found.add("cap")
     at = [window for window in _of(job.windows, currency) if _stands_at(case, window, window.cap_minor + beyond)]
     if amount <= min(tenth, cap) and at:
-        # What is at two limits at once says nothing about the wider one: the narrower would have stopped it.
+        # A case at two limits at once tests only the narrower one, which would stop it before the wider one does.
         found.add(min(at, key=_width).id)
     return {Boundary(name, currency, side) for name in found}
 

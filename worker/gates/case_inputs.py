@@ -15,14 +15,15 @@ from worker.images import KINDS
 from worker.refunds.workflow.routes import CHANNELS, MODES, SCENARIOS
 
 SAME = "same"
-"""In place of an amount: the amount that is asked for."""
+"""Written instead of an amount, it means the requested amount."""
 
 FLAGS = ("open_complaint", "delayed_shipment", "blacklisted", "refunded_before", "other_account", "duplicate")
 CARDS = ("confirm", "decline", "silent", "late")
 BOARDS = ("on", "halted", "master_off", "switch_off", "outside_canary")
 AGO = ("today", "yesterday", "this_month", "older", "long_ago")
-"""How long ago something was, by the narrowest kind of window in which it still counts: a calendar day, a rolling day, a
-calendar month, a longer rolling window, none. Days alone would mean something else on the first of a month."""
+"""How long ago something happened, by the narrowest kind of window in which it still counts: a calendar day, a rolling
+day, a calendar month, a longer rolling window, none. A number of days would mean different windows on the first of a
+month."""
 
 FIELDS = ("channel", "scenario", "mode", "currency", "amount", "paid", "order", "order_currency", "shipping_fee", "item_paid",
           "price_drop", "delivered", "reason", "note", "echoes", "flags", "images", "card", "before", "board", "suspicious",
@@ -33,7 +34,7 @@ _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 @dataclass(frozen=True, slots=True)
 class EarlierRefund:
-    """Something the account got back before; `ago` is one of `AGO`."""
+    """A refund that the account got before; `ago` is one of `AGO`."""
 
     amount_minor: int
     ago: str
@@ -41,10 +42,11 @@ class EarlierRefund:
 
 @dataclass(frozen=True, slots=True)
 class CaseInputs:
-    """Amounts in minor units. `order` is known, unknown (named, not in the directory) or missing (not named).
+    """The inputs of one case; amounts are in minor units.
 
-    `delivered_seconds` lie between delivery and request; `echoes` other accounts sent the same words before; `images` are
-    labels as a recogniser would give them; `attempts` of the last day are said by whoever enters the row.
+    `order` is known, unknown (named, but not in the directory) or missing (not named). `delivered_seconds` is the time
+    from delivery to request. `echoes` is the number of other accounts that sent the same words before. `images` are
+    labels as a recogniser would give them. `attempts` is the row's own count of the customer's attempts in 24 hours.
     """
 
     channel: str
@@ -72,7 +74,7 @@ class CaseInputs:
 
 
 def read_inputs(source: Source, place: SourcePosition, nodes: Mapping[str, Node]) -> CaseInputs:
-    """Fields → `CaseInputs`, with defaults for what is not said. Raises `PolicyError` with its place."""
+    """Read a case's fields, with defaults for those that are missing. Raises `PolicyError` with its position."""
     read = _Reader(source, place, nodes)
     currency = read.one_of("currency", DIGITS, None)
     amount = read.money("amount", currency, 0)
@@ -165,7 +167,7 @@ class _Reader:
         return tuple(self._image(item, currency, amount) for item in items)
 
     def _image(self, node: Node, currency: str, amount: int) -> Mapping[str, Any]:
-        """As a file of labels has it, but for the amount: (minor units, currency)."""
+        """Read an image's label as in a file of labels, except that its amount is (minor units, currency)."""
         table = self._source.fields(node, "an image", known=("kind", "amount", "text"), required=("kind",))
         label: dict[str, Any] = {"kind": self._source.one_of(table.entries["kind"], "kind", (*KINDS, "none"))}
         if "amount" in table.entries:

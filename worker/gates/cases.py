@@ -1,4 +1,4 @@
-"""Labelled cases (`policies/gates/*.yaml` or `.jsonl`): what is given, and where the row must end. Strictly read.
+"""Reads labelled cases (`policies/gates/*.yaml` or `.jsonl`): the inputs of a row, and where the row must end.
 
     scenario: fee
     systems: {private: private_refund}      # where each channel's money must come from
@@ -9,8 +9,9 @@
         given: {delivered: 6d}
         want: {end: execute}
 
-`each` makes one case per combination; a name of several fields takes them together. In a `.jsonl` file the first line is
-the head (scenario, systems, base) and every other line a case. A fault is a `PolicyError` with its place.
+`each` makes one case per combination; a key of several field names varies those fields together. In a `.jsonl` file the
+first line is the head (scenario, systems, base) and every other line a case. A fault or an unknown name raises
+`PolicyError` with its position.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from worker.settlement.registry import system_names
 
 ENDS = ("execute", "person", "deny", "error", "waiting")
 MOST_CASES = 2000
-AWAITING_CUSTOMER = "awaiting_customer"  # the one reason that no authority gives
+AWAITING_CUSTOMER = "awaiting_customer"  # the only reason that neither the authority nor an escalation gives
 _HEAD = ("scenario", "systems", "base")
 _CASE = ("id", "each", "given", "want")
 _REASONS = (*dict.fromkeys([*REASONS, *Escalation]), AWAITING_CUSTOMER)
@@ -41,7 +42,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,59}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Where a row must end, and why where that matters."""
+    """The end that a row must come to, and its reason where that matters."""
 
     end: str
     reason: str | None = None
@@ -62,7 +63,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CaseFile:
-    """A whole file. `systems`: channel → the only settlement system whose execution is right there."""
+    """A file of cases. `systems` maps a channel to the only settlement system that may execute its cases."""
 
     name: str
     digest: str
@@ -72,7 +73,7 @@ class CaseFile:
 
 
 def read_cases(path: Path) -> CaseFile:
-    """The file's cases, expanded. Raises the first `PolicyError`, which names line and nearest known word."""
+    """Read a file of cases, expanding `each`. Raises its first `PolicyError`, which names the line and the nearest known word."""
     source, head, cases = _lines(path) if path.suffix == ".jsonl" else _document(path)
     for key in ("scenario", "systems"):
         if key not in head.entries:
@@ -98,7 +99,7 @@ def _document(path: Path) -> tuple[Source, Table, tuple[Node, ...]]:
 
 
 def _lines(path: Path) -> tuple[Source, Table, tuple[Node, ...]]:
-    """JSON is YAML too: each line becomes an item of a list, so that places stay those of the file."""
+    """Read a `.jsonl` file as YAML, of which JSON is a subset: each line becomes a list item, so line numbers stay right."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -139,7 +140,7 @@ def _want(source: Source, node: Node) -> Want:
 
 
 def _combinations(source: Source, node: Node | None) -> Iterator[tuple[str, dict[str, Node]]]:
-    """(what is added to the id, the fields) of every combination; one without anything where there is no `each`."""
+    """Yield (suffix of the id, fields) for every combination; one empty combination where there is no `each`."""
     if node is None:
         yield "", {}
         return
@@ -156,7 +157,7 @@ def _values(source: Source, key: str, item: Node, number: int) -> tuple[str, dic
     names = key.split()
     for name in names:
         if name not in FIELDS:
-            # Asked through `fields` so that the nearest known name is said as everywhere.
+            # `fields` raises the usual error, with the nearest known name.
             source.fields(Table({name: item}, {name: item.place}, item.place), "each", known=FIELDS)
     parts = (item,) if len(names) == 1 else source.listing(item, f"each: {key}")
     if len(parts) != len(names):

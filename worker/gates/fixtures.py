@@ -1,7 +1,7 @@
 """Writes the fixtures of every case into the scratch database: orders, flags, proof images, the row itself.
 
-All through the ordinary calls, except rows that earlier customers had: a finished row cannot be entered, so it is written
-by SQL, past the table of states.
+They are entered through the ordinary calls, except earlier rows that have ended already: those are inserted by SQL with
+the check of state transitions disabled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ values (%(tenant_id)s, %(entry)s, %(refund_id)s, 1, %(currency)s, %(channel)s, %
 
 @dataclass(frozen=True, slots=True)
 class CaseNames:
-    """What a case's things are called: all its own, so that no case is in the way of another."""
+    """The identifiers of a case's objects, unique to the case so that cases do not affect each other."""
 
     entry: str
     refund: str
@@ -44,12 +44,12 @@ class CaseNames:
 
 
 def names_of(case: Case) -> CaseNames:
-    """The names of a case's things."""
+    """The identifiers of a case's objects, derived from its id."""
     return CaseNames(f"g/{case.id}", f"rf/{case.id}", f"acct/{case.id}", f"ord/{case.id}")
 
 
 def enter_cases(ledger: Ledger, admin: psycopg.Connection[Any], file: CaseFile) -> None:
-    """Everything of every case. The moment of the requests is the database's, on the second."""
+    """Enter the fixtures of all cases. Their requests are dated now, by the database's clock, in whole seconds."""
     moment = ledger.now().replace(microsecond=0)
     ledger.add_orders([_order(case, moment) for case in file.cases if case.given.order == "known"])
     ledger.flag_orders([flag for case in file.cases for flag in _order_flags(case)])
@@ -65,7 +65,7 @@ def enter_cases(ledger: Ledger, admin: psycopg.Connection[Any], file: CaseFile) 
 
 
 def write_labels(cases: Iterable[Case], path: Path) -> None:
-    """The file of labels that stands in for a recogniser."""
+    """Write the file of labels for the recogniser `labels:FILE`."""
     write_private(
         path, json.dumps({sha256: label for case in cases for sha256, _, label in case_images(case)}).encode()
     )
@@ -122,7 +122,7 @@ def _write_former(admin: psycopg.Connection[Any], ledger: Ledger, file: CaseFile
 
 
 def _former(case: Case, file: CaseFile) -> Sequence[dict[str, Any]]:
-    """Rows that others had, or that this order or refund had, before."""
+    """The earlier rows of a case: of the same order, of the same refund id, or of other accounts with the same words."""
     given, names = case.given, names_of(case)
     like: dict[str, Any] = {
         "currency": given.currency, "channel": given.channel, "scenario": given.scenario or file.scenario, "account": None,

@@ -1,4 +1,4 @@
-"""Verdict of a launch gate run, and its report. Pure: what each case came to, whether it counts, and whether all are enough."""
+"""The result of a launch gate run and its report, as pure functions: which cases are correct, which count, and whether the gate passes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from worker.gates.wrong_executions import WrongExecution
 
 LEAST_LOWER_BOUND = 0.95
 NOT_WIRED = ("system_not_ready", "recogniser_unavailable", "order_directory_unavailable", "critic_error")
-"""A person was asked because something outside was not there: that proves nothing about the case, whatever it wants."""
+"""Escalations because an outside service was not available, which prove nothing about a case."""
 _Z = 1.959963984540054
-"""Two-sided 95 %."""
+"""The normal quantile of a two-sided 95 % interval."""
 
 
 class GateCaseResult(StrEnum):
-    """What a case proved."""
+    """The result of one case."""
 
     CORRECT = "correct"
     INCORRECT = "incorrect"
@@ -32,7 +32,7 @@ class GateCaseResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRow:
-    """Where a row stands after the replay. `status` None: it is not there."""
+    """The state of a case's row after the replay. `status` None: there is no row."""
 
     status: str | None
     waiting_for: str | None = None
@@ -41,7 +41,7 @@ class ReplayedRow:
 
     @property
     def end(self) -> str:
-        """One of `cases.ENDS`, or "unfinished"."""
+        """The end that the row came to: one of `cases.ENDS`, or "unfinished"."""
         if self.status == "APPROVAL_REQUIRED":
             return "waiting" if self.waiting_for == "customer" else "person"
         return {"EXECUTED": "execute", "DENIED": "deny", "ERROR": "error"}.get(self.status or "", "unfinished")
@@ -53,7 +53,8 @@ class ReplayedRow:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """Everything a report says. `results` by case id; `open` are boundaries that no covered, correct case stands on."""
+    """The outcome of a run. `results` and `seen` are by case id; `open` are the boundaries that no correct case tested;
+    `lower` and `upper` bound the rate of correct cases."""
 
     results: Mapping[str, GateCaseResult]
     seen: Mapping[str, ReplayedRow]
@@ -66,11 +67,11 @@ class GateResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against turning the switch on."""
+        """Whether the gate passed, so that the switch may be turned on."""
         return not self.problems
 
     def count(self, result: GateCaseResult) -> int:
-        """How many cases came to this."""
+        """The number of cases with this result."""
         return sum(found is result for found in self.results.values())
 
 
@@ -82,7 +83,7 @@ def judge(
     *,
     day_changed: bool = False,
 ) -> GateResult:
-    """`seen` by case id. Only correct and incorrect cases count; a wrong execution is never correct."""
+    """Judge a run; `seen` has the rows by case id. Only correct and incorrect cases count, and a wrong execution is incorrect."""
     mistaken = {one.case for one in wrong}
     results = {case.id: _result(case, seen.get(case.id, ReplayedRow(None)), case.id in mistaken) for case in file.cases}
     proven = [case for case in file.cases if results[case.id] is GateCaseResult.CORRECT]
@@ -96,7 +97,7 @@ def judge(
 
 
 def wilson(right: int, number: int) -> tuple[float, float]:
-    """The 95 % interval of a rate; (0, 1) when nothing was tried."""
+    """The Wilson 95 % interval of the rate `right` / `number`; (0, 1) for no cases."""
     if number == 0:
         return 0.0, 1.0
     rate, weight = right / number, _Z * _Z / number
@@ -129,7 +130,7 @@ def _problems(
 
 
 def report_of(job: RunRequest, file: CaseFile, found: GateResult) -> dict[str, Any]:
-    """The report, without what only the authority knows (the policy's digest)."""
+    """Make the report, without the policy's digest, which only the authority knows."""
     correct, incorrect = found.count(GateCaseResult.CORRECT), found.count(GateCaseResult.INCORRECT)
     left = set(found.open)
     return {

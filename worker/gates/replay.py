@@ -1,7 +1,7 @@
 """Runs the cases through the real worker: workflow, settlement systems and confirm cards, against a real authority.
 
-Only the customer is scripted, and answers through the same function as the console's page. Cases that need other switches
-or a halt run in groups, one after the other.
+Only the customer is scripted, and answers through the same database function as the confirm page. Cases are grouped by
+the switches and halt that they need, and the groups run one after the other.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from worker.refunds.ledger import Ledger
 from worker.refunds.settings import WorkerSettings
 
 MOST_ROUNDS = 8
-_SECRET = "scratch-links-0123456789abcdefghijklmnop"  # of a database that is thrown away
-# How long a card lasts whose customer is late: on a slow machine too the link is sent before it runs out.
+_SECRET = "scratch-links-0123456789abcdefghijklmnop"  # only for the scratch database, which is deleted
+# How long the card of a late customer is valid: enough for the link to be sent before it expires on a slow machine too.
 _LATE_SECONDS = 2
 _ANSWERS = {"confirm": "confirm", "decline": "decline"}
 
@@ -53,7 +53,7 @@ ANSWER = """
 select refunds.answer_confirmation(%s, a.id, a.digest, a.answer)
 from unnest(%s::uuid[], %s::text[], %s::text[]) as a (id, digest, answer)
 """
-# Rows wait until their time has come; those of other groups wait for their turn.
+# Keeps rows from being processed until `MAKE_DUE`: those of other groups wait for their turn.
 HOLD_BACK = (
     "update refunds.ledger_entries set next_attempt_at = 'infinity' where tenant_id = %s and ledger_entry_id = any (%s)"
 )
@@ -86,7 +86,8 @@ DAY = "select date_trunc('day', clock_timestamp(), %s)"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What the replay left behind: rows by case id, execution rows, money that stand-ins moved."""
+    """The state after the replay: rows by case id, execution rows, money that simulated systems moved, and whether a
+    day of the policy began during the run."""
 
     seen: Mapping[str, ReplayedRow]
     executed: tuple[Executed, ...]
@@ -95,7 +96,10 @@ class Replayed:
 
 
 def replay(job: RunRequest, file: CaseFile, folder: Path) -> Replayed:
-    """Run all cases. `folder` is for files of the run. Raises `PastFailed`, `LedgerUnavailable`, `UnsafeConfiguration`."""
+    """Run all cases; `folder` takes the run's files.
+
+    Raises `AccountHistoryFailed`, `LedgerUnavailable`, `UnsafeConfiguration`.
+    """
     with ExitStack() as stack:
         stand_ins = stack.enter_context(serve_simulated_systems()) if job.simulate_systems else None
         settings = _settings(job, folder, stand_ins)
@@ -108,7 +112,7 @@ def replay(job: RunRequest, file: CaseFile, folder: Path) -> Replayed:
 
 
 def _settings(job: RunRequest, folder: Path, stand_ins: SimulatedSystems | None) -> WorkerSettings:
-    """A worker's settings that owe nothing to the environment: a gate's result must not depend on who runs it."""
+    """Make a worker's settings without reading the environment, so that a gate's result does not depend on who runs it."""
     settings = WorkerSettings(
         authority_url=job.authority_url, api_key=job.api_key, database_url=job.database_url, tenant_id=job.tenant_id,
         policies_dir=job.policies_dir, confirm_secrets=(_SECRET,), recogniser=f"labels:{folder / 'labels.json'}",
@@ -135,7 +139,7 @@ class _CaseRunner:
         with self._board("on"):
             make_account_history(self.client, self.admin, self.job, self.file.cases)
         late, prompt = self._groups(is_late=True), self._groups(is_late=False)
-        # The cards of late customers run out while the other cases are played.
+        # The cards of late customers are sent first, and expire while the other cases run.
         for play, groups in ((self._send_cards, late), (self._rounds, prompt), (self._play_late, late)):
             for board, cases in groups.items():
                 with self._board(board):
@@ -154,7 +158,7 @@ class _CaseRunner:
         return groups
 
     def _rounds(self, cases: Sequence[Case]) -> None:
-        """Until nothing of them is under way: rows that wait for the scripted customer get their answer and go on."""
+        """Run the worker until no case is under way, answering cards in between; at most `MOST_ROUNDS` times."""
         entries = [names_of(case).entry for case in cases]
         answers = {names_of(case).entry: _ANSWERS.get(case.given.card) for case in cases}
         for _ in range(MOST_ROUNDS):
@@ -164,14 +168,14 @@ class _CaseRunner:
                 return
 
     def _send_cards(self, cases: Sequence[Case]) -> None:
-        """Ask their customers, who have `_LATE_SECONDS`; then they are held back again."""
+        """Run the worker up to the confirm cards, which expire after `_LATE_SECONDS`; then hold the rows back again."""
         entries = [names_of(case).entry for case in cases]
         self._tell(MAKE_DUE, entries)
         self._run_worker(replace(self.settings, confirm_expires_seconds=_LATE_SECONDS))
         self._tell(HOLD_BACK, entries)
 
     def _play_late(self, cases: Sequence[Case]) -> None:
-        """Go on with them once their cards have run out: nobody answered."""
+        """Run the worker on the late cases once their cards have expired without an answer."""
         entries = [names_of(case).entry for case in cases]
         self._wait_until_over(entries)
         self._tell(MAKE_LATE_DUE, entries)
@@ -186,7 +190,7 @@ class _CaseRunner:
         make_agent(settings, self.ledger, self.client, failpoints=Failpoints()).run_once()
 
     def _answer(self, answers: Mapping[str, str | None]) -> int:
-        """The customers who answer do so; returns how many."""
+        """Answer the pending cards of the customers who answer; return how many."""
         asked = self.admin.execute(CARDS, [self.job.tenant_id, list(answers)]).fetchall()
         given = [(card, digest, answers[entry]) for entry, card, digest in asked if answers[entry]]
         if given:
@@ -214,7 +218,7 @@ class _CaseRunner:
 
     @contextmanager
     def _board(self, board: str) -> Iterator[None]:
-        """The switches of this scenario, and a halt, as the cases want them."""
+        """Set the scenario's switches, and a halt, as the cases of one group need them; lift the halt afterwards."""
         off = {"master_off": "small_refund.enabled", "switch_off": self.job.switch}.get(board)
         for name in ("small_refund.enabled", self.job.switch):
             percent = 0 if name == off or (board == "outside_canary" and name == self.job.switch) else 100

@@ -1,4 +1,4 @@
-"""The request of `sentinel gates run` on standard input: where the scratch database is, and the policy's limits."""
+"""The request that `sentinel gates run` sends on standard input: the scratch database and authority, and the policy's limits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One limit of the policy for one currency, in minor units; `kind` is calendar_day, calendar_month or rolling.
+    """One limit of the policy for one currency; `cap_minor` is in minor units.
 
-    `key_prefix` is how the authority's keys of it begin; `seconds` is 0 for a calendar window.
+    `kind` is calendar_day, calendar_month or rolling; `seconds` is 0 for a calendar window. The authority's keys of
+    this limit begin with `key_prefix`.
     """
 
     id: str
@@ -28,9 +29,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run. `caps`: currency → the most that one refund may be. `database_url` may do everything in the scratch.
+    """One run. `caps` maps a currency to the highest amount of one refund, in minor units. The login of `database_url`
+    has all rights in the scratch database.
 
-    `sandbox`: fields of the worker's settings that say where the operator's outside systems are, empty without them.
+    `sandbox` has the fields of the worker's settings that point to the operator's own outside systems, empty without
+    any.
     """
 
     scenario: str
@@ -50,7 +53,7 @@ class RunRequest:
 
 
 def read_request(data: bytes) -> RunRequest:
-    """The job in JSON. Raises `KeyError`, `TypeError` or `ValueError`: its sender is a program of ours."""
+    """Parse a request in JSON. Raises `KeyError`, `TypeError` or `ValueError`, which only a defect of our own sender can cause."""
     found: dict[str, Any] = orjson.loads(data)
     found["windows"] = tuple(Window(**window) for window in found["windows"])
     for name in ("cases", "policies_dir"):

@@ -1,7 +1,7 @@
-"""Simulated outside systems for a run: every settlement system of `OUTSIDE_SYSTEMS` and a model critic that approves.
+"""Simulated outside systems for a run: the settlement systems of `OUTSIDE_SYSTEMS`, and a model critic that approves.
 
-They serve the real HTTP interfaces, so that nothing of the workflow is replaced. Their effects are kept, to be compared with
-the execution rows.
+They serve the real HTTP interfaces, so the workflow runs unchanged. Their effects are kept in memory, to be compared
+with the execution rows.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ _YES = json.dumps({"approved": True, "reason_code": "ok", "reason": "simulated"}
 
 @dataclass(slots=True)
 class SimulatedSystems:
-    """`effects`: (system, reference) → the body that asked for it, while it stands."""
+    """The effects that were made and not undone, as (system, reference) → the request's body."""
 
     url: str = ""
     effects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def money(self) -> list[tuple[str, dict[str, Any]]]:
-        """(system, body) of everything that moved money."""
+        """(system, body) of every effect that moved money."""
         return [(system, body) for (system, _), body in self.effects.items() if system in _MONEY]
 
     def settings(self) -> dict[str, str]:
-        """The fields of the worker's settings that lead here."""
+        """The fields of the worker's settings that point to these systems."""
         urls = {system.url_field: f"{self.url}/{system.name}" for system in OUTSIDE_SYSTEMS}
         return urls | {"critic_url": f"{self.url}/{_CRITIC}", "critic_model": "simulated"}
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # The default of 5 drops what the worker's threads open at one moment, and a second later they no longer wait for readiness.
+    # The default backlog of 5 drops connections that the worker's threads open at once; they are retried a second
+    # later, when the readiness checks have timed out.
     request_queue_size = 128
 
 
 @contextmanager
 def serve_simulated_systems() -> Iterator[SimulatedSystems]:
-    """They listen on loopback inside."""
+    """Serve the simulated systems on a loopback port inside the context."""
     book = SimulatedSystems()
     server = _Server(("127.0.0.1", 0), _handler(book))
     book.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -102,6 +103,6 @@ def _handler(book: SimulatedSystems) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the report says what happened."""
+            """Log nothing: the report says what happened."""
 
     return SystemsHandler

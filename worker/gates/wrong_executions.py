@@ -1,4 +1,4 @@
-"""Finds wrong executions: compares the execution rows with the labels alone, never with what the workflow says."""
+"""Finds wrong executions: compares the execution rows only with the labels, never with the workflow's own results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Executed:
 
     @property
     def money(self) -> Money:
-        """What was paid."""
+        """The amount that was paid."""
         return Money(self.amount_minor, self.currency)
 
 
@@ -45,14 +45,14 @@ class WrongExecution:
     detail: str
 
     def as_json(self) -> dict[str, Any]:
-        """For the report."""
+        """The wrong execution as JSON for the report."""
         return asdict(self)
 
 
 def wrong_executions(
     file: CaseFile, executed: Sequence[Executed], moved: Sequence[MoneyMovement] = ()
 ) -> list[WrongExecution]:
-    """Every execution that should not be, in the order of the cases; [] is the bar."""
+    """Find every execution that contradicts the labels, in the order of the cases; a gate passes only with []."""
     by_entry: dict[str, list[Executed]] = {}
     for row in executed:
         by_entry.setdefault(row.ledger_entry_id, []).append(row)
@@ -81,7 +81,7 @@ def _of_case(case: Case, file: CaseFile, rows: Sequence[Executed]) -> Iterable[W
 
 
 def _outside(executed: Sequence[Executed], moved: Sequence[MoneyMovement]) -> list[WrongExecution]:
-    """Money that moved outside without, or more often than, its execution row."""
+    """Find money that an outside system moved without an execution row, or twice for one entry."""
     rows = {row.ledger_entry_id for row in executed}
     times = Counter(one.ledger_entry_id for one in moved)
     found = [WrongExecution(None, "moved_without_execution", entry) for entry in times if entry not in rows]

@@ -1,7 +1,8 @@
-"""Alerts to a channel of people: an outbox, retried until the channel takes them, counted and shown until then.
+"""Alerts to people through a channel: an outbox that is retried until the channel takes each alert.
 
-An alert is raised in the database (`RAISE`) in the transaction of its cause; this module delivers it. At least once: an
-alert may come twice when the channel took it and the answer was lost. It is never dropped.
+An alert is raised in the database in the transaction of its cause; this module delivers it at least once: an alert may
+arrive twice when the channel took it and its answer was lost. It is never dropped, and shown in the metrics while
+it is open.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ OUTSIDE = PublicHttpClient()
 ALERTS = Counter("orders_alerts", "Tries to deliver an alert by result: sent or failed.", ["result"])
 log = structlog.get_logger("worker.orders")
 
-# For any transaction of order review. Raised again (a retry, a second delivery) it stays the one that it was.
+# For any transaction of order review. Raising the same alert again (a retry, a second delivery) changes nothing.
 RAISE = """
 insert into orders.alerts (tenant_id, kind, source, order_id, occasion, summary, details)
 values (%(tenant_id)s, %(kind)s, %(source)s, %(order_id)s, %(occasion)s, %(summary)s, %(details)s)
 on conflict on constraint alerts_once do nothing
 """
 HOLD_SECONDS = 60.0
-"""Beside what the sending takes: alerts of a process that died are due again after this."""
+"""How long a batch of claimed alerts is held on top of its longest sending time; those of a process that died are then due again."""
 
-# Taken for one try: the next try of anybody is after the pause, so that a sender that dies holds nothing up for long.
+# Claim alerts for one attempt: they are due again after the hold, so a sender that dies does not block them for long.
 _TAKE = """
 with due as materialized (
   select tenant_id, alert_id from orders.alerts
@@ -74,20 +75,20 @@ class AlertKind(StrEnum):
 
     ORDER_HELD = "order_held"
     BODY_CONFLICT = "body_conflict"
-    """A known order id came again with another body."""
+    """A known order id was delivered again with another body."""
     QUESTION_REFUSED = "question_refused"
-    """The authority refuses to be asked about the order: it has no lane, and a person may hold it."""
+    """The authority refuses the question about the order, which therefore has no lane; a person may hold it."""
     SHOP_REFUSED = "shop_refused"
-    """The shop will not do what the lane says."""
+    """The shop refused a fulfilment or a hold."""
     SHOP_LATE = "shop_late"
-    """The shop has not taken a fulfilment or a hold for long; it is tried on."""
+    """The shop has not taken a fulfilment or a hold after several attempts, which continue."""
     REFUND_REFUSED = "refund_refused"
-    """A refund that an analyst filed was denied, or failed: the order is back with a person."""
+    """A refund that an analyst filed was denied or failed: the order waits for a person again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One that is to be delivered; `details` are strings and lists, signals among them."""
+    """One alert to deliver; `details` are strings and lists, signals among them."""
 
     alert_id: uuid.UUID
     kind: str
@@ -111,25 +112,25 @@ class Channel(Protocol):
 
     name: str
     longest_seconds: float
-    """What one message takes at most."""
+    """The longest that sending one message can take, in seconds."""
 
     def send(self, alert: Alert) -> str | None:
-        """None when it was taken, else what went wrong, in a word or two without the address."""
+        """Send one alert. Return None when the channel took it, else the fault in a word or two, without the address."""
 
 
 class LogChannel:
-    """A line in the log, where no channel is configured. The order's id and codes, no details."""
+    """Writes a log line, where no channel is configured: kind, source and order id, no details."""
 
     name, longest_seconds = "log", 0.0
 
     def send(self, alert: Alert) -> str | None:
-        """Always taken."""
+        """Log the alert; it always counts as taken."""
         log.warning("order_alert", kind=alert.kind, source=alert.source, order_id=alert.order_id)
         return None
 
 
 def channel_from(*, slack_webhook_url: str, on_this_machine: bool = False) -> Channel:
-    """The channel at the address, else the log."""
+    """The Slack channel at the webhook's URL, or the log where there is none."""
     return (
         SlackChannel(slack_webhook_url, public_client(loopback_only=on_this_machine))
         if slack_webhook_url
@@ -146,12 +147,12 @@ class SlackChannel:
         self._webhook, self.longest_seconds = SlackWebhook(url, alert_client, deadline_seconds), deadline_seconds
 
     def send(self, alert: Alert) -> str | None:
-        """One try."""
+        """Post the alert once."""
         return self._webhook.post(text_of(alert))
 
 
 def text_of(alert: Alert) -> str:
-    """The message: what, which order, why. Untrusted text cannot become links or mentions."""
+    """The message: summary, order and up to 20 signals. Untrusted text cannot become links or mentions."""
     lines = [f"*{_plain(alert.summary)}*", f"order {_plain(alert.order_id)} of {_plain(alert.source)}"]
     lines += [f"• {_plain(_worded(signal))}" for signal in alert.details.get("signals", [])[:20]]
     return "\n".join(lines)
@@ -164,12 +165,12 @@ def _worded(signal: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line that Slack does not interpret, and makes no link of."""
+    """The text as one line in which Slack finds no markup and no link."""
     return slack_text(unlinked(one_line(text, _MAX_SUMMARY)))
 
 
 def pause_seconds(attempts: int, spread: float = 0.0) -> float:
-    """After so many tries in vain: 5 s, doubling, at most an hour; `spread` (0 to 1) adds up to a quarter."""
+    """The backoff after `attempts` failed attempts: 5 s, doubling, at most an hour; `spread` (0 to 1) adds up to a quarter."""
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 10)) * (1 + spread / 4)
 
 
@@ -177,7 +178,7 @@ def alert_fields(
     kind: AlertKind, source: str, order_id: str, summary: str, details: Mapping[str, Any] | None = None, *,
     occasion: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """The parameters of `RAISE` but the tenant. `occasion` (≤ 100 characters) makes a second alert of a kind possible."""
+    """The parameters of `RAISE` except the tenant. Another `occasion` (≤ 100 characters) allows another alert of the same kind."""
     return {
         "kind": kind.value, "source": source, "order_id": order_id, "occasion": occasion[:100],
         "summary": one_line(summary, _MAX_SUMMARY) or kind.value, "details": Jsonb(dict(details or {}), dumps=orjson.dumps),
@@ -193,18 +194,18 @@ class Alerts:
         self._pool, self._tenant_id, self._channel, self._spread = pool, tenant_id, channel, spread
 
     def raise_alert(self, fields: Mapping[str, Any]) -> None:
-        """Put one into the outbox; `fields` are `alert_fields`'. The same again changes nothing."""
+        """Put one alert into the outbox; `fields` are made by `alert_fields`. Raising the same one again changes nothing."""
         self._run(RAISE, **fields)
 
     def deliver_due(self, limit: int = 20) -> int:
-        """One try for each alert that is due; returns how many were taken by the channel."""
-        # Nobody else takes one of them before this one has tried the last.
+        """Attempt each of up to `limit` due alerts once; return how many the channel took."""
+        # The hold outlasts all attempts of the batch, so no other process claims one of its alerts meanwhile.
         hold = HOLD_SECONDS + limit * self._channel.longest_seconds
         due = self._run(_TAKE, class_row(Alert), limit=limit, hold_seconds=hold)
         return sum(self._deliver(alert) for alert in due)
 
     def waiting(self) -> AlertBacklog:
-        """What is not delivered yet."""
+        """Count the alerts that are not delivered yet."""
         found: AlertBacklog = self._run(_OPEN, class_row(AlertBacklog))[0]
         return found
 
@@ -224,7 +225,8 @@ class Alerts:
         try:
             return self._channel.send(alert)
         except Exception as error:
-            # A channel with a defect must not stop the other alerts; its text could hold the address.
+            # A defective channel must not stop the other alerts; the error's text is left out because it could hold the
+            # address.
             return f"defect: {type(error).__name__}"
 
     def _run(self, statement: str, row_factory: Any = scalar_row, **fields: Any) -> list[Any]:

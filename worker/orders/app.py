@@ -63,7 +63,7 @@ _DELIVERY = Documentation(
 
 
 def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: OrderReviewSettings) -> Edge:
-    """The app of one process."""
+    """Create the app of one process."""
     app = Flask("worker.orders", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BYTES + 1
     app.url_map.strict_slashes = False
@@ -91,7 +91,7 @@ def create_app(intake: Intake, store: OrderStore, key: KeyCheck, settings: Order
 def _settlement_webhooks(
     app: Flask, intake: Intake, store: OrderStore, settings: OrderReviewSettings
 ) -> Callable[[str], Handler | None]:
-    """The routes of settlement systems that are configured, by their path."""
+    """Add the webhook routes of the configured settlement systems; return the lookup from path to handler."""
     if not settings.stripe_webhook_secrets:
         return by_path({})
     webhook = StripeWebhook(
@@ -104,8 +104,8 @@ def _settlement_webhooks(
 def _readiness_of(store: OrderStore, key: KeyCheck) -> Readiness:
     def checks() -> dict[str, bool]:
         fault = key.fault()
-        # While the authority is silent orders are taken and go to people; with a key that it refuses all of them would, and
-        # where something else answers none is decided.
+        # An unreachable authority keeps the intake ready: orders are accepted and decided later. With a key that the
+        # authority refuses, or another program at its address, no order would ever be decided.
         key_is_ours = fault is None or fault.kind is KeyFaultKind.SILENCE
         return {**database_checks(lambda: database_status(store.pool, ORDERS)), "key": key_is_ours}
 

@@ -1,6 +1,7 @@
 """Asks the authority about orders and reports their outcomes to it, many per request, until each is acknowledged.
 
-What is due to be reported is in the database (`orders.effects.report_due_at`); the queue here only makes it quick.
+Which reports are due is in the database (`orders.effects.report_due_at`); the in-memory queue only sends new ones
+sooner.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from worker.switch_cache import SwitchCache, halts_cover
 
 RISK_CLASS = "standard"
 RESOLVED = "resolved-not-executed"
-"""The code of a start that is refused because a person said that it was not executed."""
+"""The error code of a start that is refused because a person resolved the operation as not executed."""
 
 
 class AuthorityClient:
@@ -49,16 +50,20 @@ class AuthorityClient:
         self._switch_cache = SwitchCache(client)
 
     def is_halted(self) -> bool:
-        """Whether a halt covers fulfilling: what is asked under one is denied for ever. Not known without an answer: asking then gets none either."""
+        """Whether a halt covers `order.fulfill`; a question asked under one is denied for good.
+
+        False while the authority is unreachable: the question then gets no answer either.
+        """
         try:
             return halts_cover(self._switch_cache.current(), agent_id=AGENT_ID, action=ACTION, scenario="")
         except Unreachable:
             return False
 
     def guard(self, works: Sequence[ClaimedOrder]) -> list[GuardAnswer | Unreachable | Rejected]:
-        """Ask what is stored with up to 64 orders, the same at every try; a permission is started with its answer.
+        """Send the stored questions of up to 64 orders, the same at every attempt; an ALLOW is started at once.
 
-        Where a person has said that it was not executed the start is refused for ever; then the record is asked for alone.
+        Once a person has resolved an operation as not executed its start is refused for good; its recorded decision is
+        then asked for without a start.
         """
         answers = self._client.guard_many([self._question_with_start(work) for work in works])
         return [
@@ -89,7 +94,7 @@ def _question(work: ClaimedOrder) -> GuardQuestion:
 
 _AT_ONCE = 64
 _GATHER_SECONDS = 0.1
-"""Outcomes within this time share one call; nothing waits for it."""
+"""How long a report waits for others to share its call; no order waits for a report."""
 _MOST_WAITING = 2000
 
 log = structlog.get_logger("worker.orders")
@@ -116,7 +121,8 @@ ACKNOWLEDGE_REPORTS = """
 update orders.effects set reported_at = clock_timestamp(), report_error = null
 where tenant_id = %(tenant_id)s and review_id = any(%(ids)s) and kind = 'fulfil' and reported_at is null
 """
-# Refused for what it says: another try would say the same, so it is not due again; the figures show it.
+# A report that is refused for its content (no pause) is never due again, as a retry would be the same; the metrics show
+# it.
 POSTPONE_REPORT = """
 update orders.effects set report_error = %(error)s,
   report_due_at = case when %(pause_seconds)s::float8 is null then 'infinity'
@@ -126,7 +132,7 @@ where tenant_id = %(tenant_id)s and review_id = %(review_id)s and kind = 'fulfil
 
 
 class OutcomeReporter:
-    """Sends reports. `run` in a thread of its own; without it the background's sweep does all of them."""
+    """Sends outcome reports. `run` belongs in a thread of its own; without it the background's sweep sends all of them."""
 
     def __init__(self, store: OrderStore, authority: AuthorityClient, failpoints: Failpoints) -> None:
         self._store, self._authority, self._failpoints = store, authority, failpoints
@@ -134,7 +140,7 @@ class OutcomeReporter:
         self._stopping = threading.Event()
 
     def soon(self, work: ClaimedOrder, *, done: bool, reference: str | None, error: str | None) -> None:
-        """Have the outcome of a settled order reported soon; with too many waiting the sweep finds it."""
+        """Queue the report of a settled order; when the queue is full, the next sweep sends it."""
         assert work.operation_id is not None
         report = DueReport(
             work.review_id, work.source, work.order_id, done, work.operation_id, reference, error, work.amount_minor,
@@ -146,7 +152,7 @@ class OutcomeReporter:
             return
 
     def run(self) -> None:
-        """Send what comes until stopped."""
+        """Send queued reports until stopped."""
         while not self._stopping.is_set():
             first = self._waiting.get()
             if first is None:
@@ -162,7 +168,7 @@ class OutcomeReporter:
             self._deliver_or_log(batch)
 
     def stop(self) -> None:
-        """End `run`; what is left is sent by the next sweep."""
+        """End `run`; the next sweep sends what is still queued."""
         self._stopping.set()
         try:
             self._waiting.put_nowait(None)
@@ -170,12 +176,12 @@ class OutcomeReporter:
             return
 
     def sweep(self) -> int:
-        """Send what is due; returns how many were received."""
+        """Send the reports that are due; return how many the authority received."""
         due = self._store.rows(TAKE_REPORTS, class_row(DueReport), limit=_AT_ONCE, retry_seconds=30.0)
         return self.deliver(due) if due else 0
 
     def deliver(self, reports: Sequence[DueReport]) -> int:
-        """Send and acknowledge; returns how many were received."""
+        """Send reports and record those that the authority received; return how many. The others are postponed."""
         self._failpoints.hit(OrderFailpoint.BEFORE_REPORT)
         answers = self._authority.report([outcome_of(report) for report in reports])
         self._failpoints.hit(OrderFailpoint.AFTER_REPORT)
@@ -208,12 +214,12 @@ class OutcomeReporter:
         except SentinelError as error:
             log.warning("reports_not_sent", count=len(batch), error=error.detail)
         except Exception:
-            # The thread stays: what is due is in the database.
+            # Keep the thread alive: the reports are still due in the database.
             log.exception("reports_failed")
 
 
 def outcome_of(report: DueReport) -> Outcome:
-    """The outcome report; the same at every try, because it is made of what is stored."""
+    """The outcome report, made of stored values only, so it is the same at every attempt."""
     outcome: Outcome = {
         "idempotency_key": order_key(report.source, report.order_id), "action": ACTION, "agent_id": AGENT_ID,
         "resource": resource_of(report.source, report.order_id), "risk_class": RISK_CLASS,
@@ -225,6 +231,6 @@ def outcome_of(report: DueReport) -> Outcome:
             "amount": money_out(Money(report.amount_minor, report.currency)),
         }  # fmt: skip
     else:
-        # Only a person can find out whether it happened: the operation stays in doubt.
+        # "error" means unknown: the operation stays in doubt until a person finds out whether the order was fulfilled.
         outcome["error"] = f"the shop refused: {report.error or 'no reason given'}"
     return outcome

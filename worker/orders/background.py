@@ -1,7 +1,8 @@
 """Periodic work besides deliveries: orders to resume, decided approvals, holds, outcome reports and alerts that are due.
 
-A thread per process, and one each for what waits for somebody outside alone: reports and alerts. Each item is leased in the database,
-so several processes share the work and another process takes over from one that died.
+Each process has one thread for it, and one each for alerts and for new reports, which only wait for outside calls.
+Items are leased in the database, so several processes share the work, and another process takes over from one that
+died.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """Runs periodic tasks. Call `start` and `stop` once each; `once` is one round of everything, for tests."""
+    """Runs the periodic tasks. Call `start` and `stop` once each; `once` runs each task once, for tests."""
 
     def __init__(self, processor: OrderProcessor, alerts: Alerts, *, poll_seconds: float) -> None:
         self._processor, self._alerts, self._poll_seconds = processor, alerts, poll_seconds
@@ -50,14 +51,14 @@ class Background:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """End soon; everything in progress is recorded."""
+        """Stop the threads, waiting up to 2 seconds for each; unfinished work can be resumed from what is recorded."""
         self._stopping.set()
         self._reports.stop()
         for thread in self._threads:
             thread.join(2.0)
 
     def once(self) -> int:
-        """One round; returns how many orders and holds were taken up. A failing task does not stop the others."""
+        """Run every task once; return how many orders, holds and filed refunds were processed. A failing task does not stop the others."""
         return self._round() + _run_task(self._alert)
 
     def _round(self) -> int:
@@ -66,12 +67,12 @@ class Background:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            # After a full round more may be due at once.
+            # Where this round processed something, more may be due: start the next round without a pause.
             if not self._round():
                 self._stopping.wait(self._poll_seconds)
 
     def _run_alerts(self) -> None:
-        # A channel that does not answer takes its deadline for each alert: no order waits for that.
+        # A channel that does not answer costs its whole timeout per alert: in a thread of its own it delays no order.
         while not self._stopping.is_set():
             _run_task(self._alert)
             self._stopping.wait(self._poll_seconds)
@@ -100,7 +101,8 @@ class Background:
         return self._each(self._hold_one, self._store.claim_holds(_AT_ONCE))
 
     def _hold_one(self, due: DueHold) -> None:
-        # The process that recorded it may have died in its first try: the shop is looked at first.
+        # The process that recorded the hold may have died during its first attempt: count one, so that the shop is
+        # looked at first.
         self._processor.hold(due.work, Attempts(max(1, due.tries), due.seconds_ago))
 
     def _follow(self) -> int:
@@ -122,7 +124,7 @@ class Background:
         return 0
 
     def _housekeeping(self) -> int:
-        # What is left goes in the next rounds: no round is longer for it.
+        # One batch per round, so that no round takes long; the rest is deleted in the next rounds.
         if time.monotonic() >= self._housekeeping_due and self._store.forget_deliveries():
             self._housekeeping_due = time.monotonic() + _HOUSEKEEPING_SECONDS
         return 0

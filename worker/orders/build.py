@@ -1,4 +1,4 @@
-"""Builds order review from the settings: the one place where settings become objects."""
+"""Builds order review from the settings; the only place where its parts are put together."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OrderReview:
 
 
 def read_sources(settings: OrderReviewSettings) -> SourcesFile:
-    """The declared sources. Raises `UnsafeConfiguration` with what is wrong in the file, or where its look-ups have no time."""
+    """Load the declared sources. Raises `UnsafeConfiguration` with the file's fault, also where the budget has no time for look-ups."""
     try:
         return SourcesFile(settings.policies_dir / FILE_NAME, budget_seconds=settings.budget_seconds)
     except PolicyError as error:
@@ -50,7 +50,7 @@ def read_sources(settings: OrderReviewSettings) -> SourcesFile:
 
 
 def read_failpoints(settings: OrderReviewSettings) -> Failpoints:
-    """The armed place, if any. Raises `UnsafeConfiguration`."""
+    """Read the failpoint that the settings arm, if any. Raises `UnsafeConfiguration`."""
     try:
         return Failpoints.parse(settings.failpoint, allowed=settings.failpoints_allowed, places=tuple(OrderFailpoint))
     except BadFailpoint as error:
@@ -58,7 +58,7 @@ def read_failpoints(settings: OrderReviewSettings) -> Failpoints:
 
 
 def make_scorer(settings: OrderReviewSettings) -> Scorer:
-    """Rules, and the model where one is named. Raises `UnsafeConfiguration` with what is wrong in the numbers."""
+    """Make the scorer: rules, and a model where the settings name one. Raises `UnsafeConfiguration` with the rules file's fault."""
     try:
         rules = RulesScore(RuleSettings.load(settings.policies_dir / SIGNALS_FILE))
     except PolicyError as error:
@@ -73,7 +73,7 @@ def build_order_review(
     settings: OrderReviewSettings, sources: SourcesFile, *, failpoints: Failpoints | None = None,
     scorer: Scorer | None = None, enricher: Enricher | None = None, shop: Shop | None = None,
 ) -> OrderReview:  # fmt: skip
-    """The parts for one process; what is handed in replaces what the settings say.
+    """Build the parts of one process; parts that are handed in replace those of the settings.
 
     Raises `UnsafeConfiguration`, or `EngineUnavailable` without a database.
     """
@@ -107,7 +107,7 @@ def build_order_review(
 
 
 def act_within_seconds(settings: OrderReviewSettings) -> int:
-    """What a start declares: an order's lease, and the calls to the shop that may be under way at its end."""
+    """The seconds that a start declares: an order's lease, plus the calls to the shop that may be in flight at its end."""
     under_way = max(settings.shop_under_way_seconds, 3 * settings.shop_timeout_seconds)
     return math.ceil(settings.lease_seconds + settings.shop_timeout_seconds + under_way)
 

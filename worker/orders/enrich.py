@@ -1,7 +1,7 @@
-"""Enrichment: looks up missing facts of an order with GETs to addresses of the sources file, within the order's time.
+"""Enrichment: looks up missing facts of an order with GETs to URLs of the sources file, within the order's time budget.
 
-A look-up that fails, is late or answers in another form leaves its facts unknown and adds a signal. Facts of the signed
-delivery are never overwritten.
+A look-up that fails, times out or answers in another form leaves its facts unknown and adds a signal. Facts of the
+signed delivery are never overwritten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNAVAILABLE = "enrichment_unavailable"
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """One address to ask, and where in its answer the fields are. `key` is sent as a bearer key where there is one."""
+    """One URL to ask, and the paths of the fields in its answer. `key`, if not empty, is sent as bearer token."""
 
     url: str
     fields: FieldMap
@@ -35,7 +35,7 @@ class Lookup:
 
 
 def lookup_url_fault(url: str) -> str | None:
-    """What is wrong with the address of a look-up; its placeholders may stand behind the host only."""
+    """What is wrong with the URL of a look-up, or None. Placeholders may stand behind the host only."""
     unknown = [name for name in PLACEHOLDER.findall(url) if name not in PLACEHOLDERS]
     if unknown:
         return f"unknown placeholder {{{unknown[0]}}}; known: {', '.join(PLACEHOLDERS)}"
@@ -55,13 +55,13 @@ class Enriched:
 
 
 class Enricher:
-    """Asks the look-ups of a source, one after the other. Thread-safe."""
+    """Makes the look-ups of a source, one after the other. Thread-safe."""
 
     def __init__(self, outward: PublicHttpClient | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
         self._outward, self._now = outward or PublicHttpClient(), now
 
     def enrich(self, order: Order, lookups: Sequence[Lookup], deadline: float) -> Enriched:
-        """`deadline` is an instant of `time.monotonic`. Never raises."""
+        """Look up the facts that the order lacks until `deadline`, an instant of `time.monotonic`. Never raises."""
         signals: list[Signal] = []
         for place, lookup in enumerate(lookups, 1):
             if not _missing(order, lookup):
@@ -74,7 +74,7 @@ class Enricher:
         return Enriched(order, tuple(signals))
 
     def _ask(self, order: Order, lookup: Lookup, deadline: float) -> Mapping[str, Any] | str:
-        """The answer, or a code for why there is none."""
+        """Make one look-up; return its JSON object, or a code for why there is none."""
         url = _url(order, lookup.url)
         seconds = min(lookup.timeout_seconds, deadline - self._now())
         if url is None or seconds <= 0:
@@ -100,9 +100,9 @@ def _missing(order: Order, lookup: Lookup) -> bool:
 
 
 def _url(order: Order, template: str) -> str | None:
-    """The address with its placeholders filled in; None where one is unknown."""
+    """The URL with its placeholders filled in; None where the order lacks the value of one."""
     values = {name: getattr(order, name) for name in PLACEHOLDER.findall(template)}
-    # A value of dots alone would climb out of its place in the path, and no quoting changes that.
+    # "." or ".." as a path segment would lead to another path, and quoting does not prevent that.
     if any(not value or not value.strip(".") for value in values.values()):
         return None
     return PLACEHOLDER.sub(lambda found: quote(values[found[1]], safe=""), template)

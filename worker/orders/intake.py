@@ -1,6 +1,6 @@
-"""A delivery, from its request to its response on the event loop: rate limit, signature, parsing; then it joins a set.
+"""Handles a delivery on the event loop, from request to response: rate limit, signature, parsing; then it joins a set.
 
-The order of the checks matters: an unsigned delivery costs one counter, and nothing of it is stored.
+The order of the checks matters: an unsigned delivery only counts against its address, and nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -45,21 +45,25 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
-    """How fast deliveries may come, over all processes. Apart, so that who signs nothing cannot take the place of a source."""
+    """The rate limits of deliveries, over all processes.
+
+    Networks and sources are counted in separate limits, so that unsigned deliveries cannot use up a source's rate.
+    """
 
     of_networks: SharedRateLimit
     of_sources: SharedRateLimit
-    """Each source says its own rate."""
+    """The rates are the sources' own."""
     salt: bytes = field(default_factory=lambda: random_bytes(16), repr=False)
-    """Whose counts lie beside whose cannot be reckoned from addresses without it. Like the counts it is made before the processes."""
+    """Keeps clients from predicting which slot of the shared counters an address uses. Made before the processes start,
+    as the counters are, so that all processes use the same one."""
 
     def key(self, kind: str, who: str) -> bytes:
-        """What a limit counts by."""
+        """The key under which a limit counts this network or source (`kind` and `who`)."""
         return _limit_key(self.salt, kind, who)
 
 
 class Intake(QuickHandler):
-    """Answers deliveries; `threads` make the outside calls of single orders."""
+    """Answers deliveries; `threads` runs the outside calls of single orders."""
 
     def __init__(
         self, processor: OrderProcessor, sources: SourcesFile, limits: DeliveryLimits, threads: ThreadPoolExecutor,
@@ -72,11 +76,11 @@ class Intake(QuickHandler):
         self._answers = metrics.AnswerCounts(source.name for source in sources.current().all)
 
     def handler_of(self, other: Callable[[str], Handler | None], path: str) -> Handler | None:
-        """This intake for the path of a delivery, else whom `other` finds."""
+        """The handler of a path: this intake for deliveries, else the one that `other` finds."""
         return self if source_of(path) else other(path)
 
     def begin(self, request: Request, reply: Callable[[EdgeResponse], None]) -> None:
-        """Take one delivery; it is answered when its set is over. Raises the refusals of its checks, in their order."""
+        """Accept one delivery; `reply` is called once it is processed. Raises the refusals of the checks, in their order."""
         began = time.perf_counter()
         environ = request.environ
         name = source_of(environ["PATH_INFO"])
@@ -89,7 +93,7 @@ class Intake(QuickHandler):
         self._sets.join(run, lambda over: reply(self._answer(over, label, began, environ)))
 
     def count_address(self, environ: dict[str, Any]) -> None:
-        """Count a delivery to whoever sent it, genuine or not. Raises `RateLimited` for one too many."""
+        """Count a delivery, genuine or not, against the network that it came from. Raises `RateLimited` beyond the limit."""
         self._take("address", network_of(address_of(environ, self._trusted_proxies)))
 
     def _answer(self, run: OrderRun, label: str, began: float, environ: dict[str, Any]) -> EdgeResponse:
@@ -105,7 +109,7 @@ class Intake(QuickHandler):
         return EdgeResponse(response.body, response.status, headers=headers)
 
     def _read(self, environ: dict[str, Any], name: str | None) -> DeliveredOrder:
-        """What was delivered, once it is within the limits and genuine."""
+        """Check limits and signature of a delivery, and parse it."""
         if name is None:
             raise NotFound("there is nothing here")
         self.count_address(environ)
@@ -116,12 +120,13 @@ class Intake(QuickHandler):
             require_json_type(environ)
             return DeliveredOrder(source.to_order(read_object(body, self._max_body_bytes)), body_digest(body))
         except (InvalidInput, UnsupportedMediaType) as error:
-            # Genuine, and no order for us: its sender may give up in silence, so the people here are told.
+            # A genuine delivery that cannot be read: its sender may give up in silence, so the operators must see it in
+            # the log.
             log.warning("order_unreadable", source=source.name, faults=_faults_said(source, error))
             raise
 
     def _genuine(self, environ: Mapping[str, Any], name: str, body: bytes) -> OrderSource:
-        """The source, if it has signed this very body; a source that is not there has signed nothing."""
+        """The source, if it signed exactly this body. Raises `Unauthenticated` for a bad signature or an unknown source."""
         sources = self._sources.current()
         source = sources.find(name)
         verdict = sources.verify(name, {} if source is None else source.signing.headers_in(environ), body, self._now())
@@ -143,7 +148,7 @@ class Intake(QuickHandler):
 
 
 def _faults_said(source: OrderSource, error: SentinelError) -> dict[str, str]:
-    """What is wrong, by the places that the source's file declares: another name may be anything, and is in no log."""
+    """The faults by path, for the log. Paths that the source's map does not declare become "elsewhere": the sender chose their names."""
     declared = {".".join(path) for paths in source.fields.values() for path in paths}
     return {
         name if name == "body" or any(f"{name}.".startswith(f"{path}.") for path in declared) else "elsewhere": rule
@@ -157,7 +162,7 @@ def _limit_key(salt: bytes, kind: str, who: str) -> bytes:
 
 
 def source_of(path: str) -> str | None:
-    """`/webhooks/{source}/orders` or `/webhooks/{source}/orders/created` → the source; with a slash at the end it is the same one."""
+    """The source of `/webhooks/{source}/orders` or `/webhooks/{source}/orders/created`, also with a slash at the end; else None."""
     if not path.startswith(_PREFIX):
         return None
     name, slash, rest = path[len(_PREFIX) :].partition("/")

@@ -1,4 +1,7 @@
-"""Checks the intake's key: refuses to start with another tenant's or agent's; readiness goes on checking it. Loaded before the folder of the shared counters is there, so without what counts."""
+"""Checks the intake's key: the start is refused with a key of another tenant or agent; readiness goes on checking.
+
+Loaded before the folder of the shared counters exists, so it must not import modules with metrics.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,16 @@ _SECONDS = 1.5
 
 
 def refuse_wrong_key(settings: OrderReviewSettings) -> None:
-    """Raise `UnsafeConfiguration` for it. A key that cannot be checked now is logged and checked again later: until then orders go to people."""
+    """Raise `UnsafeConfiguration` for a key of another tenant or agent.
+
+    A key that cannot be checked now is only logged; readiness checks it again.
+    """
     pool = Pool(with_role(settings.database_url, ORDERS, application_name="order-review"), size=1)
     client = trying_client(settings)
     with contextlib.closing(pool), contextlib.closing(client):
         tenant_id = settings.tenant_id or default_tenant(pool)
         if tenant_id is None:
-            return  # told where the parts are put together
+            return  # `build_order_review` refuses the start for it
         fault = key_check(client, pool, tenant_id).fault()
     if fault is None:
         return
@@ -40,7 +46,7 @@ def refuse_wrong_key(settings: OrderReviewSettings) -> None:
 
 
 def trying_client(settings: OrderReviewSettings) -> Client:
-    """A client that names no tenant, so that the answer says whose the key is; with a short timeout."""
+    """A client with a short timeout that names no tenant, so that the answer says which tenant the key belongs to."""
     return Client(settings.authority_url, settings.api_key, agent_id=AGENT_ID, timeout_seconds=_SECONDS, retries=0)
 
 
@@ -53,7 +59,7 @@ def key_check(client: Client, pool: Pool, tenant_id: uuid.UUID) -> KeyCheck:
 
 
 def default_tenant(pool: Pool) -> uuid.UUID | None:
-    """The tenant that orders belong to when nothing says otherwise. Raises `EngineUnavailable`."""
+    """The tenant of orders where the settings name none; None where there is no tenant yet. Raises `EngineUnavailable`."""
 
     def call(connection: psycopg.Connection[Any]) -> uuid.UUID | None:
         row = connection.execute(DEFAULT_TENANT).fetchone()

@@ -1,7 +1,7 @@
 """The state machine of an order review: the one table of lanes, states and events.
 
-The database holds the same table (`orders.transitions`) and refuses everything else; tests keep the two and the committed
-drawing equal. From the high lane, and from a denial in any lane, nothing leads to FULFILLED.
+The database holds the same table (`orders.transitions`) and refuses every other transition; tests keep both tables and
+the committed drawing equal. From the high lane, and from a denial in any lane, nothing leads to FULFILLED.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ class LaneEvent(StrEnum):
     """What happened to a review."""
 
     SCORED = "scored"
-    """Band, signals and what will be asked are stored, once and for all."""
+    """Band, signals and the question to the authority are stored, and never change."""
     ALLOWED = "allowed"
     NEEDS_ANALYST = "needs_analyst"
     DENIED = "denied"
     STARTED = "started"
-    """The authority has it as started, and the intended fulfilment is stored; from here the shop may be asked."""
+    """The authority has the operation as started, and the intended fulfilment is stored; from here the shop may be asked."""
     START_REFUSED = "start_refused"
-    """The authority does not have it as started: surely nothing has happened, and it is asked again."""
+    """The authority does not have the operation as started: nothing has happened in the shop, and the authority is asked again."""
     FULFILLED = "fulfilled"
     SHOP_REFUSED = "shop_refused"
-    """The shop refused, or the operation was started elsewhere: back to a person."""
+    """The shop refused, or the operation was started elsewhere: the order goes to a person."""
     RETRIED = "retried"
-    """A person has the shop asked again, under the same operation and start."""
+    """A person decided that the shop is asked again, under the same operation and start."""
     QUEUED = "queued"
     HELD = "held"
-    """A denied order, or an analyst's decision."""
+    """The order was denied, or an analyst decided to hold it."""
     REJECTED = "rejected"
     """The approval was rejected or expired."""
     REFUND_FILED = "refund_filed"
     REFUND_REFUSED = "refund_refused"
-    """The row that was filed was denied, or failed: back to a person."""
+    """The refund that was filed was denied or failed: the order goes back to a person."""
 
 
 class LaneState(NamedTuple):
-    """Where a review stands; the lane is None until the authority has decided."""
+    """The state of a review: lane and status; the lane is None until the authority has decided."""
 
     lane: Lane | None
     status: ReviewStatus
@@ -56,7 +56,7 @@ TRANSITIONS: Mapping[tuple[LaneState, LaneEvent], LaneState] = MappingProxyType(
         (LaneState(None, _S.SCORED), _E.ALLOWED): LaneState(_L.LOW, _S.DECIDED),
         (LaneState(None, _S.SCORED), _E.NEEDS_ANALYST): LaneState(_L.MEDIUM, _S.DECIDED),
         (LaneState(None, _S.SCORED), _E.DENIED): LaneState(_L.HIGH, _S.DECIDED),
-        # A permit that was not used in time is asked for again, and the authority may have become stricter.
+        # After a permit expired unused the authority is asked again, and may have become stricter.
         (LaneState(_L.LOW, _S.DECIDED), _E.NEEDS_ANALYST): LaneState(_L.MEDIUM, _S.DECIDED),
         (LaneState(_L.LOW, _S.DECIDED), _E.DENIED): LaneState(_L.HIGH, _S.DECIDED),
         (LaneState(_L.LOW, _S.DECIDED), _E.STARTED): LaneState(_L.LOW, _S.STARTED),
@@ -78,7 +78,7 @@ TRANSITIONS: Mapping[tuple[LaneState, LaneEvent], LaneState] = MappingProxyType(
         (LaneState(_L.MEDIUM, _S.QUEUED), _E.REJECTED): LaneState(_L.MEDIUM, _S.HELD),
         (LaneState(_L.MEDIUM, _S.QUEUED), _E.REFUND_FILED): LaneState(_L.MEDIUM, _S.REFUND_FILED),
         (LaneState(_L.HIGH, _S.DECIDED), _E.HELD): LaneState(_L.HIGH, _S.HELD),
-        # A refund is filed, not paid: what becomes of its row decides whether the order's way is over.
+        # A filed refund is not paid yet: whether the order needs a person again depends on the refund's ledger row.
         (LaneState(_L.LOW, _S.REFUND_FILED), _E.REFUND_REFUSED): LaneState(_L.LOW, _S.REFUND_REFUSED),
         (LaneState(_L.LOW, _S.REFUND_REFUSED), _E.REFUND_FILED): LaneState(_L.LOW, _S.REFUND_FILED),
         (LaneState(_L.LOW, _S.REFUND_REFUSED), _E.HELD): LaneState(_L.LOW, _S.HELD),
@@ -88,19 +88,19 @@ TRANSITIONS: Mapping[tuple[LaneState, LaneEvent], LaneState] = MappingProxyType(
     }
 )
 FINAL = frozenset({_S.FULFILLED, _S.HELD})
-"""Nothing leads out of these."""
+"""Statuses without a transition out of them."""
 WAITING = frozenset({_S.QUEUED, _S.SHOP_REFUSED, _S.REFUND_REFUSED})
-"""These wait for a person."""
+"""Statuses in which the order waits for a person."""
 DENIALS = frozenset({_E.DENIED, _E.REJECTED, _E.HELD, _E.REFUND_FILED, _E.REFUND_REFUSED})
-"""After one of these an order is never fulfilled."""
+"""Events after which an order is never fulfilled."""
 
 
 class NoSuchLaneTransition(Exception):
-    """This event cannot happen there."""
+    """The event has no transition from this state."""
 
 
 def after(standing: LaneState, event: LaneEvent) -> LaneState:
-    """Where `event` leads. Raises `NoSuchLaneTransition`."""
+    """Return the state after `event`. Raises `NoSuchLaneTransition`."""
     try:
         return TRANSITIONS[standing, event]
     except KeyError:

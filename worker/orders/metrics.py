@@ -46,29 +46,30 @@ _OPEN = {
 
 
 def scored(score: Score, seconds: float) -> None:
-    """One order was scored."""
+    """Count one scored order; `seconds` includes its look-ups."""
     SCORE_SECONDS.observe(seconds)
     MODEL.labels(score.model).inc()
 
 
 def count_decisions(decided: Iterable[tuple[str | None, str]]) -> None:
-    """The authority has answered about orders: the lane and the event of each."""
+    """Count recorded answers of the authority, given as (lane, event) of each order."""
     for (lane, event), count in TallyCounter(decided).items():
         LANES.labels(lane, event).inc(count)
 
 
 class AnswerCounts:
-    """Counts what deliveries are answered, those of one turn of an event loop together. For the loop's own thread."""
+    """Counts the responses to deliveries, adding those of one turn of the event loop together. For the loop's own thread."""
 
     def __init__(self, sources: Iterable[str] = ()) -> None:
         for source in sources:
-            # There from the start, at zero, for the alert: a rate does not see the event that a series begins with.
+            # Create the series at zero for the alert rule: a rate does not count the increment with which a series
+            # begins.
             ANSWERS.labels(source, BodyTooLarge.code)
         self._results: TallyCounter[tuple[str, str]] = TallyCounter()
         self._seconds: list[float] = []
 
     def count(self, source: str, result: str, seconds: float | None = None) -> None:
-        """One answer, with how long it took where the order was processed."""
+        """Count one response; `seconds` is its latency, given where the order was processed."""
         if not self._results:
             asyncio.get_running_loop().call_soon(self._add)
         self._results[source, result] += 1
@@ -85,13 +86,13 @@ class AnswerCounts:
 
 
 class OrderGauges(Collector):
-    """Gauges that the database knows, read at each scrape."""
+    """Gauges that are read from the database at each scrape."""
 
     def __init__(self, store: OrderStore) -> None:
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
-        """The figures, or nothing but `orders_database_up 0`."""
+        """Yield the store's figures, or only `orders_database_up 0` where the database does not answer."""
         try:
             found: OrderFigures | None = self._store.figures()
         except SentinelError:

@@ -1,8 +1,8 @@
-"""A language model's score of an order. It can raise the band that the rules gave and nothing else.
+"""A language model's score of an order, which can only raise the band that the rules gave.
 
-The order is sent as data between delimiters that nobody can guess, without the customer's identity. The answer is untrusted:
-exactly {band, signals} or nothing. A malformed answer is requested again, twice at most and within the deadline; every other
-failure sends the order to a person, with the reason in its signals.
+The order is sent as data between unguessable delimiters, without the customer's identity. The answer is untrusted: only
+exactly {band, signals} counts. After a malformed answer the model is asked again, twice at most and within the
+deadline; every other failure sends the order to a person, with the reason in its signals.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _AGAIN = (
 
 
 class ModelCode:
-    """The signals of this module."""
+    """The signal codes of this module."""
 
     RAISED = "model_raised"
     NOTED = "model_noted"
@@ -81,7 +81,10 @@ class ModelScore:
         self._timeout_seconds, self._now = timeout_seconds, now
 
     def judge(self, order: Order, rules: Score, deadline: float | None = None) -> Score:
-        """The rules' score, raised by the model or by its failure. `deadline`: of `time.monotonic`. Never raises."""
+        """The rules' score, raised where the model's band is stricter, or to at least medium where it failed.
+
+        Never raises an error. `deadline` is an instant of `time.monotonic`.
+        """
         began = self._now()
         until = began + self._timeout_seconds
         found = self._ask(order, rules, until if deadline is None else min(until, deadline))
@@ -102,7 +105,7 @@ class ModelScore:
             if isinstance(read, _Opinion) or read.code != ModelCode.MALFORMED:
                 return read
             failure = read
-            # Its answer is not sent back: it may repeat the customer's text.
+            # The malformed answer is not sent back to the model: it may repeat the customer's text.
             body["messages"] = [*body["messages"][:2], {"role": "user", "content": _AGAIN.format(detail=read.detail)}]
         return failure
 
@@ -110,7 +113,7 @@ class ModelScore:
 def question(
     order: Order, rules: Score, model: str, *, fence: Callable[[], str] = lambda: secrets.token_hex(16)
 ) -> dict[str, Any]:
-    """The body of the request. No name, address, account or order id is in it."""
+    """The body of the request. It has no name, address, account or order id."""
     mark = f"DATA-{fence()}"
     return chat_request(
         model, system=_TASK.format(fence=mark, longest=MAX_SIGNAL_CHARS),
@@ -158,7 +161,7 @@ def _opinion(found: Any) -> _Opinion:
 
 
 def _joined(rules: Score, opinion: _Opinion) -> Score:
-    """The stricter of both. A model that would be milder than the rules has said nothing that counts."""
+    """The stricter of both bands; an opinion that is not stricter than the rules counts as agreement."""
     if RANK[opinion.band] > RANK[rules.band]:
         signals = (*rules.signals, Signal(ModelCode.RAISED, opinion.words))
         return replace(rules, band=opinion.band, signals=signals, model="raised")
@@ -167,6 +170,6 @@ def _joined(rules: Score, opinion: _Opinion) -> Score:
 
 
 def fall_back(rules: Score, code: str, detail: str) -> Score:
-    """The rules' score without the opinion that was wanted: at least medium, and the reason in its signals."""
+    """The rules' score where the model gave no usable opinion: at least medium, with the reason in its signals."""
     band = rules.band if RANK[rules.band] > RANK[Band.LOW] else Band.MEDIUM
     return replace(rules, band=band, signals=(*rules.signals, Signal(code, detail)), model="fell_back")

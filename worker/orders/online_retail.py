@@ -1,7 +1,7 @@
-"""The Online Retail CSV → orders as webhooks, and any order → the payload of one source. Pure.
+"""Converts the Online Retail CSV to orders, and an order to the payload of one source. Pure functions.
 
-An invoice is an order, with its own date and total; cancellations are skipped. What the file does not have (mail address,
-shipping country, age of the account) stays unknown.
+Each invoice becomes an order with its own date and total; cancellations are skipped. Facts that the file does not have
+(mail address, shipping country, age of the account) stay unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from worker.refunds.online_retail import Imported, read_orders
 
 
 def read_retail_orders(lines: Sequence[str], source: str) -> tuple[list[Order], Imported]:
-    """(orders in the file's order, what was read and refused). Raises `NotTheFile`."""
+    """(orders in the order of the file, the full result of reading it). Raises `WrongColumns`."""
     imported = read_orders(lines)
     details: dict[str, list[dict[str, str]]] = {}
     for cells in csv.DictReader(lines, strict=True):
@@ -28,7 +28,7 @@ def read_retail_orders(lines: Sequence[str], source: str) -> tuple[list[Order], 
             items=tuple(_item(cells) for cells in details[facts.order_ref]), placed_at=facts.ordered_at,
         )
         for facts in imported.orders
-        # Free goods are no order that could cost anything.
+        # Skip invoices of free goods.
         if facts.paid_minor > 0
     ]  # fmt: skip
     return orders, imported
@@ -36,14 +36,14 @@ def read_retail_orders(lines: Sequence[str], source: str) -> tuple[list[Order], 
 
 def _item(cells: Mapping[str, str]) -> Item:
     quantity = cells["Quantity"].strip()
-    # A line of a negative quantity is a correction; how much of it was ordered is not known.
+    # A negative quantity is a correction: the quantity that was ordered is unknown.
     return Item(
         cells["StockCode"].strip(), cells["Description"].strip() or None, int(quantity) if quantity.isdigit() else None
     )
 
 
 def payload_of(order: Order, fields: FieldMap) -> dict[str, Any]:
-    """An order as its source would send it: every known field at the first path where the source's map looks for it."""
+    """The payload as the source would send it: each known field at the first path of the source's map without list indexes."""
     body: dict[str, Any] = {}
     money = money_out(order.amount)
     known: dict[str, Any] = {
@@ -69,7 +69,7 @@ def _line(item: Item, fields: FieldMap) -> dict[str, Any]:
 
 
 def _put(body: dict[str, Any], paths: Sequence[Sequence[str]], value: Any) -> None:
-    """At the first path through objects alone: places in lists are left to senders that have such."""
+    """Set a value at the first path without list indexes; a field that has only other paths is left out."""
     path = next((path for path in paths if not any(key.isdecimal() for key in path)), None)
     if path is None:
         return

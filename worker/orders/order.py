@@ -1,8 +1,9 @@
-"""The values of order review, and how a source's payload becomes one: an order as its source sent it, its facts as JSON and back, its score, a review as it is stored and as it is claimed.
+"""The values of order review (order, facts, score, stored and claimed review), and mapping a payload to an order.
 
-What a source did not send, or sent empty, is None ("unknown"), never zero: a rule that needs it says so instead of guessing.
-A payload is mapped by the source's field map: dotted paths; the first that holds a value is taken. A value of another type is
-`InvalidInput` naming the path: a wrong map must not look like an order about which nothing is known.
+What a source did not send, or sent empty, is None ("unknown"), never zero: a rule that needs it says so instead of
+guessing. A payload is mapped by the source's field map: each field has dotted paths, and the first that holds a value
+is taken. A value of the wrong type raises `InvalidInput` naming the path: a wrong map must not look like an order with
+unknown facts.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from sentinel.core.operation import MAX_IDENTIFIER, is_identifier
 
 ACTION, AGENT_ID = "order.fulfill", "order-review"
 MAX_SIGNAL_CHARS = 500
-"""The longest detail of one signal."""
+"""The maximum length of one signal's detail, in characters."""
 
 
 _MAILBOX = re.compile(r"[^\s<>]+@(?P<domain>[\w-]{1,63}(?:\.[\w-]{1,63})*)\.?")
 
 
 def mail_domain(email: str | None) -> str | None:
-    """The domain of one plain mail address, also in angle brackets behind a name; None of anything else: it may be a name or a number."""
+    """The domain of one plain mail address, which may stand in angle brackets behind a name; None for any other text."""
     written = (email or "").strip()
     if written.endswith(">"):
         written = written[:-1].rpartition("<")[2].strip()
@@ -44,7 +45,7 @@ def mail_domain(email: str | None) -> str | None:
 
 
 class Band(StrEnum):
-    """What the score says; `unknown` goes to a person."""
+    """The risk that a score found; `unknown` goes to a person."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -57,7 +58,7 @@ RANK = {Band.LOW: 0, Band.MEDIUM: 1, Band.UNKNOWN: 1, Band.HIGH: 2}
 
 
 class Lane(StrEnum):
-    """Where an order goes: the authority's ALLOW, APPROVAL_REQUIRED or DENY on `order.fulfill`."""
+    """How an order is reviewed: the authority's decision on `order.fulfill`; ALLOW is low, APPROVAL_REQUIRED medium, DENY high."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -65,7 +66,7 @@ class Lane(StrEnum):
 
 
 class ReviewStatus(StrEnum):
-    """Where a review stands; `lanes.py` has the table of what may follow what."""
+    """The status of a review; `lanes.py` has the table of transitions."""
 
     RECEIVED = "RECEIVED"
     SCORED = "SCORED"
@@ -76,9 +77,9 @@ class ReviewStatus(StrEnum):
     HELD = "HELD"
     REFUND_FILED = "REFUND_FILED"
     SHOP_REFUSED = "SHOP_REFUSED"
-    """The shop will not fulfil it: a person tries again, refunds it or has it held."""
+    """The shop refused to fulfil it: a person retries it, refunds it or has it held."""
     REFUND_REFUSED = "REFUND_REFUSED"
-    """The refund that was filed was denied or failed: a person tries again or has it held."""
+    """The refund that was filed was denied or failed: a person retries it or has the order held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Order:
     email: str | None = None
     account_ref: str | None = None
     account_age_days: int | None = None
-    """As sent, until `facts.as_received` has bounded it by when the account was made and the order came."""
+    """As sent, until `as_received` bounds it by when the account was created and when the order was placed."""
     account_created_at: datetime | None = None
     billing_country: str | None = None
     shipping_country: str | None = None
@@ -113,7 +114,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One thing that was noticed: a stable code for the authority, a detail (≤ 500 characters) for people."""
+    """One risk signal: a stable code for the authority, a detail (≤ 500 characters) for people."""
 
     code: str
     detail: str
@@ -124,7 +125,7 @@ ModelAnswer = Literal["not_asked", "agreed", "raised", "fell_back"]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The band, why, what the model said to it, and how long all of it took."""
+    """The band, the signals that explain it, the model's part in it, and how long scoring took."""
 
     band: Band
     signals: tuple[Signal, ...] = ()
@@ -134,9 +135,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class KnownAccount:
-    """What our own orders say about an order's account over the last 24 hours, this order not counted.
+    """The number and sum of an account's orders in the last 24 hours, the order that is scored not counted.
 
-    All None where the order names no account. `amount_24h` is in the order's currency.
+    Both are None where the order names no account. `amount_24h` is in the order's currency.
     """
 
     velocity_24h: int | None = None
@@ -144,7 +145,7 @@ class KnownAccount:
 
 
 def with_orders_beside(known: KnownAccount, order: Order, orders: Sequence[Order]) -> KnownAccount:
-    """`known` with those of `orders` that are of the same account too, `order` itself not counted: they came together with it."""
+    """Add to `known` the orders of the same account among `orders`, which arrived in the same set; `order` itself is not counted."""
     account = (order.source, order.account_ref)
     others = [one for one in orders if (one.source, one.account_ref) == account and one is not order]
     if known.velocity_24h is None or not others:
@@ -157,7 +158,7 @@ def with_orders_beside(known: KnownAccount, order: Order, orders: Sequence[Order
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One order's review as it is kept in `orders.reviews`; there is one per tenant, source and order id, for ever."""
+    """One order's review as it is kept in `orders.reviews`; there is exactly one per tenant, source and order id, for ever."""
 
     review_id: uuid.UUID
     source: str
@@ -172,7 +173,7 @@ class Review:
     signals: tuple[Signal, ...] = ()
     model: ModelAnswer = "not_asked"
     operation_id: uuid.UUID | None = None
-    """The authority's decision; the shop's `Idempotency-Key`."""
+    """The id of the authority's operation, which is sent to the shop as `Idempotency-Key`."""
     approval_id: str | None = None
     start_id: uuid.UUID | None = None
     decided_at: datetime | None = None
@@ -189,7 +190,7 @@ class Review:
 
 
 def order_key(source: str, order_id: str) -> str:
-    """`order:{source}:{order_id}`: one fulfilment for ever."""
+    """The authority's idempotency key, `order:{source}:{order_id}`: an order is fulfilled at most once, for ever."""
     return f"order:{source}:{order_id}"
 
 
@@ -205,7 +206,7 @@ _PLAIN = (
 
 
 def facts_of(order: Order) -> dict[str, Any]:
-    """JSON of everything but id, amount and account, which have columns of their own. Unknown stays away."""
+    """The order's facts as JSON, without id, amount and account, which have columns of their own. Unknown facts are left out."""
     found: dict[str, Any] = {name: getattr(order, name) for name in _PLAIN if getattr(order, name) is not None}
     for name in _TIMES:
         if (moment := getattr(order, name)) is not None:
@@ -216,7 +217,7 @@ def facts_of(order: Order) -> dict[str, Any]:
 
 
 def order_of(source: str, order_id: str, amount: Money, account_ref: str | None, facts: Mapping[str, Any]) -> Order:
-    """The order that `facts_of` was made of."""
+    """Rebuild the order from its columns and the JSON of `facts_of`; `raw` is empty."""
     times: dict[str, Any] = {name: datetime.fromisoformat(facts[name]) if facts.get(name) else None for name in _TIMES}
     plain: dict[str, Any] = {name: facts.get(name) for name in _PLAIN}
     return Order(
@@ -227,26 +228,27 @@ def order_of(source: str, order_id: str, amount: Money, account_ref: str | None,
 
 
 def as_received(order: Order, received_at: datetime) -> Order:
-    """With the account's age when the order was placed, by the youngest that is said: told, or from the day it was made.
+    """Set the account's age at the time of the order: the lower of the sent age and the age by its creation date.
 
-    `received_at` is the database's: an order that does not say when it was placed, or says a time to come, was placed then.
+    `received_at` (the database's clock) counts as the time of the order where the order names none, or one in the
+    future.
     """
     if order.account_created_at is None:
         return order
     placed_at = min(order.placed_at or received_at, received_at)
-    # An account can be made by the very order, a moment after it.
+    # The order itself may create the account, so the account can be slightly younger than the order: its age is then 0.
     made = max(0, (placed_at - order.account_created_at).days)
     told = order.account_age_days
     return replace(order, account_age_days=made if told is None else min(told, made))
 
 
 def missing_facts(order: Order, always: Sequence[str]) -> tuple[str, ...]:
-    """Which of the facts that its source always sends are not there."""
+    """The names of the facts in `always` (those that its source always sends) that the order lacks."""
     return tuple(name for name in always if getattr(order, name) in (None, ()))
 
 
 class ClaimedOrder(Struct, frozen=True, gc=False):
-    """One claimed review, the columns of `orders.work`. Every change names its `epoch`."""
+    """One claimed review, with the columns of `orders.work`. Every change of it names its `epoch`."""
 
     review_id: uuid.UUID
     source: str
@@ -274,10 +276,10 @@ class ClaimedOrder(Struct, frozen=True, gc=False):
     resolution: str | None
     last_error: str | None
     tries: int | None
-    """How often the fulfilment was tried without an answer; only while it is started."""
+    """How many attempts of the fulfilment got no answer; None unless the review is STARTED."""
     seconds_since_try: float | None
     received_at: datetime
-    """When its first delivery came, by the database's clock."""
+    """When its first delivery arrived, by the database's clock."""
 
     @property
     def amount(self) -> Money:
@@ -286,7 +288,7 @@ class ClaimedOrder(Struct, frozen=True, gc=False):
 
     @property
     def order(self) -> Order:
-        """The order as it was kept."""
+        """The order, rebuilt from what is stored."""
         order = order_of(self.source, self.order_id, self.amount, self.account_ref, self.order_facts)
         return as_received(order, self.received_at)
 
@@ -305,7 +307,7 @@ class ClaimedOrder(Struct, frozen=True, gc=False):
 
     @property
     def own_start_id(self) -> uuid.UUID:
-        """The start id of its fulfilment: derived from what is stored, so the same in every process."""
+        """The start id of its fulfilment: stored, or derived from the review id, so every process gets the same one."""
         return self.start_id or _start_id_of(self.review_id)
 
 
@@ -318,25 +320,29 @@ def _start_id_of(review_id: uuid.UUID) -> uuid.UUID:
 
 Path = tuple[str, ...]
 FieldMap = Mapping[str, tuple[Path, ...]]
-"""Field → the paths to try; a number in a path is a place in a list."""
+"""Field → the paths to try in order; a number in a path is an index into a list."""
 
 FIELDS = (
     "order_id", "amount", "currency", "email", "account_ref", "account_age_days", "account_created_at", "billing_country",
     "shipping_country", "shipping_speed", "items", "item_sku", "item_title", "item_quantity", "failed_payments", "placed_at",
 )  # fmt: skip
-"""What can be mapped. `item_…` are paths inside one of `items`; `amount` may hold value and currency together."""
+"""The fields that a map may have. Paths of `item_…` are relative to one of `items`; `amount` may be an object of value and currency."""
 REQUIRED = ("amount",)
 DEFAULTS: FieldMap = {"order_id": (("order", "id"),)}
 
 MAX_TEXT, MAX_ITEMS, MAX_COUNT = 500, 1000, 10**6
-# It becomes part of addresses, resources and keys: it begins with a letter or a digit, and no part of it is "", "." or "..".
+# An order id becomes part of URLs, resources and keys: it begins with a letter or a digit, and no part of it between
+# slashes is "", "." or "..".
 _ORDER_ID = re.compile(r"(?=.{1,100}$)[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*", re.ASCII)
 _ZERO = re.compile(r"0(\.0{1,6})?", re.ASCII)
 _COUNT = re.compile(r"0|[1-9][0-9]{0,6}", re.ASCII)
 
 
 def to_order(source: str, fields: FieldMap, payload: Mapping[str, Any]) -> Order:
-    """The order of strictly read JSON. Raises `InvalidInput` for a missing order id or amount, and for wrong types."""
+    """Map a payload of strictly parsed JSON to an order.
+
+    Raises `InvalidInput` for a missing order id or amount, and for wrong types.
+    """
     read = _Reader(fields, payload)
     return Order(
         source=source,
@@ -368,7 +374,7 @@ def order_id(fields: FieldMap, payload: Mapping[str, Any]) -> str:
 
 
 def read_paths(fields: FieldMap, payload: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """(fact, path, value) of everything that the map finds in a payload, as it stands there."""
+    """Yield (field, path, unparsed value) for everything that the map finds in a payload."""
     read = _Reader(fields, payload)
     for name in FIELDS:
         where, value = read.find(name)
@@ -393,13 +399,13 @@ def _item(fields: FieldMap, where: str, line: Any) -> Item:
 
 
 class _Reader:
-    """Typed access to one object; `prefix` is where it stands, for messages."""
+    """Typed access to the mapped fields of one object; `prefix` is the object's own path, for error messages."""
 
     def __init__(self, fields: FieldMap, payload: Mapping[str, Any], prefix: str = "") -> None:
         self._fields, self._payload, self._prefix = fields, payload, prefix
 
     def find(self, field: str) -> tuple[str, Any]:
-        """Where it was found, or would have been, and the value; None where there is nothing."""
+        """(path, value) of the first path that holds a value; (the first path to try, None) where none does."""
         paths = self._fields.get(field, DEFAULTS.get(field, ()))
         for path in paths:
             value = at_path(self._payload, path)
@@ -445,7 +451,7 @@ class _Reader:
         if not isinstance(currency, str) or currency not in DIGITS:
             raise InvalidInput.of(currency_at, "must be an ISO 4217 code in capital letters")
         exact = _exact(value, DIGITS[currency])
-        # Discounted to nothing, or a gift: an order all the same, though no money that the authority could decide about.
+        # A gift or a full discount is a valid order; `parse_money` refuses zero, as the authority takes no such amount.
         if _is_zero(exact):
             return Money(0, currency)
         try:
@@ -463,7 +469,7 @@ class _Reader:
 
 
 def at_path(value: Any, path: Path) -> Any:
-    """What stands at a path; None where nothing does."""
+    """The value at a path; None where there is none."""
     for key in path:
         if isinstance(value, Mapping):
             value = value.get(key)
@@ -475,7 +481,7 @@ def at_path(value: Any, path: Path) -> Any:
 
 
 def _exact(value: Any, digits: int) -> Any:
-    """Without zeros beyond the currency's digits: "1000.00" yen are 1000 yen. Nothing else is changed."""
+    """Drop zeros beyond the currency's digits ("1000.00" yen become "1000"); any other value is returned unchanged."""
     text = format(value, "f") if isinstance(value, Decimal) else value
     if not isinstance(text, str) or "." not in text:
         return text
@@ -494,7 +500,7 @@ def _upper(text: str | None) -> str | None:
 
 
 def _is_text(text: str) -> bool:
-    """Not half a surrogate pair, which no database and no other program takes; nor NUL."""
+    """Whether the text has no lone surrogate, which cannot be encoded as UTF-8, and no NUL, which PostgreSQL cannot store."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,10 +1,10 @@
 """Processes orders in sets: take, score, guard and start in one call, then fulfil, queue or hold, and report.
 
-A set goes through its steps together, as far as they go. What asks somebody outside about one order alone (look-ups, a model, a
-shop) is done for each by itself; then the order goes on with another set.
+The orders of a set go through the steps together, as far as shared statements and calls take them. An outside call
+about one order (a look-up, a model, a shop) is made for that order alone; afterwards the order joins another set.
 
-After a crash any process sends the authority the same request under the same start id, and looks into the shop before it asks
-it again. What is unsure is put off.
+After a crash any process sends the authority the same request under the same start id, and looks the order up in the
+shop before it asks the shop again. An order whose outcome is not certain is put off and retried later.
 """
 
 from __future__ import annotations
@@ -50,19 +50,20 @@ from worker.orders.transitions import (
 from worker.outbound.effects import EffectRefused, NoAnswer, Settled
 from worker.outbound.guard_answers import key_conflict_text
 
-# The steps of a set that the authority decides: ask it, and do what follows.
+# The steps from asking the authority on.
 
 log = structlog.get_logger("worker.orders")
 
 
 @dataclass(slots=True, kw_only=True)
 class OrderSteps(OrderTaking):
-    """The steps from the authority's answer on: ask, fulfil or hold, settle, report. As `OrderTaking`'s."""
+    """The later steps of a set: ask the authority, fulfil or hold, settle, report. Each has the contract of `OrderTaking`'s steps."""
 
     def ask(self, runs: list[OrderRun]) -> None:
-        """Ask the authority, which starts what it permits, and record its answers and what follows from them at once.
+        """Ask the authority, which starts what it permits, and record its answers with the resulting status.
 
-        Nothing is asked for the first time under a halt: it would be denied for good, and a halt is for now.
+        While a halt is in force, orders that were never asked about are put off: the authority would deny them for
+        good, but a halt is temporary.
         """
         if self.authority.is_halted():
             self._put_off([(run, HALTED) for run in runs if run.work.status == ReviewStatus.SCORED])
@@ -91,7 +92,7 @@ class OrderSteps(OrderTaking):
         self._decide([*self._ship(shipped), *decided])
 
     def _answers(self, runs: list[OrderRun]) -> list[tuple[OrderRun, GuardAnswer]]:
-        """What the authority says to each; without a usable answer an order is put off, and nothing is answered on record."""
+        """Return the authority's answers; an order without a usable one is put off, and no response to its sender is recorded."""
         for run in runs:
             run.asked_at = time.monotonic()
         found = list(zip(runs, self.authority.guard([run.work for run in runs]), strict=True))
@@ -104,11 +105,14 @@ class OrderSteps(OrderTaking):
         return [(run, answer) for run, answer in found if isinstance(answer, GuardAnswer)]
 
     def _is_late(self, run: OrderRun) -> bool:
-        """Whether a person may have said by now that it was not executed."""
+        """Whether the time to act on the start is over: a person may have resolved the order as not executed by now."""
         return time.monotonic() > run.asked_at + self.act_seconds
 
     def _ship(self, steps: list[Decided]) -> list[Decided]:
-        """Decided, fulfilled and settled in one commit; returns those of which the simulated shop has something else to say."""
+        """Record decision, fulfilment by the simulated shop and settlement in one commit.
+
+        Returns the orders that were not recorded: their claim was lost, or the simulated shop has them otherwise.
+        """
         self._pass(OrderFailpoint.BEFORE_SHOP, steps)
         ready = [(run, *shipped_row(run.work, row)) for run, row in steps]
         results = self.store.ship([(run.work, row) for run, row, _ in ready]) if ready else []
@@ -126,7 +130,7 @@ class OrderSteps(OrderTaking):
         return [step for step, result in zip(steps, results, strict=True) if result is False]
 
     def _decide(self, steps: list[Decided]) -> None:
-        """Low is started: the fulfilment is on record before the shop is asked. Queued or held: the response is stored with it."""
+        """Record the decisions. A started order has its fulfilment on record before the shop is asked; others get their response."""
         rows: list[tuple[OrderRun, Row]] = []
         for run, row in steps:
             if run.work.status != ReviewStatus.STARTED:
@@ -145,7 +149,7 @@ class OrderSteps(OrderTaking):
                 run.outside_call = self._hold_now
 
     def confirm_started(self, runs: list[OrderRun]) -> None:
-        """Orders left STARTED by somebody: the authority says whether they still are, and the shop is looked at first."""
+        """Ask the authority whether orders that an earlier run left STARTED still are; the shop is then looked at before it is asked."""
         for run, answer in self._answers(runs):
             work = run.work
             if is_executed(answer):
@@ -155,14 +159,15 @@ class OrderSteps(OrderTaking):
             elif is_start_ruled_out(answer):
                 run.outside_call = partial(self._look, how=answer.resolution or "started")
             elif self.store.refuse_start(work, answer.reason_code):
-                # Surely nothing happened: it is asked again, as one that is not started.
+                # The authority has no start on record, so nothing was fulfilled: the order goes back to where the
+                # authority is asked.
                 status = ReviewStatus.DECIDED if work.lane == Lane.LOW else ReviewStatus.QUEUED
                 run.claimed = replace(work, status=status)
             else:
                 run.fail(ClaimLost())
 
     def fulfil(self, runs: list[OrderRun]) -> None:
-        """Have the shop fulfil what is started, each order in a thread of its own."""
+        """Have the shop fulfil the started orders, each by an outside call of its own."""
         for run in runs:
             run.outside_call = self._execute
 
@@ -190,7 +195,10 @@ class OrderSteps(OrderTaking):
         return self._put_off([(run, {"error": answer.detail, "pause_seconds": pause, "tried": True, "alert": alert})])
 
     def _look(self, run: OrderRun, how: str) -> None:
-        """An order left STARTED that may not be fulfilled any more: what the shop did before is reported, else a person looks."""
+        """Look up in the shop an order left STARTED that must not be fulfilled any more.
+
+        If the shop had fulfilled it before, that is settled; if not, the order goes to a person.
+        """
         assert run.work.operation_id is not None
         found = look(self.shop, run.work.review, EffectKind.FULFIL, run.work.operation_id)
         run.may_ask_shop = True
@@ -214,7 +222,8 @@ class OrderSteps(OrderTaking):
             metrics.SETTLED.labels(status).inc()
             run.response = order_response(run.work, status=status)
             if status is ReviewStatus.FULFILLED:
-                # A refusal ends nothing: a person may have the shop asked again, and it is reported when nobody may.
+                # A refusal is not reported yet: a person may have the shop asked again. It is reported once nobody
+                # retries it.
                 self._report(run.work, row.get("reference"))
 
     def _report(self, work: ClaimedOrder, reference: str | None) -> None:
@@ -242,7 +251,7 @@ class OrderSteps(OrderTaking):
             log.warning("hold_not_recorded", review_id=str(run.work.review_id), error=error.detail)
 
     def _put_off(self, steps: Sequence[tuple[OrderRun, Row]]) -> None:
-        """Answered with where they stand, and taken up again after a pause: {error, pause_seconds, tried?, alert?}."""
+        """Answer orders with their present status and have them retried after a pause: {error, pause_seconds, tried?, alert?}."""
         rows = [
             (run, {**row, "error": row["error"][:500], "answered": order_response(run.work).as_json()})
             for run, row in steps
@@ -253,9 +262,9 @@ class OrderSteps(OrderTaking):
 
 
 HALTED: Row = {"error": "halted", "pause_seconds": 30.0}
-"""Why an order is put off that arrives under a halt, and until when it is looked at again."""
+"""The row that puts off an order while a halt is in force: its reason, and the seconds until the next attempt."""
 REFUSED_AGAIN = (400, 422)
-"""What is refused so is refused for what it says, and what an order is asked about is asked the same for ever."""
+"""Statuses that refuse the question for its content. As an order's question never changes, a retry gets the same refusal."""
 _HOLD_IT = "this order can only be put on hold here, and handled in the shop"
 
 
@@ -275,27 +284,27 @@ def _without_answer(work: ClaimedOrder, error: Unreachable | Rejected) -> Row:
 # Sets.
 
 _ROUNDS = 8
-"""More steps than any way has; a loop that needs more is a defect."""
+"""More steps than any order needs; an order that needs more rounds is a defect."""
 MOST = 64
-"""Orders of a set: as many as the authority answers in one call."""
+"""The maximum number of orders in a set: as many as the authority answers in one call."""
 SETS, SLOW_SETS, SLOW_SECONDS = 2, 8, 0.25
-"""So many sets are under way beside each other; more only while they take long, because somebody is waited for."""
+"""Up to SETS sets are in flight at once; a further one, up to SLOW_SETS, starts once the last start is SLOW_SECONDS ago."""
 GATHER_SECONDS = 0.004
-"""How long a set waits for others to join while one is under way: much less than the commits that it saves."""
+"""How long a set gathers orders while another is in flight: much less than the commits that it saves take."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OrderProcessor(OrderSteps):
-    """Takes sets of orders through their steps, each as far as it goes. Thread-safe."""
+    """Takes sets of orders through their steps, each order as far as it can go now. Thread-safe."""
 
     def run(self, work: ClaimedOrder) -> OrderResponse:
-        """Bring a claimed order that was left behind as far as it goes. Raises as `OrderRun.result`."""
+        """Process a claimed order that an earlier run left unfinished, as far as it can go now. Raises as `OrderRun.result`."""
         run = OrderRun(self._deadline(), claimed=work)
         self.run_all([run])
         return run.result()
 
     def run_all(self, runs: list[OrderRun]) -> None:
-        """Bring orders as far as they go, each to a response or an error; the outside calls run beside each other."""
+        """Process orders until each has a response or an error; their outside calls run in parallel."""
         self.advance(runs)
         while outside := [run for run in runs if run.outside_call]:
             with ThreadPoolExecutor(len(outside), thread_name_prefix="order") as threads:
@@ -303,18 +312,18 @@ class OrderProcessor(OrderSteps):
             self.advance([run for run in outside if run.goes_on])
 
     def left_behind(self, works: Iterable[ClaimedOrder]) -> list[OrderRun]:
-        """Runs of claimed orders, for `run_all`."""
+        """Make runs of claimed orders, for `run_all`."""
         return [OrderRun(self._deadline(), claimed=work) for work in works]
 
     def delivered(self, delivery: DeliveredOrder) -> OrderRun:
-        """A run of a delivery, for a set."""
+        """Make the run of a delivery, for a set."""
         return OrderRun(self._deadline(), delivery)
 
     def _deadline(self) -> float:
         return time.monotonic() + self.budget_seconds
 
     def call_outside(self, run: OrderRun) -> None:
-        """Make the outside call of one order; nothing raises."""
+        """Make the pending outside call of one order. Never raises: an error ends the run."""
         call, run.outside_call = run.outside_call, None
         try:
             if call is not None:
@@ -323,7 +332,7 @@ class OrderProcessor(OrderSteps):
             run.fail(error)
 
     def advance(self, runs: list[OrderRun]) -> None:
-        """Take a set of orders as far as they go without an outside call of one alone; nothing raises."""
+        """Take a set of orders through its steps until each is answered, failed or needs an outside call. Never raises."""
         _step(self.take, [run for run in runs if run.claimed is None])
         for _ in range(_ROUNDS):
             under_way = [(self._next(run), run) for run in runs if run.goes_on]
@@ -349,7 +358,7 @@ class OrderProcessor(OrderSteps):
 
 
 def _step(step: Callable[[list[OrderRun]], None], runs: list[OrderRun]) -> None:
-    """One step of a set; what it raises ends those of its orders that it was not done with."""
+    """Run one step of a set; an exception fails those of its orders that the step had not finished."""
     if not runs:
         return
     try:
@@ -365,12 +374,15 @@ def _too_many_rounds(_: list[OrderRun]) -> None:
 
 
 Done = Callable[[OrderRun], None]
-"""Called on the loop with an order that is over: `OrderRun.result` says how."""
+"""Called on the event loop with a finished order; `OrderRun.result` has its outcome."""
 
 
 class OrderSets:
-    """Gathers the orders of one event loop into sets. Orders that come while sets are under way share the next one; one that
-    comes alone leaves at once; `outside` makes the outside calls of single orders. Not thread-safe: for the loop's own thread."""
+    """Gathers the orders of one event loop into sets.
+
+    An order that arrives while no set is in flight is processed at once; orders that arrive while sets are in flight
+    share the next one. `outside` runs the outside calls of single orders. Not thread-safe: for the loop's own thread.
+    """
 
     def __init__(self, processor: OrderProcessor, outside: Executor) -> None:
         self._processor, self._outside = processor, outside
@@ -382,12 +394,12 @@ class OrderSets:
         self._starts_at = 0.0
 
     def join(self, run: OrderRun, done: Done) -> None:
-        """Have an order processed in the next set; `done` is called with it when it is over."""
+        """Add an order to the next set; `done` is called with it once it has its outcome."""
         self._waiting.append((run, done))
         self._schedule_set(asyncio.get_running_loop())
 
     def _schedule_set(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Schedule the next set: at the end of the loop's turn where none is under way, else a moment later with the orders that come meanwhile."""
+        """Schedule the next set: at once if none is in flight, else after a moment, with the orders that arrive until then."""
         if not self._waiting or self._under_way >= SLOW_SETS:
             return
         starts_at = loop.time() + (GATHER_SECONDS if self._under_way else 0.0)
@@ -414,7 +426,7 @@ class OrderSets:
             loop.call_soon_threadsafe(self._set_done, loop, batch)
 
     def _set_done(self, loop: asyncio.AbstractEventLoop, batch: list[tuple[OrderRun, Done]]) -> None:
-        """A set is done: each of its orders is answered, makes its outside call, or joins the next set."""
+        """Pass on each order of a finished set: it is answered, makes its outside call, or joins the next set."""
         self._under_way -= 1
         for run, done in batch:
             self._go_on(loop, run, done)

@@ -1,6 +1,6 @@
-"""Sends orders to an intake as a source would: signed, at a rate, with retries.
+"""Sends orders to an intake as a source would: signed, at a given rate, with retries.
 
-409, 429 and 503 are retried after the `Retry-After` they carry; every other answer is final.
+No answer, 409, 429 and 503 are retried, after `Retry-After` (at most 5 s) if there is one; other answers are final.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_LANE = "no lane"
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDelivery:
-    """One order's payload, to be sent once; equal ones are deliveries of the same order."""
+    """One delivery to send: an order's id and payload. Equal ones are repeated deliveries of one order."""
 
     order_id: str
     body: bytes
@@ -38,7 +38,8 @@ class ReplayedDelivery:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What one delivery came to; `seconds` is its last try alone. `status` 0: no answer at all."""
+    """The outcome of one delivery. `seconds` is its last attempt alone; `asked_again` counts the retried answers by
+    status; `status` 0 means no answer at all."""
 
     order_id: str
     status: int
@@ -50,14 +51,14 @@ class DeliveryResult:
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """What a replay came to."""
+    """The outcomes of all deliveries of a replay, and its duration."""
 
     answers: list[DeliveryResult] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def lanes(self) -> dict[str, str]:
-        """Order → its lane; "different lanes" where two deliveries got two, which must not happen."""
+        """Order id → its lane; "different lanes" where its deliveries got different ones, which must not happen."""
         found: dict[str, str] = {}
         for answer in self.answers:
             lane = found.setdefault(answer.order_id, answer.lane)
@@ -69,15 +70,15 @@ class ReplaySummary:
 
     @property
     def is_good(self) -> bool:
-        """Every order has exactly one lane."""
+        """Whether anything was sent and every order got exactly one lane."""
         return bool(self.answers) and not {NO_LANE, "different lanes"} & set(self.lanes.values())
 
     def count(self, status: int) -> int:
-        """How often a status was answered, tries that were repeated included."""
+        """How often a status was answered, including answers that were retried."""
         return sum(answer.asked_again[status] + (answer.status == status) for answer in self.answers)
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts; latencies in milliseconds."""
+        """The summary for scripts; latencies in milliseconds."""
         return {
             "orders": len(self.lanes), "deliveries": len(self.answers), "seconds": round(self.seconds, 3),
             "lanes": dict(sorted(Counter(self.lanes.values()).items())),
@@ -90,7 +91,7 @@ class ReplaySummary:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """p50, p95, p99 and the longest, in milliseconds."""
+    """p50, p95, p99 and the maximum, in milliseconds."""
     ordered = sorted(seconds)
     if not ordered:
         return {}
@@ -116,7 +117,7 @@ class Sender:
         self._own = local()
 
     def send(self, delivery: ReplayedDelivery) -> DeliveryResult:
-        """Until it is answered. Never raises."""
+        """Send one delivery until it gets a final answer, at most `MOST_TRIES` times. Never raises."""
         again: Counter[int] = Counter()
         delivery_id = f"msg_{uuid.uuid4().hex}"
         for _ in range(MOST_TRIES):
@@ -132,7 +133,7 @@ class Sender:
         return DeliveryResult(delivery.order_id, status, _lane(reply), is_replay, seconds, again)
 
     def _post(self, delivery: ReplayedDelivery, delivery_id: str) -> requests.Response | None:
-        # Signed anew at each try: a signature with a time in it grows stale.
+        # Sign each attempt again: a signature with a time in it expires.
         headers = self._source.signing.sign(delivery.body, datetime.now(UTC), delivery_id)
         headers["Content-Type"] = "application/json"
         try:
@@ -172,7 +173,7 @@ def replay(
     on_answer: Callable[[DeliveryResult], None] = lambda answer: None, now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> ReplaySummary:  # fmt: skip
-    """Send all, beginning at most `per_second`, at most `threads` under way at once."""
+    """Send all deliveries, starting at most `per_second` each second, with at most `threads` in flight at once."""
     tally, lock, began = ReplaySummary(), Lock(), now()
 
     def one(delivery: ReplayedDelivery) -> None:

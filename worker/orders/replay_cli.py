@@ -96,7 +96,7 @@ def replay_orders(
 
 
 def _require_somebody(url: str) -> None:
-    """An intake that is not there at all is said at once; one that goes away meanwhile is waited for."""
+    """Fail at once if nothing listens at the intake's address; an intake that goes away later is retried instead."""
     try:
         address = urlsplit(url)
         port = address.port or (443 if address.scheme == "https" else 80)
@@ -212,7 +212,7 @@ def _open_source(policies: Path, name: str) -> OrderSource:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """A file that cannot be used becomes one line and exit status 2."""
+    """Turn the error of an unusable file into one line and exit status 2."""
     try:
         yield
     except (SentinelError, WrongColumns, UnicodeDecodeError) as error:

@@ -36,9 +36,9 @@ with acted as (
   returning r.order_id)
 select count(*)::integer as reports from acted
 """)
-# Each of the two is one row: how many reports it acted on.
+# Both statements return one row: the number of reports that they changed.
 RESEND_REPORT = _REPORT_ACT.fill(change="report_due_at = clock_timestamp()")
-# Beside an error it was not acknowledged: a person put it away.
+# A `reported_at` beside a `report_error` means that a person put the report away: the authority never acknowledged it.
 DISCARD_REPORT = _REPORT_ACT.fill(change="reported_at = clock_timestamp()")
 
 
@@ -131,7 +131,7 @@ def _act(statement: str, done: str, source: str, order: str, reason: str, by: st
 
 @contextlib.contextmanager
 def _intake() -> Iterator[tuple[Pool, uuid.UUID]]:
-    """The intake's database and tenant. Raises `UnsafeConfiguration`, and as `require_schema`."""
+    """Open the intake's database, and find its tenant. Raises `UnsafeConfiguration`, and as `require_schema`."""
     from sentinel.platform.settings import UnsafeConfiguration
     from sentinel.store.address import database_url
     from sentinel.store.database import ORDERS, Pool, with_role

@@ -1,4 +1,4 @@
-"""Reads `policies/order_signals.yaml`: the numbers and lists of the scoring rules."""
+"""Reads `policies/order_signals.yaml`: the thresholds and word lists of the scoring rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker.orders.order import Band
 
 FILE_NAME = "order_signals.yaml"
 Amounts = Mapping[str, int]
-"""Minor units by currency."""
+"""Currency → amount in minor units."""
 
 _RULES = (
     "country_mismatch",
@@ -30,7 +30,7 @@ _UNKNOWN = {"ignore": Band.LOW, "medium": Band.MEDIUM}
 
 @dataclass(frozen=True, slots=True)
 class FixedBandRule:
-    """A rule that says one band; `unknown` is what it says when it cannot answer."""
+    """A rule with one band; `unknown` is its band where the fact it needs is missing."""
 
     band: Band
     unknown: Band
@@ -38,7 +38,7 @@ class FixedBandRule:
 
 @dataclass(frozen=True, slots=True)
 class AgeStep:
-    """Accounts younger than this, from these amounts on."""
+    """The band for accounts younger than this many days, for orders of at least these amounts."""
 
     younger_than_days: int
     at_least: Amounts
@@ -47,7 +47,7 @@ class AgeStep:
 
 @dataclass(frozen=True, slots=True)
 class ValueForAgeRule:
-    """All steps are asked, the strictest counts."""
+    """The steps by account age, of which the strictest that applies counts; `unknown_from` are the amounts for an unknown age."""
 
     steps: tuple[AgeStep, ...]
     unknown_from: Amounts
@@ -55,7 +55,7 @@ class ValueForAgeRule:
 
 @dataclass(frozen=True, slots=True)
 class FastShippingRule:
-    """Words of fast shipping, in plain small letters."""
+    """The band for fast shipping from these amounts on; `speeds` are words of fast shipping, in lower case without - and _."""
 
     band: Band
     at_least: Amounts
@@ -64,7 +64,7 @@ class FastShippingRule:
 
 @dataclass(frozen=True, slots=True)
 class CountRule:
-    """A rule over a number of things."""
+    """A rule that compares a count with two thresholds; `unknown` is its band where the count is missing."""
 
     medium_from: int
     high_from: int
@@ -113,7 +113,7 @@ class RuleSettings:
         )
 
     def all_amounts(self) -> Iterator[Amounts]:
-        """Every table of amounts: an order's currency must be in all of them."""
+        """Yield every table of amounts; a currency is covered only where it is in all of them."""
         yield from (step.at_least for step in self.value_for_age.steps)
         yield self.value_for_age.unknown_from
         yield self.rush.at_least

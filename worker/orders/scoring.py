@@ -1,8 +1,8 @@
 """Scores an order: rules first, then the model where there is one. Never raises; every failure goes to a person.
 
-Each rule looks at one thing, the strictest band counts, and every hit becomes a signal for people. The numbers are in
-`policies/order_signals.yaml`. The rules are pure: an order and what is known of its account go in, a score comes out. A missing
-fact is a signal of its own and is never taken for zero.
+Each rule looks at one thing, the strictest band counts, and every hit becomes a signal for people. The thresholds are
+in `policies/order_signals.yaml`. The rules are pure functions of an order and its account's recent orders. A missing
+fact is a signal of its own and never counts as zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from worker.orders.rule_settings import Amounts, CountRule, RuleSettings
 
 
 class Code(StrEnum):
-    """What a rule can say, in this order."""
+    """The signal codes of the rules."""
 
     COUNTRY_MISMATCH = "country_mismatch"
     COUNTRY_UNKNOWN = "country_unknown"
@@ -42,7 +42,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleHit:
-    """What one rule says; `band` low: it only notes something."""
+    """One finding of a rule; with `band` low it is only a note for people."""
 
     code: Code
     band: Band
@@ -58,7 +58,7 @@ class RulesScore:
         self._resellable = _words(numbers.resellable_words)
 
     def score(self, order: Order, known: KnownAccount) -> Score:
-        """The band and every signal, also those that only note that something is unknown."""
+        """Ask every rule; return the band and all signals, also those that only note that something is unknown."""
         began = time.perf_counter()
         found = [finding for rule in _RULES for finding in rule(self, order, known)]
         band = max((finding.band for finding in found), key=RANK.__getitem__, default=Band.LOW)
@@ -72,7 +72,8 @@ class RulesScore:
             yield RuleHit(Code.CURRENCY_NOT_COVERED, Band.MEDIUM, f"no numbers for {order.amount.currency}")
 
     def _nothing_to_pay(self, order: Order, known: KnownAccount) -> Iterator[RuleHit]:
-        # A gift or a full discount, or a price that somebody changed: the amounts of the other rules say nothing about it.
+        # It may be a gift, a full discount or a manipulated price, and the other rules' amount thresholds do not apply
+        # to zero.
         if order.amount.amount_minor == 0:
             yield RuleHit(Code.NOTHING_TO_PAY, Band.MEDIUM, f"the total is {order.amount}")
 
@@ -145,13 +146,13 @@ def _band_of(rule: CountRule, count: int) -> Band:
 
 
 def _reaches(amount: Money, at_least: Amounts) -> bool:
-    # A currency without a number has a finding of its own.
+    # A currency without a threshold never reaches it: the rule `_currency` reports that.
     least = at_least.get(amount.currency)
     return least is not None and amount.amount_minor >= least
 
 
 def _folded(text: str) -> str:
-    """As it reads to a person: full-width letters, capitals and invisible characters make no other word."""
+    """The text with full-width letters, capitals and invisible characters folded away, so that it compares as a person reads it."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(c for c in folded if unicodedata.category(c) != "Cf")
 
@@ -161,18 +162,18 @@ def _plain(text: str) -> str:
 
 
 def _words(words: tuple[str, ...]) -> re.Pattern[str]:
-    # Whole words, in plural too: "watch" is not in "watchdog", and is in "watches".
+    # Match whole words and their plurals: "watch" matches "watches", not "watchdog".
     return re.compile(r"(?<!\w)(?:" + "|".join(re.escape(_plain(word)) for word in words) + r")(?:e?s)?(?!\w)")
 
 
 OUT_OF_TIME, SCORE_FAILED = "out_of_time", "score_failed"
 FACTS_MISSING = "facts_missing"
-"""What its source always sends is not there: what was not read cannot have been looked at."""
+"""The signal of an order that lacks facts which its source always sends: no rule could look at them."""
 _log = logging.getLogger(__name__)
 
 
 def raised_for_missing_facts(score: Score, missing: Sequence[str]) -> Score:
-    """The score, raised to the medium band where the order lacks facts that its source always sends: a person looks then."""
+    """Raise the score to at least the medium band where facts are missing that its source always sends, so that a person looks."""
     if not missing:
         return score
     band = max(score.band, Band.MEDIUM, key=RANK.__getitem__)
@@ -194,11 +195,15 @@ class Scorer:
         return self._model is None
 
     def score(self, order: Order, known: KnownAccount, deadline: float, noticed: Sequence[Signal] = ()) -> Score:
-        """At most until `deadline`, an instant of `time.monotonic`. `noticed` before, as by the enricher, leads the signals."""
+        """Score an order until `deadline`, an instant of `time.monotonic`. Never raises.
+
+        `noticed` are signals from before, such as the enricher's; they come first.
+        """
         try:
             score = self._score(order, known, deadline)
         except Exception as error:
-            # A rule that raises has no result: a person looks. The error's text may quote the order.
+            # A rule that raises has no result, so a person looks. Log only the type: the error's text may quote the
+            # order.
             _log.error("scoring an order failed: %s", type(error).__name__)
             score = Score(Band.MEDIUM, (Signal(SCORE_FAILED, "the score could not be made"),))
         return replace(score, signals=(*noticed, *score.signals))
@@ -209,7 +214,7 @@ class Scorer:
             rules = replace(rules, band=Band.MEDIUM, signals=(*rules.signals, Signal(SCORE_FAILED, "no band of ours")))
         if self._now() >= deadline:
             return fall_back(rules, OUT_OF_TIME, "no time was left to score it")
-        # A held order stays held, whatever a model says.
+        # The model can only raise a band, and high is the highest: do not ask it.
         if self._model is None or RANK[rules.band] == RANK[Band.HIGH]:
             return rules
         judged = self._model.judge(order, rules, deadline)

@@ -1,4 +1,4 @@
-"""Order review's settings: one frozen value, read from the environment once, every fault reported at once."""
+"""Order review's settings: one frozen value, read from the environment once; all faults are reported together."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sentinel.platform.settings import BEHIND_TLS, HEALTH_HELP, Environment, mal
 from sentinel.store.database import POOLER, POOLER_HELP, POOLERS, describe, same_database
 
 MOST_BODY_BYTES = 4 << 20
-"""What a delivery may be allowed at most."""
+"""The highest limit that may be set for a delivery's body."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderReviewSettings:
-    """What the intake runs with."""
+    """The intake's settings."""
 
     authority_url: str = setting("SENTINEL_URL", "Address of the authority.", "http://127.0.0.1:7860")
     api_key: str = setting("SENTINEL_ORDERS_API_KEY", "The agent key of order review. Required.", "")
@@ -137,7 +137,7 @@ class OrderReviewSettings:
 
 
 AFTER_SCORE_SECONDS = 16.0
-"""What guard, start and shop may need of an order's budget together; look-ups and a model end before."""
+"""The part of an order's time budget that is reserved for guard, start and shop; look-ups and a model must end before it."""
 NO_TIME_TO_ASK = (
     f"SENTINEL_ORDERS_BUDGET_SECONDS: must be more than {AFTER_SCORE_SECONDS:g}, which are kept for the authority and the shop, where"
     " look-ups or a model are asked"
@@ -152,7 +152,10 @@ _SECONDS = ("budget_seconds", "lease_seconds", "authority_timeout_seconds", "pol
 
 
 def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> OrderReviewSettings:
-    """Settings from the environment; `overrides` are a command's options. Raises `UnsafeConfiguration` with every fault."""
+    """Read the settings from the environment; `overrides` are a command's options, None where one was not given.
+
+    Raises `UnsafeConfiguration` with every fault.
+    """
     env, default = Environment(), OrderReviewSettings()
     values: dict[str, Any] = {name: env.str(_ENV[name], getattr(default, name)).strip() for name in _TEXTS}
     values |= {
@@ -194,10 +197,10 @@ def load_order_settings(*, needs_authority: bool = True, **overrides: Any) -> Or
 
 
 def unsafe(settings: OrderReviewSettings, *, needs_authority: bool = True) -> list[str]:
-    """What must not run, a line each."""
+    """One line for each fault that must keep the intake from starting."""
     faults = _authority_faults(settings) if needs_authority else []
     if settings.lease_seconds <= settings.budget_seconds:
-        # Else a healthy process could lose an order to another while it still works on it.
+        # With a shorter lease a healthy process could lose an order to another one while still working on it.
         faults.append("SENTINEL_ORDERS_LEASE_SECONDS: must be more than SENTINEL_ORDERS_BUDGET_SECONDS")
     if settings.model_url and settings.budget_seconds <= AFTER_SCORE_SECONDS:
         faults.append(NO_TIME_TO_ASK)
@@ -218,7 +221,8 @@ def unsafe(settings: OrderReviewSettings, *, needs_authority: bool = True) -> li
 
 
 def _elsewhere(database_url: str) -> list[str]:
-    """An analyst's decision changes an order, its approval and a refund's row in one transaction: they share a database."""
+    """The faults of databases that differ: an analyst's decision changes an order, its approval and a refund's row in
+    one transaction, so all of them must be in one database."""
     faults = []
     for variable, whose in (("SENTINEL_DATABASE_URL", "approvals"), ("WORKER_DATABASE_URL", "refunds")):
         other = os.environ.get(variable, "").strip()
@@ -247,7 +251,7 @@ def _authority_faults(settings: OrderReviewSettings) -> list[str]:
 def outlet_faults(
     *, shop_url: str, shop_key: str, shop_timeout_seconds: float, slack_webhook_url: str, alerts_on_this_machine: bool
 ) -> list[str]:
-    """One text per fault; none of them repeats a secret."""
+    """The faults of the settings of shop and alerts, a text each; none of them contains a secret."""
     found = []
     if shop_url and not is_http_url(shop_url.replace("{source}", "source")):
         found.append(
@@ -258,7 +262,7 @@ def outlet_faults(
     if shop_key and (not shop_key.isascii() or not shop_key.isprintable() or " " in shop_key):
         found.append("SENTINEL_SHOP_KEY must be printable ASCII without spaces")
     if not 0 < shop_timeout_seconds <= 10:
-        # Two calls and a look must fit into an order's 30 seconds.
+        # Two calls and a look must fit into an order's default budget of 30 seconds.
         found.append("SENTINEL_SHOP_TIMEOUT_SECONDS must be more than 0 and at most 10")
     if slack_webhook_url and (why := public_client(loopback_only=alerts_on_this_machine).fault(slack_webhook_url)):
         found.append(f"SLACK_WEBHOOK_URL {FAULTS[why]}")

@@ -6,11 +6,12 @@
     GET  {shop}/orders/{id}             200 {"status": "open"|"fulfilled"|"held", "operation_id"?, "reference"?};
                                         404/410 problem: no such order
 
-`{source}` in the shop's address becomes the order's source. Only what is exactly one of these answers counts: a proxy's
-login page or error page is no answer.
+`{source}` in the shop's address becomes the order's source. Only exactly one of these answers counts: a proxy's login
+page or error page is no answer.
 
-`perform` has one effect happen once: after an unsure try the shop is looked at before it is asked again. The caller records the
-effect before (operation, kind, tries, when it was last tried), and the result after. Nothing raises.
+`perform` makes an effect happen once: after an attempt without a certain result, the shop is looked at before it is
+asked again. The caller records the effect before the call (operation, kind, attempts, time of the last one), and the
+result after. Nothing raises.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ STATUSES = ("open", "fulfilled", "held")
 
 @dataclass(frozen=True, slots=True)
 class ShopStatus:
-    """How an order stands in the shop; `operation_id` is whose doing that is, where the shop says so."""
+    """The status of an order in the shop; `operation_id` is the operation that caused it, where the shop says so."""
 
     status: str
     operation_id: str | None = None
@@ -50,19 +51,19 @@ class ShopStatus:
 class Shop(Protocol):
     """Where orders are fulfilled or held. Thread-safe; nothing here raises.
 
-    `operation_id` is the authority's operation: the idempotency key, the same at every try.
+    `operation_id` is the authority's operation, used as idempotency key: the same at every attempt.
     """
 
     name: str
 
     def fulfil(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
-        """Ship it."""
+        """Ask the shop to ship the order."""
 
     def hold(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
-        """Keep it from being shipped."""
+        """Ask the shop not to ship the order."""
 
     def look(self, review: Review) -> ShopStatus | NoAnswer:
-        """How it stands; an order that the shop does not know is "open"."""
+        """Read the order's status; an order that the shop does not know is "open"."""
 
 
 class HttpShop:
@@ -104,7 +105,7 @@ class HttpShop:
 
     def _client_for(self, review: Review) -> JsonClient | EffectRefused:
         if review.order_id.strip(".") == "":
-            # Clients fold "." and ".." away: the request would go to another address than the one that was meant.
+            # HTTP clients resolve "." and ".." in a path: the request would go to another URL.
             return EffectRefused("its id cannot be part of an address")
         base = self._url.rstrip("/").replace("{source}", quote(review.source, safe=""))
         return JsonClient(f"{base}/orders/{quote(review.order_id, safe='')}", self._api_key, self._timeout_seconds)
@@ -141,7 +142,7 @@ def _status_of(reply: Reply) -> ShopStatus | NoAnswer:
 
 
 UNDER_WAY_SECONDS = 10.0
-"""For so long after a try without an answer, "not there" proves nothing: the shop may still be at it."""
+"""Seconds after an attempt without an answer for which "not there" proves nothing: the shop may still be processing it."""
 
 Value = TypeVar("Value")
 
@@ -157,7 +158,7 @@ class EffectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """How often an effect was tried before, and how many seconds ago the last time."""
+    """The number of earlier attempts of an effect, and the seconds since the last one."""
 
     times: int = 0
     seconds_ago: float = 0.0
@@ -170,10 +171,10 @@ def perform(
     shop: Shop, review: Review, kind: EffectKind, operation_id: uuid.UUID, tried: Attempts = Attempts(), *,
     under_way_seconds: float = UNDER_WAY_SECONDS,
 ) -> EffectResult:  # fmt: skip
-    """Have the effect done once: `Settled` it is there, `EffectRefused` it is not and the shop will not, `NoAnswer` ask again later.
+    """Make the effect happen once: `Settled`, it is done; `EffectRefused`, the shop refused; `NoAnswer`, retry later.
 
-    A first try asks the shop, and looks unless it said done. A later one looks first, and asks the shop again only
-    when the effect is not there and the try before is long enough ago to be over.
+    The first attempt asks the shop, and looks at the order unless the shop said done. Later ones look first, and ask
+    again only if the effect is not there and the last attempt is at least `under_way_seconds` ago.
     """
     if tried.times > 0:
         found = look(shop, review, kind, operation_id)
@@ -185,13 +186,16 @@ def perform(
 
 
 NOT_THERE = EffectRefused("not there")
-"""Looked at, and surely not done so far."""
+"""The shop was looked at, and the effect is not done so far."""
 SHIPPED_BEFORE = EffectRefused("it was fulfilled before it could be held")
-"""Nothing is left to hold: the one no to a hold that another try cannot change."""
+"""The order is shipped already: the only refusal of a hold that is final."""
 
 
 def look(shop: Shop, review: Review, kind: EffectKind, operation_id: uuid.UUID) -> EffectResult:
-    """Whether the effect is there: `Settled`, `NOT_THERE`, `EffectRefused` (the order went another way, `SHIPPED_BEFORE` for a hold), or `NoAnswer`."""
+    """Look whether the effect is there: `Settled`, `NOT_THERE` or `NoAnswer`.
+
+    `EffectRefused`: the order was fulfilled under another operation; for a hold that it was shipped, `SHIPPED_BEFORE`.
+    """
     found = _guarded(shop, lambda: shop.look(review))
     if not isinstance(found, ShopStatus):
         return found
@@ -216,9 +220,10 @@ def _ask(shop: Shop, review: Review, kind: EffectKind, operation_id: uuid.UUID) 
         return answer
     found = look(shop, review, kind, operation_id)
     if found is NOT_THERE:
-        # A refusal is taken as it is; without an answer, "not there" right after is no proof.
+        # The look agrees with a refusal; after no answer, "not there" proves nothing yet. Either way the answer stands.
         return answer
-    # "Already done" is a refusal too; and while the look says nothing, a refusal is not sure either.
+    # The shop may have refused because the effect was done already, so the look decides; while the look has no answer
+    # either, a refusal counts as no answer.
     return answer if isinstance(answer, NoAnswer) and isinstance(found, NoAnswer) else found
 
 
@@ -226,14 +231,14 @@ def _guarded(shop: Shop, call: Callable[[], Value]) -> Value | NoAnswer:
     try:
         return call()
     except Exception as error:
-        # Its text may quote what was sent; the kind is enough to find it.
+        # Log only the error's type: its text may quote what was sent.
         _log.error("the shop %s failed: %s", shop.name, type(error).__name__)
         return NoAnswer(f"its adapter failed: {type(error).__name__}")
 
 
-# The simulated shop, for demos and installations without one: it does once what it is asked and remembers it.
+# The simulated shop, for demos and installations without a shop of their own: it keeps one row per order.
 
-# In one statement: nothing is done twice, and the answer is about what was there first.
+# One statement, so that of two concurrent calls one inserts the row and the other gets none.
 _DO = """
 insert into orders.simulated_shop (tenant_id, source, order_id, status, operation_id, told)
 values (%(tenant_id)s, %(source)s, %(order_id)s, %(status)s, %(operation_id)s, %(told)s)
@@ -255,15 +260,15 @@ class SimulatedShop:
         self._pool, self._tenant_id = pool, tenant_id
 
     def fulfil(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
-        """Ship it, unless it is held."""
+        """Record the order as fulfilled, unless it is held."""
         return self._do(review, operation_id, "fulfilled")
 
     def hold(self, review: Review, operation_id: uuid.UUID) -> EffectResult:
-        """Hold it, unless it is shipped."""
+        """Record the order as held, unless it is fulfilled."""
         return self._do(review, operation_id, "held")
 
     def look(self, review: Review) -> ShopStatus | NoAnswer:
-        """How it stands."""
+        """Read the order's row; an order without one is "open"."""
         try:
             return self._run(_LOOK, review) or ShopStatus("open")
         except (psycopg.Error, EngineUnavailable) as error:

@@ -1,13 +1,14 @@
-"""Who may send orders: reads `policies/order_sources.yaml`, and verifies the signatures of webhooks.
+"""Order sources: reads `policies/order_sources.yaml`, and verifies the signatures of webhooks.
 
-The file says how each source signs, its field map and its look-ups. It names environment variables, never secrets. It is read
-strictly: an unknown name is refused with its line and the nearest known one. A source without a secret is closed: nothing
-verifies. `SourcesFile` reads the file again when it has changed and keeps the last good one otherwise.
+The file says how each source signs, its field map and its look-ups. It names environment variables, never secrets. It
+is read strictly: an unknown name is refused with its line and the nearest known one. A source without a secret is
+closed: none of its deliveries verifies. `SourcesFile` reloads the file when it has changed, and keeps the last good one
+when it has a fault.
 
-Three schemes sign the raw body, all HMAC-SHA-256, compared in constant time. `hex` and `base64` sign the body alone: a copy of
-such a delivery stays valid for ever, and the order's id keeps it from acting twice. `standard_webhooks` (Standard Webhooks 1.0)
-signs id, time and body, and is accepted only within five minutes of its time. A bad signature is the value `Unverified`,
-nothing is raised; its `why` is for our counters, never for the sender.
+Three schemes sign the raw body, all HMAC-SHA-256, compared in constant time. `hex` and `base64` sign the body alone: a
+copy of such a delivery stays valid for ever, and the order's id keeps it from acting twice. `standard_webhooks`
+(Standard Webhooks 1.0) signs id, time and body, and is accepted only within five minutes of its time. A bad signature
+gives the value `Unverified`, not an exception; its `why` is for the metrics, never for the sender.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TOLERANCE = timedelta(minutes=5)
 
 
 class Scheme(StrEnum):
-    """How a source signs."""
+    """The signature scheme of a source."""
 
     HEX = "hex"
     BASE64 = "base64"
@@ -51,7 +52,7 @@ class Scheme(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A key; `until` set: the old one of a rotation, good before that instant."""
+    """A signing key; `until` is set on the old key of a rotation, which is accepted before that instant."""
 
     key: bytes = field(repr=False)
     until: datetime | None = None
@@ -59,21 +60,21 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Genuine. `delivery_id` is the sender's own where it is signed."""
+    """The delivery is genuine. `delivery_id` is the sender's id of it, where the scheme signs one."""
 
     delivery_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """Not known to be genuine."""
+    """The delivery is not known to be genuine; `why` is a code."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """One source's way of signing. `header` and `prefix` are of `hex` and `base64`; the header's name in any case."""
+    """How one source signs. `header` and `prefix` apply to `hex` and `base64` only; the header's name may be in any case."""
 
     scheme: Scheme
     secrets: tuple[Secret, ...]
@@ -81,7 +82,10 @@ class Signing:
     prefix: str = ""
 
     def headers_in(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """What `verify` reads of a request's WSGI environment. One that comes twice is both its values with a comma, which none is."""
+        """The headers that `verify` reads, from a request's WSGI environment.
+
+        There a repeated header is its values joined by a comma, which never is a valid signature.
+        """
         names = (ID, TIME, SIGNATURES) if self.scheme is Scheme.STANDARD else (self.header,)
         return {name: environ[key] for name, key in zip(names, _environ_keys(names), strict=True) if key in environ}
 
@@ -114,10 +118,10 @@ class Signing:
         return signed_headers([key], delivery_id, int(now.timestamp()), body)
 
 
-# Signatures are compared in the one form they are written in: two texts that decode to the same bytes are not both right.
+# Signatures are compared as text in their canonical form: another text that decodes to the same bytes is refused.
 _HEX = re.compile(r"[0-9a-f]{64}|[0-9A-F]{64}", re.ASCII)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{43}=", re.ASCII)
-# No "." in an id: it separates id from time in what is signed, and a shifted one would sign something else.
+# An id must not have a ".", which separates id, time and body in the signed text: the fields could be read differently.
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9_:/@-]{1,128}", re.ASCII)
 _SECONDS = re.compile(r"0|[1-9][0-9]{0,11}", re.ASCII)
 _LIST = re.compile(r"v[0-9]{1,3}[a-z]?,[A-Za-z0-9+/=_-]{1,200}(?: v[0-9]{1,3}[a-z]?,[A-Za-z0-9+/=_-]{1,200}){0,15}", re.ASCII)  # fmt: skip
@@ -144,7 +148,7 @@ def _environ_keys(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _any_equal(said: list[str], right: list[str]) -> bool:
-    """Every pair is compared, in constant time, so that how long it takes says nothing about which was close."""
+    """Whether any given signature equals any right one. Every pair is compared in constant time, so timing reveals nothing."""
     found = False
     for given in said:
         for wanted in right:
@@ -153,7 +157,7 @@ def _any_equal(said: list[str], right: list[str]) -> bool:
 
 
 def _one(headers: Mapping[str, str], name: str) -> str | None:
-    """The value of a header that is there exactly once."""
+    """The value of a header that occurs exactly once, in any case of its name; else None."""
     wanted = name.lower()
     values = [value for key, value in headers.items() if key.lower() == wanted]
     return values[0] if len(values) == 1 else None
@@ -172,7 +176,7 @@ def _base64(mac: bytes) -> str:
 
 
 def standard_key(text: str) -> bytes | None:
-    """The secret of Standard Webhooks in `whsec_…` text, or None for what is none."""
+    """Decode a Standard Webhooks secret (base64, with or without `whsec_`); None where the text is not base64."""
     try:
         return base64.b64decode(text.removeprefix("whsec_"), validate=True)
     except (binascii.Error, ValueError):
@@ -183,7 +187,7 @@ def standard_key(text: str) -> bytes | None:
 
 FILE_NAME = "order_sources.yaml"
 LEAST_BYTES, LEAST_STANDARD_BYTES = 16, 24
-"""Shorter secrets can be guessed; Standard Webhooks itself asks for 24."""
+"""The shortest secrets that are accepted, as shorter ones can be guessed; Standard Webhooks itself requires 24 bytes."""
 
 _KEYS = ("about", "scheme", "header", "prefix", "secret", "old_secret", "rate", "fields", "lookups", "always")
 _LOOKUP_KEYS = ("url", "key", "fields", "timeout_ms")
@@ -192,7 +196,7 @@ ALWAYS = (
     "email", "account_ref", "account_age_days", "account_created_at", "billing_country", "shipping_country",
     "shipping_speed", "items", "failed_payments", "placed_at",
 )  # fmt: skip
-"""Facts that a source may promise."""
+"""Facts that a source may declare as always sent."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,63}", re.ASCII)
@@ -210,7 +214,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class OrderSource:
-    """One sender."""
+    """One sender of orders."""
 
     name: str
     signing: Signing
@@ -218,25 +222,25 @@ class OrderSource:
     rate: Rate = Rate()
     lookups: tuple[Lookup, ...] = ()
     always: tuple[str, ...] = ()
-    """Facts that every order of it has; one without goes to a person."""
+    """Facts that every order of this source has; an order that lacks one goes to a person."""
     about: str = ""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a secret at all."""
+        """Whether it has a secret, without which none of its deliveries verifies."""
         return bool(self.signing.secrets)
 
     def order_id(self, payload: Mapping[str, Any]) -> str:
-        """The order's id alone. Raises `InvalidInput` naming the path."""
+        """Read only the order's id from a payload. Raises `InvalidInput` naming the path."""
         return order_id(self.fields, payload)
 
     def to_order(self, payload: Mapping[str, Any]) -> Order:
-        """The order of a strictly read payload. Raises `InvalidInput` naming the path of what is wrong."""
+        """Map a payload of strictly parsed JSON to an order. Raises `InvalidInput` naming the path of what is wrong."""
         return to_order(self.name, self.fields, payload)
 
 
 class Sources:
-    """The table; immutable."""
+    """The declared sources; immutable."""
 
     def __init__(self, sources: Collection[OrderSource]) -> None:
         self.all = tuple(sources)
@@ -244,9 +248,10 @@ class Sources:
 
     @classmethod
     def load(cls, path: Path, env: Mapping[str, str] | None = None, *, budget_seconds: float | None = None) -> Sources:
-        """Read the file, secrets from `env` (the process's). Raises the first `PolicyError` in it.
+        """Read the file, with secrets from `env` (default: the process's environment). Raises its first `PolicyError`.
 
-        `budget_seconds` is what one order may take in all: look-ups that it leaves no time for are refused. None: it is not known.
+        `budget_seconds` is the time that one order may take in all; look-ups are refused where it leaves no time for
+        them. None: the budget is not known, and look-ups are accepted.
         """
         source, root = read_source(path)
         table = source.fields(root, "the file", known=("sources",), required=("sources",))
@@ -258,11 +263,11 @@ class Sources:
         return cls([reader.one(name, node, named) for name, node in named.entries.items()])
 
     def find(self, name: str) -> OrderSource | None:
-        """The source of this name."""
+        """The source of this name, or None."""
         return self._by_name.get(name)
 
     def verify(self, name: str, headers: Mapping[str, str], body: bytes, now: datetime) -> Verified | Unverified:
-        """Whether the source of this name signed the body; one that is not there signed nothing. Never raises."""
+        """Whether the source of this name signed the body; `Unverified` for an unknown source. Never raises."""
         source = self.find(name)
         return Unverified("no_source") if source is None else source.signing.verify(headers, body, now)
 
@@ -272,22 +277,22 @@ class Sources:
 
 
 class SourcesFile:
-    """The sources in force. `current` looks at most once a second whether the file has changed. Thread-safe."""
+    """The sources in force. `current` checks at most once a second whether the file has changed. Thread-safe."""
 
     def __init__(
         self, path: Path, env: Mapping[str, str] | None = None, *, budget_seconds: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """Load for the first time, as `Sources.load` does; raises `PolicyError`, as there is nothing good to fall back on."""
+        """Load the file for the first time, as `Sources.load`; raises `PolicyError`, as there is no good version to keep."""
         self.path, self._env, self._budget_seconds, self._now = path, env, budget_seconds, now
         self._stamp = _stamp(path)
         self._sources = self._load()
         self._look_at = now() + 1.0
         self.error: PolicyError | None = None
-        """What is wrong with the file as it is now, while the last good one is in force."""
+        """The fault of the file as it is now, while the last good version stays in force; None without a fault."""
 
     def current(self) -> Sources:
-        """Take it once per request. Never raises."""
+        """Return the sources in force, reloading a changed file; call it once per request. Never raises."""
         now = self._now()
         if now >= self._look_at:
             self._look_at = now + 1.0
@@ -316,7 +321,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 class _File:
-    """Reads the nodes of one open file."""
+    """Reads the nodes of one parsed file."""
 
     def __init__(self, source: Source, env: Mapping[str, str], *, has_time_to_ask: bool) -> None:
         self._source, self._env, self._has_time_to_ask = source, env, has_time_to_ask
@@ -374,14 +379,14 @@ class _File:
         least = LEAST_STANDARD_BYTES if scheme is Scheme.STANDARD else LEAST_BYTES
         if len(key) < least:
             raise source.error(node.place, f"{variable} holds a secret of less than {least} bytes")
-        # Else a delivery for one source would be genuine for the other too, and its order another order there.
+        # With a shared secret, a delivery for one source would verify for the other too, and be another order there.
         owner = self._seen.setdefault(hmac.digest(key, b"order source", "sha256"), name)
         if owner != name:
             raise source.error(node.place, f'{variable} holds the secret of source "{owner}" too')
         return key
 
     def _secret_text(self, source: Source, node: Node, variable: str) -> str:
-        """What the variable holds, or the file that `variable`_FILE names; "" for neither."""
+        """The text of the file that `variable`_FILE names, or of the variable; "" where neither is set."""
         try:
             return secret_from_file(variable, self._env) or self._env.get(variable, "").strip()
         except UnsafeConfiguration as error:
@@ -448,7 +453,7 @@ def _paths(source: Source, field: str, node: Node) -> tuple[tuple[str, ...], ...
 
 
 def _always(source: Source, node: Node, fields: FieldMap, lookups: Collection[Lookup]) -> str:
-    """A fact that can be there at all: mapped, looked up, or derived from what is mapped."""
+    """Read one fact of `always`. It must be mapped, looked up, or derived from a mapped field; else raises `PolicyError`."""
     name = source.one_of(node, "always", ALWAYS)
     known = {*fields, *(field for lookup in lookups for field in lookup.fields)}
     known |= {"account_age_days"} if "account_created_at" in known else set()

@@ -1,9 +1,10 @@
-"""The orders schema as typed calls of one tenant, and the response to a sender that a stored review makes.
+"""The orders schema as typed calls of one tenant, and the response to a sender about a stored review.
 
-A step of many orders is one statement and one commit; the steps themselves are functions of the schema (`schema/orders/`).
-Every step names the epoch it expects; False means that the claim was lost to another process. Steps of sets return what became
-of each order: what one alone raised is its own result, and the others are recorded without it. All calls raise, or return,
-`EngineUnavailable` (or `StillDeciding` behind a lock) when nothing is known to be written.
+A step of many orders is one statement and one commit; the steps themselves are functions of the schema
+(`schema/orders/`). Every step names the epoch it expects. Steps of sets return one result per order: True when it was
+recorded, False when its claim was lost to another process, or the exception that this order alone caused; the others
+are recorded without it. All calls raise, or return, `EngineUnavailable` (`StillDeciding` where a lock was not free)
+when nothing is known to be written.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ RAISE_ALERTS = "select orders.raise_alerts(%b)"
 
 CLAIM_REVIEWS = "select * from orders.claim_reviews(%(tenant_id)s, %(limit)s, %(token)s, %(lease_seconds)s)"
 CLAIM_HOLDS = "select tries, seconds_ago, (work).* from orders.claim_holds(%(tenant_id)s, %(limit)s, %(lease_seconds)s)"
-# What is not finished is due at some time, and is found by that; the rest of the table is not looked at.
-# So far behind the cursor that nothing is missed: a decision is dated before its commit, and may be seen up to ten seconds after a later one.
+# Unfinished reviews have a finite next_attempt_at, by which the index finds them without reading the rest of the table.
+# Start 60 seconds before the cursor: a decision is dated before its commit, and may become visible up to ten seconds
+# after a later one.
 APPROVALS_WANTED_SINCE = """
 select coalesce((select c.since - interval '60 seconds' from orders.approval_cursors c where c.tenant_id = %(tenant_id)s),
                 min(r.received_at) - interval '1 minute')
@@ -68,7 +70,8 @@ MOVE_CURSOR = """
 insert into orders.approval_cursors (tenant_id, since) values (%(tenant_id)s, %(since)s)
 on conflict (tenant_id) do update set since = greatest(orders.approval_cursors.since, excluded.since)
 """
-# By the rows' places: planned while there were few, a join would compare each with each of a backlog.
+# Delete by ctid: a join that was planned while the table was small would compare every row with every other of a
+# backlog.
 FORGET_DELIVERIES = """
 with gone as (
   delete from orders.deliveries where ctid = any (array(
@@ -77,7 +80,8 @@ with gone as (
 select count(*) from gone
 """
 FORGOTTEN_AT_ONCE = 5000
-# Who waits for a person is the console's queue (`ops_console/read_models/order_views.py`); the rest of what is open is under way.
+# `waits_for_person` is the condition of the console's queue (`ops_console/read_models/order_views.py`); all other open
+# reviews are under way.
 FIGURES = """
 with open as (
   select coalesce(r.decided_at, r.received_at) as since, r.status = 'QUEUED' and r.resolution is null
@@ -101,11 +105,12 @@ DEFAULT_TENANT = "select tenant_id from refunds.defaults"
 _WORK_COLUMNS = len(ClaimedOrder.__struct_fields__)
 Row = Mapping[str, Any]
 Step = tuple[ClaimedOrder, Row]
-"""An order, and what is recorded of it."""
+"""A claimed order, and the row that a step records for it."""
 
 
 class TakeOutcome(StrEnum):
-    """What a delivery found."""
+    """What a delivery finds: the order is now this caller's, answered before, waiting or ended without a recorded
+    answer, in flight elsewhere, or known with another body."""
 
     TAKEN = "taken"
     RECORDED = "recorded"
@@ -116,7 +121,7 @@ class TakeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TakeResult:
-    """A delivery's place: `work` is claimed when TAKEN, else only how the order stands."""
+    """The result of one delivery. `work` is the claimed order when TAKEN, else its present state without a claim."""
 
     outcome: TakeOutcome
     response_status: int | None
@@ -128,7 +133,7 @@ class TakeResult:
 
 @dataclass(frozen=True, slots=True)
 class DueHold:
-    """A hold to be tried; how often it was before, and how long ago."""
+    """A hold that is due for an attempt, the number of earlier attempts, and the seconds since the last one."""
 
     work: ClaimedOrder
     tries: int
@@ -137,7 +142,7 @@ class DueHold:
 
 @dataclass(frozen=True, slots=True)
 class OrderFigures:
-    """What is open, for the metrics."""
+    """Counts and ages of open work, for the metrics."""
 
     queued: int
     oldest_queued_seconds: float
@@ -149,7 +154,7 @@ class OrderFigures:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredOrder:
-    """An order as it was delivered, the digest of its body, and the id that its review gets if it is new."""
+    """A delivered order, the SHA-256 digest of its body in hex, and the id that its review gets if the order is new."""
 
     order: Order
     body_sha256: str
@@ -158,7 +163,11 @@ class DeliveredOrder:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLook:
-    """How a delivery stands before anything is written: new, with what is known of its account by `seen_at`, or answered."""
+    """The state of a delivery before anything is written.
+
+    New, with the account's orders as counted at `seen_at`; or answered, with the recorded final response; or neither,
+    which `OrderStore.take` resolves.
+    """
 
     is_new: bool
     known: KnownAccount
@@ -173,10 +182,10 @@ class OrderStore:
     def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, lease_seconds: float) -> None:
         self.pool, self.tenant_id, self.lease_seconds = pool, tenant_id, float(lease_seconds)
 
-    # The way of a set of orders
+    # The steps of a set of orders
 
     def look(self, deliveries: Sequence[DeliveredOrder]) -> list[DeliveryLook]:
-        """The state of the orders of these deliveries; nothing is written."""
+        """Read the state of these deliveries' orders; nothing is written."""
         rows = [
             {
                 "seq": place, "tenant_id": self.tenant_id, "source": one.order.source, "order_id": one.order.order_id,
@@ -190,7 +199,7 @@ class OrderStore:
     def take_scored(self, scored: Sequence[tuple[DeliveredOrder, KnownAccount, Row]]) -> list[ClaimedOrder | None]:
         """Take new orders with their score, {band, signals, model, score_ms, guard_params}.
 
-        None: somebody was quicker, or orders of its account came since `look` counted those that are given here.
+        None: another delivery has taken the order, or its account has more orders by now than `look` counted.
         """
         rows = [
             {**self._received(one), "review_id": one.review_id, **_counted(known), **score}
@@ -203,12 +212,12 @@ class OrderStore:
         ]
 
     def take(self, deliveries: Sequence[DeliveredOrder]) -> list[TakeResult | Exception]:
-        """Take orders that were delivered, or learn how they stand, whatever became of them before."""
+        """Take delivered orders, new or abandoned by their holder, or read the state of those that cannot be taken."""
         rows = [{**self._received(one), "token": one.review_id} for one in deliveries]
         return commit_all(lambda some, _: _take(self.pool, some), rows)
 
     def known_accounts(self, works: Sequence[ClaimedOrder]) -> list[KnownAccount]:
-        """What is known of the accounts of taken orders that have no score."""
+        """Count the orders of the account of each taken order that has no score yet."""
         rows = _fetch(self.pool, ACCOUNT_VELOCITIES, [self._whose(work) for work in works])
         found = {review_id: (orders, minor) for review_id, orders, minor in rows}
         return [_known(found[one.review_id][0], found[one.review_id][1], one.currency) for one in works]
@@ -218,11 +227,11 @@ class OrderStore:
         return self._record(SCORE_REVIEWS, steps)
 
     def decide(self, steps: Sequence[Step]) -> list[bool | Exception]:
-        """Store the authority's answer and what follows at once: {event, …} as `orders.decide_reviews` lists it."""
+        """Store the authority's answers and the resulting status: {event, …} as `orders.decide_reviews` lists it."""
         return self._record(DECIDE_REVIEWS, steps)
 
     def settle(self, steps: Sequence[Step]) -> list[bool | Exception]:
-        """The shop's final answer: {done, reference, error, answered?, alert?}."""
+        """Store the shop's final answers: {done, reference, error, answered?, alert?}."""
         return self._record(SETTLE_FULFILMENTS, steps)
 
     def put_off(self, steps: Sequence[Step]) -> list[bool | Exception]:
@@ -230,33 +239,36 @@ class OrderStore:
         return self._record(PUT_OFF_REVIEWS, steps)
 
     def ship(self, steps: Sequence[Step]) -> list[bool | Exception]:
-        """Permission and fulfilment by the simulated shop in one commit, of orders that are SCORED; see `shipped_row`.
+        """Record permission and fulfilment by the simulated shop in one commit, for SCORED orders; see `shipped_row`.
 
-        False: not this caller's any more, or the shop has it otherwise; then nothing is recorded.
+        False: the claim was lost or its lease expired, or the shop has another row for the order; nothing is recorded.
         """
         return self._record(SHIP_SCORED, steps)
 
     def refuse_start(self, work: ClaimedOrder, error: str) -> bool:
-        """Put an order whose start was refused back to where the authority is asked."""
+        """Put an order whose start was refused back to DECIDED or QUEUED, from where the authority is asked again.
+
+        False: the claim was lost.
+        """
         return _step(self.pool, REFUSE_STARTS, [{**self._whose(work), "error": error[:500]}])[0]
 
     def settle_hold(self, work: ClaimedOrder, row: Row) -> None:
-        """A try of a hold: {state, reference, error, pause_seconds, alert?}."""
+        """Store the result of an attempt of a hold: {state, reference, error, pause_seconds, alert?}."""
         self._call(SETTLE_HOLDS, [{**self._whose(work), **row}])
 
     def record_answer(self, work: ClaimedOrder, answered: Row) -> None:
-        """Store the answer that a delivery of a finished order got."""
+        """Store the response that was given to a delivery, to be repeated to later ones."""
         self._call(RECORD_DELIVERIES, [{**self._whose(work), "answered": answered}])
 
     def raise_alert(self, source: str, order_id: str, alert: Row) -> None:
-        """{kind, summary, occasion?, each_time?, details?}; the same again changes nothing."""
+        """Raise an alert: {kind, summary, occasion?, each_time?, details?}; raising the same one again changes nothing."""
         row = {"tenant_id": self.tenant_id, "source": source, "order_id": order_id, "alert": alert}
         self._call(RAISE_ALERTS, [row])
 
-    # What was left behind, and what time brings
+    # Unfinished orders, and periodic work
 
     def claim(self, limit: int) -> list[ClaimedOrder]:
-        """Orders that are due, for one lease."""
+        """Claim up to `limit` orders that are due, for one lease."""
         return self.rows(
             CLAIM_REVIEWS,
             class_row(ClaimedOrder),
@@ -266,34 +278,37 @@ class OrderStore:
         )
 
     def claim_holds(self, limit: int) -> list[DueHold]:
-        """Holds that are due, for one try."""
+        """Claim up to `limit` holds that are due, for one attempt each."""
         rows = self.rows(CLAIM_HOLDS, tuple_row, limit=limit, lease_seconds=self.lease_seconds)
         return [DueHold(ClaimedOrder(*row[2:]), row[0], float(row[1])) for row in rows]
 
     def approvals_wanted_since(self) -> datetime | None:
-        """From when on decided approvals matter; None when nothing waits."""
+        """The time since which decided approvals must be read; None when no order waits for one."""
         found = self.rows(APPROVALS_WANTED_SINCE, scalar_row)
         return found[0] if found else None
 
     def wake(self, approval_ids: Sequence[str]) -> int:
-        """Make the orders of these approvals due."""
+        """Make the queued orders of these approvals due; return how many there were."""
         return int(self.rows(WAKE_REVIEWS, scalar_row, approval_ids=list(approval_ids))[0])
 
     def move_cursor(self, since: datetime) -> None:
-        """Remember that decisions up to `since` have been learnt."""
+        """Record that decisions up to `since` have been read."""
         self.rows(MOVE_CURSOR, scalar_row, since=since)
 
     def track_filed_refunds(self, limit: int) -> int:
-        """Pass people's decisions to the refunds they filed, and bring back the orders whose refund was denied or failed."""
+        """Track the refunds that analysts filed, and give their approvals the analysts' vote; return how many changed.
+
+        An order whose refund was denied or failed goes back to a person.
+        """
         events = [str(one) for one in sorted(new_id() for _ in range(2 * limit))]
         return int(self.rows(FOLLOW_REFUNDS, scalar_row, limit=limit, events=events)[0])
 
     def forget_deliveries(self) -> bool:
-        """Delete recorded answers that are older than they are kept, some of them; returns whether none is left."""
+        """Delete up to `FORGOTTEN_AT_ONCE` expired responses; return whether none is left."""
         return int(self.rows(FORGET_DELIVERIES, scalar_row, most=FORGOTTEN_AT_ONCE)[0]) < FORGOTTEN_AT_ONCE
 
     def figures(self) -> OrderFigures:
-        """Counts and ages of what is open, for metrics."""
+        """Read counts and ages of open work, for the metrics."""
         found: OrderFigures = self.rows(FIGURES, class_row(OrderFigures))[0]
         return found
 
@@ -321,7 +336,7 @@ class OrderStore:
         call_with_retry(self.pool, lambda connection: connection.execute(statement, [_json(batch)], binary=True))
 
     def rows(self, statement: str, row_factory: Any, **more: Any) -> list[Any]:
-        """The rows of one statement about this tenant."""
+        """Run one statement for this tenant and return its rows."""
 
         def call(connection: psycopg.Connection[Any]) -> list[Any]:
             with connection.cursor(row_factory=row_factory) as cursor:
@@ -348,7 +363,7 @@ def _counted(known: KnownAccount) -> Row:
 
 
 def _scored_work(order: Order, row: Row, received_at: datetime) -> ClaimedOrder:
-    """A review as `orders.take_scored` has just made it."""
+    """The review that `orders.take_scored` has just inserted."""
     return ClaimedOrder(
         review_id=row["review_id"], source=order.source, order_id=order.order_id, amount_minor=row["amount_minor"],
         currency=row["currency"], account_ref=order.account_ref, order_facts=row["order_facts"], status="SCORED", lane=None,
@@ -387,14 +402,14 @@ def _json(value: Any) -> Jsonb:
     return Jsonb(value, dumps=orjson.dumps)
 
 
-# The response to a sender about an order: its status, its lane and a reason code, never the reasons in detail.
+# The response to a sender about an order has its status, its lane and a reason code, never the reasons in detail.
 #
-# The first delivery of an order runs, the others get its response. In flight: 409, retry later. Recorded: the same response,
-# marked as a replay; while an order is pending, with its present status. Another body under a known order id: 422, and an
-# alert. A failed delivery is not recorded.
+# The first delivery of an order is processed; repeats get its response. While it is in flight they get 409 and retry
+# later. Once it is recorded they get the same response, marked as a replay; while the order is pending, with its
+# present status. Another body under a known order id gets 422, and raises an alert. A failed delivery is not recorded.
 
 KEEP_SECONDS = 7 * 86400.0
-"""How long a response is repeated byte for byte."""
+"""How long a recorded response is kept, and a final one repeated byte for byte."""
 
 _WORDS = {
     ReviewStatus.RECEIVED: "received",
@@ -405,7 +420,7 @@ _WORDS = {
     ReviewStatus.FULFILLED: "fulfilled",
     ReviewStatus.HELD: "held",
     ReviewStatus.REFUND_FILED: "refund_filed",
-    # What a person is asked is theirs alone; the sender has nothing to do about it.
+    # That a person must act here is internal: the sender cannot do anything about it.
     ReviewStatus.SHOP_REFUSED: "queued",
     ReviewStatus.REFUND_REFUSED: "refund_filed",
 }
@@ -421,7 +436,7 @@ class OrderResponse:
     replayed: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As the store records it (`orders.delivery_response`)."""
+        """The response as JSON of the database's type `orders.delivery_response`."""
         return {
             "response_status": self.status, "response_body": self.body.decode(), "is_final": self.is_final,
             "keep_seconds": KEEP_SECONDS,
@@ -429,7 +444,7 @@ class OrderResponse:
 
 
 def order_response(work: ClaimedOrder, **now: Any) -> OrderResponse:
-    """The answer about an order as `work` knows it; `now` replaces what has just changed (status, lane, …)."""
+    """Make the response about an order; `now` overrides fields of `work` that have just changed (status, lane, …)."""
     seen = {
         name: now.get(name, getattr(work, name))
         for name in ("status", "lane", "reason_code", "operation_id", "approval_id", "due_at")
@@ -445,7 +460,7 @@ def order_response(work: ClaimedOrder, **now: Any) -> OrderResponse:
 
 
 class DeliveryInFlight(StillDeciding):
-    """Another delivery of this order is under way."""
+    """Another delivery of this order is in flight."""
 
     code = "in-flight"
 
@@ -454,19 +469,19 @@ class DeliveryInFlight(StillDeciding):
 
 
 class BodyConflict(KeyReused):
-    """The order came before with another body."""
+    """The order was delivered before with another body."""
 
     def __init__(self) -> None:
         super().__init__("body")
 
 
 def body_digest(body: bytes) -> str:
-    """What makes two deliveries the same: every byte."""
+    """SHA-256 of the body in hex: two deliveries of an order are the same only if every byte is."""
     return hashlib.sha256(body).hexdigest()
 
 
 def response_to_repeat(store: OrderStore, order: Order, taken: TakeResult, digest: str) -> OrderResponse:
-    """The answer to a delivery that is not the first. Raises `DeliveryInFlight` or `BodyConflict`."""
+    """The response to a delivery that did not take its order. Raises `DeliveryInFlight` or `BodyConflict`."""
     work = taken.work
     if taken.outcome is TakeOutcome.CONFLICT:
         _alert_conflict(store, order, digest)
@@ -490,7 +505,7 @@ def _replay(taken: TakeResult) -> OrderResponse:
 
 
 def _alert_conflict(store: OrderStore, order: Order, digest: str) -> None:
-    # One alert per other body: a sender that repeats it does not make noise.
+    # One alert per different body, so that a sender that repeats it does not raise more.
     alert = {
         "kind": "body_conflict", "occasion": digest[:64], "summary": "a known order came again with another body",
         "details": {"body_sha256": digest},

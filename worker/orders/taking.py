@@ -1,7 +1,7 @@
-"""Takes delivered orders and scores them, a set at once: the first steps of an order, and what a set knows of each.
+"""The first steps of a set of orders (take, enrich, score), and `OrderRun`, one order as a process handles it.
 
-Every step is recorded before the next is tried, so after a crash any process resumes where an order stands. The score and with
-it the question to the authority are stored before it is asked, and never change.
+Every step is recorded before the next is tried, so after a crash any process resumes from an order's stored status. The
+score and the question to the authority are stored before the authority is asked, and never change.
 """
 
 from __future__ import annotations
@@ -52,31 +52,34 @@ class ClaimLost(Exception):
 
 @dataclass(slots=True, eq=False)
 class OrderRun:
-    """One order on its way through this process: delivered (not claimed yet) or left behind. Over with a response or an error."""
+    """One order being processed: a new delivery, or a claimed order that an earlier run left unfinished.
+
+    It ends with a response or an error; `deadline` is an instant of `time.monotonic`.
+    """
 
     deadline: float
     delivery: DeliveredOrder | None = None
     claimed: ClaimedOrder | None = None
     known: KnownAccount | None = None
-    """What our own orders say about its account; None: not read by this run."""
+    """The account's orders of the last 24 hours; None until this run has read them."""
     score: Row | None = None
-    """Made, and not stored yet."""
+    """The score as a row of the store, until it is stored."""
     asked_at: float = 0.0
-    """When the authority was last asked to start it (monotonic)."""
+    """When the authority was last asked to start it, as an instant of `time.monotonic`."""
     may_ask_shop: bool = False
-    """The fulfilment was recorded by this run, or the authority confirms that it is started: the shop may be asked."""
+    """Whether the shop may be asked: this run recorded the fulfilment, or the authority confirmed that it is started."""
     tried: Attempts = Attempts()
-    """What may have been asked of the shop before."""
+    """The earlier attempts in the shop, which may have taken effect."""
     effect: Settled | EffectRefused | None = None
-    """The shop's answer, or what a person said of the fulfilment, not stored yet."""
+    """The outcome of the fulfilment (the shop's answer, or a person's resolution), until it is stored."""
     outside_call: Callable[[OrderRun], None] | None = None
-    """What this order alone has to ask outside next; with a response, after it."""
+    """The next outside call for this order alone; the sender is answered after it, even where a response is recorded already."""
     response: OrderResponse | None = None
     error: Exception | None = None
 
     @property
     def goes_on(self) -> bool:
-        """Whether its set has another step for it."""
+        """Whether the next step of a set can process it: it has neither an outcome nor a pending outside call."""
         return self.response is None and self.error is None and self.outside_call is None
 
     @property
@@ -86,7 +89,7 @@ class OrderRun:
         return self.claimed
 
     def fail(self, error: Exception) -> None:
-        """End it; it keeps its state, and the next try resumes from what is recorded."""
+        """End the run with an error; the stored order keeps its status, and the next attempt resumes from there."""
         if isinstance(error, ClaimLost):
             error = DeliveryInFlight()
         elif not isinstance(error, SentinelError):
@@ -97,8 +100,8 @@ class OrderRun:
     def result(self) -> OrderResponse:
         """The response.
 
-        Raises `TryLater` (no answer from the authority, nothing on record as answered), `DeliveryInFlight` (claim lost, or
-        another delivery is under way), `BodyConflict`, or `EngineUnavailable`.
+        Raises `TryLater` (no answer from the authority, and no response recorded; or a defect), `DeliveryInFlight` (the
+        claim was lost, or another delivery is in flight), `BodyConflict`, or `EngineUnavailable`.
         """
         if self.error is not None:
             raise self.error
@@ -107,13 +110,16 @@ class OrderRun:
 
 
 Decided = tuple[OrderRun, Row]
-"""An order, and what is recorded of it."""
+"""An order, and the row that a step records for it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OrderTaking:
-    """The first steps of a set: take, enrich, score. A step gets the orders that need it and leaves each of them changed, answered,
-    failed, or with an outside call to make."""
+    """The first steps of a set: take, enrich, score.
+
+    A step is given the orders that need it, and leaves each of them advanced, answered, failed, or with a pending
+    outside call.
+    """
 
     store: OrderStore
     authority: AuthorityClient
@@ -126,18 +132,19 @@ class OrderTaking:
     budget_seconds: float = 30.0
     under_way_seconds: float = UNDER_WAY_SECONDS
     act_seconds: float = 35.0
-    """For so long after the authority was asked the shop may be asked; then the authority is asked again. The start declares it,
-    and on top of it the time that a call to the shop may be under way."""
+    """Seconds after the authority was asked during which the shop may be asked; later the authority is asked again
+    first. The start declares this time, plus the time for which a call to the shop may be in flight."""
     scores_at_once: bool = False
-    """The scorer makes no outside call: a new order of a source without look-ups is taken with its score."""
+    """Whether the scorer makes no outside call: then a new order of a source without look-ups is stored with its score at once."""
     ships_here: bool = False
-    """The shop is the simulated one of this database: its row is written in the commit that decides the order."""
+    """Whether the shop is the simulated one of this database: then its row is written in the commit that decides the order."""
     _taking: threading.Lock = field(init=False, default_factory=threading.Lock)
-    """One set at a time looks at the accounts of its orders and takes them: orders of one account count each other. Of several
-    processes the database sees to that, and has what it leaves out counted again."""
+    """Held while a set counts its accounts' orders and takes its own, so that orders of one account count each other.
+    Across processes the database ensures that: it takes no order whose account has more orders than were counted, and
+    `take` counts them again."""
 
     def take(self, runs: list[OrderRun]) -> None:
-        """Take delivered orders, scored already where that asks nobody; repeats get their response."""
+        """Store delivered orders, with their score where scoring needs no outside call; repeated deliveries get their response."""
         first = {
             (run.delivery.order.source, run.delivery.order.order_id): run for run in reversed(runs) if run.delivery
         }
@@ -150,7 +157,8 @@ class OrderTaking:
                     if isinstance(found, Exception):
                         raise found
                     if found.outcome is TakeOutcome.TAKEN:
-                        # A score from before it was taken counted fewer orders of its account.
+                        # A score that was made before the order was taken counted fewer orders of its account: score it
+                        # again.
                         run.claimed, run.known, run.score = found.work, found.known, None
                     else:
                         run.response = response_to_repeat(
@@ -160,7 +168,7 @@ class OrderTaking:
                     run.fail(error)
 
     def _take_scored(self, runs: list[OrderRun]) -> None:
-        """Those of them that are new; the others are left as they are, or answered as before."""
+        """Take the new orders with their score. Repeats with a recorded final response get it; all others are left to `take`."""
         deliveries = [run.delivery for run in runs if run.delivery]
         looks = self.store.look(deliveries) if deliveries else []
         found = list(zip(runs, deliveries, looks, strict=True))
@@ -176,16 +184,16 @@ class OrderTaking:
             scored = [(delivery, seen.known, run.score or {}) for run, delivery, seen in new]
             taken = self.store.take_scored(scored) if scored else []
         except SentinelError:
-            return  # one of them may be what the database refuses: each is taken by itself
+            return  # the database may have refused the set because of one order: `take` tries each by itself
         for (run, _, _), claimed in zip(new, taken, strict=True):
             run.claimed = claimed
         self._pass(OrderFailpoint.AFTER_TAKE, new)
         self._pass(OrderFailpoint.AFTER_SCORE, new)
 
     def enrich(self, runs: list[OrderRun]) -> None:
-        """Score what was taken without: at once, or in a thread of its own where somebody has to be asked.
+        """Score orders that were taken without a score: at once, or by an outside call where one is needed.
 
-        An order that somebody left behind is scored as one that has just been taken: with what is known of its account.
+        An order that an earlier run left unscored first gets the count of its account's orders, like one just taken.
         """
         left = [run for run in runs if run.known is None]
         for run, known in zip(left, self.store.known_accounts([run.work for run in left]) if left else [], strict=True):
@@ -199,7 +207,7 @@ class OrderTaking:
     def _enrich_one(self, run: OrderRun) -> None:
         self.failpoints.hit(OrderFailpoint.AFTER_TAKE)
         order = as_received(run.delivery.order, run.work.received_at) if run.delivery else run.work.order
-        # What asks nobody takes no time of what is left for the authority and the shop.
+        # Only outside calls must leave time for the authority and the shop; scoring without them takes next to none.
         until = run.deadline if self._scores_now(run) else run.deadline - AFTER_SCORE_SECONDS
         self._make_score(run, order, until)
 
@@ -207,14 +215,14 @@ class OrderTaking:
         return self.scores_at_once and not self._source(run)[1]
 
     def _source(self, run: OrderRun) -> tuple[str, Sequence[Lookup], Sequence[str]]:
-        """The name of an order's source, its look-ups, and the facts that it always sends."""
+        """(name of the order's source, its look-ups, the facts that it always sends)."""
         name = run.delivery.order.source if run.delivery else run.work.source
         source = self.sources.current().find(name)
         return (name, source.lookups, source.always) if source else (name, (), ())
 
     def _make_score(self, run: OrderRun, order: Order, until: float) -> None:
         began = time.monotonic()
-        # Without it no rule counts the account's orders, and nothing would be noticed.
+        # Unread counts would make the velocity rules pass in silence: fail here instead.
         assert run.known is not None
         _, lookups, always = self._source(run)
         enriched = self.enricher.enrich(order, lookups, until) if lookups else Enriched(order)
@@ -225,7 +233,7 @@ class OrderTaking:
         run.score = score_row(order, score, seconds)
 
     def store_scores(self, runs: list[OrderRun]) -> None:
-        """Band, signals and the question are on record before the authority is asked."""
+        """Store band, signals and the question, which must be on record before the authority is asked."""
         for run, row in self._record(self.store.score, [(run, run.score or {}) for run in runs]):
             run.claimed = scored_work(run.work, row)
             self.failpoints.hit(OrderFailpoint.AFTER_SCORE)
@@ -233,7 +241,7 @@ class OrderTaking:
     def _record(
         self, record: Callable[[Sequence[Step]], list[bool | Exception]], steps: Sequence[Decided]
     ) -> list[Decided]:
-        """Record a step of a set; returns the orders of which it is recorded, and ends the others."""
+        """Record a step of a set; return the orders for which it was recorded, and fail the others."""
         results = record([(run.work, row) for run, row in steps]) if steps else []
         for (run, _), result in zip(steps, results, strict=True):
             if result is not True:

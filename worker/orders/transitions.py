@@ -1,7 +1,7 @@
-"""The event that an answer of the authority leads to: pure functions from an answer to what is stored.
+"""Pure functions from an answer of the authority or the shop to the event and the rows that are stored for an order.
 
-Only a start under the order's own start id leads to STARTED. What is unsure is postponed; what was started elsewhere is
-held.
+Only a start under the order's own start id leads to STARTED. Where the outcome is not certain the order is postponed;
+one that was started elsewhere is held.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from worker.orders.store import OrderResponse, order_response
 from worker.outbound.effects import EffectRefused, EffectResult, Settled
 
 APPROVED = "approved"
-"""A person said yes: the review stays QUEUED for a moment and is started in the same transaction."""
+"""The event of an approved order: the review stays QUEUED for a moment and is started in the same transaction."""
 
 ASKED_AGAIN = "asked_again"
-"""The terms became stricter since a person said yes: the review stays QUEUED, and waits for another approval."""
+"""The event of an order whose terms became stricter after the approval: the review stays QUEUED and waits for another one."""
 QUEUES = (LaneEvent.NEEDS_ANALYST, ASKED_AGAIN)
-"""After one of these an order waits for an analyst."""
+"""The events after which an order waits for an analyst."""
 
 LONGEST_PAUSE_SECONDS = 300.0
 _UNDECIDED = (ReviewStatus.SCORED, ReviewStatus.DECIDED)
 
 
 def score_row(order: Order, score: Score, seconds: float) -> dict[str, Any]:
-    """What is stored of a score; with it the question to the authority, asked the same ever after."""
+    """The row that stores a score, with the question to the authority, which never changes afterwards."""
     return {
         "band": score.band.value, "model": score.model, "score_ms": round(seconds * 1000),
         "signals": [{"code": signal.code, "detail": signal.detail} for signal in score.signals],
@@ -44,7 +44,7 @@ def score_row(order: Order, score: Score, seconds: float) -> dict[str, Any]:
 
 
 def scored_work(work: ClaimedOrder, row: Mapping[str, Any]) -> ClaimedOrder:
-    """The order once its score is stored."""
+    """The order as it is after its score was stored."""
     return replace(
         work, status=ReviewStatus.SCORED, band=row["band"], model=row["model"], signals=row["signals"],
         guard_params=row["guard_params"],
@@ -52,8 +52,8 @@ def scored_work(work: ClaimedOrder, row: Mapping[str, Any]) -> ClaimedOrder:
 
 
 def asked_params(source: str, order_id: str, amount: Money, account_ref: str | None, score: Score) -> dict[str, Any]:
-    """The question about an order; of the signals only the codes."""
-    # Money is more than nothing (`docs/CONTRACT.md` §1): an order without any says so instead of an amount.
+    """The parameters of the question about an order; of the signals only the codes are sent."""
+    # An amount must be more than zero (`docs/CONTRACT.md` §1): an order with nothing to pay says that instead.
     money = {"amount": money_out(amount)} if amount.amount_minor else {"nothing_to_pay": True}
     return {
         **money, "order_id": order_id, "source": source,
@@ -65,12 +65,12 @@ def asked_params(source: str, order_id: str, amount: Money, account_ref: str | N
 
 
 def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
-    """The event that a guard's answer means for its order; None: undecided, ask again later."""
+    """Map a guard's answer to the event for its order; None: nothing to record yet, ask again later."""
     undecided = work.status in _UNDECIDED
     if is_started(answer) or is_executed(answer):
         if not undecided:
             return APPROVED
-        # Approved before we had it queued: it is queued first, its way is the medium lane's, and goes on at once.
+        # Approved before it was queued here: it still enters the medium lane's queue first, and is due at once.
         return LaneEvent.ALLOWED if answer.decision == "ALLOW" else LaneEvent.NEEDS_ANALYST
     match answer.status:
         case "pending" if undecided:
@@ -78,33 +78,35 @@ def event_of(work: ClaimedOrder, answer: GuardAnswer) -> str | None:
         case "pending":
             return None if answer.approval_id in (None, str(work.approval_id)) else ASKED_AGAIN
         case "denied" if answer.is_halted_for_now:
-            # Decided before the halt: refused now, not for ever.
+            # Decided before the halt: the refusal lasts only as long as the halt.
             return None
         case _:
             return LaneEvent.DENIED if undecided else LaneEvent.REJECTED
 
 
 def is_started(answer: GuardAnswer) -> bool:
-    """Started under the order's start id, by this question or an earlier one, and nobody has said yet what came of it: the shop may be asked."""
+    """Whether the order is started under its own start id, by this question or an earlier one, and has no outcome yet:
+    the shop may be asked."""
     return answer.start is not None and answer.status != "completed"
 
 
 def is_executed(answer: GuardAnswer) -> bool:
-    """Started under the order's start id, and on record as executed: a person said so, for what is not settled here was not reported."""
+    """Whether the order is started under its own start id and on record as executed. A person resolved it so: the
+    intake reports a success only for settled orders, which are not asked about again."""
     return answer.start is not None and answer.status == "completed" and answer.outcome == "success"
 
 
 def is_start_ruled_out(answer: GuardAnswer) -> bool:
-    """Started elsewhere, or said not to be executed: nothing may be started any more."""
+    """Whether the operation was started elsewhere or resolved as not executed: it must not be started any more."""
     return answer.status in ("already_started", "completed") and not (is_started(answer) or is_executed(answer))
 
 
 EXECUTED = Settled("executed, as a person said")
-"""What became of an order that is on record as executed: its shop is not asked, and may know nothing of it."""
+"""The result of an order that a person resolved as executed; the shop is not asked, as it may know nothing of the order."""
 
 
 def row_of(work: ClaimedOrder, answer: GuardAnswer, event: str) -> dict[str, Any]:
-    """The row that is stored with the event."""
+    """The row that stores a guard's answer and its event."""
     return {
         "event": event, "operation_id": answer.operation_id, "decision_event_id": answer.decision_event_id,
         "decision": answer.decision, "reason_code": reason_of(answer), "proof_id": answer.proof_id,
@@ -114,7 +116,7 @@ def row_of(work: ClaimedOrder, answer: GuardAnswer, event: str) -> dict[str, Any
 
 
 def reason_of(answer: GuardAnswer) -> str:
-    """The authority's reason, or why an answer that is none of its refusals counts as one."""
+    """The authority's reason code, or one of ours for an expired approval, a resolution or a start elsewhere."""
     if answer.status == "expired":
         return "approval_expired"
     if answer.resolution is not None:
@@ -125,7 +127,7 @@ def reason_of(answer: GuardAnswer) -> str:
 
 
 def decided_work(work: ClaimedOrder, answer: GuardAnswer, event: str, row: Mapping[str, Any]) -> ClaimedOrder:
-    """The order once `orders.decide_reviews` has stored the event."""
+    """The order as it is after `orders.decide_reviews` has stored the event."""
     status, lane = _after(work, event)
     return replace(
         work, status=status, lane=lane, decision=answer.decision, reason_code=row["reason_code"],
@@ -150,7 +152,7 @@ def _after(work: ClaimedOrder, event: str) -> tuple[str, str | None]:
 
 
 def shipped_row(work: ClaimedOrder, row: Mapping[str, Any]) -> tuple[dict[str, Any], OrderResponse]:
-    """What `orders.ship_scored` takes of an order that was just permitted, and the response that it stores."""
+    """The row that `orders.ship_scored` takes for a permitted order, and the response that it stores."""
     assert work.operation_id is not None
     response = order_response(work, status=ReviewStatus.FULFILLED)
     told = shop_payload(work.review, work.operation_id)
@@ -158,7 +160,7 @@ def shipped_row(work: ClaimedOrder, row: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def settled_row(work: ClaimedOrder, answer: Settled | EffectRefused) -> dict[str, Any]:
-    """What is stored of the shop's answer to a fulfilment, and the response."""
+    """The row that stores the shop's answer to a fulfilment, with the response to the sender."""
     if isinstance(answer, Settled):
         response = order_response(work, status=ReviewStatus.FULFILLED)
         return {"done": True, "reference": answer.reference[:200], "answered": response.as_json()}
@@ -170,12 +172,12 @@ def settled_row(work: ClaimedOrder, answer: Settled | EffectRefused) -> dict[str
 
 
 def seconds_until(moment: datetime | None) -> float:
-    """Until just after `moment`, at least one second; an hour where there is none."""
+    """Seconds until one second after `moment`, at least one; an hour where there is no moment."""
     return 3600.0 if moment is None else max(1.0, (moment - datetime.now(UTC)).total_seconds() + 1.0)
 
 
 def pause_seconds(attempts: int, spread: float) -> float:
-    """The pause after so many tries in vain: 2 s, doubling, at most five minutes; `spread` (0 to 1) adds up to a quarter."""
+    """The backoff after `attempts` failed attempts: 2 s, doubling, at most five minutes; `spread` (0 to 1) adds up to a quarter."""
     return min(LONGEST_PAUSE_SECONDS, 2.0 * 2.0 ** min(attempts, 10)) * (1 + spread / 4)
 
 
@@ -185,26 +187,26 @@ def held_alert(work: ClaimedOrder, reason: str) -> dict[str, Any]:
 
 
 def question_refused_alert(work: ClaimedOrder, why: str) -> dict[str, Any]:
-    """The alert about an order that the authority refuses to be asked about: nothing is decided, so a person may hold it.
+    """The alert about an order whose question the authority refuses: without a decision, a person may hold the order.
 
-    While the order has no lane, it is in the analysts' queue by this alert (`orders.resolve_returned`).
+    While the order has no lane, this alert puts it into the analysts' queue (`orders.resolve_returned`).
     """
     summary = f"the authority refuses to be asked about the order: {why}"
     return _alert("question_refused", summary, work, why) | {"occasion": work.status.lower()}
 
 
 def refused_alert(work: ClaimedOrder, verb: str, reason: str) -> dict[str, Any]:
-    """The alert about a shop that will not do what the lane says: one for each time that a person has it tried."""
+    """The alert about a shop that refuses a fulfilment or hold (`verb`); a person's retry that is refused raises another one."""
     refused = _alert("shop_refused", f"the shop refused to {verb}: {reason}", work, reason)
     return refused | {"occasion": verb, "each_time": True}
 
 
 LATE_TRIES = 6
-"""So many tries in vain, some two minutes, and people hear of it; it goes on being tried."""
+"""After this many attempts without an answer, some two minutes, an alert is raised; the attempts continue."""
 
 
 def late_alert(work: ClaimedOrder, verb: str, tries_before: int, why: str) -> dict[str, Any] | None:
-    """The alert about an effect that the shop has not taken for long; None before that."""
+    """The alert about an effect that the shop has not taken after `LATE_TRIES` attempts; None before that."""
     if tries_before + 1 < LATE_TRIES:
         return None
     summary = f"the shop has not taken the {verb} after {tries_before + 1} tries: {why}"
@@ -212,7 +214,7 @@ def late_alert(work: ClaimedOrder, verb: str, tries_before: int, why: str) -> di
 
 
 def hold_row(work: ClaimedOrder, answer: EffectResult, tries_before: int, spread: float) -> dict[str, Any]:
-    """What is stored of a try of a hold: it is repeated until the shop has it, or has shipped the order before."""
+    """The row that stores an attempt of a hold, which is repeated until the shop has the hold or turns out to have shipped."""
     if isinstance(answer, Settled):
         return {"state": "done", "reference": answer.reference[:200]}
     why = answer.reason if isinstance(answer, EffectRefused) else answer.detail

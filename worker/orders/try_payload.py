@@ -1,7 +1,7 @@
-"""Dry run of a payload: what a source reads of it, what is not read, and the score and lane that would follow.
+"""Dry run of a payload: the facts that a source reads, the fields that it does not read, and the score and lane.
 
-Nothing is sent, asked or stored: look-ups and the model are left out, and the account is taken to have ordered nothing
-else in the last 24 hours.
+Nothing is sent, asked or stored: look-ups and the model are left out, and the account is assumed to have no other order
+in the last 24 hours.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LANES = {"ALLOW": "low", "APPROVAL_REQUIRED": "medium", "DENY": "high"}
 
 @dataclass(frozen=True, slots=True)
 class FieldReading:
-    """One fact that was found, and where."""
+    """One fact that was found, its path, and its value as text of at most 80 characters."""
 
     fact: str
     path: str
@@ -53,16 +53,16 @@ class FieldReading:
 
 @dataclass(frozen=True, slots=True)
 class PayloadTrial:
-    """What one source makes of a payload; with `error` it would be refused with 400."""
+    """The dry run of a payload for one source; with `error` the payload would be refused with 400."""
 
     source: str
     error: str | None
     read: tuple[FieldReading, ...] = ()
     derived: Mapping[str, Any] | None = None
     unread: tuple[str, ...] = ()
-    """Fields of the payload that the map does not read; places in a list as `*`."""
+    """Fields of the payload that the map does not read; indexes into lists are written as `*`."""
     missing: tuple[str, ...] = ()
-    """Facts that the source always sends, and that are not there."""
+    """Facts that are missing although the source always sends them."""
     band: str | None = None
     signals: tuple[str, ...] = ()
     decision: str | None = None
@@ -71,7 +71,7 @@ class PayloadTrial:
 
 
 def try_payload(policies: Path, source: OrderSource, payload: Mapping[str, Any]) -> PayloadTrial:
-    """As the intake would, now. Raises `PolicyError` for a folder that cannot be read."""
+    """Process a payload as the intake would now. Raises `PolicyError` for a policies folder that cannot be read."""
     read, unread = _places(source, payload)
     try:
         order = as_received(source.to_order(payload), datetime.now(UTC))
@@ -110,7 +110,7 @@ def _places(source: OrderSource, payload: Mapping[str, Any]) -> tuple[tuple[Fiel
 
 
 def _leaves(value: Any, path: str) -> Iterator[str]:
-    """Paths of everything in a payload that says something."""
+    """Yield the path of every value in a payload that is not null or empty."""
     parts: Iterator[tuple[Any, Any]] = iter(())
     if isinstance(value, Mapping):
         parts = iter(value.items())
@@ -127,7 +127,7 @@ def _starred(path: str) -> str:
 
 
 def show_trial(tried: list[PayloadTrial], *, as_json: bool) -> None:
-    """Print them: for programs as one object, for people as tables."""
+    """Print the dry runs: as one JSON object for programs, as tables for people."""
     if as_json:
         click.echo(json.dumps({"tried": [asdict(one) for one in tried]}, default=str))
         return

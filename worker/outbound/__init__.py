@@ -1,1 +1,1 @@
-"""What answers of servers that are not ours mean to the worker: effects and chat completions."""
+"""What answers of other servers mean to the worker: effects, chat completions, the authority's refusals."""

@@ -1,8 +1,8 @@
-"""A request to a chat model behind an OpenAI-compatible endpoint (POST to its `PATH`), and the one finished message of its
-answer as strict JSON.
+"""Makes a request to a chat model behind an OpenAI-compatible endpoint (POST to `PATH`), and reads the one finished
+message of the answer as strict JSON.
 
-The answer is untrusted. Whatever is not exactly what was asked for is `BadCompletion`, named by a code of ours; nothing
-of the answer itself is in the error.
+The answer is untrusted. Any other form than the requested one raises `BadCompletion` with a code of ours; the error
+contains nothing of the answer itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATH = "/chat/completions"
 
 
 class BadCompletion(Exception):
-    """Not the answer that was asked for; `detail` is a code of ours."""
+    """The answer has not the requested form; `detail` is a code of ours."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -50,7 +50,7 @@ def content_of(answer: Response) -> str:
 
 
 def strict_load(text: str | bytes) -> Any:
-    """Strict JSON. Raises `BadCompletion`."""
+    """Parse strict JSON. Raises `BadCompletion`."""
     try:
         return strict_json(text)
     except (ValueError, RecursionError):

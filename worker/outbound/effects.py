@@ -1,8 +1,8 @@
-"""Effects asked of an outside system: what comes back, as values, and the one table that says what an answer means.
+"""Requests for effects in outside systems: results as values, and the one table that says what HTTP answers mean.
 
-Only a problem document (RFC 9457) about the effect itself refuses it for good. A refusal of the request (a key being
-replaced, a route, a rate limit, the same key under way) and whatever this table does not know is `NoAnswer`: asked again
-later. A refusal is believed only after the system was asked what it did.
+Only a problem document (RFC 9457) about the effect itself refuses it for good. A refusal of the request (a key in
+rotation, a wrong route, a rate limit, the same key in flight) and whatever this table does not know is `NoAnswer`, and
+retried later. Callers believe a refusal only after they looked up whether the effect is there.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ JSON, PROBLEM = "application/json", "application/problem+json"
 
 DONE = frozenset({200, 201})
 FOR_GOOD = frozenset({400, 402, 406, 410, 411, 412, 413, 414, 415, 416, 417, 422, 426, 428, 431, 451})
-"""The same request is refused again, however often it is sent."""
+"""Statuses of final refusals: the same request would be refused at every attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Done, once; `reference` is the system's own name for it."""
+    """The effect is done; `reference` is the system's own name for it."""
 
     reference: str
 
 
 @dataclass(frozen=True, slots=True)
 class EffectRefused:
-    """Surely not done; from a look-up: surely not there.
+    """The effect is certainly not done; from a look-up: certainly not there.
 
-    From `settle` it is final: asking again under the same reference is refused again, so the refund ends there. What
-    a later try may lift (a limit, a key, a busy system), and what is only not there yet, is `NoAnswer`.
+    From `settle` it is final: the same reference would be refused again, so the refund ends there. A refusal that a
+    later attempt may not meet (a limit, a key, a busy system), and an effect that is only not there yet, is `NoAnswer`.
     """
 
     reason: str
@@ -53,7 +53,7 @@ EffectResult = Settled | EffectRefused | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer that came whole and in time; `body` is empty unless it is a JSON object that says it is one."""
+    """A complete answer that arrived in time; `body` is empty unless it is a JSON object with a JSON content type."""
 
     status: int
     is_problem: bool
@@ -61,7 +61,7 @@ class Reply:
 
     @classmethod
     def of(cls, found: Response | NoResponse) -> Reply | NoAnswer:
-        """What came of an exchange."""
+        """Make the reply of an exchange; `NoAnswer` where there was no response."""
         if isinstance(found, NoResponse):
             return NoAnswer(str(found.kind))
         body: Any = None
@@ -75,33 +75,33 @@ class Reply:
 
     @property
     def is_done(self) -> bool:
-        """Says that the effect is done; the adapter reads in the body which."""
+        """Whether the status says that the effect is done; the adapter still checks the body."""
         return self.status in DONE
 
     @property
     def is_absence(self) -> bool:
-        """Says of what was looked for that it is not there."""
+        """Whether the answer to a look-up says that the effect is not there."""
         return self.status in (404, 410) and self.is_problem
 
     @property
     def why(self) -> str:
-        """Status and title, in one short line."""
+        """The status, and the title of a problem document, as one short line."""
         title = one_line(self.body.get("title") or "", 100) if self.is_problem else ""
         return f"{self.status} {title}".strip()
 
     def not_done(self) -> EffectRefused | NoAnswer:
-        """The answer where it does not say done: a page, a redirect or a failure on the way is no answer of the system."""
+        """The result of an answer that does not say done; a web page, a redirect or a proxy's error is `NoAnswer`."""
         return EffectRefused(self.why) if self.is_problem and self.status in FOR_GOOD else NoAnswer(self.why)
 
 
 def call_effect(
     client: JsonClient, method: str, path: str, key: uuid.UUID | None = None, body: object = None
 ) -> Reply | NoAnswer:
-    """One request about an effect; `key` is the idempotency key, a `body` is sent as JSON. Never raises."""
+    """Make one request about an effect; `key` is the idempotency key, `body` is sent as JSON. Never raises."""
     return Reply.of(client.ask(method, path, body, headers={} if key is None else {"Idempotency-Key": str(key)}))
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """Untrusted text as one printable line of at most `most` characters."""
+    """Make untrusted text one printable line of at most `most` characters."""
     kept = "".join(c if c.isprintable() else " " for c in str(text)[: 2 * most])
     return " ".join(kept.split())[:most]

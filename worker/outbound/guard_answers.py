@@ -1,4 +1,4 @@
-"""What the authority's answers to a guard say to whichever part of the worker asked."""
+"""Texts about the authority's answers to a guard, for refunds and for orders."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from sentinel.client import KeyConflict
 
 
 def key_conflict_text(error: KeyConflict, then: str) -> str:
-    """What to tell a person of an idempotency key that stands for another operation: what the authority said, and what to do."""
+    """The message about an idempotency key that belongs to another operation: the authority's words, and what a person can do."""
     return f"{error.detail[:300]} If another key took it, revoke that key; {then}"

@@ -6,12 +6,13 @@ from sentinel.client import Rejected
 
 _FOR_GOOD = (400, 409, 422)
 _CODES_FOR_GOOD = ("permit-refused",)
-"""Nothing was guarded under its key, or a bound field differs: about the report, as no other 403 is."""
+"""No operation was guarded under the report's key, or a bound field differs: the only 403 that is about the report itself."""
 
 
 def is_refused_for_good(answer: Rejected) -> bool:
-    """Whether the report is refused for what it says, so that another try is answered the same and a person must look.
+    """Whether the report is refused for its content: a retry would get the same answer, and a person must look.
 
-    Anything else is about the worker's key or the address, which may be mended: it is sent again.
+    Any other refusal is about the worker's key or the authority's address, which can be corrected: the report is
+    retried.
     """
     return answer.status in _FOR_GOOD or answer.code in _CODES_FOR_GOOD

@@ -1,7 +1,7 @@
 """Settlement systems: one small interface, one module per kind of system.
 
-A system is asked for an effect only with a started permit. The result is a value, never an exception: `Settled`, `EffectRefused`
-(surely nothing happened) or `NoAnswer` (it may have happened: look it up, never ask for it again).
+A system is asked for an effect only after the permit was started. The result is a value, never an exception: `Settled`,
+`EffectRefused` (certainly nothing happened) or `NoAnswer` (it may have happened: look it up before asking again).
 """
 
 from worker.outbound.effects import EffectRefused, EffectResult, NoAnswer, Settled

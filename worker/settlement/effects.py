@@ -1,4 +1,4 @@
-"""Effects in settlement systems: what a system is, one try of it, the record of effects, and those that are delivered later.
+"""Effects in settlement systems: the systems' interface, attempts, the record of effects, and best-effort effects.
 
 An effect is recorded before it is tried. Every change of the record names the state it expects and is fenced by epoch and
 lease: it happens only while the caller's claim still holds the ledger row. A caller that lost its claim changes nothing and
@@ -27,41 +27,41 @@ from worker.refunds.rows import LedgerRow
 from worker.refunds.sql import ROW_COLUMNS
 from worker.settlement.stripe_refunds import Payment
 
-# What a settlement system is.
+# The interface of a settlement system.
 
 
 class SettlementSystem(Protocol):
-    """One way of giving something back. Thread-safe; nothing here raises.
+    """One way of giving something back to a customer. Thread-safe; nothing here raises.
 
-    `reference` is the idempotency key towards the system: the ledger row's start id, the same at every try, and the same where the
-    database was restored from before the start.
+    `reference` is the idempotency key towards the system: the ledger row's start id, the same at every attempt, and
+    also after the database was restored to a state from before the start.
     """
 
     name: str
     moves_money: bool
-    """False for what is no refund: a coupon, a ticket, a notice."""
+    """False where the effect is no refund: a coupon, a ticket, a notice."""
 
     def is_ready(self) -> bool:
-        """Whether it can be asked at all; asked before the permit is redeemed. Cheap: at most 5 seconds old."""
+        """Whether the system can be asked now; checked before the permit is redeemed. The result may be cached for 5 seconds."""
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
-        """Settle, once for a reference however often it is called."""
+        """Settle the row's refund, once per reference however often it is called."""
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
-        """Whether it was done: `Settled`, `EffectRefused` (surely not there) or `NoAnswer`."""
+        """Look whether the effect was done: `Settled`, `EffectRefused` (certainly not there) or `NoAnswer`."""
 
 
 @runtime_checkable
 class Compensating(Protocol):
-    """A system that can take back what it did."""
+    """A system that can undo its effects."""
 
     def compensate(self, reference: uuid.UUID) -> EffectResult:
-        """Take it back: `Settled` when it is not there any more, `EffectRefused` when it stays, `NoAnswer` otherwise."""
+        """Undo an effect: `Settled` when it is not there any more, `EffectRefused` when it stays, `NoAnswer` otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Some of what was to be done is done, and stays there for good; `what` says where and why."""
+    """Some effects are done and cannot be undone; `what` says which and why."""
 
     what: str
     moves_money: bool
@@ -69,23 +69,27 @@ class Left:
 
 @runtime_checkable
 class Ending(Protocol):
-    """A system that can end what was begun in it without ever being finished."""
+    """A system that can end a settlement that was begun in it and will not be finished."""
 
     def end(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult | Left:
-        """Try nothing more. `Settled`: all of it was done, and is left so; `EffectRefused`: nothing is there, what was is taken back;
-        `Left`: what is there stays; `NoAnswer`: not known yet, or not taken back yet."""
+        """End the settlement without trying anything more.
+
+        `Settled`: all effects were done, and stay. `EffectRefused`: nothing was done, or all of it is undone. `Left`:
+        some effects stay. `NoAnswer`: not known or not undone yet.
+        """
 
 
-# One try of one system, with every failure turned into a result value.
+# One attempt in one system, with every failure turned into a result value.
 
 _log = logging.getLogger("worker")
 
 
 def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
-    """Ask for the effect; unless that says done, look whether it is there.
+    """Ask for the effect; unless the answer says done, look whether it is there.
 
-    "Not there" right after a try without an answer proves nothing, as the call may still be under way: no answer. A
-    refusal is believed when the look says "not there" too: "already done" is a refusal, and so is a system's mistake.
+    "Not there" right after a call without an answer proves nothing, as the call may still be in flight: the result is
+    no answer. A refusal counts only if the look says "not there" too, as a system may refuse because the effect was
+    done already, or by mistake.
     """
     try:
         answer = system.settle(row, reference)
@@ -100,7 +104,7 @@ def try_once(system: SettlementSystem, row: LedgerRow, reference: uuid.UUID) -> 
 
 
 def is_there(system: SettlementSystem, reference: uuid.UUID) -> EffectResult:
-    """Whether the effect is there."""
+    """Look whether the effect is there; an adapter that raises gives `NoAnswer`."""
     try:
         return system.look_up(reference)
     except Exception as error:
@@ -108,7 +112,7 @@ def is_there(system: SettlementSystem, reference: uuid.UUID) -> EffectResult:
 
 
 def compensate(system: SettlementSystem, reference: uuid.UUID) -> EffectRefused | NoAnswer | None:
-    """Undo the effect. None: nothing is there any more; `EffectRefused`: it stays; `NoAnswer`: it may be there or not."""
+    """Undo the effect. None: it is not there any more; `EffectRefused`: it stays; `NoAnswer`: it may be there or not."""
     if not isinstance(system, Compensating):
         return EffectRefused("it cannot be taken back")
     try:
@@ -123,7 +127,7 @@ def compensate(system: SettlementSystem, reference: uuid.UUID) -> EffectRefused 
 
 
 def _defect(system: SettlementSystem, error: Exception) -> NoAnswer:
-    # Its text may quote what was sent; the kind and the place in the log are enough to find it.
+    # Log only the error's type: its text may quote what was sent.
     _log.error("settlement system %s failed: %s", system.name, type(error).__name__)
     return NoAnswer(f"its adapter failed: {type(error).__name__}")
 
@@ -134,18 +138,18 @@ Value = TypeVar("Value")
 
 
 class EffectState(StrEnum):
-    """Where an effect stands."""
+    """The state of a recorded effect."""
 
     INTENDED = "intended"
-    """On record and perhaps tried: after a crash only the system knows."""
+    """On record, and perhaps tried: after a crash only the system knows whether it was done."""
     DONE = "done"
     REFUSED = "refused"
-    """Surely not done."""
+    """Certainly not done."""
     COMPENSATING = "compensating"
-    """Done, and about to be taken back."""
+    """Done, and being undone."""
     COMPENSATED = "compensated"
     IN_DOUBT = "in_doubt"
-    """Asked, and not known; stays until a system or a person says."""
+    """Tried, with unknown outcome, until the system or a person knows it."""
 
 
 _S = EffectState
@@ -159,12 +163,13 @@ TRANSITIONS: Mapping[EffectState, frozenset[EffectState]] = MappingProxyType(
         _S.COMPENSATED: frozenset(),
     }
 )
-"""State → the states that may follow. The database holds the same table (`refunds.effect_transitions`)."""
+"""State → the states that may follow it. The database holds the same table (`refunds.effect_transitions`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedEffect:
-    """An effect to be recorded; `reference` is the key towards `system`, `must_total` how many the entry needs done."""
+    """An effect to be recorded. `reference` is the idempotency key towards `system`; `must_total` is the number of
+    effects that the entry's settlement needs done."""
 
     effect_number: int
     operation_reference: uuid.UUID
@@ -175,7 +180,7 @@ class PlannedEffect:
 
 @dataclass(frozen=True, slots=True)
 class EffectRecord:
-    """An effect as it is on record; `quiet_seconds` is how long ago it was last tried."""
+    """A recorded effect; `quiet_seconds` are the seconds since its last attempt."""
 
     ledger_entry_id: str
     effect_number: int
@@ -192,14 +197,14 @@ class EffectRecord:
 
     @property
     def plan(self) -> PlannedEffect:
-        """The effects as planned, to be compared with the present plan."""
+        """The plan that this effect was recorded under, to be compared with the present one."""
         return PlannedEffect(self.effect_number, self.operation_reference, self.system, self.reference, self.must_total)
 
 
 _COLUMNS = """f.ledger_entry_id, f.effect_number, f.operation_reference, f.system, f.reference, f.best_effort, f.must_total,
   f.state, f.system_reference, f.last_error, f.tries, extract(epoch from clock_timestamp() - f.tried_at)::float as quiet_seconds"""
 
-# The fence. Locking the row makes a takeover wait for the change or the change see the takeover.
+# The fence: the ledger row is locked, so another worker's takeover either waits for this change, or is seen by it.
 _HELD = """
 with held as materialized (
   select tenant_id, ledger_entry_id, claim_epoch, start_id, act_until from refunds.ledger_entries
@@ -216,9 +221,10 @@ where f.tenant_id = %(tenant_id)s and f.operation_reference = %(reference)s orde
     columns=_COLUMNS
 )
 
-# Only while the row's time to act runs; the call may then be under way for as long as `saga.in_flight_seconds`, which the start
-# has declared on top. First try or one more, of exactly the same effect. The operation's reference must be the row's own start id: a reference
-# that is made up anew at every try protects from nothing.
+# Record a first or a further attempt of exactly the same effect, only until the row's time to act (`act_until`) is
+# over. The call may then be in flight for `saga.in_flight_seconds`, which the start declared on top of it. The
+# operation's reference must be the row's own start id: a new reference at every attempt would not prevent a second
+# effect.
 _INTEND = SqlTemplate("""{held}
 insert into refunds.effects as f (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, must_total,
   claim_epoch)
@@ -239,7 +245,7 @@ where f.tenant_id = h.tenant_id and f.ledger_entry_id = h.ledger_entry_id and f.
 returning f.effect_number
 """).fill(held=_HELD)
 
-# Best-effort effects are on record before the execution is, and tried only once it is there.
+# Best-effort effects are recorded before the execution is, and tried only once the execution is on record.
 _PLAN_LATER = SqlTemplate("""{held}
 insert into refunds.effects (tenant_id, ledger_entry_id, effect_number, operation_reference, system, reference, best_effort,
   must_total, claim_epoch, tries)
@@ -249,7 +255,7 @@ from held h where h.start_id = %(operation_reference)s
 on conflict on constraint effects_once do nothing
 """).fill(held=_HELD)
 
-# For one try each; the next one is due after a pause that doubles up to an hour, whatever becomes of this one.
+# Claim due effects for one attempt each; the next one is due after a backoff that doubles up to an hour.
 _TAKE_LATER = SqlTemplate("""
 with due as materialized (
   select f.tenant_id, f.ledger_entry_id, f.effect_number from refunds.effects f
@@ -263,7 +269,7 @@ from due where f.tenant_id = due.tenant_id and f.ledger_entry_id = due.ledger_en
 returning {columns}
 """).fill(columns=_COLUMNS)
 
-# The number of the try is the fence here: the row has ended and is not claimed any more.
+# The number of the attempt is the fence here: the ledger row has ended and nobody claims it any more.
 _FINISH_LATER = """
 update refunds.effects set state = %(to_state)s, last_error = %(last_error)s,
   system_reference = coalesce(%(system_reference)s, system_reference)
@@ -272,7 +278,8 @@ where tenant_id = %(tenant_id)s and ledger_entry_id = %(entry)s and effect_numbe
 returning effect_number
 """
 
-# As it was fixed before the first request about it; until then, as the order's fact names it. An entry without an order has none.
+# The payment that was fixed for the entry's refund; until one is, the payment that the order's facts name. An entry
+# without an order has none.
 _PAYMENT = """
 select coalesce(t.payment_ref, o.payment_ref) as payment_ref, e.idempotency_key, t.payment_ref is not null as is_fixed,
   o.payment_ref as named_now
@@ -287,8 +294,8 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = coalesce(%(entry)s, (
   where f.tenant_id = %(tenant_id)s and f.system = %(system)s and f.reference = %(reference)s))
 """
 
-# Once and for all, before the request that may move money; whoever comes second gets the first one's. What was read before it took time:
-# that request too is made only while the claim holds and the time to act is not over, and is what was tried last.
+# Fix the payment once, before the request that may move money; a later call gets the payment that was fixed first.
+# Reading the payment took time, so claim and time to act are checked again here, and `tried_at` is set to now.
 _FIX_PAYMENT = SqlTemplate("""{held}
 update refunds.effects f set payment_ref = coalesce(f.payment_ref, %(payment_ref)s), tried_at = clock_timestamp()
 from held h
@@ -303,29 +310,32 @@ where e.tenant_id = %(tenant_id)s and e.ledger_entry_id = any (%(ids)s::text[])"
 
 
 class Effects:
-    """The effects of one tenant. Thread-safe. Every call is one transaction and raises `LedgerUnavailable`."""
+    """The recorded effects of one tenant. Thread-safe. Every call is one transaction and raises `LedgerUnavailable`."""
 
     def __init__(self, pool: Pool, tenant_id: uuid.UUID) -> None:
         self._pool, self.tenant_id = pool, tenant_id
 
     def of_entry(self, ledger_entry_id: str) -> list[EffectRecord]:
-        """The recorded effects of an entry, in the order of the plan."""
+        """Read the recorded effects of an entry, in the order of the plan."""
         return self._records(_OF_ENTRY, entry=ledger_entry_id)
 
     def of_operation(self, reference: uuid.UUID) -> list[EffectRecord]:
-        """What is on record under an operation's reference, in the order of the plan."""
+        """Read the effects recorded under an operation's reference, in the order of the plan."""
         return self._records(_OF_OPERATION, reference=reference)
 
     def payment_of(self, ledger_entry_id: str) -> Payment | None:
-        """The payment of the entry's order, as far as it is known; once one was fixed, that one."""
+        """Find the payment that was fixed for the entry's refund, else the one that its order names; None for an unknown entry."""
         return self._payment(entry=ledger_entry_id, system=None, reference=None)
 
     def payment_of_reference(self, system: str, reference: uuid.UUID) -> Payment | None:
-        """The payment of the entry whose effect in `system` is on record under `reference`."""
+        """Find the payment of the entry whose effect in `system` is recorded under `reference`, as `payment_of`."""
         return self._payment(entry=None, system=system, reference=reference)
 
     def fix_payment(self, system: str, row: LedgerRow, payment_ref: str) -> str | None:
-        """Fix what the row's effect in `system` is asked of, unless it is already; what it is by now. None: it may not be asked for any more."""
+        """Fix the payment of the row's effect in `system`, unless one is fixed already; return the fixed one.
+
+        None: the claim was lost or the time to act is over, so the refund must not be asked for.
+        """
         fields = {
             "entry": row.ledger_entry_id,
             "epoch": row.claim_epoch,
@@ -338,7 +348,10 @@ class Effects:
         return next(iter(self._run(_PAYMENT, class_row(Payment), **fields)), None)
 
     def intend(self, row: LedgerRow, plan: PlannedEffect) -> bool:
-        """Record that it is tried now, for the first time or again. False: not ours, out of time to act, or no longer open."""
+        """Record that the effect is tried now, for the first time or again.
+
+        False: the claim was lost, the time to act is over, or the effect is no longer open.
+        """
         return self._changed(_INTEND, row, **_fields(plan))
 
     def move(
@@ -352,7 +365,7 @@ class Effects:
         )  # fmt: skip
 
     def plan_best_effort(self, row: LedgerRow, plan: PlannedEffect) -> None:
-        """Record a best-effort effect; once the row's execution is there `claim_best_effort` hands it out."""
+        """Record a best-effort effect; `claim_best_effort` returns it once the row's execution is on record."""
         self._run(_PLAN_LATER, scalar_row, entry=row.ledger_entry_id, epoch=row.claim_epoch, **_fields(plan))
 
     def claim_best_effort(self, limit: int, *, retry_seconds: float) -> list[tuple[LedgerRow, EffectRecord]]:
@@ -366,7 +379,7 @@ class Effects:
         self, record: EffectRecord, to_state: EffectState, *, system_reference: str | None = None,
         last_error: str | None = None,
     ) -> bool:  # fmt: skip
-        """Record the result of the attempt that `record` was claimed for. False: another attempt has claimed it meanwhile."""
+        """Record the result of the attempt that `record` was claimed for. False: the effect was claimed for another one meanwhile."""
         found = self._run(
             _FINISH_LATER, scalar_row, entry=record.ledger_entry_id, effect_number=record.effect_number, tries=record.tries,
             to_state=to_state, system_reference=system_reference, last_error=_cut(last_error),
@@ -380,7 +393,10 @@ class Effects:
         return bool(self._run(statement, scalar_row, entry=row.ledger_entry_id, epoch=row.claim_epoch, **fields))
 
     def _run(self, statement: str, row_factory: Any, **fields: Any) -> list[Any]:
-        """One statement, tried twice: repeating is safe, because a change that was made is not found again to be made."""
+        """Run one statement, twice if the connection fails.
+
+        Repeating is safe: after a commit whose answer was lost, the second run at most counts one more attempt.
+        """
         failed: Exception | None = None
         for _ in range(2):
             try:
@@ -390,7 +406,7 @@ class Effects:
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 failed = error
             except (psycopg.Error, EngineUnavailable) as error:
-                # Refused by a constraint, and nothing was written; or no connection, and none on which anybody answers.
+                # Refused by a constraint, so nothing was written; or no connection could be had.
                 raise LedgerUnavailable(first_line(error)) from error
         assert failed is not None
         raise LedgerUnavailable(first_line(failed)) from failed
@@ -408,15 +424,16 @@ def _cut(text: str | None) -> str | None:
     return text and str(storable(text))[:500]
 
 
-# Best-effort effects (a notice after a refund): retried after the execution is on record; a failure undoes nothing.
+# Best-effort effects, such as a notice after a refund: tried once the execution is on record; a failure undoes nothing.
 
 
 def deliver_best_effort(
     book: Effects, systems: Mapping[str, SettlementSystem], *, limit: int = 32, retry_seconds: float = 5.0
 ) -> int:
-    """One try for up to `limit` due effects; returns how many were done. Raises `LedgerUnavailable`.
+    """Attempt up to `limit` due effects once; return how many were done. Raises `LedgerUnavailable`.
 
-    `systems` are the adapters by name (`Systems.adapters`). A failed try comes due again after a growing pause.
+    `systems` are the adapters by name (`Systems.adapters`). After a failed attempt the effect is due again after a
+    backoff.
     """
     done = 0
     for row, record in book.claim_best_effort(limit, retry_seconds=retry_seconds):

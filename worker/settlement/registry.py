@@ -1,13 +1,14 @@
-"""Every settlement system by name, and the adapter of those behind HTTP: a route's `settles_to` is one of these or the route does not load.
+"""Every settlement system by name, and the adapter of those behind HTTP. Routes may name no other.
 
 simulated_refund, private_refund             in the ledger itself, always ready
 coupon                                       in the ledger itself, not ready without the agent's key
 price_difference, platform_backend, ticket   outside, not ready until configured
 stripe                                       the payment of the order at Stripe, not ready without a key
-ticket_then_platform                         a saga of the last two: a ticket, then the refund
+ticket_then_platform                         a saga of two of them: a ticket, then the refund at platform_backend
 
-Those in the ledger settle by the write that follows: their effect *is* the execution row, so it is atomic with state and
-report. Until that commits nothing has happened, and nothing needs to be recorded before. Those outside speak this:
+Those in the ledger settle by the write that follows: their effect *is* the execution row, so it is atomic with state
+and report. Until that commits nothing has happened, and nothing needs to be recorded before. Those outside, except
+stripe, offer this HTTP interface:
 
     GET    {url}/ready                       200 when it can take effects
     POST   {url}/effects                     Idempotency-Key: the reference; {kind, reference, ledger_entry_id, refund_id,
@@ -15,8 +16,8 @@ report. Until that commits nothing has happened, and nothing needs to be recorde
     GET    {url}/effects/{reference}         200 {"status": "done", "reference"} · 404/410 problem: surely not there
     DELETE {url}/effects/{reference}         204, or 200 {"status": "undone"}; 404/410 problem: nothing there; final
 
-The system must give one effect per reference, and must not let a reference come to life again after a DELETE. Only what
-is exactly one of these answers counts: a proxy's login page or error page is no answer.
+A system must make at most one effect per reference, and none for a reference after its DELETE. Only exactly one of
+these answers counts: a proxy's login page or error page is no answer.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from worker.settlement.stripe_refunds import StripeRefunds
 
 
 class HttpSystem:
-    """One outside system. Without `url` it is never ready. Thread-safe; nothing raises."""
+    """One outside system behind HTTP. Without `url` it is never ready. Thread-safe; nothing raises."""
 
     def __init__(
         self, name: str, url: str | None, api_key: str | None, timeout_seconds: float = 5.0, *, moves_money: bool = True,
@@ -59,11 +60,11 @@ class HttpSystem:
         return bool(self._client.url)
 
     def is_ready(self) -> bool:
-        """Whether it is configured and said so itself in the last 5 seconds; waits at most one second for that."""
+        """Whether it is configured, and its health check passed within the last 5 seconds; waits at most one second for the check."""
         return self.is_configured and self._client.is_ready()
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
-        """Ask for the effect once."""
+        """Request the effect once."""
         body = {
             "kind": self.name, "reference": str(reference), "ledger_entry_id": row.ledger_entry_id,
             "refund_id": row.refund_id, "order_ref": row.order_ref, "amount": money_out(row.money),
@@ -75,7 +76,7 @@ class HttpSystem:
         return _done(reply) if reply.is_done else reply.not_done()
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
-        """Whether the effect is there."""
+        """Look whether the effect is there."""
         reply = self._call("GET", f"/effects/{reference}", reference)
         if isinstance(reply, NoAnswer):
             return reply
@@ -84,7 +85,7 @@ class HttpSystem:
         return EffectRefused("not there") if reply.is_absence else NoAnswer(reply.why)
 
     def compensate(self, reference: uuid.UUID) -> EffectResult:
-        """Take the effect back."""
+        """Undo the effect."""
         reply = self._call("DELETE", f"/effects/{reference}", reference)
         if isinstance(reply, NoAnswer):
             return reply
@@ -118,15 +119,15 @@ class InLedger:
     settles_in_ledger = True
 
     def is_ready(self) -> bool:
-        """True: there is nothing outside to be ready."""
+        """Return True: there is no outside system that must be ready."""
         return True
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
-        """Settled: the execution row that is written next is the effect."""
+        """Return `Settled`: the execution row that is written next is the effect."""
         return Settled(self.own_reference(reference))
 
     def look_up(self, reference: uuid.UUID) -> NoAnswer:
-        """Only the execution row knows, and it is not asked here: better no answer than a wrong one."""
+        """Return `NoAnswer`: only the execution row says whether the effect is there, and it is not read here."""
         return NoAnswer("the effect is the execution row: look there")
 
     def own_reference(self, reference: uuid.UUID) -> str:
@@ -135,7 +136,7 @@ class InLedger:
 
 
 class SimulatedRefund(InLedger):
-    """The retail shop's refund."""
+    """The retail shop's refund, simulated."""
 
     name = "simulated_refund"
 
@@ -146,12 +147,12 @@ class PrivateRefund(InLedger):
     name = "private_refund"
 
     def own_reference(self, reference: uuid.UUID) -> str:
-        """As that API would name it."""
+        """The name that the API would give the refund."""
         return f"pr_{reference.hex}"
 
 
 class Coupon(InLedger):
-    """A coupon instead of money: not a refund."""
+    """A coupon instead of money, which does not count as a refund."""
 
     name = "coupon"
     moves_money = False
@@ -160,15 +161,15 @@ class Coupon(InLedger):
         self._key = hmac.digest(secret.encode(), b"coupon codes", "sha256") if secret else None
 
     def is_ready(self) -> bool:
-        """Whether there is a secret to make codes with."""
+        """Whether there is a secret to derive codes from."""
         return self._key is not None
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
-        """Settled with the coupon's code; no answer without a secret."""
+        """Return `Settled` with the coupon's code, or `NoAnswer` without a secret."""
         return super().settle(row, reference) if self.is_ready() else NoAnswer("no secret to make a code with")
 
     def own_reference(self, reference: uuid.UUID) -> str:
-        """The coupon's code: 16 characters that a customer can type, and that nobody reckons without the secret."""
+        """The coupon's code: 16 characters that a customer can type, and that cannot be computed without the secret."""
         assert self._key is not None
         digest = hmac.digest(self._key, reference.bytes, "sha256")
         code = base64.b32encode(digest)[:16].decode("ascii")
@@ -176,7 +177,7 @@ class Coupon(InLedger):
 
 
 class UnknownSystem(Exception):
-    """No settlement system has this name; the text names the nearest one."""
+    """No settlement system here has this name or this plan; the text of an unknown name has the nearest one."""
 
 
 _LEFT = "it is finished once that is as it was, and is in doubt, for a person, at its deadline"
@@ -188,7 +189,7 @@ _OUTSIDE = f"it was begun where the execution is the effect, and its route settl
 
 
 class Systems:
-    """The systems of one worker. `adapters` are the outside ones as they are, without their record."""
+    """The settlement systems of one worker. `adapters` are the bare outside systems by name, without the record of effects."""
 
     def __init__(
         self,
@@ -202,13 +203,14 @@ class Systems:
 
     @classmethod
     def from_settings(cls, settings: WorkerSettings, book: Effects | None = None) -> Systems:
-        """All of them. Without a `book` the outside ones are never ready, as their effects could not be recorded."""
+        """Make all systems. Without a `book` the outside ones are never ready, as their effects could not be recorded."""
         outside = {system.name: system for system in _outside(settings, book)}
         wait = in_flight_seconds(settings.settlement_timeout_seconds)
         inside: list[SettlementSystem] = [
             SimulatedRefund(),
             PrivateRefund(),
-            # By a secret that no other program has: the public board has those of confirm links, and the rows' ids.
+            # Use the agent's key, which no other program has: the public board has the secrets of confirm links and the
+            # rows' ids, and could compute codes from them.
             Coupon(settings.api_key),
         ]
         sagas = [Saga(name, (Effect(system),), book, in_flight_seconds=wait) for name, system in outside.items()]
@@ -223,23 +225,24 @@ class Systems:
         return cls({system.name: system for system in [*inside, *sagas]}, outside, book)
 
     def find(self, name: str | None) -> SettlementSystem | None:
-        """The system of this name; None for a branch that settles nowhere."""
+        """The system of this name; None for None, a branch that settles nowhere. Raises `UnknownSystem`."""
         return None if name is None else self.get(name)
 
     def is_ready(self, name: str | None) -> bool:
-        """Whether there is a system of this name, and it is ready."""
+        """Whether the system of this name is ready; False for None. Raises `UnknownSystem`."""
         system = self.find(name)
         return system is not None and system.is_ready()
 
     @property
     def has_record(self) -> bool:
-        """Whether what was begun outside can be read."""
+        """Whether there is a record of outside effects to read."""
         return self._book is not None
 
     def begun_in(self, reference: uuid.UUID) -> SettlementSystem | None:
-        """The system that an operation was begun in, as its effects on record say, whatever its branch settles in by now.
+        """The system whose plan an operation's recorded effects belong to, not always the branch's present system.
 
-        None where nothing outside was begun. Raises `LedgerUnavailable`, and `UnknownSystem` for a plan that none here has.
+        None where nothing was begun outside. Raises `LedgerUnavailable`, and `UnknownSystem` where no system has that
+        plan.
         """
         plans = [record.plan for record in self._book.of_operation(reference)] if self._book is not None else []
         if not plans:
@@ -250,13 +253,13 @@ class Systems:
         raise UnknownSystem(f"begun in {plans[0].system}, under a plan that no system here has")
 
     def why_untried(self, row: LedgerRow, settles_in: str | None) -> str | None:
-        """Why nothing is tried of a begun row whose branch settles in `settles_in` by now; None where it is gone on with there."""
+        """Why a begun row must not be continued in `settles_in`, its branch's present system; None where it may be continued there."""
         system = self.find(settles_in)
         if system is None:
-            # Who closed its branch did not say that what is under way was not paid.
+            # The branch settles nowhere now, but what was begun before may have been paid.
             return _NOWHERE
         if row.permit_token is None:
-            # Its question enclosed its start: no permission is on record, without which nothing is asked for outside.
+            # Its question enclosed the start, so no permit is on record, and without one no outside system is asked.
             return None if getattr(system, "settles_in_ledger", False) else _OUTSIDE
         assert row.start_id is not None
         try:
@@ -277,17 +280,17 @@ class Systems:
             raise UnknownSystem(_unknown(name, self.names())) from None
 
     def configured_outside(self, name: str | None) -> frozenset[str]:
-        """The outside systems with an address that settling in `name` reaches; none for what is settled in the ledger."""
+        """The names of the configured outside systems that settling in `name` uses; empty for a system in the ledger."""
         reached = getattr(self._systems.get(name or ""), "reaches", ())
         return frozenset(each for each in reached if getattr(self.adapters.get(each), "is_configured", False))
 
     def names(self) -> tuple[str, ...]:
-        """All names, in the order above."""
+        """The names of all systems."""
         return tuple(self._systems)
 
 
 def system_names() -> tuple[str, ...]:
-    """All names, for those who check a file and have no settings."""
+    """The names of all systems, for callers that check a file without a worker's settings."""
     from worker.refunds.settings import WorkerSettings
 
     return Systems.from_settings(WorkerSettings()).names()

@@ -1,8 +1,8 @@
 """A saga: one or several effects in outside systems as one settlement, with a record that survives every crash.
 
 Each effect is recorded before it is tried, under a reference of its own that never changes. Resuming reads the record first:
-what is done is not tried again, what may have been tried is looked up, a refused effect compensates those before it, and
-what nobody knows is in doubt until a system or a person says.
+an effect that is done is not tried again, one that may have been tried is looked up, a refused one has those before it
+compensated, and one whose outcome is unknown is in doubt until its system or a person knows it.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from worker.settlement.effects import (
 )
 
 WORKED_ON_SECONDS = 25.0
-"""Longer than any system works on a call that we gave up on."""
+"""Longer than any system keeps processing a call after we gave up on it."""
 
 _S = EffectState
 _LOST = NoAnswer("another worker took the lease over, or its time to act is over")
 
 
 def in_flight_seconds(timeout_seconds: float) -> float:
-    """For so long after a try begins it may still have its effect, and "not there" may mean "not there yet"."""
+    """Seconds from the start of an attempt during which it may still take effect, so that "not there" may mean "not there yet"."""
     return timeout_seconds + WORKED_ON_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One effect of a saga. A best-effort one (a notice) comes after the execution row, is retried, and undoes nothing."""
+    """One effect of a saga. A best-effort one (a notice) is tried after the execution row, retried, and never undoes the others."""
 
     system: SettlementSystem
     best_effort: bool = False
 
 
 class Saga:
-    """Effects in the given order, the best-effort ones last; a `SettlementSystem` like any other. Thread-safe.
+    """A `SettlementSystem` that makes effects in the given order, the best-effort ones last. Thread-safe.
 
-    A system whose effect is the execution row itself (`settles_in_ledger`) has no record of its own: the row is it.
+    An effect that is the execution row itself (`settles_in_ledger`) needs no record of its own.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Saga:
 
     @property
     def reaches(self) -> tuple[str, ...]:
-        """The names of the systems in which it takes effect."""
+        """The names of the systems that the saga uses."""
         return tuple(system.name for system in (*self._must, *self._later))
 
     def is_ready(self) -> bool:
-        """Whether every effect that must be done can be asked for, and there is a record to write to."""
+        """Whether the systems of all mandatory effects are ready, and there is a record to write to."""
         return self._book is not None and all(system.is_ready() for system in self._must)
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
-        """As far as it goes now; asked again with the same reference it goes on. `reference` is the row's start id."""
+        """Settle as far as possible now; a later call with the same reference resumes. `reference` is the row's start id."""
         if self._book is None:
             return NoAnswer("there is no record to write to")
         try:
@@ -88,7 +88,7 @@ class Saga:
             return NoAnswer(f"the record: {error}")
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
-        """What is on record and, where that is open, what the systems say. Changes nothing."""
+        """Read the record, and look up in the systems the effects that are still open. Changes nothing."""
         if self._book is None:
             return NoAnswer("there is no record to read")
         try:
@@ -98,7 +98,7 @@ class Saga:
         return self._known(records)
 
     def end(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult | Left:
-        """Try nothing more, and take back what is done of it, unless all of it is."""
+        """Try nothing more, and undo the effects that are done, unless all of them are (`Ending.end`)."""
         if self._book is None:
             return NoAnswer("there is no record to read")
         try:
@@ -107,7 +107,7 @@ class Saga:
             return NoAnswer(f"the record: {error}")
 
     def has_planned(self, reference: uuid.UUID, plans: Sequence[PlannedEffect]) -> bool:
-        """Whether these effects of an operation are of this saga's plan."""
+        """Whether all these effects of an operation belong to this saga's plan."""
         return set(plans) <= {planned for _, planned in (*self._plan(reference), *self._plan_later(reference))}
 
     def _known(self, records: dict[int, EffectRecord]) -> EffectResult:
@@ -119,7 +119,8 @@ class Saga:
         for number, system in enumerate(self._recorded, start=1):
             answer = self._seen(system, records.get(number))
             if not isinstance(answer, Settled):
-                # The first effect that is surely not there means that none is; a later one leaves those before it.
+                # If the first effect is not there, none is; if a later one is not, those before it are, so that is no
+                # refusal.
                 return answer if number == 1 or isinstance(answer, NoAnswer) else NoAnswer(f"{system.name}: not yet")
             found.append(answer.reference)
         return Settled(", ".join(found)) if found else NoAnswer("the effect is the execution row: look there")
@@ -156,7 +157,7 @@ class Saga:
 
 
 def effect_reference(reference: uuid.UUID, effect_number: int) -> uuid.UUID:
-    """The key of one effect towards its system: the operation's own for the first, derived from it for the others."""
+    """The idempotency key of one effect towards its system: the operation's reference for the first, derived from it for others."""
     return reference if effect_number == 1 else uuid.uuid5(reference, f"effect {effect_number}")
 
 
@@ -165,7 +166,7 @@ def _why(trouble: EffectRefused | NoAnswer) -> str:
 
 
 class _Run:
-    """One attempt to bring one row through its plan. Raises `LedgerUnavailable`."""
+    """One attempt to carry out the plan of one row. Raises `LedgerUnavailable`."""
 
     def __init__(self, book: Effects, row: LedgerRow, in_flight_seconds: float) -> None:
         self._book, self._row, self._in_flight_seconds = book, row, in_flight_seconds
@@ -177,7 +178,8 @@ class _Run:
         records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
         known = {planned.effect_number: planned for _, planned in plan + later}
         if any(known.get(number) != record.plan for number, record in records.items()):
-            # The configuration changed under way: what was begun under another plan is not ours to guess about.
+            # The configuration changed since the row was begun: effects of another plan must not be continued under
+            # this one.
             return NoAnswer("begun under another plan")
         refused = next((each for each in records.values() if each.state is _S.REFUSED and not each.best_effort), None)
         if refused is not None:
@@ -194,7 +196,7 @@ class _Run:
         return Settled(", ".join(references)[:200])
 
     def end(self, plan: list[tuple[SettlementSystem, PlannedEffect]]) -> EffectResult | Left:
-        """Find out what is there and try nothing more; unless it is all, it is taken back."""
+        """Find out which effects are done; unless all of them are, undo those."""
         records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
         seen: list[EffectResult] = []
         for system, planned in plan:
@@ -214,7 +216,7 @@ class _Run:
         return Left("; ".join(what for _, what in left), any(system.moves_money for system, _ in left))
 
     def _find_out(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> EffectResult:
-        """Whether an effect that is tried no more is there; what is surely not is closed."""
+        """Find out and record whether an effect that is not tried any more is done."""
         if record is None or record.state in (_S.REFUSED, _S.COMPENSATED, _S.COMPENSATING):
             return EffectRefused("never tried, or taken back")
         if record.state is _S.DONE:
@@ -225,7 +227,7 @@ class _Run:
         return self._write(planned, found)
 
     def _reach(self, system: SettlementSystem, planned: PlannedEffect, record: EffectRecord | None) -> EffectResult:
-        """Bring one effect to an end, from wherever the record says it stands."""
+        """Carry out one effect, continuing from its recorded state."""
         if record is not None and record.state is _S.DONE:
             return Settled(record.system_reference or "")
         if record is not None:
@@ -251,7 +253,7 @@ class _Run:
         return answer if kept else _LOST
 
     def _take_back(self, plan: list[tuple[SettlementSystem, PlannedEffect]], why: str) -> EffectResult:
-        """Undo what was done, the last first. Only when nothing is left of it is the whole refused."""
+        """Undo the done effects, the last first. The settlement is refused only once all are undone; until then it is no answer."""
         for system, _, trouble in self._undo_all(plan):
             if trouble is _LOST:
                 return _LOST
@@ -261,7 +263,7 @@ class _Run:
     def _undo_all(
         self, plan: list[tuple[SettlementSystem, PlannedEffect]]
     ) -> Iterator[tuple[SettlementSystem, PlannedEffect, EffectRefused | NoAnswer]]:
-        """Undo what was done, the last first; what is in the way of each that is not undone."""
+        """Undo the done effects, the last first; yield each that could not be undone, with the reason."""
         records = {each.effect_number: each for each in self._book.of_entry(self._row.ledger_entry_id)}
         for system, planned in reversed(plan):
             record = records.get(planned.effect_number)

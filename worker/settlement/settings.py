@@ -1,4 +1,4 @@
-"""What can be wrong with the settings of the outside settlement systems."""
+"""Checks the settings of the outside settlement systems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STRIPE_KEY = re.compile(r"(rk_(live|test)|sk_test)_[A-Za-z0-9_]{1,200}", re.ASC
 
 
 class SettlementSettings(Protocol):
-    """The fields that are looked at here, besides the two of each of `OUTSIDE_SYSTEMS`."""
+    """The settings that are checked here, besides the URL and key of each of `OUTSIDE_SYSTEMS`."""
 
     @property
     def settlement_timeout_seconds(self) -> float: ...
@@ -24,7 +24,7 @@ class SettlementSettings(Protocol):
 
 
 def faults(settings: SettlementSettings) -> list[str]:
-    """One text per fault."""
+    """The faults of the settings, one text each."""
     found = _timeout_faults(settings.settlement_timeout_seconds)
     for system in OUTSIDE_SYSTEMS:
         url: str | None = getattr(settings, system.url_field)

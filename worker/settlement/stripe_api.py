@@ -1,4 +1,4 @@
-"""Stripe's API as far as refunds go, over the `stripe` package: every exchange bounded and tried once, every error a value."""
+"""The part of Stripe's API that refunds need, over the `stripe` package: exchanges are bounded and not retried, errors are values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ MAX_BYTES, PAGE, MAX_REFUNDS = 4 << 20, 100, 1000
 _NOT_NOW = frozenset(
     {"lock_timeout", "rate_limit", "api_key_expired", "platform_api_key_expired", "idempotency_key_in_use"}
 )
-"""Codes of refused requests that a later try may not meet."""
+"""Error codes of temporary refusals: a later attempt may succeed."""
 
 
 def result_of_error(status: int | None, code: str | None, body: object = None) -> EffectRefused | NoAnswer:
-    """The one table of Stripe's errors: refused for good, or anything that a later try may not meet.
+    """Map an error of Stripe to a final refusal, or to no answer where a later attempt may succeed.
 
-    400, 402 and 404 with Stripe's own error object refuse the effect, but for codes of `_NOT_NOW` and a key that was used
-    with other parameters: then something else may have been done under it. 401, 403, 409, 429 and 5xx say nothing final.
+    400, 402 and 404 with Stripe's own error object refuse the effect, except for codes of `_NOT_NOW` and for a key that
+    was used with other parameters, under which another refund may have been made. 401, 403, 409, 429 and 5xx are not
+    final.
     """
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
@@ -41,18 +42,18 @@ def result_of_error(status: int | None, code: str | None, body: object = None) -
 
 
 class StripeApi:
-    """What is asked of Stripe under one key; `seconds` bound each exchange. Thread-safe; nothing raises."""
+    """Stripe's API under one key; `seconds` is the timeout of each exchange. Thread-safe; nothing raises."""
 
     def __init__(self, api_key: str, url: str = API, seconds: float = 5.0) -> None:
         self._api_key, self._url, self._seconds = api_key, url.rstrip("/"), seconds
 
     def can_read_refunds(self, seconds: float) -> bool:
-        """Whether the key is good for it, as Stripe says within `seconds`."""
+        """Whether Stripe lets the key read refunds; False without an answer within `seconds`."""
         asked = _asked(lambda: self._client(seconds).v1.refunds.list({"limit": 1}))
         return not isinstance(asked, EffectRefused | NoAnswer)
 
     def refunds_of(self, payment_ref: str) -> list[dict[str, Any]] | EffectRefused | NoAnswer:
-        """Every refund of a payment, newest first, as Stripe's refund objects."""
+        """Read all refunds of a payment as Stripe's refund objects, newest first; `NoAnswer` beyond `MAX_REFUNDS`."""
 
         def read() -> list[dict[str, Any]]:
             asked: Any = {**_of(payment_ref), "limit": PAGE}
@@ -66,7 +67,7 @@ class StripeApi:
         return _asked(read)
 
     def currency_of(self, payment_ref: str) -> str | EffectRefused | NoAnswer:
-        """The currency that a payment was made in."""
+        """Read the currency that a payment was made in, as ISO 4217 code in capitals."""
 
         def read() -> str:
             v1 = self._client().v1
@@ -82,7 +83,7 @@ class StripeApi:
     def refund(
         self, payment_ref: str, amount: int, key: str, metadata: Mapping[str, str]
     ) -> dict[str, Any] | EffectRefused | NoAnswer:
-        """Give `amount` (Stripe's units) back under an idempotency key; Stripe's refund object."""
+        """Refund `amount` (in Stripe's units) under the idempotency key `key`; return Stripe's refund object."""
         asked: Any = {**_of(payment_ref), "amount": amount, "metadata": dict(metadata)}
         return _asked(lambda: self._client().v1.refunds.create(asked, {"idempotency_key": key}).to_dict())
 
@@ -96,7 +97,7 @@ class StripeApi:
 
 
 class _TooManyRefunds(Exception):
-    """A payment with more refunds than are read."""
+    """The payment has more than `MAX_REFUNDS` refunds."""
 
 
 def _of(payment_ref: str) -> dict[str, str]:
@@ -104,7 +105,7 @@ def _of(payment_ref: str) -> dict[str, str]:
 
 
 def _asked(ask: Callable[[], T]) -> T | EffectRefused | NoAnswer:
-    """What Stripe answered, or what its error means for the effect."""
+    """Call Stripe; return its answer, or the result that its error means for the effect."""
     import stripe
 
     try:
@@ -116,12 +117,12 @@ def _asked(ask: Callable[[], T]) -> T | EffectRefused | NoAnswer:
     except stripe.StripeError as error:
         return result_of_error(error.http_status, error.code, error.json_body)
     except Exception as error:
-        # A 200 that is no object of Stripe's: what was asked for may have been done.
+        # A 200 with an unexpected body: the request may have taken effect.
         return NoAnswer(f"an answer of another form: {type(error).__name__}")
 
 
 def _refund_object(found: dict[str, Any]) -> dict[str, Any]:
-    """The refund as it is read on from here. Raises `ValueError` for another form."""
+    """Check the types of the fields of a refund that are used here. Raises `ValueError` for another form."""
     if not isinstance(found.get("metadata") or {}, Mapping) or not isinstance(found.get("amount") or 0, int):
         raise ValueError("no refund object")
     return found
@@ -131,7 +132,7 @@ def _bounded_http(seconds: float) -> stripe.HTTPClient:
     import stripe
 
     class BoundedHttp(stripe.HTTPClient):
-        """Stripe's requests over the outbound client: one deadline in all, no redirects, bounded answers."""
+        """Sends the package's requests over our outbound client: one deadline for the whole exchange, no redirects, bounded answers."""
 
         name = "bounded"
 
@@ -139,7 +140,7 @@ def _bounded_http(seconds: float) -> stripe.HTTPClient:
             self, method: str, url: str, headers: Mapping[str, str] | None, post_data: Any = None, *,
             _usage: list[str] | None = None,
         ) -> tuple[str, int, Mapping[str, str]]:  # fmt: skip
-            """One exchange: body, status, headers. Raises `stripe.APIConnectionError`."""
+            """Make one exchange; return (body, status, headers). Raises `stripe.APIConnectionError`."""
             data = post_data.encode() if isinstance(post_data, str) else post_data
             found = outbound.exchange(
                 method.upper(), url, data or None, headers=headers, deadline_seconds=seconds, max_bytes=MAX_BYTES
@@ -155,6 +156,6 @@ def _bounded_http(seconds: float) -> stripe.HTTPClient:
             return found.body.decode(), found.status, {}
 
         def close(self) -> None:
-            """Nothing is kept open."""
+            """Do nothing: no connection is kept open."""
 
     return BoundedHttp(async_fallback_client=None)

@@ -1,10 +1,11 @@
-"""What Stripe tells after a refund: signed webhooks, received once, looked into at Stripe itself, and what was found there.
+"""Stripe's webhooks after refunds: stores signed events once, and looks for mismatches in the payments that they name.
 
-    POST /webhooks/stripe    refund.created, refund.updated, refund.failed, charge.refunded; anything else is taken and forgotten
+    POST /webhooks/stripe    refund.created, refund.updated, refund.failed, charge.refunded, charge.refund.updated
 
-An event only names a payment. Its refunds are then read from Stripe, so late, repeated and reordered events lead to the same
-findings: `refund_failed` (one of ours that a bank sent back), `refunded_elsewhere` (of an order of ours, not made by us) and
-`payment_unknown` (Stripe refuses to read the payment: the key is of another account or mode).
+Other events are accepted and ignored. An event only names a payment, whose refunds are then read from Stripe, so late,
+repeated and reordered events lead to the same findings: `refund_failed` (a refund of ours that failed or was sent back
+by a bank), `refunded_elsewhere` (a refund of our order that we did not make) and `payment_unknown` (Stripe refuses to
+show the payment: the key is of another account or mode).
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from worker.refunds.ledger import LedgerUnavailable
 from worker.settlement.registry import Systems
 from worker.settlement.stripe_refunds import DONE, NOT_DONE, PAYMENT, StripeRefunds
 
-# Payments to look at and what was found there: all SQL of `refunds.settlement_*`.
+# Payments to look at, and the findings: all SQL of `refunds.settlement_*`.
 
 Value = TypeVar("Value")
 
-# By lot: a payment that is never answered for must not stand before the others, in whatever process.
+# In random order, so that payments for which Stripe never answers do not block the others in every process.
 _TO_LOOK_AT = """
 select payment_ref, clock_timestamp() as looked_from from (
   select distinct payment_ref from refunds.settlement_events where tenant_id = %(tenant_id)s and looked_at is null) open
 order by random() limit %(limit)s
 """
-# Events that come while the payment is looked at are looked into again: only those from before are closed.
+# Close only events received before the look began: those that arrive during it need another look.
 _KEEP_FINDINGS = """
 with closed as (
   update refunds.settlement_events set looked_at = clock_timestamp()
@@ -58,8 +59,9 @@ select %(tenant_id)s, f.* from jsonb_to_recordset(%(findings)s) as f
   (system text, system_refund text, finding text, payment_ref text, amount_minor bigint, currency text, ledger_entry_id text, reason text)
 on conflict do nothing returning system_refund
 """
-# Beside what was found there: refunds that were begun with another payment than their order names by now, as long as they are under way, and
-# for a month after the correction where they are done: a person has seen it by then.
+# The recorded findings, and refunds that were begun with another payment than their order names now
+# (`payment_corrected`): while they are under way, and for 30 days after the correction where they are done, by when a
+# person has seen it.
 _FINDINGS = """
 select system, system_refund, finding, payment_ref, amount_minor, currency, ledger_entry_id, reason from (
   select system, system_refund, finding, payment_ref, amount_minor, currency, ledger_entry_id, reason, found_at
@@ -79,12 +81,12 @@ _IS_KNOWN = "select exists (select from refunds.orders where tenant_id = %(tenan
 
 
 UNKNOWN = "payment_unknown"
-"""The finding of a payment that events name and Stripe refuses to read: another account's or mode's key is in use."""
+"""The finding of a payment that an event names but Stripe refuses to show: the key belongs to another account or mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaymentToLookAt:
-    """A payment that open events name; what comes after `looked_from` is looked into again."""
+    """A payment that open events name; events received after `looked_from` need another look."""
 
     payment_ref: str
     looked_from: datetime
@@ -92,7 +94,7 @@ class PaymentToLookAt:
 
 @dataclass(frozen=True, slots=True)
 class StripeMismatch:
-    """A refund at the settlement system that is not as the ledger has it; `ledger_entry_id` None: made elsewhere."""
+    """A refund at the settlement system that differs from the ledger; `ledger_entry_id` is None for one made elsewhere."""
 
     system: str
     system_refund: str
@@ -113,31 +115,34 @@ class StripeMismatch:
 
 
 class SettlementFindings:
-    """One tenant's. Thread-safe; every call is one transaction and raises `LedgerUnavailable`. `at_length`: each has minutes, as a command's may."""
+    """The events and findings of one tenant. Thread-safe; every call is one transaction and raises `LedgerUnavailable`.
+
+    With `at_length` a call may take minutes, as for commands.
+    """
 
     def __init__(self, pool: Pool, tenant_id: uuid.UUID, *, at_length: bool = False) -> None:
         self._pool, self._tenant_id = pool, tenant_id
         self._call = call_at_length if at_length else call_with_retry
 
     def to_look_at(self, limit: int) -> list[PaymentToLookAt]:
-        """Payments of open events, in an order drawn by lot."""
+        """Read up to `limit` payments of open events, in random order."""
         return self._rows(_TO_LOOK_AT, class_row(PaymentToLookAt), limit=limit)
 
     def keep(self, looked: PaymentToLookAt, findings: Sequence[StripeMismatch]) -> set[str]:
-        """Close the payment's events and keep what was found; the refunds that it is new of."""
+        """Close the payment's events and store the findings; return the system refunds whose finding is new."""
         rows = Jsonb([asdict(one) for one in findings])
         return set(self._rows(_KEEP_FINDINGS, scalar_row, findings=rows, **asdict(looked)))
 
     def let_sent_back_go(self) -> list[str]:
-        """Count no refund that a bank sent back against its order any more; the entries that were counted until now."""
+        """Stop counting refunds that a bank sent back against their orders; return the ids of the entries that this changed."""
         return self._rows(_LET_GO, scalar_row)
 
     def all(self) -> list[StripeMismatch]:
-        """Everything found so far, the oldest first."""
+        """Read all findings, oldest first."""
         return self._rows(_FINDINGS, class_row(StripeMismatch))
 
     def is_payment_known(self, names: Sequence[str]) -> bool:
-        """Whether an order names the payment by one of these."""
+        """Whether an order of ours names the payment by one of these names."""
         return bool(self._rows(_IS_KNOWN, scalar_row, names=list(names))[0])
 
     def _rows(self, statement: str, row_factory: Any, **fields: Any) -> list[Any]:
@@ -151,15 +156,15 @@ class SettlementFindings:
             raise LedgerUnavailable(error.detail) from error
 
 
-# Events, and the look into the payments that they name.
+# Events, and looking at the payments that they name.
 
 PATH = "/webhooks/stripe"
 TOLERANCE_SECONDS = 300
-"""How far a signature's time may be from now, on either side."""
+"""How far a signature's time may be before or after now."""
 KINDS = frozenset({"refund.created", "refund.updated", "refund.failed", "charge.refunded", "charge.refund.updated"})
 EVERY_SECONDS, AT_ONCE = 5.0, 50
 _GIVE_UP_AFTER = 3
-"""So many payments without an answer end a look: Stripe is away, and each costs its whole timeout."""
+"""A look ends after this many payments without an answer: Stripe is unreachable, and each costs its whole timeout."""
 _EVENT = re.compile(r"evt_[A-Za-z0-9_]{1,120}", re.ASCII)
 
 _KEEP = "select refunds.record_settlement_event(%(tenant_id)s, 'stripe', %(event_id)s, %(kind)s, %(payment_ref)s)"
@@ -187,11 +192,11 @@ class StripeEvent:
 
 
 def verified(body: bytes, signature: str | None, secrets: Sequence[str], now: float) -> bool:
-    """Whether one of the secrets signed this very body within `TOLERANCE_SECONDS` of `now`."""
+    """Whether one of the secrets signed exactly this body, at a time within `TOLERANCE_SECONDS` of `now`."""
     import stripe
 
     signature = signature or ""
-    if not signature.isascii():  # the package compares texts, and raises TypeError for others
+    if not signature.isascii():  # the package raises TypeError when it compares non-ASCII text
         return False
     stamps = re.findall(r"(?:^|,)\s*t=([0-9]{1,12})(?=,|$)", signature)
     if len(stamps) != 1 or abs(int(stamps[0]) - now) > TOLERANCE_SECONDS:
@@ -206,7 +211,7 @@ def verified(body: bytes, signature: str | None, secrets: Sequence[str], now: fl
 
 
 def event_of(found: Mapping[str, Any]) -> StripeEvent | None:
-    """An event's payment; None for what is about no refund. Raises `InvalidInput`."""
+    """Read the payment that an event names; None for an event about no refund. Raises `InvalidInput`."""
     name, kind = found.get("id"), found.get("type")
     if not isinstance(name, str) or not _EVENT.fullmatch(name):
         raise InvalidInput.of("id", "must be the name of an event")
@@ -225,7 +230,10 @@ def event_of(found: Mapping[str, Any]) -> StripeEvent | None:
 
 @dataclass(frozen=True, slots=True)
 class StripeWebhook:
-    """Receives the webhooks of one tenant; an event is answered once it is kept. `count_address` raises for one too many of an address."""
+    """Receives the webhooks of one tenant; an event is answered once it is stored.
+
+    `count_address` counts a request against its address, and raises `RateLimited` beyond the limit.
+    """
 
     pool: Pool
     tenant_id: uuid.UUID
@@ -235,8 +243,8 @@ class StripeWebhook:
     now: Callable[[], float] = time.time
 
     async def deliver(self, request: Request) -> EdgeResponse:
-        """One delivery. Raises `RateLimited`, `Unauthenticated` for a signature that is not good, else what its checks raise."""
-        # Before a thread is taken: the look-ups of orders need them too.
+        """Receive one delivery. Raises `RateLimited`, `Unauthenticated` for a bad signature, and what the body's checks raise."""
+        # Check the rate before a thread is taken: the outside calls of orders need the threads too.
         self.count_address(request.environ)
         return await asyncio.get_running_loop().run_in_executor(self.threads, self._answer, request.environ)
 
@@ -267,7 +275,7 @@ class StripeWebhook:
 
 
 class SettlementWatch:
-    """Looks into the payments that events named. Thread-safe; raises `LedgerUnavailable`."""
+    """Looks at the payments that events name. Thread-safe; raises `LedgerUnavailable`."""
 
     def __init__(self, book: SettlementFindings, systems: Systems) -> None:
         self._book = book
@@ -275,9 +283,10 @@ class SettlementWatch:
         self._stripe = found if isinstance(found, StripeRefunds) and found.is_configured else None
 
     def look(self) -> list[StripeMismatch]:
-        """What the payments of open events come to; an event stays open while Stripe does not answer.
+        """Look at the payments of open events; return new findings. An event stays open while Stripe does not answer.
 
-        What was sent back, and was found by any look, is not counted against its order any more, whatever became of this one.
+        Refunds that any look has found to be sent back are then no longer counted against their orders, even where this
+        look fails.
         """
         if self._stripe is None:
             return []

@@ -1,14 +1,16 @@
 """Refunds at Stripe: a `SettlementSystem` that gives back part or all of the payment that an order was paid with.
 
-The order's fact `payment_ref` names the payment (`pi_…` or `ch_…`), which is fixed before a refund of it is first asked for. The key towards Stripe comes from the tenant and the
-entry's idempotency key, so it is the same even where the database was restored from before the start. Stripe forgets keys
-after a day or more: therefore the payment's refunds are read first, and each carries the key in its metadata for ever.
+The order's fact `payment_ref` names the payment (`pi_…` or `ch_…`), which is fixed before a refund of it is first
+requested. The key towards Stripe is derived from the tenant and the entry's idempotency key, so it is the same even
+after the database was restored to a state from before the start. Stripe forgets keys after a day or more: therefore the
+payment's refunds are read first, and each refund keeps its key in its metadata.
 
     GET  /v1/refunds?payment_intent=…       is a refund with our key there?
     GET  /v1/payment_intents/{id}           (or /v1/charges/{id}) is it paid in the currency of the refund?
     POST /v1/refunds                        Idempotency-Key, amount, metadata
 
-A refund that is `succeeded` or `pending` is done: Stripe has it, and tells later by webhook if a bank sends it back.
+A refund that is `succeeded` or `pending` counts as done: Stripe has accepted it, and reports by webhook if a bank sends
+it back.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from worker.settlement.stripe_api import API, StripeApi
 _log = logging.getLogger("worker")
 
 KEY_NAME, ENTRY_NAME = "sentinel_key", "ledger_entry_id"
-"""Names in the metadata of our refunds."""
+"""The metadata fields of our refunds."""
 READY_SECONDS, READY_WAIT_SECONDS = 5.0, 1.0
 
 PAYMENT = re.compile(r"(pi|ch|py)_[A-Za-z0-9_]{1,120}", re.ASCII)
@@ -41,38 +43,38 @@ DONE, NOT_DONE = frozenset({"succeeded", "pending"}), frozenset({"failed", "canc
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """What a refund is of: the payment's name at the system, and the entry's own idempotency key."""
+    """The payment that a refund gives back: its name at Stripe, and the entry's own idempotency key."""
 
     payment_ref: str | None
     idempotency_key: str
     is_fixed: bool = False
-    """Whether a refund of it may have been asked for: then it is of this payment, for good."""
+    """Whether a refund of it may have been requested already: then the entry is refunded from this payment only."""
     named_now: str | None = None
-    """What the order names by now."""
+    """The payment that the order names now."""
 
 
 class Payments(Protocol):
-    """Where the payment of a refund is found. Raises `LedgerUnavailable`."""
+    """Finds the payment of a refund. Raises `LedgerUnavailable`."""
 
     tenant_id: uuid.UUID
 
     def payment_of(self, ledger_entry_id: str) -> Payment | None:
-        """The payment of an entry's order."""
+        """The payment of the entry's refund; None for an unknown entry."""
 
     def payment_of_reference(self, system: str, reference: uuid.UUID) -> Payment | None:
         """The payment of the entry whose effect is recorded under this reference."""
 
     def fix_payment(self, system: str, row: LedgerRow, payment_ref: str) -> str | None:
-        """Fix the payment that the row's effect is asked of, once; which it is by now. None: the claim or the time to act is over."""
+        """Fix the payment of the row's effect once; return the fixed one. None: the claim was lost or the time to act is over."""
 
 
 def idempotency_key(tenant_id: uuid.UUID, entry_key: str) -> str:
-    """The key of an entry's refund: 64 hexadecimal digits of SHA-256."""
+    """Stripe's idempotency key of an entry's refund: 64 hexadecimal digits of SHA-256."""
     return hashlib.sha256(f"sentinel/stripe/{tenant_id}/{entry_key}".encode()).hexdigest()
 
 
 class StripeRefunds:
-    """Stripe as a settlement system. Without a key it is never ready. Thread-safe; nothing raises but `Payments`."""
+    """Stripe as a settlement system. Without a key it is never ready. Thread-safe; only `Payments` may raise."""
 
     name, moves_money = "stripe", True
 
@@ -91,7 +93,7 @@ class StripeRefunds:
         return bool(self._api_key)
 
     def is_ready(self) -> bool:
-        """Whether the key may read refunds, as Stripe said in the last 5 seconds; waits at most one second for that."""
+        """Whether Stripe let the key read refunds within the last 5 seconds; waits at most one second for Stripe's answer."""
         if not self._api_key or self._payments is None:
             return False
         with self._lock:
@@ -101,7 +103,7 @@ class StripeRefunds:
             return self._is_ready
 
     def settle(self, row: LedgerRow, reference: uuid.UUID) -> EffectResult:
-        """Refund the row's amount once, whatever `reference` it is asked under."""
+        """Refund the row's amount once; the entry's own key prevents a second refund, whatever `reference` is."""
         found = self._payments.payment_of(row.ledger_entry_id) if self._payments else None
         if found is None or found.payment_ref is None:
             return EffectRefused("no payment_ref is known of the order")
@@ -131,15 +133,15 @@ class StripeRefunds:
         return self._create(row, found, amount)
 
     def look_up(self, reference: uuid.UUID) -> EffectResult:
-        """Whether the refund recorded under `reference` is there."""
+        """Look whether the refund recorded under `reference` is there."""
         found = self._payments.payment_of_reference(self.name, reference) if self._payments else None
         if found is None:
             return NoAnswer("the record names no payment to look at")
         if found.payment_ref is None or not PAYMENT.fullmatch(found.payment_ref):
-            # The payment is fixed before Stripe is asked for a refund: without one of Stripe's it never was.
+            # A payment is fixed before Stripe is asked for a refund: without a valid one, Stripe never was asked.
             return _ABSENT
         if not found.is_fixed and isinstance(self.api.refunds_of(found.payment_ref), EffectRefused):
-            # Stripe shows no such payment, and no refund of it was asked for.
+            # Stripe refuses to show the payment, and no refund of it was requested.
             return _ABSENT
         return self._look(found)
 
@@ -148,17 +150,17 @@ class StripeRefunds:
         return self._payments.fix_payment(self.name, row, payment_ref)
 
     def is_ours(self, refund: Mapping[str, Any]) -> str | None:
-        """The entry that a refund was made for by us; None where it was made elsewhere."""
+        """The id of the entry that we made a refund for; None for a refund made elsewhere."""
         metadata = refund.get("metadata") or {}
         entry = metadata.get(ENTRY_NAME)
         found = self._payments.payment_of(entry) if self._payments and isinstance(entry, str) else None
         return entry if found is not None and metadata.get(KEY_NAME) == self._key(found) else None
 
     def _look(self, found: Payment) -> EffectResult:
-        """The refund of the payment that carries our key."""
+        """Look for the payment's refund that carries our key."""
         key, refunds = self._key(found), self.api.refunds_of(found.payment_ref or "")
         if isinstance(refunds, EffectRefused | NoAnswer):
-            # Of a look nothing is refused for good: what it could not see may be there.
+            # A look that Stripe refused proves nothing: the refund may be there.
             return NoAnswer(refunds.reason if isinstance(refunds, EffectRefused) else refunds.detail)
         results = [_result(refund) for refund in refunds if (refund.get("metadata") or {}).get(KEY_NAME) == key]
         done = next((each for each in results if isinstance(each, Settled)), None)
@@ -184,7 +186,7 @@ _ABSENT = EffectRefused("not there")
 
 
 def _result(refund: Mapping[str, Any]) -> EffectResult:
-    """What a refund object says about itself; of another form it is no answer."""
+    """Map a refund object's status to a result; an unexpected form is no answer."""
     name, status = refund.get("id"), refund.get("status")
     if not isinstance(name, str) or not _REFUND.fullmatch(name):
         return NoAnswer("an answer that is no refund")

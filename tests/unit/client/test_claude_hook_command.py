@@ -314,7 +314,7 @@ def test_a_lost_authority_denies_before_and_only_says_so_after(hook: Any) -> Non
     code, answer, _ = hook(before(), url="http://127.0.0.1:9")
     assert code == 0 and decision(answer) == "deny"
     code, answer, _ = hook(after(), url="http://127.0.0.1:9")
-    assert code == 0 and "could not be reported" in answer["systemMessage"]
+    assert code == 0 and "was not reported" in answer["systemMessage"]
 
 
 @pytest.mark.parametrize(
